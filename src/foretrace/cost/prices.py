@@ -1,0 +1,118 @@
+"""Prices: what each op takes alone, what it shares with others, where that was learned and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.errors import InputError
+from foretrace.program.expand import Ops
+from foretrace.program.graph import Graph
+from foretrace.program.program import Floats, Resource, Source
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What ops take from shared resources: per row an op, a resource, an amount in all, and what it holds meanwhile."""
+
+    op: Longs
+    resource: Longs
+    amount: Floats
+    held: Floats
+    resources: tuple[Resource, ...]
+
+    def __bool__(self) -> bool:
+        return len(self.op) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Per op of the program: its duration alone, the latency within it that no sharing changes, and its source.
+
+    Ranks may pay differently: rank r pays `factors[profile_of[r]]` times the price of each op.
+    """
+
+    duration_s: Floats
+    latency_s: Floats
+    source: Longs
+    sources: tuple[Source, ...]
+    draws: Draws
+    profile_of: NDArray[np.int32]
+    factors: tuple[Floats, ...]
+
+    def durations(self, graph: Graph) -> Floats:
+        """What each node of a graph takes alone, in seconds."""
+        duration = self.duration_s[graph.op]
+        return self._by_class(graph, duration)
+
+    def latencies(self, graph: Graph) -> Floats:
+        """The part of it that no sharing changes."""
+        return self._by_class(graph, self.latency_s[graph.op])
+
+    def _by_class(self, graph: Graph, values: Floats) -> Floats:
+        profile = self.profile_of[graph.classes.representative]
+        for number in np.unique(profile):
+            if number:
+                nodes = np.flatnonzero(profile[graph.rank_class] == number)
+                values[nodes] *= self.factors[number][graph.op[nodes]]
+        return values
+
+    def slowed(self, ranks: Sequence[int], factor: float, ops: NDArray[np.bool_] | None = None) -> Prices:
+        """The same prices with these ranks paying `factor` times as much, for all ops or those selected."""
+        world = len(self.profile_of)
+        chosen = np.unique(np.asarray(ranks, dtype=np.int64))
+        if len(chosen) and (chosen[0] < 0 or chosen[-1] >= world):
+            bad = chosen[-1] if chosen[-1] >= world else chosen[0]
+            raise InputError(f"there is no rank {bad}; the job has ranks 0 to {world - 1}")
+        slower = np.ones(len(self.duration_s)) if ops is None else np.where(ops, factor, 1.0)
+        if ops is None:
+            slower *= factor
+        profile_of, factors = self.profile_of.copy(), list(self.factors)
+        for number in np.unique(self.profile_of[chosen]):
+            mine = chosen[self.profile_of[chosen] == number]
+            profile_of[mine] = len(factors)
+            factors.append(self.factors[number] * slower)
+        return replace(self, profile_of=profile_of, factors=tuple(factors))
+
+
+def as_written(ops: Ops) -> Prices:
+    """The prices a program carries itself: every op must have a duration."""
+    duration = ops.floats("duration_s")
+    enabled = ops.column("enabled").astype(bool)
+    unpriced = np.flatnonzero(np.isnan(duration) & enabled)
+    if len(unpriced):
+        first = int(unpriced[0])
+        role = ops.program.roles[int(ops.role[first])]
+        raise InputError(
+            f'op {first - int(ops.start[ops.role[first]])} "{ops.names[first]}" of role "{role}" has no duration '
+            f"({len(unpriced):,} ops in all)",
+            hint="this program carries sizes, not times; give every op a duration",
+        )
+    duration = np.where(enabled, duration, 0.0)
+    templates = ops.program.templates
+    op, row = ops.side_table(templates.draw_op)
+    drawn = enabled[op]
+    op, row = op[drawn], row[drawn]
+    draws = Draws(
+        op,
+        templates.draw_resource[row].astype(np.int64),
+        templates.draw_amount[row],
+        templates.draw_held[row],
+        ops.program.resources,
+    )
+    profile_of = np.zeros(ops.program.world, dtype=np.int32)
+    latency = np.where(enabled, ops.floats("latency_s"), 0.0)
+    return Prices(
+        duration,
+        np.minimum(latency, duration),
+        ops.ints("source"),
+        ops.program.sources,
+        draws,
+        profile_of,
+        (np.ones(len(ops)),),
+    )

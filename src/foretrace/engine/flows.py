@@ -1,0 +1,142 @@
+"""What the shared executor runs: units as flows that advance at a rate and draw on resources as they go.
+
+A unit with draws is one flow. Alone it takes its latency and then its work at its full rate; among others the rate is
+what their resources leave it. Its members end as the flow reaches their part of the work, so that a member with less to
+transfer ends earlier. What a flow holds (the SMs its channels occupy) it holds from start to end, whatever its rate.
+
+In a folded graph a flow stands for many: `load` counts what all of them together put on one instance of a resource.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.engine.order import sort_by
+from foretrace.errors import InputError
+from foretrace.program.graph import Graph
+from foretrace.program.program import Resource
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Draws(Protocol):
+    """How prices say what is shared: per row an op, a resource, what it draws in all and what it holds meanwhile.
+
+    The first row of an op is the measure of its work: ops that meet on a resource divide it evenly in that measure,
+    which therefore should be bytes for all that share links or memory.
+    """
+
+    op: Ints
+    resource: Ints
+    amount: Floats
+    held: Floats
+    resources: tuple[Resource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """Per unit: latency, work (0: nothing is shared) and full rate in work per second; what each use puts on a
+    resource per unit of work, and holds; per node the work after which it ends."""
+
+    latency_s: Floats
+    work: Floats
+    full_rate: Floats
+    use_start: Ints
+    use_resource: Ints
+    use_load: Floats
+    use_held: Floats
+    capacity: Floats
+    threshold: Floats
+
+
+def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws) -> Flows:
+    """The flows of a graph's units, from prices per node (durations, latency) and per op (draws)."""
+    instance, capacity, crowd = _instances(graph, draws.resources)
+    node, row = _rows_of_nodes(graph, draws.op)
+    unit = graph.unit[node].astype(np.int64)
+    longest = np.zeros(graph.units)
+    np.maximum.at(longest, graph.unit, durations)
+    latency = np.zeros(graph.units)
+    np.maximum.at(latency, graph.unit, latency_s)
+    latency = np.minimum(latency, longest)
+    busy = longest - latency
+
+    work = np.zeros(graph.units)
+    first = np.unique(unit, return_index=True)[1] if len(unit) else np.empty(0, np.int64)
+    work[unit[first]] = draws.amount[row[first]]
+    work[(busy <= 0) | (work <= 0)] = 0.0
+    shared = work[unit] > 0
+    node, row, unit = node[shared], row[shared], unit[shared]
+    _check_alone(graph, draws, node, row, busy[unit])
+
+    owner = graph.rank_class[node]
+    use, start = sort_by(unit, graph.units, False)
+    place = instance[draws.resource[row], owner]
+    many = crowd[draws.resource[row], owner]
+    measure = np.where(work > 0, busy, 1.0)
+    part = np.maximum(durations - latency[graph.unit], 0.0) / measure[graph.unit]
+    return Flows(
+        latency_s=latency,
+        work=work,
+        full_rate=work / measure,
+        use_start=start,
+        use_resource=place[use],
+        use_load=(draws.amount[row] * many / work[unit])[use],
+        use_held=(draws.held[row] * many)[use],
+        capacity=capacity,
+        threshold=np.minimum(part, 1.0) * work[graph.unit],
+    )
+
+
+def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Ints, Floats, Floats]:
+    """(instance each class draws on, capacity of each instance, ranks of the class on that instance), the first and last
+    per resource and class. Instances that hold the same classes in the same numbers are one."""
+    classes, world = graph.classes, graph.program.world
+    number = np.zeros((len(resources), len(classes)), dtype=np.int64)
+    crowd = np.ones((len(resources), len(classes)))
+    capacity: list[Floats] = []
+    made = 0
+    for i, resource in enumerate(resources):
+        of_rank = resource.instance_of(world)
+        inside = np.flatnonzero(of_rank >= 0)
+        smallest = np.full(int(of_rank.max()) + 1, len(classes))
+        np.minimum.at(smallest, of_rank[inside], classes.of_rank[inside])
+        home = of_rank[classes.representative]
+        kinds, inverse = np.unique(np.where(home >= 0, smallest[home], -1), return_inverse=True)
+        number[i] = made + inverse
+        made += len(kinds)
+        capacity.append(np.full(len(kinds), resource.capacity_per_s))
+        if resource.instances is not None:
+            pair = of_rank[inside].astype(np.int64) * len(classes) + classes.of_rank[inside]
+            found, count = np.unique(pair, return_counts=True)
+            mine = np.searchsorted(found, home.astype(np.int64) * len(classes) + np.arange(len(classes)))
+            crowd[i] = np.where(home >= 0, count[np.minimum(mine, len(count) - 1)], 0)
+    return number, np.concatenate(capacity) if capacity else np.empty(0), crowd
+
+
+def _rows_of_nodes(graph: Graph, draw_op: Ints) -> tuple[Ints, Ints]:
+    """(node, row) for every draw of every node."""
+    order, start = sort_by(draw_op, len(graph.ops), False)
+    counts = np.diff(start)[graph.op]
+    node = np.repeat(np.arange(len(graph)), counts)
+    within = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return node, order[start[graph.op[node]] + within]
+
+
+def _check_alone(graph: Graph, draws: Draws, node: Ints, row: Ints, busy: Floats) -> None:
+    """An op may not draw more than there is even when it runs alone: its duration would be a lie."""
+    capacity = np.array([resource.capacity_per_s for resource in draws.resources])
+    over = draws.amount[row] > capacity[draws.resource[row]] * busy * (1 + 1e-9)
+    if over.any():
+        at = int(np.flatnonzero(over)[0])
+        resource = draws.resources[int(draws.resource[row[at]])]
+        needed = draws.amount[row[at]] / resource.capacity_per_s
+        raise InputError(
+            f'{graph.place(int(node[at]))} draws {draws.amount[row[at]]:g} from "{resource.name}" in {busy[at]:g} s; '
+            f"at {resource.capacity_per_s:g} per second that takes {needed:g} s"
+        )

@@ -1,0 +1,61 @@
+"""Numba where it is installed and pays.
+
+The inner loops of the engine are plain functions over sequences. Without numba they run as they stand, on lists; with
+it they are compiled and run on arrays. Results are the same to the last bit. Importing and compiling takes numba
+about a second, so it is used once a job is large enough to win that back, or once it has been asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PAYS_FROM_OPS = 500_000
+"""Below this many ops the plain loops finish before numba has been imported (0.4 s) and its cache read."""
+
+_on: bool | None = None
+_compiled: dict[Any, Any] = {}
+
+
+def use(wanted: bool | None = True) -> None:
+    """Switches compiled loops on or off for this process; None leaves it to the size of the job."""
+    global _on
+    _on = wanted
+
+
+def installed() -> bool:
+    """Whether numba can be imported."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def pays(ops: int) -> bool:
+    """Whether a job of this many ops is run by compiled loops."""
+    wanted = ops >= PAYS_FROM_OPS if _on is None else _on
+    return wanted and installed()
+
+
+def compiled(function: Function) -> Function:
+    """The function as machine code, with the functions of the engine that it calls; made once per process and kept on
+    disk where that can be written."""
+    if function not in _compiled:
+        import numba
+
+        names = {
+            name: compiled(value)
+            for name, value in function.__globals__.items()
+            if name in function.__code__.co_names
+            and isinstance(value, FunctionType)
+            and value.__module__.startswith("foretrace.")
+        }
+        linked = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+        linked.__module__, linked.__qualname__ = function.__module__, function.__qualname__
+        try:
+            _compiled[function] = numba.njit(cache=True)(linked)
+        except RuntimeError:  # no folder to keep compiled code in
+            _compiled[function] = numba.njit(linked)
+    fast: Function = _compiled[function]
+    return fast

@@ -1,0 +1,245 @@
+"""The shared executor: ops that run at the same time divide what they share.
+
+Event by event. Between events every running flow advances at the rate that the set of running flows gives it; an event
+changes the set, and with it the rates of the flows that are connected to it through resources, and of no others.
+
+The loop is one set of functions over sequences, run on lists as it stands or compiled.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from foretrace.engine.maxmin import Filling, fill
+
+NODE_ENDS, FLOW_BEGINS, FLOW_ARRIVES = 0, 1, 2
+
+
+class World(NamedTuple):
+    """The graph and its flows as the loop needs them (fixed), and the state of the run.
+
+    Nodes and units of step k are numbered from k × nodes and k × units. A unit runs at most once at a time, since its
+    lane is in order, so the state of a flow is kept per unit. `running` links the uses of running flows per resource.
+    """
+
+    nodes: int
+    units: int
+    steps: int
+    member_start: Any
+    member: Any
+    successor_start: Any
+    successor: Any
+    later_start: Any
+    later: Any
+    waits: Any
+    waits_later: Any
+    duration: Any
+    latency: Any
+    threshold: Any
+    shares: Any
+    use_held: Any
+    use_unit: Any
+    filling: Filling
+    waiting: Any
+    start: Any
+    end: Any
+    step_of: Any
+    reached: Any
+    done: Any
+    speed: Any
+    since: Any
+    version: Any
+    free: Any
+    running: Any
+    behind: Any
+    ahead: Any
+    touched: Any
+    seen: Any
+    flow_seen: Any
+    component: Any
+    counters: Any
+
+
+def simulate(w: World) -> int:
+    """Runs the steps; returns the number of events."""
+    heap = [(0.0, 0, -1, 0, 0)]  # time, tie-break by order of scheduling, kind, number, version
+    heappop(heap)
+    for unit in range(w.units):
+        if w.waits[unit] == 0:
+            start_unit(w, heap, 0, unit, 0.0)
+    for step in range(1, w.steps):
+        for unit in range(w.units):
+            if w.waits[unit] + w.waits_later[unit] == 0:
+                start_unit(w, heap, step, unit, 0.0)
+    while len(heap) > 0:
+        now = heap[0][0]
+        while len(heap) > 0 and heap[0][0] <= now:
+            _, _, kind, number, version = heappop(heap)
+            if kind == NODE_ENDS:
+                w.counters[1] += 1
+                end_node(w, heap, number, now)
+            elif kind == FLOW_BEGINS:
+                w.counters[1] += 1
+                begin_flow(w, number, now)
+            elif w.version[number] == version:
+                w.counters[1] += 1
+                arrive(w, heap, number, now)
+        if w.counters[2] > 0:
+            refill(w, heap, now)
+    return w.counters[1]
+
+
+def schedule(w: World, heap: Any, time: float, kind: int, number: int, version: int) -> None:
+    """Puts an event on the heap."""
+    w.counters[0] += 1
+    heappush(heap, (time, w.counters[0], kind, number, version))
+
+
+def start_unit(w: World, heap: Any, step: int, unit: int, now: float) -> None:
+    """All that a unit waited for has ended."""
+    w.start[step * w.units + unit] = now
+    if w.shares[unit] > 0:
+        w.step_of[unit] = step
+        for use in range(w.filling.use_start[unit], w.filling.use_start[unit + 1]):
+            if w.use_held[use] > 0.0:
+                w.free[w.filling.use_resource[use]] -= w.use_held[use]
+                touch(w, w.filling.use_resource[use])
+        schedule(w, heap, now + w.latency[unit], FLOW_BEGINS, unit, 0)
+    else:
+        for i in range(w.member_start[unit], w.member_start[unit + 1]):
+            node = w.member[i]
+            schedule(w, heap, now + w.duration[node], NODE_ENDS, step * w.nodes + node, 0)
+
+
+def end_node(w: World, heap: Any, number: int, now: float) -> None:
+    """An op of a step ends; units that waited for nothing else start."""
+    w.end[number] = now
+    step, node = number // w.nodes, number % w.nodes
+    for i in range(w.successor_start[node], w.successor_start[node + 1]):
+        release(w, heap, step, w.successor[i], now)
+    if step + 1 < w.steps:
+        for i in range(w.later_start[node], w.later_start[node + 1]):
+            release(w, heap, step + 1, w.later[i], now)
+
+
+def release(w: World, heap: Any, step: int, unit: int, now: float) -> None:
+    """One of the things a unit waits for has come."""
+    place = step * w.units + unit
+    w.waiting[place] -= 1
+    if w.waiting[place] == 0:
+        start_unit(w, heap, step, unit, now)
+
+
+def touch(w: World, resource: int) -> None:
+    """Notes a resource whose flows need new rates."""
+    w.touched[w.counters[2]] = resource
+    w.counters[2] += 1
+
+
+def begin_flow(w: World, unit: int, now: float) -> None:
+    """The latency is over: the flow joins those of its resources."""
+    w.done[unit] = 0.0
+    w.speed[unit] = 0.0
+    w.since[unit] = now
+    w.reached[unit] = w.member_start[unit]
+    for use in range(w.filling.use_start[unit], w.filling.use_start[unit + 1]):
+        resource = w.filling.use_resource[use]
+        first = w.running[resource]
+        w.ahead[use] = first
+        w.behind[use] = -1
+        if first >= 0:
+            w.behind[first] = use
+        w.running[resource] = use
+        touch(w, resource)
+
+
+def arrive(w: World, heap: Any, unit: int, now: float) -> None:
+    """The flow has done what its next member asked for, or all."""
+    step = w.step_of[unit]
+    last = w.member_start[unit + 1]
+    place = w.reached[unit]
+    done = w.threshold[w.member[place]]
+    w.done[unit] = done
+    w.since[unit] = now
+    while place < last and w.threshold[w.member[place]] <= done:
+        schedule(w, heap, now, NODE_ENDS, step * w.nodes + w.member[place], 0)
+        place += 1
+    w.reached[unit] = place
+    if place < last:
+        aim(w, heap, unit, now)
+    else:
+        leave(w, unit)
+
+
+def aim(w: World, heap: Any, unit: int, now: float) -> None:
+    """Schedules the end of the flow's next member at its present speed."""
+    w.version[unit] += 1
+    if w.speed[unit] > 0.0:
+        left = w.threshold[w.member[w.reached[unit]]] - w.done[unit]
+        schedule(w, heap, now + max(left, 0.0) / w.speed[unit], FLOW_ARRIVES, unit, w.version[unit])
+
+
+def leave(w: World, unit: int) -> None:
+    """The flow has ended and gives back what it drew and held."""
+    w.version[unit] += 1
+    for use in range(w.filling.use_start[unit], w.filling.use_start[unit + 1]):
+        resource = w.filling.use_resource[use]
+        before, after = w.behind[use], w.ahead[use]
+        if before >= 0:
+            w.ahead[before] = after
+        else:
+            w.running[resource] = after
+        if after >= 0:
+            w.behind[after] = before
+        w.free[resource] += w.use_held[use]
+        touch(w, resource)
+
+
+def refill(w: World, heap: Any, now: float) -> None:
+    """New rates for all flows connected to a touched resource."""
+    w.counters[3] += 1
+    stamp = w.counters[3]
+    n_resources = 0
+    for i in range(w.counters[2]):
+        if w.seen[w.touched[i]] != stamp:
+            w.seen[w.touched[i]] = stamp
+            w.touched[n_resources] = w.touched[i]
+            n_resources += 1
+    w.counters[2] = 0
+    n_flows = connect(w, stamp, n_resources)
+    fill(w.filling, w.component, n_flows, w.touched, w.counters[4])
+    for i in range(n_flows):
+        unit = w.component[i]
+        rate = w.filling.rate[unit]
+        if rate != w.speed[unit]:
+            w.done[unit] += w.speed[unit] * (now - w.since[unit])
+            w.since[unit] = now
+            w.speed[unit] = rate
+            aim(w, heap, unit, now)
+
+
+def connect(w: World, stamp: int, n_resources: int) -> int:
+    """Completes the touched resources to all connected ones, and lists the flows on them; returns their number."""
+    n_flows = 0
+    i = 0
+    while i < n_resources:
+        resource = w.touched[i]
+        i += 1
+        w.filling.residual[resource] = max(w.free[resource], 0.0)
+        use = w.running[resource]
+        while use >= 0:
+            unit = w.use_unit[use]
+            if w.flow_seen[unit] != stamp:
+                w.flow_seen[unit] = stamp
+                w.component[n_flows] = unit
+                n_flows += 1
+                for other in range(w.filling.use_start[unit], w.filling.use_start[unit + 1]):
+                    beyond = w.filling.use_resource[other]
+                    if w.seen[beyond] != stamp:
+                        w.seen[beyond] = stamp
+                        w.touched[n_resources] = beyond
+                        n_resources += 1
+            use = w.ahead[use]
+    w.counters[4] = n_resources
+    return n_flows

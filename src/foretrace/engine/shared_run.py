@@ -1,0 +1,143 @@
+"""Running a graph whose ops share resources: prices in, a timeline out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.engine import jit
+from foretrace.engine.flows import Draws, Flows, make_flows
+from foretrace.engine.maxmin import Filling
+from foretrace.engine.order import find_order, sort_by
+from foretrace.engine.run import notes_on, timeline_of
+from foretrace.engine.shared import World, simulate
+from foretrace.engine.steady import Settled
+from foretrace.errors import DeadlockError
+from foretrace.program.graph import Graph
+from foretrace.program.timeline import Timeline
+
+Floats = NDArray[np.float64]
+
+FIRST_STEPS, MOST_STEPS = 4, 32
+
+
+class SharedRun:
+    """A graph made ready to be run with shared resources."""
+
+    def __init__(self, graph: Graph, latency_s: Floats, draws: Draws) -> None:
+        find_order(graph, False)  # a deadlock is named before anything runs
+        self.graph = graph
+        self.latency_s = latency_s
+        self.draws = draws
+        self.fast = jit.pays(
+            8 * len(graph)
+        )  # an event costs several times what an op of the fixed executor does
+        self.events = 0
+
+    def timeline(self, durations: Floats) -> Timeline:
+        """The settled step, for durations that each op would take alone, in seconds per node."""
+        flows = make_flows(self.graph, durations, self.latency_s, self.draws)
+        if not self.graph.program.repeats:
+            start, end = self._run(flows, durations, 1)
+            return timeline_of(self.graph, start[0], end[0], None, float(end[0].max()), 1, ())
+        steps = FIRST_STEPS
+        while True:
+            start, end = self._run(flows, durations, steps)
+            carried = np.unique(self.graph.next_src)
+            watch, period, settled = Settled(), None, 0
+            # The last step has no successor to share with, so it is no witness.
+            for settled in range(steps - 1):
+                period = watch.period(end[settled][carried])
+                if period is not None:
+                    break
+            if period is not None or steps >= MOST_STEPS:
+                break
+            steps *= 2
+        time = watch.average() if period is None else period
+        notes = notes_on(period is not None, watch.drifts, steps)
+        before = end[settled - 1] if settled else None
+        return timeline_of(self.graph, start[settled], end[settled], before, float(time), settled + 1, notes)
+
+    def _run(self, flows: Flows, durations: Floats, steps: int) -> tuple[Floats, Floats]:
+        """(start, end) of every node in every step: [steps, nodes]."""
+        world = make_world(self.graph, flows, durations, steps, self.fast)
+        self.events = (jit.compiled(simulate) if self.fast else simulate)(world)
+        start = np.array(world.start).reshape(steps, self.graph.units)[:, self.graph.unit]
+        end = np.array(world.end).reshape(steps, len(self.graph))
+        if np.isnan(end).any():
+            stuck = int(np.flatnonzero(np.isnan(end[0]))[0]) if np.isnan(end[0]).any() else 0
+            raise DeadlockError(f"{self.graph.place(stuck)} is left nothing of a resource that others hold")
+        return start, end
+
+
+def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: bool) -> World:
+    """Everything the loop reads and writes, as arrays for the compiled loop or as lists."""
+    nodes, units, resources = len(graph), graph.units, len(flows.capacity)
+    waiter = graph.unit[np.repeat(np.arange(nodes), np.diff(graph.pred_start))]
+    by_source, successor_start = sort_by(graph.pred, nodes, False)
+    by_later, later_start = sort_by(graph.next_src, nodes, False)
+    member = np.lexsort((flows.threshold, graph.unit))
+    member_start = np.concatenate([[0], np.cumsum(np.bincount(graph.unit, minlength=units))])
+    waits = np.bincount(waiter, minlength=units)
+    waits_later = np.bincount(graph.unit[graph.next_dst], minlength=units)
+    uses = len(flows.use_resource)
+
+    def hold(values: Any) -> Any:
+        array = np.ascontiguousarray(values)
+        return array if fast else array.tolist()
+
+    def room(count: int, value: float = 0.0) -> Any:
+        return hold(np.full(count, value))
+
+    def count_room(count: int, value: int = 0) -> Any:
+        return hold(np.full(count, value, dtype=np.int64))
+
+    return World(
+        nodes=nodes,
+        units=units,
+        steps=steps,
+        member_start=hold(member_start),
+        member=hold(member),
+        successor_start=hold(successor_start),
+        successor=hold(waiter[by_source]),
+        later_start=hold(later_start),
+        later=hold(graph.unit[graph.next_dst][by_later]),
+        waits=hold(waits),
+        waits_later=hold(waits_later),
+        duration=hold(durations),
+        latency=hold(flows.latency_s),
+        threshold=hold(flows.threshold),
+        shares=hold(flows.work > 0),
+        use_held=hold(flows.use_held),
+        use_unit=hold(np.repeat(np.arange(units), np.diff(flows.use_start))),
+        filling=Filling(
+            full_rate=hold(flows.full_rate),
+            use_start=hold(flows.use_start),
+            use_resource=hold(flows.use_resource),
+            use_load=hold(flows.use_load),
+            residual=room(resources),
+            growing=count_room(resources),
+            load=room(resources),
+            rate=room(units),
+        ),
+        waiting=hold(np.concatenate([waits] + [waits + waits_later] * (steps - 1))),
+        start=room(steps * units, np.nan),
+        end=room(steps * nodes, np.nan),
+        step_of=count_room(units),
+        reached=count_room(units),
+        done=room(units),
+        speed=room(units),
+        since=room(units),
+        version=count_room(units),
+        free=hold(flows.capacity),
+        running=count_room(resources, -1),
+        behind=count_room(uses, -1),
+        ahead=count_room(uses, -1),
+        touched=count_room(3 * uses + resources + 1),
+        seen=count_room(resources),
+        flow_seen=count_room(units),
+        component=count_room(units),
+        counters=count_room(5),
+    )

@@ -1,0 +1,127 @@
+"""A graph compiled to straight-line arithmetic: cell = max(cell a, cell b) + duration, thousands of times.
+
+An op ends its duration after the latest of what its unit waits for. Units that wait for more than two ops get cells of
+duration zero that take the maximum pairwise. The tape depends on structure only, so it is made once and run for any
+durations, any number of scenarios and any number of steps.
+
+Cell 0 is the start of time; then come the cells carried over from the step before, then one cell per instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.engine.order import Order, find_order, sort_by
+from foretrace.program.arrays import ranges
+from foretrace.program.graph import Graph
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """Instruction i fills cell `first + i` from cells `a[i]` and `b[i]`; instructions `bounds[k] : bounds[k + 1]`
+    need only cells filled before `bounds[k]`. `cell` is where each node's end is found, and `node` inverts it (-1 for
+    cells that only take a maximum); `carried` are the nodes whose ends the next step needs, in cells 1, 2, …."""
+
+    a: Longs
+    b: Longs
+    node: Ints
+    cell: Ints
+    bounds: Longs
+    carried: Ints
+
+    @property
+    def first(self) -> int:
+        """The cell of the first instruction."""
+        return 1 + len(self.carried)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Maxima of two: what each takes the maximum of, the unit it is for, and in which round it is taken."""
+
+    a: Ints
+    b: Ints
+    unit: Ints
+    round: Ints
+
+
+def compile_tape(graph: Graph, fast: bool) -> Tape:
+    """The tape of a graph; a cycle in the graph is an error that names the ops on it."""
+    order = find_order(graph, fast)
+    carried, carry_of = np.unique(graph.next_src, return_inverse=True)
+    awaited, counts = _awaited(graph, carry_of.ravel().astype(np.int32), fast)
+    a, b, pairs = _pair_up(awaited, counts, len(graph))
+    sequence, bounds = _sequence(graph, order, pairs, fast)
+
+    instructions = len(sequence)
+    cell = np.empty(instructions, dtype=np.int32)
+    cell[sequence] = np.arange(1 + len(carried), 1 + len(carried) + instructions, dtype=np.int32)
+    # Looked up with what is awaited as index: carried ends count from the end, nothing (-1) is cell 0.
+    lookup = np.concatenate([cell, np.arange(len(carried), -1, -1, dtype=np.int32)])
+    cell_a = lookup[np.concatenate([a[graph.unit], pairs.a])[sequence]].astype(np.int64)
+    cell_b = lookup[np.concatenate([b[graph.unit], pairs.b])[sequence]].astype(np.int64)
+    node = np.where(sequence < len(graph), sequence, -1).astype(np.int32)
+    return Tape(cell_a, cell_b, node, cell[: len(graph)], bounds, carried.astype(np.int32))
+
+
+def _awaited(graph: Graph, carry_of: Ints, fast: bool) -> tuple[Ints, Longs]:
+    """What each unit waits for, unit by unit, and how much that is: nodes by number, carried ends as -2, -3, …."""
+    by_unit, _ = sort_by(graph.unit, graph.units, fast)
+    per_node = np.diff(graph.pred_start)[by_unit]
+    awaited = graph.pred[ranges(graph.pred_start[by_unit], per_node)]
+    counts = np.bincount(graph.unit[by_unit], weights=per_node, minlength=graph.units).astype(np.int64)
+    by_later, _ = sort_by(graph.unit[graph.next_dst], graph.units, False)
+    later = graph.unit[graph.next_dst][by_later]
+    awaited = np.insert(awaited, np.cumsum(counts)[later], -2 - carry_of[by_later])
+    return awaited, counts + np.bincount(later, minlength=graph.units)
+
+
+def _pair_up(awaited: Ints, counts: Longs, nodes: int) -> tuple[Ints, Ints, Pairs]:
+    """The two things each unit waits for in the end (-1: nothing), after pairs have been made of the others."""
+    first = np.cumsum(counts) - counts
+    padded = np.append(awaited, np.int32(-1)).astype(np.int32)
+    a = np.where(counts > 0, padded[np.minimum(first, len(awaited))], np.int32(-1))
+    b = np.where(counts > 1, padded[np.minimum(first + 1, len(awaited))], a)
+    crowded = np.flatnonzero(counts > 2)
+    many = counts[crowded]
+    left = awaited[ranges(first[crowded], many)]
+    made: list[tuple[Ints, Ints, Ints, Ints]] = []
+    total = nodes
+    while len(many) and many.max() > 2:
+        # Units that are done keep their two; the others pair neighbours, and an odd one stays over.
+        unit = np.repeat(np.arange(len(many)), many)
+        place = np.arange(len(left)) - np.repeat(np.cumsum(many) - many, many)
+        active = many[unit] > 2
+        heads = np.flatnonzero(active & (place % 2 == 0) & (place + 1 < many[unit]))
+        owner = crowded[unit[heads]].astype(np.int32)
+        made.append((left[heads], left[heads + 1], owner, np.full(len(heads), len(made), dtype=np.int32)))
+        left[heads] = np.arange(total, total + len(heads))
+        total += len(heads)
+        left = left[~active | (place % 2 == 0)]
+        many = np.where(many > 2, (many + 1) // 2, many)
+    if len(crowded):
+        start = np.cumsum(many) - many
+        a[crowded], b[crowded] = left[start], left[start + 1]
+    none = np.empty(0, dtype=np.int32)
+    return (
+        a,
+        b,
+        Pairs(*(np.concatenate(column) for column in zip(*made, strict=True)))
+        if made
+        else Pairs(none, none, none, none),
+    )
+
+
+def _sequence(graph: Graph, order: Order, pairs: Pairs, fast: bool) -> tuple[Longs, Longs]:
+    """(instructions in an order in which they can run, bounds between those that need each other)."""
+    rounds = int(pairs.round.max()) + 2 if len(pairs.round) else 1
+    last = order.level[graph.unit] * rounds + (rounds - 1)
+    key = np.concatenate([last, order.level[pairs.unit] * rounds + pairs.round])
+    sequence, start = sort_by(key, order.levels * rounds, fast)
+    return sequence, np.unique(start)

@@ -1,0 +1,58 @@
+"""The one family of errors a user can meet, and the notes that accompany a result.
+
+Every message says what is wrong, where (a file and line, a field, a rank and op) and what would be right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+class ForetraceError(Exception):
+    """A mistake in what the user gave; shown as one line, never as a traceback."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n       {self.hint}" if self.hint else text
+
+
+class UsageError(ForetraceError):
+    """The command line itself is wrong."""
+
+    exit_code = 2
+
+
+class InputError(ForetraceError):
+    """A file, a field or an argument cannot mean anything."""
+
+    exit_code = 3
+
+
+class InfeasibleError(ForetraceError):
+    """Nothing satisfies what was asked."""
+
+    exit_code = 4
+
+
+class DeadlockError(ForetraceError):
+    """Ranks wait for each other; the message names the cycle."""
+
+    exit_code = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """Something seen, guessed or left out that a reader of the result should know."""
+
+    level: Literal["note", "warning"]
+    message: str
+    where: str | None = None

@@ -1,0 +1,29 @@
+"""Two array idioms that the expansion, the graph and the engine lean on."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The whole numbers `starts[i] .. starts[i] + lengths[i]`, one range after the other."""
+    lengths = np.asarray(lengths, dtype=np.int64)
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total, dtype=np.int64) + np.repeat(np.asarray(starts) - (ends - lengths), lengths)
+
+
+def stable_order(keys: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The positions of the keys, which are not negative, from the smallest key to the largest, equal keys as they came.
+
+    Numpy sorts 16-bit keys by radix, in linear time, so larger ones are sorted 16 bits at a time.
+    """
+    most = int(keys.max()) if len(keys) else 0
+    order = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
+    shift = 16
+    while most >> shift:
+        digit = ((keys >> shift) & 0xFFFF).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
+        shift += 16
+    return order

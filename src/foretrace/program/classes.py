@@ -1,0 +1,102 @@
+"""Rank classes: the coarsest partition of the ranks in which ranks of a class provably behave alike.
+
+Two ranks are alike if they run the same ops at the same prices and, in every group they meet others in, meet ranks of
+the same classes in the same numbers. This is colour refinement: start from the roles and prices, split a class
+where two of its ranks see different company, and repeat until nothing splits. What ranks of one final class see
+of the world is then the same however far one looks, so one of them can stand for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.program.program import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RankClasses:
+    """Which class every rank is in, one rank that stands for each class, and how many ranks it stands for."""
+
+    of_rank: Ints
+    representative: Ints
+    count: Ints
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+
+def coarsest(colour: NDArray[np.integer], partitions: Sequence[Ints]) -> RankClasses:
+    """The coarsest equitable partition that refines `colour`; a partition gives each rank's group, -1 for none."""
+    classes, count = _compact(colour)
+    while True:
+        keys = [classes] + [_company(classes, group, count) for group in partitions]
+        classes, finer = _compact(_combine(keys))
+        if finer == count:
+            return _classes(classes)
+        count = finer
+
+
+def each_rank(world: int) -> RankClasses:
+    """Every rank a class of its own: the unfolded program."""
+    ranks = np.arange(world, dtype=np.int32)
+    return RankClasses(ranks, ranks, np.ones(world, dtype=np.int32))
+
+
+def _compact(colour: NDArray[np.integer]) -> tuple[NDArray[np.int64], int]:
+    """The same partition with classes numbered by their first rank."""
+    _, first, inverse = np.unique(colour, return_index=True, return_inverse=True)
+    rank_of_first = np.argsort(np.argsort(first))
+    return rank_of_first[inverse].astype(np.int64), len(first)
+
+
+def _combine(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """One number per rank that differs wherever any key differs."""
+    combined = keys[0]
+    for key in keys[1:]:
+        if key.any():
+            combined, _ = _compact(combined * (int(key.max()) + 1) + key)
+    return combined
+
+
+def _company(classes: NDArray[np.int64], group: Ints, count: int) -> NDArray[np.int64]:
+    """One number per rank that says which classes its group holds, in which numbers; 0 for ranks in no group."""
+    ranks = np.flatnonzero(group >= 0)
+    if not len(ranks):
+        return np.zeros(len(classes), dtype=np.int64)
+    numbers, groups = np.unique(group[ranks], return_inverse=True)
+    sizes = np.bincount(groups)
+    by_group = np.lexsort((classes[ranks], groups))
+    member = classes[ranks][by_group]
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    signature = np.zeros(len(numbers), dtype=np.int64)
+    known = 0
+    for size in np.unique(sizes):
+        alike = np.flatnonzero(sizes == size)
+        rows = member[first[alike][:, None] + np.arange(size)]
+        codes, kinds = _row_codes(rows, count)
+        signature[alike] = codes + 1 + known
+        known += kinds
+    company = np.zeros(len(classes), dtype=np.int64)
+    company[ranks] = signature[groups]
+    return company
+
+
+def _row_codes(rows: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], int]:
+    """A number per row, equal for equal rows, and how many there are. Rows of one class, the usual case, are cheap."""
+    uniform = (rows == rows[:, :1]).all(axis=1)
+    codes = np.empty(len(rows), dtype=np.int64)
+    codes[uniform] = rows[uniform, 0]
+    mixed = np.flatnonzero(~uniform)
+    if len(mixed):
+        _, inverse = np.unique(rows[mixed], axis=0, return_inverse=True)
+        codes[mixed] = count + inverse.ravel()
+    return codes, int(codes.max()) + 1
+
+
+def _classes(of_rank: NDArray[np.int64]) -> RankClasses:
+    _, representative, count = np.unique(of_rank, return_index=True, return_counts=True)
+    return RankClasses(of_rank.astype(np.int32), representative.astype(np.int32), count.astype(np.int32))

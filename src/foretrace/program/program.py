@@ -1,0 +1,208 @@
+"""A training step as a program: ops on lanes, their dependencies and rendezvous, repetition kept.
+
+Three layers, each a handful of arrays:
+
+* **blocks** hold the ops themselves, each written once (`Templates`);
+* **placements** say in which order a role runs which block, for which microbatch, with which overrides;
+* **roles** say which ranks run the same placements.
+
+The order in which a role lists its ops is the order of issue: ops of one lane start in that order, and ops of one
+communicator match those of the other ranks in that order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.mesh import Mesh
+from foretrace.program.columns import LaneKind
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """An in-order queue on every rank: the compute stream, one per communicator, the host threads."""
+
+    name: str
+    kind: LaneKind
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a price came from, and how far it may be off: a central 90 % interval as factors of the price."""
+
+    name: str
+    low: float = 1.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """Groups of ranks that meet; a rank is in at most one of them.
+
+    The groups are those in which `axes` of the mesh vary, the pairs of ranks with coordinates `pair` on the one
+    axis named, or written out. `axis` is the word reports use for the time spent on it.
+    """
+
+    name: str
+    axis: str
+    axes: tuple[str, ...] = ()
+    pair: tuple[int, int] | None = None
+    groups: tuple[tuple[int, ...], ...] | None = None
+
+    def members(self, mesh: Mesh, world: int) -> list[NDArray[np.int64]]:
+        """The ranks of every group, one array of equally long rows per group size."""
+        if self.groups is not None:
+            by_size: dict[int, list[tuple[int, ...]]] = {}
+            for group in self.groups:
+                by_size.setdefault(len(group), []).append(group)
+            return [np.array(rows, dtype=np.int64) for rows in by_size.values()]
+        if self.pair is not None:
+            return [np.asarray(mesh.pairs(self.axes[0], *self.pair), dtype=np.int64)]
+        return [np.asarray(mesh.groups(*self.axes), dtype=np.int64)]
+
+    def group_of(self, mesh: Mesh, world: int) -> Ints:
+        """The number of the group each rank is in, -1 for ranks in none."""
+        group = np.full(world, -1, dtype=np.int32)
+        first = 0
+        for rows in self.members(mesh, world):
+            numbers = np.arange(first, first + len(rows), dtype=np.int32)
+            group[rows.ravel()] = np.repeat(numbers, rows.shape[1])
+            first += len(rows)
+        return group
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that running ops divide: a link (bytes/s), a GPU's memory bandwidth (bytes/s), its SMs (share).
+
+    Every rank has its own instance unless `instances` says which ranks share one (a host's NIC, a switch port).
+    """
+
+    name: str
+    capacity_per_s: float
+    instances: tuple[tuple[int, ...], ...] | None = None
+
+    def instance_of(self, world: int) -> Ints:
+        """The number of the instance each rank draws on."""
+        if self.instances is None:
+            return np.arange(world, dtype=np.int32)
+        instance = np.full(world, -1, dtype=np.int32)
+        for number, ranks in enumerate(self.instances):
+            instance[list(ranks)] = number
+        return instance
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """The ops of all blocks, one row each; `start[b] : start[b + 1]` are those of block b.
+
+    Side tables give further facts of single ops by row number: dependencies within a block, memory taken at an op's
+    start and given back at its end, bytes sent to each member of a rendezvous (by its position in the group), and
+    what is drawn from shared resources over the op or held while it runs.
+    """
+
+    start: Ints
+    columns: dict[str, NDArray[np.generic]]
+    dep_src: Ints
+    dep_dst: Ints
+    memory_op: Ints
+    memory_category: NDArray[np.uint8]
+    memory_alloc_bytes: Longs
+    memory_free_bytes: Longs
+    send_op: Ints
+    send_to: Ints
+    send_bytes: Longs
+    draw_op: Ints
+    draw_resource: Ints
+    draw_amount: Floats
+    draw_held: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """Blocks in the order their role issues them; `start[r] : start[r + 1]` are those of role r.
+
+    An override gives one op (`override_op`, counted within its block) of one placement another value in one column.
+    """
+
+    start: Ints
+    block: Ints
+    microbatch: Ints
+    override_placement: Ints
+    override_op: Ints
+    override_column: tuple[str, ...]
+    override_value: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Dependencies between placements of one role: `dst` starts after `src` has ended, `steps` steps earlier."""
+
+    src_placement: Ints
+    src_op: Ints
+    dst_placement: Ints
+    dst_op: Ints
+    steps: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Memory a role holds from step to step, by category."""
+
+    role: Ints
+    category: NDArray[np.uint8]
+    bytes: Longs
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInfo:
+    """The name of a block and of those of its ops that other blocks may refer to."""
+
+    name: str
+    ports: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything one step of a job does, on every rank.
+
+    `repeats` says whether steps follow each other without end, so that the step time is their steady period, or
+    whether this is the record of a single step, whose time is its makespan.
+    """
+
+    title: str
+    mesh: Mesh
+    lanes: tuple[Lane, ...]
+    communicators: tuple[Communicator, ...]
+    resources: tuple[Resource, ...]
+    sources: tuple[Source, ...]
+    strings: tuple[str, ...]
+    blocks: tuple[BlockInfo, ...]
+    roles: tuple[str, ...]
+    role_of: Ints
+    templates: Templates
+    placements: Placements
+    links: Links
+    resident: Resident
+    repeats: bool = True
+    tokens_per_step: float | None = None
+
+    @property
+    def world(self) -> int:
+        """The number of ranks."""
+        return len(self.role_of)
+
+    @property
+    def op_count(self) -> int:
+        """How many ops a step has over all ranks."""
+        per_block = np.diff(self.templates.start)[self.placements.block].astype(np.int64)
+        totals = np.concatenate([[0], np.cumsum(per_block)])
+        per_role = np.diff(totals[self.placements.start])
+        return int(per_role @ np.bincount(self.role_of, minlength=len(self.roles)))

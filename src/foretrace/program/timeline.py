@@ -1,0 +1,52 @@
+"""The timeline: when every op of a run program was ready, started and ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.errors import Diagnostic
+from foretrace.program.graph import Graph
+from foretrace.program.program import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One step, in seconds from the start of its first op, for every node of the graph.
+
+    `ready_s` is when the op had what it needed on its own rank; from then to `start_s` it waited for partners, and
+    from `start_s` to `end_s` it ran. `step_time_s` is the steady period where the program repeats, otherwise the
+    makespan. `before_s` is when the steps before it had left each lane's ends, for readers that look across steps:
+    the same op of the step before ended `period` earlier.
+    """
+
+    graph: Graph
+    ready_s: Floats
+    start_s: Floats
+    end_s: Floats
+    step_time_s: float
+    steps_run: int
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def makespan_s(self) -> float:
+        """From the start of the first op to the end of the last."""
+        return float(self.end_s.max()) if len(self.end_s) else 0.0
+
+    @property
+    def wait_s(self) -> Floats:
+        """How long each op waited for the last of its partners."""
+        return self.start_s - self.ready_s
+
+
+def ready_times(graph: Graph, end: Floats, end_before: Floats | None) -> Floats:
+    """When each node had what it needed on its own rank, given the ends of this step and of the one before."""
+    ready = np.zeros(len(graph))
+    counts = np.diff(graph.pred_start)
+    waiting = np.flatnonzero(counts)
+    if len(waiting):
+        ready[waiting] = np.maximum.reduceat(end[graph.pred], graph.pred_start[waiting])
+    if end_before is not None:
+        np.maximum.at(ready, graph.next_dst, end_before[graph.next_src])
+    return ready

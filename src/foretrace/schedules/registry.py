@@ -1,0 +1,115 @@
+"""The schedules by name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foretrace.errors import InputError
+from foretrace.schedules.dualpipe import dualpipe, dualpipe_v
+from foretrace.schedules.in_turn import gpipe, looped_bfs, one_forward_one_backward
+from foretrace.schedules.interleaved import interleaved_1f1b, interleaved_zero_bubble
+from foretrace.schedules.schedule import Schedule
+from foretrace.schedules.zero_bubble import zb_h1, zb_v
+
+
+@dataclass(frozen=True, slots=True)
+class _FixedChunks:
+    """A schedule whose number of chunks per stage is part of its design."""
+
+    build: Callable[[int, int], Schedule]
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _AnyChunks:
+    """A schedule that takes the number of chunks per stage; 2 where none is given."""
+
+    build: Callable[[int, int, int], Schedule]
+    least: int
+
+
+_SCHEDULES: dict[str, _FixedChunks | _AnyChunks] = {
+    "gpipe": _FixedChunks(gpipe, 1),
+    "1f1b": _FixedChunks(one_forward_one_backward, 1),
+    "interleaved-1f1b": _AnyChunks(interleaved_1f1b, 2),
+    "looped-bfs": _AnyChunks(looped_bfs, 1),
+    "zb-h1": _FixedChunks(zb_h1, 1),
+    "zb-v": _FixedChunks(zb_v, 2),
+    "interleaved-zb": _AnyChunks(interleaved_zero_bubble, 2),
+    "dualpipe": _FixedChunks(dualpipe, 2),
+    "dualpipe-v": _FixedChunks(dualpipe_v, 2),
+}
+
+# What other projects and papers call the same schedules.
+_ALIASES = {
+    "interleaved": "interleaved-1f1b",
+    "virtual-pipeline": "interleaved-1f1b",
+    "pipedream-flush": "1f1b",
+    "bfs": "looped-bfs",
+    "breadth-first": "looped-bfs",
+    "zb1p": "zb-h1",
+    "zbv-zero-bubble": "zb-v",
+    "interleaved-zero-bubble": "interleaved-zb",
+}
+
+_DEFAULT_CHUNKS = 2
+
+
+def names() -> tuple[str, ...]:
+    """The names of all schedules."""
+    return tuple(_SCHEDULES)
+
+
+def make(name: str, stages: int, microbatches: int, chunks: int | None = None) -> Schedule:
+    """The named schedule for so many stages and microbatches.
+
+    Case, dashes and underscores in the name do not matter. `chunks` per stage defaults to what the schedule
+    needs: 1, or 2 where it interleaves or folds.
+    """
+    name = _resolve(name)
+    for word, value in (("stages", stages), ("microbatches", microbatches)):
+        if value < 1:
+            raise InputError(f"{name} needs at least 1 for {word}, not {value}")
+    entry = _SCHEDULES[name]
+    if isinstance(entry, _FixedChunks):
+        _require_fixed_chunks(name, entry.chunks, chunks)
+        return entry.build(stages, microbatches)
+    chunks = _DEFAULT_CHUNKS if chunks is None else chunks
+    if chunks < entry.least:
+        raise InputError(
+            f"{name} needs {entry.least} or more chunks per stage, not {chunks}",
+            hint=f"Use {entry.least} or more, or 1f1b or zb-h1, which have one." if entry.least > 1 else None,
+        )
+    return entry.build(stages, microbatches, chunks)
+
+
+def _require_fixed_chunks(name: str, fixed: int, chunks: int | None) -> None:
+    if chunks is None or chunks == fixed:
+        return
+    free = ", ".join(other for other, entry in _SCHEDULES.items() if isinstance(entry, _AnyChunks))
+    raise InputError(
+        f"{name} has {fixed} chunk{'s' if fixed > 1 else ''} per stage, not {chunks}",
+        hint=f"Leave the number of chunks out, or use a schedule that takes any: {free}.",
+    )
+
+
+def _resolve(name: str) -> str:
+    """The schedule's own name for whatever spelling of it."""
+    known = {_plain(own): own for own in _SCHEDULES}
+    known |= {_plain(alias): own for alias, own in _ALIASES.items()}
+    plain = _plain(name)
+    if plain in known:
+        return known[plain]
+    close = difflib.get_close_matches(plain, known, n=1)
+    guess = f"Did you mean {known[close[0]]}? " if close else ""
+    raise InputError(
+        f"there is no pipeline schedule called {name!r}",
+        hint=f"{guess}The schedules are {', '.join(_SCHEDULES)}.",
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,136 @@
+"""A pipeline schedule as data: which stage runs which microbatch's forward and backward, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.errors import InputError
+
+IntArray = NDArray[np.int64]
+
+
+class ActionKind(IntEnum):
+    """What a stage does with one microbatch in one of its chunks."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    """The gradients of input and weights together."""
+    BACKWARD_INPUT = 2
+    BACKWARD_WEIGHT = 3
+
+    @property
+    def letter(self) -> str:
+        """F, B, I or W."""
+        return "FBIW"[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One microbatch's forward or backward through one chunk of a stage."""
+
+    kind: ActionKind
+    microbatch: int
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        """`F3` is the forward of microbatch 3 in chunk 0, `B3.1` its backward in chunk 1."""
+        suffix = f".{self.chunk}" if self.chunk else ""
+        return f"{self.kind.letter}{self.microbatch}{suffix}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageActions:
+    """The actions of one stage, one row each, in the order in which the stage runs them.
+
+    Slots are numbered 0, 1, … without gaps. Rows with the same slot number run at the same time, as the
+    overlapped pairs of DualPipe do.
+    """
+
+    slot: IntArray
+    kind: IntArray
+    microbatch: IntArray
+    chunk: IntArray
+
+    def __post_init__(self) -> None:
+        """Lock the columns, as `Schedule` does its tables."""
+        for column in (self.slot, self.kind, self.microbatch, self.chunk):
+            column.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    def action(self, row: int) -> Action:
+        """The action in one row."""
+        kind = ActionKind(int(self.kind[row]))
+        return Action(kind, int(self.microbatch[row]), int(self.chunk[row]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """A pipeline schedule, with the map that says which piece of the model each chunk is.
+
+    A microbatch visits the pieces 0, 1, … in turn. It does so along its direction: in a bidirectional
+    schedule every piece lives in one chunk per direction; in all others there is one direction.
+    """
+
+    name: str
+    stages: int
+    chunks: int
+    """Chunks per stage."""
+    microbatches: int
+    piece: IntArray
+    """The piece of the model that a chunk is, `[stages, chunks]`."""
+    chunk_direction: IntArray
+    """The direction that a chunk serves, on every stage, `[chunks]`."""
+    direction: IntArray
+    """The direction in which a microbatch travels, `[microbatches]`."""
+    stage_actions: tuple[StageActions, ...]
+
+    def __post_init__(self) -> None:
+        """Lock the tables: a schedule is shared and never edited in place."""
+        for table in (self.piece, self.chunk_direction, self.direction):
+            table.setflags(write=False)
+
+    @property
+    def directions(self) -> int:
+        """1, or 2 for a bidirectional schedule."""
+        return int(self.chunk_direction.max()) + 1
+
+    @property
+    def pieces(self) -> int:
+        """Into how many pieces the model is cut."""
+        return self.stages * self.chunks // self.directions
+
+    def actions(self, stage: int) -> Iterator[tuple[Action, ...]]:
+        """The slots of a stage in order; most hold one action, an overlapped pair two."""
+        rows = self.stage_actions[stage]
+        starts = np.flatnonzero(np.diff(rows.slot, prepend=-1))
+        for first, last in zip(starts, [*starts[1:], len(rows)], strict=True):
+            yield tuple(rows.action(row) for row in range(first, last))
+
+    def line(self, stage: int) -> str:
+        """A stage's actions as one line of text, such as `F0 F1 B0 B1`; `&` joins overlapped actions."""
+        return " ".join("&".join(map(str, slot)) for slot in self.actions(stage))
+
+    def route(self, direction: int = 0) -> tuple[IntArray, IntArray]:
+        """The stage and the chunk that hold each piece for one direction, both `[pieces]`."""
+        serving = np.flatnonzero(self.chunk_direction == direction)
+        held = self.piece[:, serving].ravel()
+        stage, chunk = np.divmod(np.argsort(held, kind="stable"), len(serving))
+        return stage, serving[chunk]
+
+    def where(self, microbatch: int, piece: int) -> tuple[int, int]:
+        """The one stage and chunk that run this microbatch through this piece."""
+        for word, value, count in (
+            ("microbatch", microbatch, self.microbatches),
+            ("piece", piece, self.pieces),
+        ):
+            if not 0 <= value < count:
+                raise InputError(f"{word} {value} does not exist: {self.name} has 0 to {count - 1}")
+        stage, chunk = self.route(int(self.direction[microbatch]))
+        return int(stage[piece]), int(chunk[piece])
