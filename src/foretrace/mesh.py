@@ -372,9 +372,7 @@ def _check_order(order: str) -> None:
 
 def _check_coordinate(axis: Axis, coordinate: int, size: int) -> None:
     if not 0 <= coordinate < size:
-        raise InputError(
-            f"{axis}={coordinate} is not on the mesh", hint=f"expected {axis} from 0 to {size - 1}"
-        )
+        raise InputError(f"{axis}={coordinate} is not on the mesh", hint=f"expected {axis} from 0 to {size - 1}")
 
 
 def _check_field(name: str, value: str, item: str, seen: Iterable[str], where: str | None) -> None:

@@ -246,9 +246,7 @@ def _yaml_seats(text: str, path: str, world: int) -> Iterator[_Seat]:
                 yield _Seat(rank, host, slot, rank_line)
                 slot += 1
         if slot == 0:
-            raise InputError(
-                f"host {host} has no ranks", where=f"{path}:{line}", hint="leave out hosts without ranks"
-            )
+            raise InputError(f"host {host} has no ranks", where=f"{path}:{line}", hint="leave out hosts without ranks")
 
 
 def _composed(text: str, path: str) -> yaml.Node:
@@ -281,9 +279,7 @@ def _is_json(text: str, path: str) -> bool:
     except json.JSONDecodeError as error:
         if Path(path).suffix.lower() != ".json":
             return False
-        raise InputError(
-            f"not valid JSON: {error.msg}", where=f"{path}:{error.lineno}", hint=_expected()
-        ) from None
+        raise InputError(f"not valid JSON: {error.msg}", where=f"{path}:{error.lineno}", hint=_expected()) from None
     except (RecursionError, ValueError):
         return False
     return True

@@ -45,9 +45,7 @@ class _Quantity:
 
 def _byte_scales(suffixes: tuple[str, ...]) -> dict[str, float]:
     """Scales of B with every prefix, each followed by one of the suffixes."""
-    return {
-        f"{prefix}B{suffix}": scale for prefix, scale in (_DECIMAL | _BINARY).items() for suffix in suffixes
-    }
+    return {f"{prefix}B{suffix}": scale for prefix, scale in (_DECIMAL | _BINARY).items() for suffix in suffixes}
 
 
 def _bit_scales() -> dict[str, float]:
@@ -174,9 +172,7 @@ def _split(text: str, quantity: _Quantity, where: str | None) -> tuple[str, str]
     match = _NUMBER.match(stripped)
     if match is None or not any(c.isdigit() for c in f"{match['whole'] or ''}{match['fraction'] or ''}"):
         finite = re.match(r"\+?(nan|inf)", stripped, re.IGNORECASE) is None
-        raise _refusal(
-            text, quantity, where, "does not start with a number" if finite else "is not a finite number"
-        )
+        raise _refusal(text, quantity, where, "does not start with a number" if finite else "is not a finite number")
     return match[0].replace(",", "").replace("_", ""), stripped[match.end() :].strip()
 
 

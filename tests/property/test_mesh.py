@@ -69,9 +69,7 @@ def test_group_numbers_and_groups_agree(mesh: Mesh, data: st.DataObject) -> None
 
 
 @given(meshes(), st.data())
-def test_members_are_ordered_by_coordinate_with_the_first_axis_fastest(
-    mesh: Mesh, data: st.DataObject
-) -> None:
+def test_members_are_ordered_by_coordinate_with_the_first_axis_fastest(mesh: Mesh, data: st.DataObject) -> None:
     axes = data.draw(st.lists(st.sampled_from(DENSE), unique=True, min_size=1))
     groups = mesh.groups(*axes)
     position, stride = np.zeros_like(groups), 1

@@ -194,9 +194,7 @@ def test_zb_v_idles_no_more_than_zb_h1(p: int, surplus: int, parts: Parts) -> No
 
 
 @laws
-@given(
-    st.sampled_from(["dualpipe", "dualpipe-v"]), st.integers(1, 4), surplus, durations, more, st.floats(0, 1)
-)
+@given(st.sampled_from(["dualpipe", "dualpipe-v"]), st.integers(1, 4), surplus, durations, more, st.floats(0, 1))
 def test_dualpipe_idles_as_published(
     name: str, half: int, surplus: int, weight_gradient: float, more: float, hidden: float
 ) -> None:

@@ -83,9 +83,7 @@ def test_factor_is_read_as_a_ratio(text: str | float) -> None:
     assert units.parse_factor(text) == 1.1
 
 
-@pytest.mark.parametrize(
-    ("text", "count"), [("1e6", 10**6), ("1_024", 1024), ("1,024", 1024), (4096.0, 4096)]
-)
+@pytest.mark.parametrize(("text", "count"), [("1e6", 10**6), ("1_024", 1024), ("1,024", 1024), (4096.0, 4096)])
 def test_count_is_read_as_a_whole_number(text: str | float, count: int) -> None:
     assert units.parse_count(text) == count
 

@@ -52,7 +52,7 @@ def starts(tape: Tape, cells: Floats) -> Floats:
 
 
 def _run_plain(tape: Tape, added: Floats, before: Floats) -> list[float]:
-    cells = before.tolist()
+    cells: list[float] = before.tolist()
     append = cells.append
     for a, b, duration in zip(tape.a.tolist(), tape.b.tolist(), added.tolist(), strict=True):
         x = cells[a]

@@ -120,9 +120,7 @@ def _peel_compiled(start: Any, successor: Any, waiting: Any, level: Any) -> int:
     return filled
 
 
-def _peel_wide(
-    start: Ints, successor: NDArray[np.int32], waiting: NDArray[np.int32], level: NDArray[np.int32]
-) -> bool:
+def _peel_wide(start: Ints, successor: NDArray[np.int32], waiting: NDArray[np.int32], level: NDArray[np.int32]) -> bool:
     """The same with whole frontiers at a time; gives up (False) where they are too narrow for that to pay."""
     frontier = np.flatnonzero(waiting == 0)
     mark = np.empty(len(waiting), dtype=np.int64)

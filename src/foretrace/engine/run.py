@@ -59,9 +59,7 @@ class FixedRun:
             return run_tape(self.tape, added, carried, self.fast)[self.tape.cell[self.tape.carried]]
 
         if not self.graph.program.repeats:
-            return np.asarray(
-                run_tape(self.tape, added, np.empty((0, added.shape[1])), self.fast).max(axis=0)
-            )
+            return np.asarray(run_tape(self.tape, added, np.empty((0, added.shape[1])), self.fast).max(axis=0))
         period, *_ = until_settled(step, np.zeros((len(self.tape.carried), durations.shape[1])))
         return period
 
@@ -88,25 +86,24 @@ def timeline_of(
     notes: tuple[Diagnostic, ...],
 ) -> Timeline:
     """A step of a run as a timeline that begins with its first op."""
-    takes_part = graph.ops.column("enabled")[graph.op] > 0
+    takes_part = graph.ops.column("enabled")[graph.op].astype(bool)
     origin = start[takes_part].min() if takes_part.any() else 0.0
-    ready = ready_times(graph, end, end_before)
-    ready, start, end = (np.maximum(times - origin, 0.0) for times in (ready, start, end))
-    return Timeline(graph, ready, start, end, step_time, steps, notes)
+    ready = ready_times(graph, start, end, end_before) - origin
+    return Timeline(
+        graph,
+        ready,
+        np.maximum(start - origin, 0.0),
+        np.maximum(end - origin, 0.0),
+        step_time,
+        steps,
+        notes,
+    )
 
 
 def notes_on(settled: bool, drifts: bool, steps: int) -> tuple[Diagnostic, ...]:
     """What a reader should know of how the steps settled."""
     if not settled:
-        return (
-            Diagnostic(
-                "warning", f"steps had not settled after {steps}; the mean of the later half is given"
-            ),
-        )
+        return (Diagnostic("warning", f"steps had not settled after {steps}; the mean of the later half is given"),)
     if drifts:
-        return (
-            Diagnostic(
-                "note", "parts of the job never meet and run at rates of their own; the slowest is given"
-            ),
-        )
+        return (Diagnostic("note", "parts of the job never meet and run at rates of their own; the slowest is given"),)
     return ()

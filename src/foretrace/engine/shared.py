@@ -87,7 +87,7 @@ def simulate(w: World) -> int:
                 arrive(w, heap, number, now)
         if w.counters[2] > 0:
             refill(w, heap, now)
-    return w.counters[1]
+    return int(w.counters[1])
 
 
 def schedule(w: World, heap: Any, time: float, kind: int, number: int, version: int) -> None:

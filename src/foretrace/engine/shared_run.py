@@ -31,9 +31,7 @@ class SharedRun:
         self.graph = graph
         self.latency_s = latency_s
         self.draws = draws
-        self.fast = jit.pays(
-            8 * len(graph)
-        )  # an event costs several times what an op of the fixed executor does
+        self.fast = jit.pays(8 * len(graph))  # an event costs several times what an op of the fixed executor does
         self.events = 0
 
     def timeline(self, durations: Floats) -> Timeline:
@@ -85,7 +83,8 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
     uses = len(flows.use_resource)
 
     def hold(values: Any) -> Any:
-        array = np.ascontiguousarray(values)
+        array = np.array(values)
+        array = array if array.dtype == np.float64 else array.astype(np.int64)
         return array if fast else array.tolist()
 
     def room(count: int, value: float = 0.0) -> Any:

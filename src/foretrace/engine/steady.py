@@ -53,9 +53,7 @@ class Settled:
         """Whether every carried end has grown by its own constant over the last three steps."""
         x, y, z, now = self.history[-4:]
         slack = TOLERANCE * np.abs(now).max(axis=0)
-        return bool(
-            (np.abs((now - z) - (z - y)) <= slack).all() and (np.abs((z - y) - (y - x)) <= slack).all()
-        )
+        return bool((np.abs((now - z) - (z - y)) <= slack).all() and (np.abs((z - y) - (y - x)) <= slack).all())
 
 
 def until_settled(step: Callable[[Floats], Floats], carried: Floats) -> tuple[Floats, int, bool, bool]:

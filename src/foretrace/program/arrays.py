@@ -11,7 +11,9 @@ def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> NDArray
     lengths = np.asarray(lengths, dtype=np.int64)
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total, dtype=np.int64) + np.repeat(np.asarray(starts) - (ends - lengths), lengths)
+    moved = np.asarray(starts, dtype=np.int64) - (ends - lengths)
+    numbers: NDArray[np.int64] = np.arange(total, dtype=np.int64) + np.repeat(moved, lengths)
+    return numbers
 
 
 def stable_order(keys: NDArray[np.integer]) -> NDArray[np.int64]:

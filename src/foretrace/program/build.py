@@ -177,9 +177,7 @@ class BlockBuilder:
         }
         lane = lane or communicator.name
         total = sum(sends.values())
-        return self.add(
-            Kind.TRANSFER, name, duration, lane, "communication", bytes=total, sends=sends, **facts
-        )
+        return self.add(Kind.TRANSFER, name, duration, lane, "communication", bytes=total, sends=sends, **facts)
 
     def add(
         self,
@@ -323,8 +321,8 @@ class RoleBuilder:
         for target, refs in waits.items():
             for ref in _refs(refs):
                 self.link(placement[target], after=ref)
-        for target, values in (override or {}).items():
-            op = placement[target].op
+        for changed, values in (override or {}).items():
+            op = placement[changed].op
             for column, value in values.items():
                 if column not in COLUMNS:
                     raise InputError(f'there is no column "{column}"', hint=f"known: {', '.join(COLUMNS)}")
@@ -348,21 +346,15 @@ class RoleBuilder:
         """Work of the CPU that happens once."""
         return self._once(lambda block, **more: block.host(name, duration, **more), facts)
 
-    def collective(
-        self, what: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any
-    ) -> PlacedOp:
+    def collective(self, what: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
         """A collective that happens once; see `BlockBuilder.collective`."""
         return self._once(lambda block, **more: block.collective(what, communicator, duration, **more), facts)
 
-    def transfer(
-        self, name: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any
-    ) -> PlacedOp:
+    def transfer(self, name: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
         """One end of a transfer that happens once; see `BlockBuilder.transfer`."""
         return self._once(lambda block, **more: block.transfer(name, communicator, duration, **more), facts)
 
-    def exchange(
-        self, name: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any
-    ) -> PlacedOp:
+    def exchange(self, name: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
         """A batch of transfers that happens once; see `BlockBuilder.exchange`."""
         return self._once(lambda block, **more: block.exchange(name, communicator, duration, **more), facts)
 
@@ -428,9 +420,7 @@ class ProgramBuilder:
         """The groups in which these axes of the mesh vary."""
         return Communicator(name or "-".join(axes), axis or axes[0], axes=axes)
 
-    def pair(
-        self, axis: str, a: int, b: int, *, name: str | None = None, label: str | None = None
-    ) -> Communicator:
+    def pair(self, axis: str, a: int, b: int, *, name: str | None = None, label: str | None = None) -> Communicator:
         """The pairs of ranks at coordinates a (position 0) and b (position 1) of an axis, all else equal."""
         return Communicator(name or f"{axis} {a}-{b}", label or axis, axes=(axis,), pair=(a, b))
 
@@ -438,9 +428,7 @@ class ProgramBuilder:
         """Groups written out, each in the order of its members' positions."""
         return Communicator(name, axis or name, groups=tuple(tuple(int(r) for r in g) for g in groups))
 
-    def resource(
-        self, name: str, capacity_per_s: float, *, shared_by: Iterable[Iterable[int]] | None = None
-    ) -> str:
+    def resource(self, name: str, capacity_per_s: float, *, shared_by: Iterable[Iterable[int]] | None = None) -> str:
         """A resource that ops may draw on; one instance per rank, or one for each set of ranks that share it."""
         instances = None if shared_by is None else tuple(tuple(int(r) for r in ranks) for ranks in shared_by)
         self._resources[name] = Resource(name, capacity_per_s, instances)
@@ -462,9 +450,7 @@ class ProgramBuilder:
     def resource_number(self, name: str) -> int:
         """The number of a resource declared before."""
         if name not in self._resources:
-            raise InputError(
-                f'resource "{name}" is drawn on but not declared', hint="declare it: build.resource(...)"
-            )
+            raise InputError(f'resource "{name}" is drawn on but not declared', hint="declare it: build.resource(...)")
         return list(self._resources).index(name)
 
     def program(self) -> Program:
@@ -520,9 +506,7 @@ class ProgramBuilder:
                 for block, at in zip(self._blocks, start, strict=False)
                 for fact in facts(block)
             ]
-            return (
-                [list(field) for field in zip(*table, strict=True)] if table else [[] for _ in range(width)]
-            )
+            return [list(field) for field in zip(*table, strict=True)] if table else [[] for _ in range(width)]
 
         deps = shifted(lambda block: block.deps, 2, 0, 1)
         memory = shifted(lambda block: block.memory, 4, 0)

@@ -27,11 +27,9 @@ def _check_ranks(program: Program) -> None:
         raise InputError(f"the mesh has {program.mesh.world} ranks, the program {program.world}")
     _within(program.role_of, len(program.roles), "role_of", "role")
     for communicator in program.communicators:
-        ranks = np.concatenate([rows.ravel() for rows in communicator.members(program.mesh, program.world)])
-        if len(ranks) and not (0 <= ranks.min() and ranks.max() < program.world):
-            raise InputError(
-                f'communicator "{communicator.name}" names a rank outside 0..{program.world - 1}'
-            )
+        ranks = np.concatenate([rows.ravel() for rows in communicator.members(program.mesh)])
+        if len(ranks) and not (ranks.min() >= 0 and ranks.max() < program.world):
+            raise InputError(f'communicator "{communicator.name}" names a rank outside 0..{program.world - 1}')
         if len(np.unique(ranks)) != len(ranks):
             raise InputError(f'communicator "{communicator.name}" has a rank in two of its groups')
 
@@ -57,9 +55,7 @@ def _check_indices(program: Program) -> None:
     _placed_op(links.src_placement, links.src_op, sizes, "links.src_op")
     _placed_op(links.dst_placement, links.dst_op, sizes, "links.dst_op")
     if (role_of[links.src_placement] != role_of[links.dst_placement]).any():
-        raise InputError(
-            "links: a dependency leads from one role to another", hint="ranks meet in rendezvous"
-        )
+        raise InputError("links: a dependency leads from one role to another", hint="ranks meet in rendezvous")
     if len(links.steps) and not set(np.unique(links.steps)) <= {0, 1}:
         raise InputError("links.steps: a dependency reaches further than into the next step")
 
@@ -136,9 +132,7 @@ def where(program: Program, op: int) -> str:
 def _values(program: Program, name: str) -> NDArray[np.float64]:
     """A column with the values that overrides give it."""
     mine = [i for i, column in enumerate(program.placements.override_column) if column == name]
-    return np.concatenate(
-        [program.templates.columns[name].astype(np.float64), program.placements.override_value[mine]]
-    )
+    return np.concatenate([program.templates.columns[name].astype(np.float64), program.placements.override_value[mine]])
 
 
 def _within(values: NDArray[np.generic], limit: int, place: str, what: str) -> None:
@@ -154,9 +148,7 @@ def _starts(values: NDArray[np.generic], total: int, count: int, place: str) -> 
         raise InputError(f"{place}: offsets do not divide {total} rows among {count}")
 
 
-def _placed_op(
-    placement: NDArray[np.generic], op: NDArray[np.generic], sizes: NDArray[np.generic], place: str
-) -> None:
+def _placed_op(placement: NDArray[np.generic], op: NDArray[np.generic], sizes: NDArray[np.generic], place: str) -> None:
     _within(placement, len(sizes), place, "placement")
     beyond = op.astype(np.int64) >= sizes.astype(np.int64)[placement.astype(np.int64)]
     if (beyond | (op.astype(np.int64) < 0)).any():

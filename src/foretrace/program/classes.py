@@ -29,11 +29,14 @@ class RankClasses:
         return len(self.count)
 
 
-def coarsest(colour: NDArray[np.integer], partitions: Sequence[Ints]) -> RankClasses:
-    """The coarsest equitable partition that refines `colour`; a partition gives each rank's group, -1 for none."""
+def coarsest(colour: NDArray[np.integer], groups: Sequence[NDArray[np.integer]]) -> RankClasses:
+    """The coarsest equitable partition that refines `colour`.
+
+    Each entry of `groups` is a set of disjoint groups of equal size, one row of ranks each; ranks of no row are in none.
+    """
     classes, count = _compact(colour)
     while True:
-        keys = [classes] + [_company(classes, group, count) for group in partitions]
+        keys = [classes] + [_company(classes, rows, count) for rows in groups]
         classes, finer = _compact(_combine(keys))
         if finer == count:
             return _classes(classes)
@@ -57,44 +60,37 @@ def _combine(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """One number per rank that differs wherever any key differs."""
     combined = keys[0]
     for key in keys[1:]:
-        if key.any():
+        if len(key):
             combined, _ = _compact(combined * (int(key.max()) + 1) + key)
     return combined
 
 
-def _company(classes: NDArray[np.int64], group: Ints, count: int) -> NDArray[np.int64]:
-    """One number per rank that says which classes its group holds, in which numbers; 0 for ranks in no group."""
-    ranks = np.flatnonzero(group >= 0)
-    if not len(ranks):
-        return np.zeros(len(classes), dtype=np.int64)
-    numbers, groups = np.unique(group[ranks], return_inverse=True)
-    sizes = np.bincount(groups)
-    by_group = np.lexsort((classes[ranks], groups))
-    member = classes[ranks][by_group]
-    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    signature = np.zeros(len(numbers), dtype=np.int64)
-    known = 0
-    for size in np.unique(sizes):
-        alike = np.flatnonzero(sizes == size)
-        rows = member[first[alike][:, None] + np.arange(size)]
-        codes, kinds = _row_codes(rows, count)
-        signature[alike] = codes + 1 + known
-        known += kinds
+def _company(classes: NDArray[np.int64], rows: NDArray[np.integer], count: int) -> NDArray[np.int64]:
+    """One number per rank that says which classes its group holds, in which numbers; 0 for ranks in no group.
+
+    Empty where the classes as they are already tell: each keeps one kind of company.
+    """
+    members = classes[rows]
+    if not members.size:
+        return np.empty(0, dtype=np.int64)
+    codes = _row_codes(np.sort(members, axis=1), count)
     company = np.zeros(len(classes), dtype=np.int64)
-    company[ranks] = signature[groups]
-    return company
+    company[rows] = codes[:, None] + 1
+    seen = np.empty(count, dtype=np.int64)
+    seen[classes] = company
+    return np.empty(0, dtype=np.int64) if (seen[classes] == company).all() else company
 
 
-def _row_codes(rows: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], int]:
-    """A number per row, equal for equal rows, and how many there are. Rows of one class, the usual case, are cheap."""
-    uniform = (rows == rows[:, :1]).all(axis=1)
-    codes = np.empty(len(rows), dtype=np.int64)
-    codes[uniform] = rows[uniform, 0]
-    mixed = np.flatnonzero(~uniform)
+def _row_codes(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """A number per row, equal for equal rows. Rows of one class or of two members, the usual cases, are cheap."""
+    if rows.shape[1] <= 2:
+        return rows[:, 0] * count + rows[:, -1]
+    codes = rows[:, 0] * count + rows[:, 0]
+    mixed = np.flatnonzero(rows[:, 0] != rows[:, -1])
     if len(mixed):
         _, inverse = np.unique(rows[mixed], axis=0, return_inverse=True)
-        codes[mixed] = count + inverse.ravel()
-    return codes, int(codes.max()) + 1
+        codes[mixed] = count * count + inverse.ravel()
+    return codes
 
 
 def _classes(of_rank: NDArray[np.int64]) -> RankClasses:

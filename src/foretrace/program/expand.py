@@ -118,7 +118,7 @@ def _override_targets(program: Program) -> NDArray[np.int64]:
     """The op, counted over all roles, that each override changes."""
     placements = program.placements
     sizes = np.diff(program.templates.start)[placements.block]
-    first = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    first = np.cumsum(sizes, dtype=np.int64) - sizes
     return first[placements.override_placement] + placements.override_op
 
 

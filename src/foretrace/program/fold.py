@@ -20,15 +20,11 @@ def fold(ops: Ops, profile_of: Ints | None = None, *, sharing: bool = False) -> 
     colour = program.role_of.astype(np.int64)
     if profile_of is not None:
         colour = colour * (int(profile_of.max()) + 1) + profile_of
-    used = set(np.unique(ops.ints("communicator")[ops.order >= 0]).tolist())
-    partitions = [
-        communicator.group_of(program.mesh, program.world)
-        for number, communicator in enumerate(program.communicators)
-        if number in used
-    ]
+    used = np.unique(ops.ints("communicator")[ops.order >= 0]).tolist()
+    groups = [rows for number in used for rows in program.communicators[number].members(program.mesh)]
     if sharing:
-        partitions += [r.instance_of(program.world) for r in program.resources if r.instances is not None]
-    return instantiate(ops, coarsest(colour, partitions))
+        groups += [rows for resource in program.resources for rows in resource.members()]
+    return instantiate(ops, coarsest(colour, groups))
 
 
 def unfold(ops: Ops) -> Graph:

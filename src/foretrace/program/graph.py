@@ -8,6 +8,7 @@ rendezvous of the folded graph is a set of nodes just as in the unfolded one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,31 +102,44 @@ def instantiate(ops: Ops, classes: RankClasses) -> Graph:
 
 def check_rendezvous(ops: Ops) -> None:
     """Raises an error where ranks of one group do not issue the same collectives in the same order."""
-    program = ops.program
+    program, role = ops.program, ops.role
     communicator = np.where(ops.order >= 0, ops.ints("communicator"), -1)
-    role = ops.role
+    issuing = np.flatnonzero(communicator >= 0)
+    issuing = issuing[np.lexsort((role[issuing], communicator[issuing]))]
+    bounds = np.searchsorted(communicator[issuing], np.arange(len(program.communicators) + 1))
+    population = np.bincount(program.role_of, minlength=len(program.roles))
     for number, one in enumerate(program.communicators):
-        mine = np.flatnonzero(communicator == number)
-        issued = [mine[role[mine] == r] for r in range(len(program.roles))]
-        for rows in one.members(program.mesh, program.world):
-            combos, first = np.unique(program.role_of[rows], axis=0, return_index=True)
-            for combo, row in zip(combos, first, strict=True):
-                if any(len(issued[r]) for r in combo):
-                    _check_group(ops, one.name, rows[row], [issued[r] for r in combo])
-        _check_outsiders(ops, number, issued)
-
-
-def _check_outsiders(ops: Ops, number: int, issued: list[NDArray[np.int64]]) -> None:
-    """Raises an error where a rank issues ops on a communicator that it is in no group of."""
-    program = ops.program
-    outside = program.communicators[number].group_of(program.mesh, program.world) < 0
-    for rank in np.flatnonzero(outside):
-        mine = issued[program.role_of[rank]]
-        if len(mine):
-            raise InputError(
-                f"{_who(ops, int(rank), int(mine[0]))} meets others on "
-                f'"{program.communicators[number].name}", but the rank is in none of its groups'
+        mine = issuing[bounds[number] : bounds[number + 1]]
+        ends = np.searchsorted(role[mine], np.arange(len(program.roles) + 1))
+        issued = [mine[low:high] for low, high in pairwise(ends)]
+        inside = np.zeros(len(program.roles), dtype=np.int64)
+        for rows in one.members(program.mesh):
+            roles = program.role_of[rows]
+            inside += np.bincount(roles.ravel(), minlength=len(program.roles))
+            for row in _distinct(roles):
+                if any(len(issued[r]) for r in roles[row]):
+                    _check_group(ops, one.name, rows[row], [issued[r] for r in roles[row]])
+        outside = np.flatnonzero((np.diff(ends) > 0) & (inside < population))
+        if len(outside):
+            raise _outsider(
+                ops,
+                one.name,
+                int(outside[0]),
+                int(issued[outside[0]][0]),
+                one.group_of(program.mesh, program.world),
             )
+
+
+def _distinct(rows: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The numbers of rows that differ from each other, one of each kind."""
+    if (rows == rows[:1]).all():
+        return np.zeros(min(len(rows), 1), dtype=np.int64)
+    return np.unique(rows, axis=0, return_index=True)[1]
+
+
+def _outsider(ops: Ops, name: str, role: int, op: int, group: Ints) -> InputError:
+    rank = int(np.flatnonzero((ops.program.role_of == role) & (group < 0))[0])
+    return InputError(f'{_who(ops, rank, op)} meets others on "{name}", but the rank is in none of its groups')
 
 
 def _check_group(ops: Ops, name: str, ranks: NDArray[np.int64], issued: list[NDArray[np.int64]]) -> None:
@@ -166,19 +180,17 @@ def _waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray[np.i
     rows = ranges(edges[role], counts)
     moved = np.repeat(start[:-1] - ops.start[role], counts)
     per_node = np.bincount(ops.dep_dst[rows] + moved, minlength=int(start[-1]))
-    return np.concatenate([[0], np.cumsum(per_node)]), ops.dep_src[rows] + moved
+    return np.concatenate([[0], np.cumsum(per_node)]), (ops.dep_src[rows] + moved).astype(np.int64)
 
 
-def _next_waits(
-    ops: Ops, role: Ints, start: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _next_waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     of_role = np.searchsorted(ops.start, ops.next_dst, side="right") - 1
     by_role = np.argsort(of_role, kind="stable")
     edges = np.searchsorted(of_role[by_role], np.arange(len(ops.start)))
     counts = np.diff(edges)[role]
     rows = by_role[ranges(edges[role], counts)]
     moved = np.repeat(start[:-1] - ops.start[role], counts)
-    return ops.next_src[rows] + moved, ops.next_dst[rows] + moved
+    return (ops.next_src[rows] + moved).astype(np.int64), (ops.next_dst[rows] + moved).astype(np.int64)
 
 
 def _units(
@@ -206,21 +218,17 @@ def _rendezvous_numbers(
     first = np.full((len(program.communicators), len(classes)), -1, dtype=np.int64)
     total = 0
     for number, one in enumerate(program.communicators):
-        group = one.group_of(program.mesh, program.world)[classes.representative]
         of_class = issues[number][program.role_of[classes.representative]]
-        meeting = np.flatnonzero((of_class > 0) & (group >= 0))
-        # Representatives of classes that meet may sit in different groups: join them through the classes' members.
-        joined = _joined(one.group_of(program.mesh, program.world), classes, meeting)
-        _, head, inverse = np.unique(joined, return_index=True, return_inverse=True)
+        if not of_class.any():
+            continue
+        # Classes that meet in one group meet in all of theirs; their meetings go by the smallest of them.
+        smallest = np.full(len(classes), -1, dtype=np.int64)
+        for rows in one.members(program.mesh):
+            met = classes.of_rank[rows]
+            smallest[met] = met.min(axis=1)[:, None]
+        meeting = np.flatnonzero((of_class > 0) & (smallest >= 0))
+        _, head, inverse = np.unique(smallest[meeting], return_index=True, return_inverse=True)
         lengths = of_class[meeting][head]
-        first[number, meeting] = (total + np.concatenate([[0], np.cumsum(lengths)[:-1]]))[inverse]
+        first[number, meeting] = (total + np.cumsum(lengths) - lengths)[inverse]
         total += int(lengths.sum())
     return first, total
-
-
-def _joined(group: Ints, classes: RankClasses, meeting: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number per meeting class, equal for classes that share a group: the smallest class of the group."""
-    inside = np.flatnonzero(group >= 0)
-    smallest = np.full(int(group.max()) + 1 if len(inside) else 0, len(classes), dtype=np.int64)
-    np.minimum.at(smallest, group[inside], classes.of_rank[inside])
-    return smallest[group[classes.representative[meeting]]]

@@ -56,13 +56,10 @@ class Communicator:
     pair: tuple[int, int] | None = None
     groups: tuple[tuple[int, ...], ...] | None = None
 
-    def members(self, mesh: Mesh, world: int) -> list[NDArray[np.int64]]:
+    def members(self, mesh: Mesh) -> list[NDArray[np.int64]]:
         """The ranks of every group, one array of equally long rows per group size."""
         if self.groups is not None:
-            by_size: dict[int, list[tuple[int, ...]]] = {}
-            for group in self.groups:
-                by_size.setdefault(len(group), []).append(group)
-            return [np.array(rows, dtype=np.int64) for rows in by_size.values()]
+            return _by_size(self.groups)
         if self.pair is not None:
             return [np.asarray(mesh.pairs(self.axes[0], *self.pair), dtype=np.int64)]
         return [np.asarray(mesh.groups(*self.axes), dtype=np.int64)]
@@ -71,11 +68,18 @@ class Communicator:
         """The number of the group each rank is in, -1 for ranks in none."""
         group = np.full(world, -1, dtype=np.int32)
         first = 0
-        for rows in self.members(mesh, world):
+        for rows in self.members(mesh):
             numbers = np.arange(first, first + len(rows), dtype=np.int32)
             group[rows.ravel()] = np.repeat(numbers, rows.shape[1])
             first += len(rows)
         return group
+
+
+def _by_size(groups: tuple[tuple[int, ...], ...]) -> list[NDArray[np.int64]]:
+    by_size: dict[int, list[tuple[int, ...]]] = {}
+    for group in groups:
+        by_size.setdefault(len(group), []).append(group)
+    return [np.array(rows, dtype=np.int64) for rows in by_size.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,10 @@ class Resource:
     name: str
     capacity_per_s: float
     instances: tuple[tuple[int, ...], ...] | None = None
+
+    def members(self) -> list[NDArray[np.int64]]:
+        """The ranks that share each instance, one array of equally long rows per number of them."""
+        return [] if self.instances is None else _by_size(self.instances)
 
     def instance_of(self, world: int) -> Ints:
         """The number of the instance each rank draws on."""

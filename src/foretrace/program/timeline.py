@@ -17,8 +17,7 @@ class Timeline:
 
     `ready_s` is when the op had what it needed on its own rank; from then to `start_s` it waited for partners, and
     from `start_s` to `end_s` it ran. `step_time_s` is the steady period where the program repeats, otherwise the
-    makespan. `before_s` is when the steps before it had left each lane's ends, for readers that look across steps:
-    the same op of the step before ended `period` earlier.
+    makespan. Where steps repeat, an op posted while the step before still ran has a `ready_s` below zero.
     """
 
     graph: Graph
@@ -40,13 +39,13 @@ class Timeline:
         return self.start_s - self.ready_s
 
 
-def ready_times(graph: Graph, end: Floats, end_before: Floats | None) -> Floats:
-    """When each node had what it needed on its own rank, given the ends of this step and of the one before."""
-    ready = np.zeros(len(graph))
-    counts = np.diff(graph.pred_start)
-    waiting = np.flatnonzero(counts)
+def ready_times(graph: Graph, start: Floats, end: Floats, end_before: Floats | None) -> Floats:
+    """When each node had what it needed on its own rank, given the ends of this step and of the one before; a node that
+    waits for nothing was ready when it started."""
+    ready = np.full(len(graph), -np.inf)
+    waiting = np.flatnonzero(np.diff(graph.pred_start))
     if len(waiting):
         ready[waiting] = np.maximum.reduceat(end[graph.pred], graph.pred_start[waiting])
     if end_before is not None:
         np.maximum.at(ready, graph.next_dst, end_before[graph.next_src])
-    return ready
+    return np.where(np.isinf(ready), start if end_before is not None else 0.0, ready)

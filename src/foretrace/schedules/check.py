@@ -50,9 +50,7 @@ def _check_columns(schedule: Schedule) -> None:
     """Rows name kinds, microbatches, chunks and slots that exist."""
     listed = len(schedule.stage_actions)
     if listed != schedule.stages:
-        raise InputError(
-            f"schedule {schedule.name} has {schedule.stages} stages and lists actions for {listed}"
-        )
+        raise InputError(f"schedule {schedule.name} has {schedule.stages} stages and lists actions for {listed}")
     for stage, rows in enumerate(schedule.stage_actions):
         for word, column, count in (
             ("kind", rows.kind, len(ActionKind)),
@@ -98,8 +96,7 @@ def _require_count(kind: ActionKind, count: IntArray, due: IntArray) -> None:
         stage, chunk, microbatch = map(int, wrong[0])
         found, wanted = (int(table[stage, chunk, microbatch]) for table in (count, due))
         raise InputError(
-            f"stage {stage} must run {Action(kind, microbatch, chunk)} {_times(wanted)} "
-            f"and runs it {_times(found)}"
+            f"stage {stage} must run {Action(kind, microbatch, chunk)} {_times(wanted)} and runs it {_times(found)}"
         )
 
 
@@ -121,9 +118,7 @@ def _check_own_order(schedule: Schedule, rows: Rows) -> None:
         first = ActionKind.BACKWARD_INPUT if is_weight[row] else ActionKind.FORWARD
         action = rows.action(row)
         needed = Action(first, action.microbatch, action.chunk)
-        raise InputError(
-            f"stage {rows.stage[row]} runs {action} before {needed} has ended; it must come after"
-        )
+        raise InputError(f"stage {rows.stage[row]} runs {action} before {needed} has ended; it must come after")
 
 
 def _per_place(schedule: Schedule, rows: Rows, chosen: NDArray[np.bool_]) -> IntArray:

@@ -60,8 +60,7 @@ def test_deadlock_names_who_waits_for_whom() -> None:
     with pytest.raises(DeadlockError) as caught:
         check(broken)
     assert caught.value.message == (
-        "schedule 1f1b deadlocks: "
-        "stage 0 at B0 waits for B0 of stage 1; stage 1 at F1 waits for F1 of stage 0"
+        "schedule 1f1b deadlocks: stage 0 at B0 waits for B0 of stage 1; stage 1 at F1 waits for F1 of stage 0"
     )
 
 

@@ -1,0 +1,76 @@
+"""The critical path: the chain of ops that makes the step as long as it is.
+
+Where steps repeat, the walk back from the end of a step sooner or later comes to an op it has met before, one step or
+more later: the cycle between the two is what sets the period, and it is the path given. The path of a single step leads
+from its last end back to its first start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.analysis.chain import Chain
+from foretrace.analysis.families import axis_of
+from foretrace.program.columns import Kind, Phase, label
+
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """The nodes on the path, in order, and when each ran (before zero: in the step before). `length_s` is what the
+    path accounts for, and `parts_s` divides it by what its ops do."""
+
+    node: Longs
+    start_s: Floats
+    end_s: Floats
+    length_s: float
+    parts_s: dict[str, float]
+
+
+def critical_path(chain: Chain) -> CriticalPath:
+    """The path that sets the step time of the chain's timeline."""
+    timeline = chain.timeline
+    if not len(timeline.end_s):
+        return CriticalPath(np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, {})
+    last, back, latest = chain.last.tolist(), chain.back.tolist(), chain.latest.tolist()
+    node, steps = int(np.argmax(timeline.end_s)), 0
+    path: list[tuple[int, int]] = []
+    met: dict[int, int] = {}
+    while True:
+        if node in met and path[met[node]][1] != steps:
+            path = path[met[node] : len(path)]
+            break
+        met[node] = len(path)
+        path.append((node, steps))
+        came_last = latest[node]
+        before = last[came_last]
+        if before < 0:
+            break
+        steps += back[came_last]
+        node = before
+    nodes = np.array([entry[0] for entry in reversed(path)], dtype=np.int64)
+    moved = np.array([entry[1] for entry in reversed(path)]) * timeline.step_time_s
+    shift = float(moved.min())
+    start, end = timeline.start_s[nodes] - moved + shift, timeline.end_s[nodes] - moved + shift
+    lengths = end - start
+    return CriticalPath(nodes, start, end, float(lengths.sum()), _parts(chain, nodes, lengths))
+
+
+def _parts(chain: Chain, nodes: Longs, lengths: Floats) -> dict[str, float]:
+    graph = chain.timeline.graph
+    ops = graph.op[nodes]
+    kind, phase = graph.ops.ints("kind")[ops], graph.ops.ints("phase")[ops]
+    axes = axis_of(graph.ops)
+    parts: dict[str, float] = {}
+    for i, length in enumerate(lengths.tolist()):
+        if kind[i] == Kind.COMPUTE:
+            name = label(Phase(int(phase[i]))) if phase[i] != Phase.NONE else "compute"
+        else:
+            name = "host" if kind[i] == Kind.HOST else axes[int(ops[i])]
+        parts[name] = parts.get(name, 0.0) + length
+    return dict(sorted(parts.items(), key=lambda part: -part[1]))

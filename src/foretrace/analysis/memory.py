@@ -1,0 +1,107 @@
+"""Memory over a step: what each rank class holds, by category, from the program's own allocations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.errors import Diagnostic
+from foretrace.program.columns import Category, label
+from foretrace.program.timeline import Timeline
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrack:
+    """What one rank class holds from each moment on: [moments, categories], in bytes."""
+
+    rank_class: int
+    time_s: Floats
+    held_bytes: Longs
+    grows_bytes: int
+
+    @property
+    def total_bytes(self) -> Longs:
+        """All categories together."""
+        return np.asarray(self.held_bytes.sum(axis=1))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most held at any moment."""
+        return int(self.total_bytes.max())
+
+    def at_peak(self) -> dict[str, int]:
+        """What is held at the peak, by category."""
+        held = self.held_bytes[int(np.argmax(self.total_bytes))]
+        return {label(category): int(held[category]) for category in Category if held[category]}
+
+    def by_category(self) -> dict[str, Longs]:
+        """The track of each category that is ever held."""
+        return {
+            label(category): self.held_bytes[:, category] for category in Category if self.held_bytes[:, category].any()
+        }
+
+
+def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
+    """The track of every rank class; none if the program says nothing of memory."""
+    program = timeline.graph.program
+    if not len(program.templates.memory_op) and not len(program.resident.role):
+        return []
+    resident = np.zeros((len(program.roles), len(Category)), dtype=np.int64)
+    np.add.at(resident, (program.resident.role, program.resident.category), program.resident.bytes)
+    op, row = timeline.graph.ops.side_table(program.templates.memory_op)
+    enabled = timeline.graph.ops.column("enabled").astype(bool)[op]
+    return [
+        _track(timeline, number, resident, op[enabled], row[enabled]) for number in range(len(timeline.graph.classes))
+    ]
+
+
+def growth_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnostic]:
+    """A warning for each role that ends a step with more memory, or less, than it began it with."""
+    program, seen = timeline.graph.program, dict[int, int]()
+    for track in tracks:
+        role = int(program.role_of[timeline.graph.classes.representative[track.rank_class]])
+        if track.grows_bytes and timeline.graph.program.repeats:
+            seen.setdefault(role, track.grows_bytes)
+    return [
+        Diagnostic(
+            "warning",
+            f"a step allocates {size:,} bytes more than it frees"
+            if size > 0
+            else f"a step frees {-size:,} bytes more than it allocates",
+            f'role "{program.roles[role]}"',
+        )
+        for role, size in seen.items()
+    ]
+
+
+def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Longs) -> MemoryTrack:
+    graph, templates = timeline.graph, timeline.graph.program.templates
+    role = int(graph.program.role_of[graph.classes.representative[number]])
+    first_op, last_op = graph.ops.start[role], graph.ops.start[role + 1]
+    mine = (op >= first_op) & (op < last_op)
+    node = op[mine] - first_op + graph.start[number]
+    row = row[mine]
+    category = templates.memory_category[row]
+    times = np.concatenate([timeline.end_s[node], timeline.start_s[node]])
+    change = np.concatenate([-templates.memory_free_bytes[row], templates.memory_alloc_bytes[row]])
+    category = np.concatenate([category, category])
+    base = resident[role].copy()
+    period = timeline.step_time_s
+    if graph.program.repeats and period > 0:
+        # What runs past the end of the step overlaps the next: as much is still held when this step begins.
+        late = times >= period * (1 + 1e-12)
+        np.add.at(base, category[late], -change[late])
+        times = np.where(late, times - period, times)
+    used = change != 0
+    times, change, category = times[used], change[used], category[used]
+    order = np.lexsort((change > 0, times))  # at one moment, what is freed makes room for what is taken
+    deltas = np.zeros((len(order) + 1, len(Category)), dtype=np.int64)
+    deltas[0] = base
+    deltas[np.arange(1, len(order) + 1), category[order]] = change[order]
+    held = np.cumsum(deltas, axis=0)
+    return MemoryTrack(number, np.concatenate([[0.0], times[order]]), held, int(change.sum()))

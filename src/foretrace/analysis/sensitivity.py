@@ -1,0 +1,81 @@
+"""What a faster part would buy: the step run again, with each family of ops 10 % faster and with each for free.
+
+All variants are scenarios of one run where durations are fixed; where resources are shared, each is a run of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.analysis.families import Family
+from foretrace.program.graph import Graph
+
+Floats = NDArray[np.float64]
+StepTimes = Callable[[Floats], Floats]
+"""The step times of scenarios, from durations [nodes, scenarios]."""
+
+FASTER = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """A family of ops: the time its ops take per rank, and how much shorter the step is if they are 10 % faster, or
+    take no time at all."""
+
+    family: str
+    busy_s: float
+    gain_10_percent_s: float
+    gain_if_free_s: float
+
+
+def sensitivities(
+    graph: Graph, durations: Floats, step_time_s: float, step_times: StepTimes, families: list[Family]
+) -> list[Sensitivity]:
+    """The effect of each family, largest gain first."""
+    if not families:
+        return []
+    factors = np.ones((len(graph.ops), 2 * len(families)))
+    for i, family in enumerate(families):
+        factors[family.ops, 2 * i] = 1 / FASTER
+        factors[family.ops, 2 * i + 1] = 0.0
+    times = step_times(durations[:, None] * factors[graph.op])
+    weight = graph.weight
+    found = [
+        Sensitivity(
+            family.name,
+            float(weight @ (durations * family.ops[graph.op])) / graph.program.world,
+            max(step_time_s - float(times[2 * i]), 0.0),
+            max(step_time_s - float(times[2 * i + 1]), 0.0),
+        )
+        for i, family in enumerate(families)
+    ]
+    return sorted(found, key=lambda one: -one.gain_if_free_s)
+
+
+def band(
+    durations: Floats,
+    source: NDArray[np.int64],
+    factors: list[tuple[float, float]],
+    step_time_s: float,
+    step_times: StepTimes,
+) -> tuple[float, float]:
+    """The central 90 % interval of the step time.
+
+    Errors of one source are taken as fully correlated: all its ops at their low end, or all at their high end. Errors of
+    different sources are independent, so their effects add as squares.
+    """
+    unsure = [i for i, (low, high) in enumerate(factors) if low != 1.0 or high != 1.0]
+    if not unsure:
+        return step_time_s, step_time_s
+    variants = np.ones((len(durations), 2 * len(unsure)))
+    for column, number in enumerate(unsure):
+        for end in (0, 1):
+            variants[source == number, 2 * column + end] = factors[number][end]
+    times = step_times(durations[:, None] * variants)
+    below = np.maximum(step_time_s - times[0::2], 0.0)
+    above = np.maximum(times[1::2] - step_time_s, 0.0)
+    return step_time_s - float(np.sqrt((below**2).sum())), step_time_s + float(np.sqrt((above**2).sum()))

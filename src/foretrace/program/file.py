@@ -1,0 +1,424 @@
+"""The program file, `job.foretrace`: a program as bytes and back, bit for bit.
+
+Names and small tables are JSON in the header; every array is a section (see `sections`). Groups of ranks that
+are written out, and the columns that overrides name, are arrays too: there may be one for each rank or override.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from enum import IntEnum
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import numpy as np
+
+from foretrace.errors import ForetraceError, InputError
+from foretrace.mesh import Mesh
+from foretrace.program.check import check
+from foretrace.program.columns import COLUMNS, Category, Collective, Kind, LaneKind, Phase, label
+from foretrace.program.program import (
+    BlockInfo,
+    Communicator,
+    Lane,
+    Links,
+    Placements,
+    Program,
+    Resident,
+    Resource,
+    Source,
+    Templates,
+)
+from foretrace.program.sections import Column, read_file, write_file
+
+_TABLES: Final[tuple[dict[str, type], ...]] = (
+    {"role_of": np.int32},
+    {"templates.start": np.int32},
+    {f"templates.{name}": dtype for name, (dtype, _) in COLUMNS.items()},
+    {"templates.dep_src": np.int32, "templates.dep_dst": np.int32},
+    {
+        "templates.memory_op": np.int32,
+        "templates.memory_category": np.uint8,
+        "templates.memory_alloc_bytes": np.int64,
+        "templates.memory_free_bytes": np.int64,
+    },
+    {"templates.send_op": np.int32, "templates.send_to": np.int32, "templates.send_bytes": np.int64},
+    {
+        "templates.draw_op": np.int32,
+        "templates.draw_resource": np.int32,
+        "templates.draw_amount": np.float64,
+        "templates.draw_held": np.float64,
+    },
+    {"placements.start": np.int32},
+    {"placements.block": np.int32, "placements.microbatch": np.int32},
+    {
+        "placements.override_placement": np.int32,
+        "placements.override_op": np.int32,
+        "placements.override_column": np.int16,
+        "placements.override_value": np.float64,
+    },
+    {f"links.{field.name}": np.int32 for field in fields(Links)},
+    {"resident.role": np.int32, "resident.category": np.uint8, "resident.bytes": np.int64},
+    {"communicators.group_size": np.int32},
+    {"communicators.group_rank": np.int32},
+    {"resources.instance_size": np.int32},
+    {"resources.instance_rank": np.int32},
+)
+"""The sections by the table they are columns of; columns of one table are equally long."""
+
+_DTYPES: Final = {name: np.dtype(dtype) for table in _TABLES for name, dtype in table.items()}
+
+_NOTHING: Final = type(None)
+_LIST: Final = (list, _NOTHING)
+_COUNT: Final = (int, _NOTHING)
+_HEADER: Final[dict[str, tuple[type, ...]]] = {
+    "title": (str,),
+    "mesh": (str,),
+    "repeats": (bool,),
+    "tokens_per_step": (float, _NOTHING),
+    "lanes": (list,),
+    "communicators": (list,),
+    "resources": (list,),
+    "sources": (list,),
+    "strings": (list,),
+    "blocks": (list,),
+    "roles": (list,),
+    "override_columns": (list,),
+}
+"""The fields of the header and the types JSON may give them."""
+
+Groups = tuple[tuple[int, ...], ...]
+"""Ranks that meet or share, group by group."""
+
+
+def save(program: Program, path: str | Path) -> None:
+    """Writes a program file; a file that is there is replaced as a whole."""
+    arrays = _arrays(program)
+    _check_shapes(arrays, str(path))
+    header = json.dumps(_header(program), separators=(",", ":")).encode("ascii")
+    write_file(Path(path), header, {name: arrays[name] for name in _DTYPES})
+
+
+def load(path: str | Path) -> Program:
+    """Reads and checks a program file; what is wrong is named with the file and the byte, section or op."""
+    header, arrays = read_file(Path(path), _DTYPES)
+    _check_shapes(arrays, str(path))
+    try:
+        program = _program(header, arrays)
+        check(program)
+    except ForetraceError as error:
+        place = f"{path}: {error.where}" if error.where else str(path)
+        raise type(error)(error.message, where=place, hint=error.hint) from None
+    return program
+
+
+def to_json(program: Program) -> dict[str, Any]:
+    """The program in words: one object for each op of the templates, placement, link and so on.
+
+    Blocks, roles, ops and placements are named by their number in their list; a duration of None has no price.
+    """
+    templates, placements = program.templates, program.placements
+    return {
+        "title": program.title,
+        "mesh": str(program.mesh),
+        "repeats": program.repeats,
+        "tokens_per_step": program.tokens_per_step,
+        "lanes": [_plain(lane) for lane in program.lanes],
+        "communicators": [_plain(communicator) for communicator in program.communicators],
+        "resources": [_plain(resource) for resource in program.resources],
+        "sources": [_plain(source) for source in program.sources],
+        "blocks": [_plain(block) for block in program.blocks],
+        "roles": list(program.roles),
+        "role_of": program.role_of.tolist(),
+        "ops": _rows({"block": _owner(templates.start)} | _columns_in_words(program)),
+        "dependencies": _rows(_prefixed(templates, "dep_")),
+        "memory": _rows(_prefixed(templates, "memory_") | _categories(templates.memory_category)),
+        "sends": _rows(_prefixed(templates, "send_")),
+        "draws": _rows(_prefixed(templates, "draw_")),
+        "placements": _rows(
+            {
+                "role": _owner(placements.start),
+                "block": placements.block.tolist(),
+                "microbatch": placements.microbatch.tolist(),
+            }
+        ),
+        "overrides": _rows(_prefixed(placements, "override_")),
+        "links": _rows(_prefixed(program.links)),
+        "resident": _rows(_prefixed(program.resident) | _categories(program.resident.category)),
+    }
+
+
+def _arrays(program: Program) -> dict[str, Column]:
+    """Every array of the program by the name of its section."""
+    numbers = {name: number for number, name in enumerate(_override_columns(program))}
+    overridden = [numbers[name] for name in program.placements.override_column]
+    arrays: dict[str, Column] = {
+        "role_of": program.role_of,
+        "placements.override_column": np.array(overridden, dtype=np.int16),
+        **_joined("communicators.group", (one.groups for one in program.communicators)),
+        **_joined("resources.instance", (one.instances for one in program.resources)),
+        **{f"templates.{name}": values for name, values in program.templates.columns.items()},
+    }
+    for part in ("templates", "placements", "links", "resident"):
+        for field in fields(getattr(program, part)):
+            if f"{part}.{field.name}" in _DTYPES:
+                arrays.setdefault(f"{part}.{field.name}", getattr(getattr(program, part), field.name))
+    return arrays
+
+
+def _joined(section: str, owners: Iterable[Groups | None]) -> dict[str, Column]:
+    """All groups of all owners, one after the other, as sizes and ranks; `_split` is the way back."""
+    groups = [ranks for owned in owners for ranks in owned or ()]
+    return {
+        f"{section}_size": np.array([len(ranks) for ranks in groups], dtype=np.int32),
+        f"{section}_rank": np.fromiter(chain.from_iterable(groups), dtype=np.int32),
+    }
+
+
+def _override_columns(program: Program) -> list[str]:
+    return list(dict.fromkeys(program.placements.override_column))
+
+
+def _check_shapes(arrays: Mapping[str, Column], path: str) -> None:
+    """Raises an error unless these are the arrays of a program, as far as their types and lengths go."""
+    for name in arrays.keys() ^ _DTYPES.keys():
+        state = "missing" if name in _DTYPES else "not known"
+        raise InputError(f"{name} is {state}", where=path, hint=f"a program has {', '.join(_DTYPES)}")
+    for name, dtype in _DTYPES.items():
+        if arrays[name].dtype != dtype or arrays[name].ndim != 1:
+            raise InputError(f"{name} is not a column of {dtype}", where=path)
+    for table in _TABLES:
+        first = next(iter(table))
+        for name in table:
+            if len(arrays[name]) != len(arrays[first]):
+                raise InputError(
+                    f"{name} has {len(arrays[name])} rows, {first} has {len(arrays[first])}",
+                    where=path,
+                    hint="columns of one table are equally long",
+                )
+
+
+def _header(program: Program) -> dict[str, Any]:
+    tokens = program.tokens_per_step
+    return {
+        "title": program.title,
+        "mesh": str(program.mesh),
+        "repeats": bool(program.repeats),
+        "tokens_per_step": None if tokens is None else float(tokens),
+        "lanes": [{"name": lane.name, "kind": lane.kind} for lane in program.lanes],
+        "communicators": [
+            {
+                "name": one.name,
+                "axis": one.axis,
+                "axes": list(one.axes),
+                "pair": None if one.pair is None else [int(at) for at in one.pair],
+                "groups": None if one.groups is None else len(one.groups),
+            }
+            for one in program.communicators
+        ],
+        "resources": [
+            {
+                "name": one.name,
+                "capacity_per_s": float(one.capacity_per_s),
+                "instances": None if one.instances is None else len(one.instances),
+            }
+            for one in program.resources
+        ],
+        "sources": [{"name": s.name, "low": float(s.low), "high": float(s.high)} for s in program.sources],
+        "strings": list(program.strings),
+        "blocks": [{"name": block.name, "ports": block.ports} for block in program.blocks],
+        "roles": list(program.roles),
+        "override_columns": _override_columns(program),
+    }
+
+
+def _program(header: bytes, arrays: Mapping[str, Column]) -> Program:
+    given = _fields(_parse(header), "header", **_HEADER)
+    return Program(
+        title=given["title"],
+        mesh=Mesh.parse(given["mesh"], where="header, mesh"),
+        lanes=tuple(_lane(one, f"header, lane {i}") for i, one in enumerate(given["lanes"])),
+        communicators=_communicators(given["communicators"], arrays),
+        resources=_resources(given["resources"], arrays),
+        sources=tuple(_source(one, f"header, source {i}") for i, one in enumerate(given["sources"])),
+        strings=_items(given["strings"], "header, strings", str),
+        blocks=tuple(_block(one, f"header, block {i}") for i, one in enumerate(given["blocks"])),
+        roles=_items(given["roles"], "header, roles", str),
+        role_of=arrays["role_of"],
+        templates=Templates(
+            columns={name: arrays[f"templates.{name}"] for name in COLUMNS},
+            **_part(Templates, "templates", arrays),
+        ),
+        placements=_placements(_items(given["override_columns"], "header, override_columns", str), arrays),
+        links=Links(**_part(Links, "links", arrays)),
+        resident=Resident(**_part(Resident, "resident", arrays)),
+        repeats=given["repeats"],
+        tokens_per_step=given["tokens_per_step"],
+    )
+
+
+def _parse(header: bytes) -> object:
+    try:
+        return json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the header is not JSON: {error}", where="header") from None
+
+
+def _part(kind: type, part: str, arrays: Mapping[str, Column]) -> dict[str, Any]:
+    """The arrays of one part of a program, by the names of its fields."""
+    names = [field.name for field in fields(kind)]
+    return {name: arrays[f"{part}.{name}"] for name in names if f"{part}.{name}" in arrays}
+
+
+def _lane(value: object, place: str) -> Lane:
+    lane = Lane(**_fields(value, place, name=(str,), kind=(str,)))
+    if lane.kind not in get_args(LaneKind):
+        known = ", ".join(get_args(LaneKind))
+        raise InputError(f'lane kind "{lane.kind}" is not known', where=place, hint=f"known: {known}")
+    return lane
+
+
+def _source(value: object, place: str) -> Source:
+    return Source(**_fields(value, place, name=(str,), low=(float,), high=(float,)))
+
+
+def _block(value: object, place: str) -> BlockInfo:
+    block = BlockInfo(**_fields(value, place, name=(str,), ports=(dict,)))
+    _items(list(block.ports.values()), f"{place}, ports", int)
+    return block
+
+
+def _communicators(values: list[object], arrays: Mapping[str, Column]) -> tuple[Communicator, ...]:
+    rows = [_communicator(value, f"header, communicator {i}") for i, value in enumerate(values)]
+    groups = _split([row["groups"] for row in rows], "communicators.group", arrays)
+    return tuple(Communicator(**row | {"groups": mine}) for row, mine in zip(rows, groups, strict=True))
+
+
+def _communicator(value: object, place: str) -> dict[str, Any]:
+    """The fields of a communicator, its groups still as their number."""
+    row = _fields(value, place, name=(str,), axis=(str,), axes=(list,), pair=_LIST, groups=_COUNT)
+    row["axes"] = _items(row["axes"], f"{place}, axes", str)
+    if row["pair"] is not None:
+        row["pair"] = _items(row["pair"], f"{place}, pair", int)
+        if len(row["pair"]) != 2 or len(row["axes"]) != 1:
+            raise InputError("a pair is two coordinates on one axis", where=place)
+    if row["groups"] == 0:
+        raise InputError("a communicator has at least one group", where=place)
+    return row
+
+
+def _resources(values: list[object], arrays: Mapping[str, Column]) -> tuple[Resource, ...]:
+    rows = [
+        _fields(value, f"header, resource {i}", name=(str,), capacity_per_s=(float,), instances=_COUNT)
+        for i, value in enumerate(values)
+    ]
+    shared = _split([row["instances"] for row in rows], "resources.instance", arrays)
+    return tuple(Resource(**row | {"instances": ranks}) for row, ranks in zip(rows, shared, strict=True))
+
+
+def _split(counts: list[int | None], section: str, arrays: Mapping[str, Column]) -> list[Groups | None]:
+    """The groups of each owner, of which there are as many as the header says; None where it says none."""
+    sizes, ranks = arrays[f"{section}_size"], arrays[f"{section}_rank"].tolist()
+    given = [count or 0 for count in counts]
+    if min(given, default=0) < 0 or sum(given) != len(sizes):
+        raise InputError(f'section "{section}_size" has {len(sizes)} groups', hint=f"the header names {sum(given)}")
+    if (sizes < 0).any() or int(sizes.sum(dtype=np.int64)) != len(ranks):
+        raise InputError(f'section "{section}_rank" does not have the ranks that {section}_size counts')
+    groups = [tuple(ranks[a:b]) for a, b in pairwise(accumulate(sizes.tolist(), initial=0))]
+    owned = [tuple(groups[a:b]) for a, b in pairwise(accumulate(given, initial=0))]
+    return [None if count is None else mine for count, mine in zip(counts, owned, strict=True)]
+
+
+def _placements(overrides: tuple[str, ...], arrays: Mapping[str, Column]) -> Placements:
+    numbers = arrays["placements.override_column"]
+    if ((numbers < 0) | (numbers >= len(overrides))).any():
+        raise InputError('section "placements.override_column" names a column that the header does not')
+    columns = tuple(overrides[number] for number in numbers.tolist())
+    return Placements(**_part(Placements, "placements", arrays) | {"override_column": columns})
+
+
+def _fields(value: object, place: str, **kinds: tuple[type, ...]) -> dict[str, Any]:
+    """The fields of a JSON object: all that are asked for, no others, each of one of its types."""
+    if not isinstance(value, dict):
+        raise InputError("this is not an object", where=place, hint=f"expected the fields {', '.join(kinds)}")
+    for name in value:
+        if name not in kinds:
+            raise InputError(f'field "{name}" is not known', where=place, hint=f"known: {', '.join(kinds)}")
+    for name, allowed in kinds.items():
+        if name not in value:
+            raise InputError(f'field "{name}" is missing', where=place)
+        # The exact type: to Python a bool is an int.
+        if type(value[name]) not in allowed:
+            expected = " or ".join(_JSON_NAMES[kind] for kind in allowed)
+            raise InputError(f'field "{name}" is of the wrong type', where=place, hint=f"expected {expected}")
+    return value
+
+
+_JSON_NAMES: Final[dict[type, str]] = {
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number with a point",
+    list: "a list",
+    dict: "an object",
+    _NOTHING: "null",
+}
+
+
+def _items(values: list[object], place: str, kind: type) -> tuple[Any, ...]:
+    for at, value in enumerate(values):
+        if type(value) is not kind:
+            raise InputError(f"item {at} is of the wrong type", where=place, hint=f"expected {_JSON_NAMES[kind]}")
+    return tuple(values)
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    return {field.name: getattr(part, field.name) for field in fields(part)}
+
+
+def _prefixed(part: Any, prefix: str = "") -> dict[str, list[Any]]:
+    """The arrays of a part whose names begin with the prefix, by the rest of their names."""
+    names = [field.name for field in fields(part) if field.name.startswith(prefix)]
+    return {name.removeprefix(prefix): np.asarray(getattr(part, name)).tolist() for name in names}
+
+
+def _owner(start: Column) -> list[int]:
+    """Which block or role each row belongs to."""
+    owners: list[int] = np.repeat(np.arange(len(start) - 1), np.diff(start)).tolist()
+    return owners
+
+
+def _categories(numbers: Column) -> dict[str, list[Any]]:
+    return {"category": _words(numbers, Category)}
+
+
+def _columns_in_words(program: Program) -> dict[str, list[Any]]:
+    columns = {name: values.tolist() for name, values in program.templates.columns.items()}
+    for name, kind in (("kind", Kind), ("phase", Phase), ("collective", Collective)):
+        columns[name] = _words(columns[name], kind)
+    tables: dict[str, Iterable[str]] = {
+        "lane": (lane.name for lane in program.lanes),
+        "name": program.strings,
+        "kernel": program.strings,
+        "dtype": program.strings,
+        "communicator": (one.name for one in program.communicators),
+        "source": (source.name for source in program.sources),
+    }
+    for name, table in tables.items():
+        known = [*table, None]
+        columns[name] = [known[number] for number in columns[name]]
+    columns["duration_s"] = [None if math.isnan(value) else value for value in columns["duration_s"]]
+    return columns
+
+
+def _words(numbers: Iterable[int], kind: type[IntEnum]) -> list[str]:
+    words = [label(member) for member in kind]
+    return [words[number] for number in numbers]
+
+
+def _rows(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
