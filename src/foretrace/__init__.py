@@ -1,0 +1,73 @@
+"""Foretrace tells how long a training step will take on a cluster you do not have yet, where the time goes, and what to
+change.
+
+    import foretrace
+
+    program = foretrace.load("job.foretrace")
+    answer = foretrace.simulate(program, what_if={"compute": 1.1})
+    print(answer.step_time_s, answer.breakdown.mean_s)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretrace.analysis.answer import Simulation
+    from foretrace.analysis.simulate import simulate
+    from foretrace.errors import ForetraceError
+    from foretrace.mesh import Mesh
+    from foretrace.program.build import ProgramBuilder
+    from foretrace.program.file import load, save
+    from foretrace.program.program import Program
+    from foretrace.program.timeline import Timeline
+    from foretrace.schedules.pipeline import Transfer, pipeline
+    from foretrace.schedules.registry import make as schedule
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ForetraceError": ("foretrace.errors", "ForetraceError"),
+    "Mesh": ("foretrace.mesh", "Mesh"),
+    "Program": ("foretrace.program.program", "Program"),
+    "ProgramBuilder": ("foretrace.program.build", "ProgramBuilder"),
+    "Simulation": ("foretrace.analysis.answer", "Simulation"),
+    "Timeline": ("foretrace.program.timeline", "Timeline"),
+    "Transfer": ("foretrace.schedules.pipeline", "Transfer"),
+    "load": ("foretrace.program.file", "load"),
+    "pipeline": ("foretrace.schedules.pipeline", "pipeline"),
+    "save": ("foretrace.program.file", "save"),
+    "schedule": ("foretrace.schedules.registry", "make"),
+    "simulate": ("foretrace.analysis.simulate", "simulate"),
+}
+
+__all__ = [
+    "ForetraceError",
+    "Mesh",
+    "Program",
+    "ProgramBuilder",
+    "Simulation",
+    "Timeline",
+    "Transfer",
+    "__version__",
+    "load",
+    "pipeline",
+    "save",
+    "schedule",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used, so that the command line starts fast."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'foretrace' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

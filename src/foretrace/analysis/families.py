@@ -34,9 +34,12 @@ class Family:
 
 
 def families(ops: Ops) -> list[Family]:
-    """Every family that has ops in this program, broad ones first; without those by name and lane."""
-    found = [Family(name, mask) for name, mask in _words(ops).items() if mask.any()]
-    return [family for family in found if family.name != "communication"]
+    """Every family that has ops in this program, broad ones first; one word for each set of ops."""
+    found: dict[bytes, Family] = {}
+    for name, mask in _words(ops).items():
+        if mask.any() and name != "communication":
+            found.setdefault(mask.tobytes(), Family(name, mask))
+    return list(found.values())
 
 
 def select(ops: Ops, text: str) -> Mask:
@@ -91,4 +94,4 @@ def _by_pattern(ops: Ops, kind: str, pattern: str) -> Mask:
     if kind not in tables:
         raise InputError(f'ops are chosen by name: or lane:, not by "{kind}:"')
     matches = np.array([fnmatchcase(text, pattern) for text in tables[kind]], dtype=bool)
-    return matches[ops.ints(kind)] & ops.column("enabled").astype(bool)
+    return np.asarray(matches[ops.ints(kind)] & ops.column("enabled").astype(bool))

@@ -69,15 +69,39 @@ class Prices:
         if len(chosen) and (chosen[0] < 0 or chosen[-1] >= world):
             bad = chosen[-1] if chosen[-1] >= world else chosen[0]
             raise InputError(f"there is no rank {bad}; the job has ranks 0 to {world - 1}")
-        slower = np.ones(len(self.duration_s)) if ops is None else np.where(ops, factor, 1.0)
-        if ops is None:
-            slower *= factor
+        slower = np.where(np.ones(len(self.duration_s), dtype=bool) if ops is None else ops, factor, 1.0)
         profile_of, factors = self.profile_of.copy(), list(self.factors)
         for number in np.unique(self.profile_of[chosen]):
             mine = chosen[self.profile_of[chosen] == number]
             profile_of[mine] = len(factors)
             factors.append(self.factors[number] * slower)
         return replace(self, profile_of=profile_of, factors=tuple(factors))
+
+    def faster(self, ops: NDArray[np.bool_], factor: float) -> Prices:
+        """The same prices with the selected ops `factor` times as fast."""
+        scale = np.where(ops, 1 / factor, 1.0)
+        return replace(self, duration_s=self.duration_s * scale, latency_s=self.latency_s * scale)
+
+    def widened(self, resource: str, factor: float) -> Prices:
+        """The same prices with `factor` times as much of a resource; the ops it bounds are as much faster, past their
+        latency. An op is bound by what it draws most of, in proportion to what there is."""
+        names = [one.name for one in self.draws.resources]
+        number = names.index(resource)
+        capacity = np.array([one.capacity_per_s for one in self.draws.resources])
+        share = self.draws.amount / capacity[self.draws.resource]
+        most = np.zeros(len(self.duration_s))
+        np.maximum.at(most, self.draws.op, share)
+        bound = np.zeros(len(self.duration_s), dtype=bool)
+        rows = (self.draws.resource == number) & (share > 0) & (share == most[self.draws.op])
+        bound[self.draws.op[rows]] = True
+        busy = self.duration_s - self.latency_s
+        wider = replace(self.draws.resources[number], capacity_per_s=capacity[number] * factor)
+        resources = (*self.draws.resources[:number], wider, *self.draws.resources[number + 1 :])
+        return replace(
+            self,
+            duration_s=self.latency_s + np.where(bound, busy / factor, busy),
+            draws=replace(self.draws, resources=resources),
+        )
 
 
 def as_written(ops: Ops) -> Prices:

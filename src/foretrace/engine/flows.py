@@ -31,11 +31,16 @@ class Draws(Protocol):
     which therefore should be bytes for all that share links or memory.
     """
 
-    op: Ints
-    resource: Ints
-    amount: Floats
-    held: Floats
-    resources: tuple[Resource, ...]
+    @property
+    def op(self) -> Ints: ...
+    @property
+    def resource(self) -> Ints: ...
+    @property
+    def amount(self) -> Floats: ...
+    @property
+    def held(self) -> Floats: ...
+    @property
+    def resources(self) -> tuple[Resource, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The program file, `job.foretrace`: a program as bytes and back, bit for bit.
 
 Names and small tables are JSON in the header; every array is a section (see `sections`). Groups of ranks that
-are written out, and the columns that overrides name, are arrays too: there may be one for each rank or override.
+are written out, and the columns that overrides name, are arrays too: there may be one for each rank.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ _TABLES: Final[tuple[dict[str, type], ...]] = (
 )
 """The sections by the table they are columns of; columns of one table are equally long."""
 
-_DTYPES: Final = {name: np.dtype(dtype) for table in _TABLES for name, dtype in table.items()}
+SECTIONS: Final = {name: np.dtype(dtype) for table in _TABLES for name, dtype in table.items()}
+"""The dtype of every section, in the order of the file."""
 
 _NOTHING: Final = type(None)
 _LIST: Final = (list, _NOTHING)
@@ -80,14 +81,8 @@ _HEADER: Final[dict[str, tuple[type, ...]]] = {
     "mesh": (str,),
     "repeats": (bool,),
     "tokens_per_step": (float, _NOTHING),
-    "lanes": (list,),
-    "communicators": (list,),
-    "resources": (list,),
-    "sources": (list,),
-    "strings": (list,),
-    "blocks": (list,),
-    "roles": (list,),
-    "override_columns": (list,),
+    **dict.fromkeys(("lanes", "communicators", "resources", "sources"), (list,)),
+    **dict.fromkeys(("strings", "blocks", "roles", "override_columns"), (list,)),
 }
 """The fields of the header and the types JSON may give them."""
 
@@ -100,12 +95,12 @@ def save(program: Program, path: str | Path) -> None:
     arrays = _arrays(program)
     _check_shapes(arrays, str(path))
     header = json.dumps(_header(program), separators=(",", ":")).encode("ascii")
-    write_file(Path(path), header, {name: arrays[name] for name in _DTYPES})
+    write_file(Path(path), header, {name: arrays[name] for name in SECTIONS})
 
 
 def load(path: str | Path) -> Program:
     """Reads and checks a program file; what is wrong is named with the file and the byte, section or op."""
-    header, arrays = read_file(Path(path), _DTYPES)
+    header, arrays = read_file(Path(path), SECTIONS)
     _check_shapes(arrays, str(path))
     try:
         program = _program(header, arrays)
@@ -119,36 +114,28 @@ def load(path: str | Path) -> Program:
 def to_json(program: Program) -> dict[str, Any]:
     """The program in words: one object for each op of the templates, placement, link and so on.
 
-    Blocks, roles, ops and placements are named by their number in their list; a duration of None has no price.
+    Blocks, roles, ops and placements are named by their number in their list; a duration of None is unpriced.
     """
     templates, placements = program.templates, program.placements
+    described = ("lanes", "communicators", "resources", "sources", "blocks")
+    placed = {"block": placements.block.tolist(), "microbatch": placements.microbatch.tolist()}
     return {
         "title": program.title,
         "mesh": str(program.mesh),
         "repeats": program.repeats,
         "tokens_per_step": program.tokens_per_step,
-        "lanes": [_plain(lane) for lane in program.lanes],
-        "communicators": [_plain(communicator) for communicator in program.communicators],
-        "resources": [_plain(resource) for resource in program.resources],
-        "sources": [_plain(source) for source in program.sources],
-        "blocks": [_plain(block) for block in program.blocks],
+        **{name: [_plain(one) for one in getattr(program, name)] for name in described},
         "roles": list(program.roles),
         "role_of": program.role_of.tolist(),
         "ops": _rows({"block": _owner(templates.start)} | _columns_in_words(program)),
-        "dependencies": _rows(_prefixed(templates, "dep_")),
-        "memory": _rows(_prefixed(templates, "memory_") | _categories(templates.memory_category)),
-        "sends": _rows(_prefixed(templates, "send_")),
-        "draws": _rows(_prefixed(templates, "draw_")),
-        "placements": _rows(
-            {
-                "role": _owner(placements.start),
-                "block": placements.block.tolist(),
-                "microbatch": placements.microbatch.tolist(),
-            }
-        ),
-        "overrides": _rows(_prefixed(placements, "override_")),
-        "links": _rows(_prefixed(program.links)),
-        "resident": _rows(_prefixed(program.resident) | _categories(program.resident.category)),
+        "dependencies": _rows(_table(templates, "dep_")),
+        "memory": _rows(_table(templates, "memory_")),
+        "sends": _rows(_table(templates, "send_")),
+        "draws": _rows(_table(templates, "draw_")),
+        "placements": _rows({"role": _owner(placements.start)} | placed),
+        "overrides": _rows(_table(placements, "override_")),
+        "links": _rows(_table(program.links)),
+        "resident": _rows(_table(program.resident)),
     }
 
 
@@ -165,7 +152,7 @@ def _arrays(program: Program) -> dict[str, Column]:
     }
     for part in ("templates", "placements", "links", "resident"):
         for field in fields(getattr(program, part)):
-            if f"{part}.{field.name}" in _DTYPES:
+            if f"{part}.{field.name}" in SECTIONS:
                 arrays.setdefault(f"{part}.{field.name}", getattr(getattr(program, part), field.name))
     return arrays
 
@@ -185,10 +172,10 @@ def _override_columns(program: Program) -> list[str]:
 
 def _check_shapes(arrays: Mapping[str, Column], path: str) -> None:
     """Raises an error unless these are the arrays of a program, as far as their types and lengths go."""
-    for name in arrays.keys() ^ _DTYPES.keys():
-        state = "missing" if name in _DTYPES else "not known"
-        raise InputError(f"{name} is {state}", where=path, hint=f"a program has {', '.join(_DTYPES)}")
-    for name, dtype in _DTYPES.items():
+    if odd := sorted(arrays.keys() ^ SECTIONS.keys()):
+        state = "missing" if odd[0] in SECTIONS else "not known"
+        raise InputError(f"{odd[0]} is {state}", where=path, hint=f"a program has {', '.join(SECTIONS)}")
+    for name, dtype in SECTIONS.items():
         if arrays[name].dtype != dtype or arrays[name].ndim != 1:
             raise InputError(f"{name} is not a column of {dtype}", where=path)
     for table in _TABLES:
@@ -209,31 +196,22 @@ def _header(program: Program) -> dict[str, Any]:
         "mesh": str(program.mesh),
         "repeats": bool(program.repeats),
         "tokens_per_step": None if tokens is None else float(tokens),
-        "lanes": [{"name": lane.name, "kind": lane.kind} for lane in program.lanes],
-        "communicators": [
-            {
-                "name": one.name,
-                "axis": one.axis,
-                "axes": list(one.axes),
-                "pair": None if one.pair is None else [int(at) for at in one.pair],
-                "groups": None if one.groups is None else len(one.groups),
-            }
-            for one in program.communicators
-        ],
+        "lanes": [_plain(lane) for lane in program.lanes],
+        "communicators": [_plain(one) | {"groups": _count(one.groups)} for one in program.communicators],
         "resources": [
-            {
-                "name": one.name,
-                "capacity_per_s": float(one.capacity_per_s),
-                "instances": None if one.instances is None else len(one.instances),
-            }
+            _plain(one) | {"capacity_per_s": float(one.capacity_per_s), "instances": _count(one.instances)}
             for one in program.resources
         ],
         "sources": [{"name": s.name, "low": float(s.low), "high": float(s.high)} for s in program.sources],
         "strings": list(program.strings),
-        "blocks": [{"name": block.name, "ports": block.ports} for block in program.blocks],
+        "blocks": [_plain(block) for block in program.blocks],
         "roles": list(program.roles),
         "override_columns": _override_columns(program),
     }
+
+
+def _count(groups: Groups | None) -> int | None:
+    return None if groups is None else len(groups)
 
 
 def _program(header: bytes, arrays: Mapping[str, Column]) -> Program:
@@ -380,20 +358,17 @@ def _plain(part: Any) -> dict[str, Any]:
     return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
-def _prefixed(part: Any, prefix: str = "") -> dict[str, list[Any]]:
+def _table(part: Any, prefix: str = "") -> dict[str, list[Any]]:
     """The arrays of a part whose names begin with the prefix, by the rest of their names."""
     names = [field.name for field in fields(part) if field.name.startswith(prefix)]
-    return {name.removeprefix(prefix): np.asarray(getattr(part, name)).tolist() for name in names}
+    table = {name.removeprefix(prefix): np.asarray(getattr(part, name)).tolist() for name in names}
+    return table | ({"category": _words(table["category"], Category)} if "category" in table else {})
 
 
 def _owner(start: Column) -> list[int]:
     """Which block or role each row belongs to."""
     owners: list[int] = np.repeat(np.arange(len(start) - 1), np.diff(start)).tolist()
     return owners
-
-
-def _categories(numbers: Column) -> dict[str, list[Any]]:
-    return {"category": _words(numbers, Category)}
 
 
 def _columns_in_words(program: Program) -> dict[str, list[Any]]:

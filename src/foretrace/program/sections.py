@@ -3,13 +3,13 @@
     magic (12 bytes) · format version · header · frame · frame · … · end
 
 The header is text of the caller's choosing, deflated. A frame holds at most `FRAME_ROWS` rows of one section:
-its name, dtype, coding, number of rows, length and checksum, then its bytes. A section is one frame or more, all
-full but the last. The end counts the frames, so that a file cut short is always noticed; every byte is under a
-checksum or compared, so that a damaged one is too. Numbers are little-endian.
+its name, dtype, coding, number of rows, length and checksum, then its bytes. A section is one frame or more,
+all full but the last. The end counts the frames, so that a file cut short is always noticed; every byte is
+under a checksum or compared, so that a damaged one is too. Numbers are little-endian.
 
-Frames are coded whichever way is smallest: one value for all rows, the values as they are, the differences between
-neighbours, a table of the distinct values, or whole multiples of a power of ten. All but the first are laid out
-by significance (all lowest bytes, then all second-lowest, …), which gives deflate long runs of like bytes.
+Frames are coded whichever way is smallest: one value for all rows, the values as they are, the differences
+between neighbours, a table of the distinct values, or whole multiples of a power of ten. All but the first are
+laid out by significance (all lowest bytes, then all second-lowest, …): deflate likes long runs of like bytes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ FRAME_ROWS: Final = 1 << 18
 Column = NDArray[Any]
 """A one-dimensional array of whole numbers or of float64."""
 
-_VERSION = struct.Struct("<I")
 _HEADER = struct.Struct("<III")
-_FRAME = struct.Struct("<3scIII")
-_END = struct.Struct("<II")
-_COUNT = struct.Struct("<I")
+_FRAME = struct.Struct("<3scII")
+_NUMBER = struct.Struct("<I")
 _MOST_BYTES_PER_ROW = 24
 _POWERS_OF_TEN = (0, 3, 6, 9, 12)
 """Whole bytes and flops; milliseconds, microseconds, nanoseconds and picoseconds in seconds."""
@@ -49,7 +47,7 @@ _REWRITE = "write or copy the file again"
 
 def write_file(path: Path, header: bytes, sections: Mapping[str, Column]) -> None:
     """Writes the file in one go: whoever opens `path` sees the old content or all of the new one."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    beside = path.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
     try:
         try:
             with beside.open("xb") as stream:
@@ -80,7 +78,7 @@ def read_file(path: Path, dtypes: Mapping[str, np.dtype[Any]]) -> tuple[bytes, d
 
 def _parts(header: bytes, sections: Mapping[str, Column]) -> Iterator[bytes]:
     packed = _deflate(header)
-    yield MAGIC + _VERSION.pack(VERSION)
+    yield MAGIC + _NUMBER.pack(VERSION)
     yield _HEADER.pack(len(header), len(packed), zlib.crc32(packed)) + packed
     frames = 0
     for name, values in sections.items():
@@ -92,21 +90,16 @@ def _parts(header: bytes, sections: Mapping[str, Column]) -> Iterator[bytes]:
 
 def _frame(name: str, values: Column) -> bytes:
     coding, payload = _encode(values)
-    return seal(name, values.dtype.newbyteorder("<").str, coding, len(values), payload)
-
-
-def seal(name: str, dtype: str, coding: bytes, rows: int, payload: bytes) -> bytes:
-    """A frame as it stands in the file, whatever it claims to hold."""
     title = bytes([len(name)]) + name.encode("ascii")
-    fields = (dtype.encode("ascii"), coding, rows, len(payload))
-    head = title + _FRAME.pack(*fields, 0)[: -_COUNT.size]
-    return title + _FRAME.pack(*fields, zlib.crc32(payload, zlib.crc32(head))) + payload
+    dtype = values.dtype.newbyteorder("<").str.encode("ascii")
+    head = title + _FRAME.pack(dtype, coding, len(values), len(payload))
+    return head + _NUMBER.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
 
 
 def _end(frames: int) -> bytes:
     """An empty name, where a frame would have one, and the number of frames."""
-    head = b"\0" + _COUNT.pack(frames)
-    return head + _COUNT.pack(zlib.crc32(head))
+    head = b"\0" + _NUMBER.pack(frames)
+    return head + _NUMBER.pack(zlib.crc32(head))
 
 
 class _Reader:
@@ -130,10 +123,14 @@ class _Reader:
         self.at += count
         return data
 
+    def number(self, what: str) -> int:
+        number: int = _NUMBER.unpack(self.take(_NUMBER.size, what))[0]
+        return number
+
     def header(self) -> bytes:
         self.check_magic()
         self.begin = self.at
-        (version,) = _VERSION.unpack(self.take(_VERSION.size, "the format version"))
+        version = self.number("the format version")
         if version > VERSION:
             self.fail(
                 f"written by a newer Foretrace (format {version}); this one reads up to {VERSION}",
@@ -187,12 +184,13 @@ class _Reader:
     def frame(self, name_length: int, dtypes: Mapping[str, np.dtype[Any]]) -> tuple[str, Column]:
         title = self.take(name_length, "a frame's name")
         fields = self.take(_FRAME.size, "a frame's fields")
-        code, coding, rows, length, crc = _FRAME.unpack(fields)
+        code, coding, rows, length = _FRAME.unpack(fields)
+        crc = self.number("a frame's checksum")
         if length > (FRAME_ROWS + 1) * _MOST_BYTES_PER_ROW:
             self.fail(f"a frame claims {length} bytes, more than any frame has")
         name = title.decode("ascii", "replace")
         payload = self.take(length, f'section "{name}"')
-        head = bytes([name_length]) + title + fields[: -_COUNT.size]
+        head = bytes([name_length]) + title + fields
         if zlib.crc32(payload, zlib.crc32(head)) != crc:
             self.fail(f'section "{name}" is damaged: its checksum is wrong')
         if name not in dtypes:
@@ -208,8 +206,8 @@ class _Reader:
         return name, values.astype(dtypes[name], copy=False)
 
     def check_end(self, frames: int) -> None:
-        count, crc = _END.unpack(self.take(_END.size, "the end"))
-        if zlib.crc32(b"\0" + _COUNT.pack(count)) != crc:
+        count, crc = self.number("the end"), self.number("the end")
+        if zlib.crc32(b"\0" + _NUMBER.pack(count)) != crc:
             self.fail("the end is damaged: its checksum is wrong")
         if count != frames:
             self.fail(f"{frames} frames are in the file, {count} were written")
@@ -241,7 +239,7 @@ def _decode(coding: bytes, payload: bytes, dtype: np.dtype[Any], rows: int) -> C
     if coding == b"c":
         if len(payload) != (dtype.itemsize if rows else 0):
             return None
-        return np.full(rows, np.frombuffer(payload, dtype)[0]) if rows else np.empty(0, dtype)
+        return np.frombuffer(payload, dtype).repeat(rows)
     if coding not in _CODINGS or not rows:
         return None
     data = _inflate(payload, rows * _MOST_BYTES_PER_ROW)
@@ -282,15 +280,15 @@ def _encode_distinct(values: Column) -> bytes | None:
     if len(distinct) > min(1 << 16, len(values) // 2):
         return None
     index = index.astype(_index_dtype(len(distinct)))
-    return _COUNT.pack(len(distinct)) + _by_significance(distinct) + _by_significance(index)
+    return _NUMBER.pack(len(distinct)) + _by_significance(distinct) + _by_significance(index)
 
 
 def _decode_distinct(data: bytes, dtype: np.dtype[Any], rows: int) -> Column | None:
-    if len(data) < _COUNT.size:
+    if len(data) < _NUMBER.size:
         return None
-    (count,) = _COUNT.unpack_from(data)
-    middle = _COUNT.size + count * dtype.itemsize
-    distinct = _decode_plain(data[_COUNT.size : middle], dtype, count)
+    (count,) = _NUMBER.unpack_from(data)
+    middle = _NUMBER.size + count * dtype.itemsize
+    distinct = _decode_plain(data[_NUMBER.size : middle], dtype, count)
     index = _decode_plain(data[middle:], _index_dtype(count), rows)
     if distinct is None or index is None or int(index.max()) >= count:
         return None
@@ -310,7 +308,7 @@ def _encode_decimal(values: Column) -> bytes | None:
         if np.abs(scaled).max() > _LARGEST_WHOLE:
             return None
         whole = np.rint(scaled)
-        # Division gives the double nearest to the decimal; products such as 17 * 1e-9 are a last place off it.
+        # Division gives the double nearest to the decimal; products such as 17 * 1e-9 may be one off.
         apart = finite.view(np.int64) - (whole / float(10**power)).view(np.int64)
         if np.abs(apart).max() < 128:
             folded = np.where(real, _zigzag(whole.astype(np.int64)) + np.uint64(1), np.uint64(0))

@@ -12,8 +12,8 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -38,74 +38,8 @@ MOST_RANKS: Final = 64
 EVENTS_AT_ONCE: Final = 1 << 17
 """Events encoded together, so that a long trace needs little memory."""
 
-
-class Packet(IntEnum):
-    """Fields of TracePacket and InternedData, by their numbers in Perfetto's protos/perfetto/trace."""
-
-    PACKET = 1
-    TIMESTAMP = 8
-    SEQUENCE_ID = 10
-    TRACK_EVENT = 11
-    INTERNED_DATA = 12
-    SEQUENCE_FLAGS = 13
-    TRACK_DESCRIPTOR = 60
-    CATEGORIES = 1
-    NAMES = 2
-    KEYS = 3
-    VALUES = 29
-
-
-class Event(IntEnum):
-    """Fields of TrackEvent and DebugAnnotation."""
-
-    CATEGORY = 3
-    ANNOTATION = 4
-    TYPE = 9
-    NAME = 10
-    TRACK = 11
-    COUNTER_VALUE = 30
-    FLOW = 47
-    KEY = 1
-    INT_VALUE = 4
-    STRING_VALUE = 17
-
-
-class EventType(IntEnum):
-    """TrackEvent.Type."""
-
-    BEGIN = 1
-    END = 2
-    INSTANT = 3
-    COUNTER = 4
-
-
-class Track(IntEnum):
-    """Fields of TrackDescriptor and of the ProcessDescriptor, ThreadDescriptor and CounterDescriptor in it."""
-
-    UUID = 1
-    NAME = 2
-    PROCESS = 3
-    THREAD = 4
-    PARENT = 5
-    COUNTER = 8
-    CHILD_ORDERING = 11
-    PLACE = 12
-    PROCESS_ORDERING = 19
-    THREAD_ORDERING = 20
-    PID = 1
-    TID = 2
-    PROCESS_NAME = 6
-    THREAD_NAME = 5
-    COUNTER_UNIT = 3
-    COUNTER_SHARED_AXIS = 7
-
-
-EXPLICIT_CHILDREN: Final = 3
-EXPLICIT: Final = 1
-SIZE_BYTES: Final = 3
-SEQUENCE: Final = pb.number(Packet.SEQUENCE_ID, 1)
-STATE_CLEARED: Final = SEQUENCE + pb.number(Packet.SEQUENCE_FLAGS, 1)
-NEEDS_STATE: Final = SEQUENCE + pb.number(Packet.SEQUENCE_FLAGS, 2)
+GZIP_LEVEL: Final = 3
+"""A trace repeats itself so much that higher levels cost time and gain little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,48 +95,12 @@ def _sample(graph: Graph) -> list[int]:
         return list(range(program.world))
     first_of_role = np.unique(program.role_of, return_index=True)[1]
     # An unfolded job has a class per rank, of which the first 64 would be no sample of anything.
-    stand_ins = classes.representative if len(classes) <= MOST_RANKS else np.empty(0, dtype=np.int32)
-    chosen = dict.fromkeys([*first_of_role.tolist(), *stand_ins.tolist()][:MOST_RANKS])
+    stand_ins = classes.representative.tolist() if len(classes) < program.world else []
+    chosen = set(list(dict.fromkeys([*first_of_role.tolist(), *stand_ins]))[:MOST_RANKS])
     for pipeline in program.mesh.groups("pp")[:MOST_RANKS].tolist():
-        if len(chosen.keys() | set(pipeline)) <= MOST_RANKS:
-            chosen |= dict.fromkeys(pipeline)
+        if len(chosen.union(pipeline)) <= MOST_RANKS:
+            chosen.update(pipeline)
     return sorted(chosen)
-
-
-class _Interned:
-    """One table of strings that events refer to by number, from 1."""
-
-    def __init__(self, field: int) -> None:
-        self.field = field
-        self.numbers: dict[str, int] = {}
-
-    def __getitem__(self, value: str) -> int:
-        return self.numbers.setdefault(value, len(self.numbers) + 1)
-
-    def encoded(self) -> bytes:
-        entries = self.numbers.items()
-        return b"".join(pb.message(self.field, pb.number(1, iid), pb.text(2, s)) for s, iid in entries)
-
-
-class _Words:
-    """All that events say, in terms of interned strings."""
-
-    def __init__(self) -> None:
-        self.categories, self.names = _Interned(Packet.CATEGORIES), _Interned(Packet.NAMES)
-        self.keys, self.values = _Interned(Packet.KEYS), _Interned(Packet.VALUES)
-
-    def title(self, name: str, category: str) -> bytes:
-        return pb.number(Event.CATEGORY, self.categories[category]) + pb.number(Event.NAME, self.names[name])
-
-    def note(self, key: str, value: str | int) -> bytes:
-        name = pb.number(Event.KEY, self.keys[key])
-        if isinstance(value, str):
-            return pb.message(Event.ANNOTATION, name, pb.number(Event.STRING_VALUE, self.values[value]))
-        return pb.message(Event.ANNOTATION, name, pb.number(Event.INT_VALUE, value))
-
-    def encoded(self) -> bytes:
-        tables = (self.categories, self.names, self.keys, self.values)
-        return pb.message(Packet.INTERNED_DATA, *(table.encoded() for table in tables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,58 +109,50 @@ class _Bodies:
     its wait, and of its microbatch."""
 
     table: NDArray[np.object_]
-    length: Longs
     op: Longs
     wait: Longs
     microbatch: Longs
 
 
-def _bodies(ops: Ops, chosen: Longs, words: _Words) -> _Bodies:
+def _bodies(ops: Ops, chosen: Longs, words: pb.Words) -> _Bodies:
     """What the events of the chosen ops say."""
     names = ("kind", "name", "phase", "layer", "chunk", "bytes", "collective", "communicator", "source")
     facts = {name: ops.ints(name)[chosen] for name in names}
-    kind, first = _distinct(list(facts.values()))
+    if not facts["chunk"].any():
+        facts["chunk"] -= 1
+    alike, first = _distinct(list(facts.values()))
     rows = zip(*(column[first].tolist() for column in facts.values()), strict=True)
     described = [_describe(ops.program, dict(zip(names, row, strict=True)), words) for row in rows]
-    microbatch = ops.microbatch[chosen].astype(np.int64)
-    batches = range(int(microbatch.max(initial=-1)) + 1)
     parts = [b"", *(body for body, _ in described), *(wait for _, wait in described)]
-    first_batch = len(parts)
-    parts += [words.note("microbatch", number) for number in batches]
-    table = np.empty(len(parts), dtype=np.object_)
-    table[:] = parts
+    microbatch = ops.microbatch[chosen].astype(np.int64)
+    numbered = np.where(microbatch >= 0, len(parts) + microbatch, 0)
+    parts += [words.fact("microbatch", number) for number in range(int(microbatch.max(initial=-1)) + 1)]
 
     def of_op(numbers: Longs) -> Longs:
         spread = np.zeros(len(ops), dtype=np.int64)
         spread[chosen] = numbers
         return spread
 
-    return _Bodies(
-        table,
-        np.array([len(part) for part in parts], dtype=np.int64),
-        of_op(1 + kind),
-        of_op(1 + len(first) + kind),
-        of_op(np.where(microbatch >= 0, first_batch + microbatch, 0)),
-    )
+    table = np.array(parts, dtype=np.object_)
+    return _Bodies(table, of_op(1 + alike), of_op(1 + len(first) + alike), of_op(numbered))
 
 
-def _describe(program: Program, op: dict[str, int], words: _Words) -> tuple[bytes, bytes]:
-    """(title and annotations of an op, those of its wait)."""
+def _describe(program: Program, op: dict[str, int], words: pb.Words) -> tuple[bytes, bytes]:
+    """(title and facts of an op, those of its wait)."""
     name = program.strings[op["name"]]
-    notes, meeting = [], b""
+    facts, meeting = b"", b""
     if op["phase"] != Phase.NONE:
-        notes.append(words.note("phase", label(Phase(op["phase"]))))
-    notes += [words.note(key, op[key]) for key in ("layer", "chunk") if op[key] >= 0]
+        facts += words.fact("phase", label(Phase(op["phase"])))
+    facts += b"".join(words.fact(key, op[key]) for key in ("layer", "chunk") if op[key] >= 0)
     if op["bytes"] > 0:
-        notes.append(words.note("bytes", op["bytes"]))
+        facts += words.fact("bytes", op["bytes"])
     if op["communicator"] >= 0:
         communicator = program.communicators[op["communicator"]]
-        meeting = words.note("collective", label(Collective(op["collective"])))
-        meeting += words.note("communicator", communicator.name) + words.note("axis", communicator.axis)
-    notes += [meeting, words.note("duration from", program.sources[op["source"]].name)]
-    title = words.title(name, label(Kind(op["kind"])))
+        meeting = words.fact("collective", label(Collective(op["collective"])))
+        meeting += words.fact("communicator", communicator.name) + words.fact("axis", communicator.axis)
+    facts += meeting + words.fact("duration source", program.sources[op["source"]].name)
     wait = words.title(f"wait: {name}", "wait") + meeting if meeting else b""
-    return title + b"".join(notes), wait
+    return words.title(name, label(Kind(op["kind"]))) + facts, wait
 
 
 def _distinct(columns: Sequence[Longs]) -> tuple[Longs, Longs]:
@@ -330,7 +220,7 @@ class _Trace:
         self.lane = np.argsort(self.lanes)[self.ops.ints("lane")]
         self.communicator = self.ops.ints("communicator")
         self.enabled = self.ops.column("enabled").astype(bool)
-        self.words = _Words()
+        self.words = pb.Words()
         self.step = self._step_title()
         roles = np.unique(self.program.role_of[list(shown)])
         self.issued = {int(role): self._issued(int(role)) for role in roles}
@@ -341,16 +231,14 @@ class _Trace:
 
     def chunks(self) -> Iterator[bytes]:
         """The trace, piece by piece."""
-        yield _packet(STATE_CLEARED, self.words.encoded())
-        # Perfetto shows processes and threads in the order of our numbers only if its root track, which is
-        # number 0, asks for it (google/perfetto#6219); elder versions go by activity and by thread number.
-        yield _track(0, pb.number(Track.PROCESS_ORDERING, EXPLICIT), pb.number(Track.THREAD_ORDERING, EXPLICIT))
+        yield pb.packet(self.words.encoded(), sequence_flags=pb.STATE_CLEARED)
+        yield pb.root_track()
         yield self._step()
         for index, rank in enumerate(self.shown):
             process = next(self.uuids)
             events = self._op_events(index, rank)
-            tracks, descriptors = self._rank_tracks(rank, process, np.unique(events.lane))
-            yield descriptors
+            tracks, described = self._rank_tracks(rank, process, np.unique(events.lane))
+            yield described
             yield from self._encoded(events, tracks)
             if rank in self.memory:
                 yield from self._counters(rank, process)
@@ -359,43 +247,35 @@ class _Trace:
         """The ops of a role that happen, by lane and in order of issue."""
         mine = np.arange(self.ops.start[role], self.ops.start[role + 1], dtype=np.int64)
         mine = mine[self.enabled[mine]]
-        return mine[np.argsort(self.lane[mine], kind="stable")]
+        by_lane: Longs = mine[np.argsort(self.lane[mine], kind="stable")]
+        return by_lane
 
     def _step_title(self) -> bytes:
-        ranks = f"{len(self.shown):,} of {self.program.world:,}"
-        job = self.words.note("job", self.program.title) if self.program.title else b""
-        return self.words.title("step", "step") + job + self.words.note("ranks shown", ranks)
+        shown = f"{len(self.shown):,} of {self.program.world:,}"
+        job = self.words.fact("job", self.program.title) if self.program.title else b""
+        return self.words.title("step", "step") + job + self.words.fact("ranks shown", shown)
 
     def _step(self) -> bytes:
         """The track that shows how long the step takes."""
-        track = next(self.uuids)
-        ends = _nanoseconds(np.array([0.0, self.timeline.step_time_s]))
-        types = [EventType.BEGIN, EventType.END] if ends[1] else [EventType.INSTANT]
-        events = _packets(
-            ends[: len(types)],
-            np.array(types, dtype=np.int64),
-            np.full(len(types), track),
-            [[self.step, b""][: len(types)]],
-        )
-        return _track(track, pb.text(Track.NAME, "step")) + events
+        uuid = next(self.uuids)
+        time_ns = np.unique(_nanoseconds(np.array([0.0, self.timeline.step_time_s])))
+        types = [pb.EventType.SLICE_BEGIN, pb.EventType.SLICE_END] if len(time_ns) > 1 else [pb.EventType.INSTANT]
+        said = [self.step, b""][: len(types)]
+        events = pb.events(time_ns, np.array(types), np.full(len(types), uuid), [said])
+        return pb.track(uuid, pb.text(pb.TrackDescriptor.NAME, "step")) + events
 
     def _rank_tracks(self, rank: int, process: int, lanes: Longs) -> tuple[Longs, bytes]:
         """(track of each lane, descriptors of the rank's process and of the lanes it uses)."""
-        # A process number of 0 means the idle process to Perfetto, and the thread numbered as its process comes
-        # first, then the others by number: so rank 3 of 8 is process 13, its lanes are threads 13, 23, 33 and so on.
+        # Process 0 is the idle process to Perfetto, and of threads the one numbered as its process comes first, then
+        # the others by number: so rank 3 of 8 is process 13, and its lanes are the threads 13, 23, 33, ...
         base = 10 ** len(str(self.program.world))
         pid = base + rank
-        process_number = pb.number(Track.PID, pid)
-        name = pb.text(Track.PROCESS_NAME, _rank_name(self.program, rank))
-        described = [_track(process, pb.message(Track.PROCESS, process_number, name), pb.number(Track.PLACE, rank))]
+        described = [pb.process_track(process, pid, _rank_name(self.program, rank), rank)]
         tracks = np.zeros(len(self.lanes), dtype=np.int64)
-        for lane in lanes.tolist():
-            tracks[lane] = next(self.uuids)
-            tid = pb.number(Track.TID, lane * base + pid)
-            title = pb.text(Track.THREAD_NAME, self.program.lanes[int(self.lanes[lane])].name)
-            thread = pb.message(Track.THREAD, process_number, tid, title)
-            place = pb.number(Track.PLACE, lane)
-            described.append(_track(int(tracks[lane]), pb.number(Track.PARENT, process), thread, place))
+        for place in lanes.tolist():
+            uuid, lane = next(self.uuids), self.program.lanes[int(self.lanes[place])]
+            tracks[place] = uuid
+            described.append(pb.thread_track(uuid, process, pid, place * base + pid, lane.name, place))
         return tracks, b"".join(described)
 
     def _op_events(self, index: int, rank: int) -> _Events:
@@ -408,14 +288,15 @@ class _Trace:
         waits, instant, none = start > ready, start == end, np.zeros(len(ops), dtype=np.int64)
         first = self.flows.first[self.communicator[ops], index] if self.flows.count else none
         flow = np.where((order >= 0) & (first > 0), first + order, 0)
-        begins = np.where(instant, EventType.INSTANT, EventType.BEGIN)
-        begin, done = np.full(len(ops), EventType.BEGIN), np.full(len(ops), EventType.END)
+        begins = np.where(instant, pb.EventType.INSTANT, pb.EventType.SLICE_BEGIN)
+        begin, done = np.full(len(ops), pb.EventType.SLICE_BEGIN), np.full(len(ops), pb.EventType.SLICE_END)
         takes_place = np.stack([waits, waits, np.ones(len(ops), dtype=bool), ~instant], axis=1)
         self.slices += len(ops)
         self.waits += int(waits.sum())
 
         def flat(*events: Longs) -> Longs:
-            return np.stack(events, axis=1)[takes_place]
+            in_order: Longs = np.stack(events, axis=1)[takes_place]
+            return in_order
 
         return _Events(
             flat(ready, start, start, end),
@@ -443,64 +324,77 @@ class _Trace:
         return times[:, 0], times[:, 1], times[:, 2]
 
     def _encoded(self, events: _Events, tracks: Longs) -> Iterator[bytes]:
-        tag = pb.tag(Event.FLOW, pb.FIXED64)
+        tag = pb.tag(pb.TrackEvent.FLOW_ID, pb.FIXED64)
         for low in range(0, len(events.flow), EVENTS_AT_ONCE):
             part = slice(low, low + EVENTS_AT_ONCE)
-            joined = np.flatnonzero(events.flow[part])
-            flows = np.full(len(events.flow[part]), b"", dtype=np.object_)
-            ids = pb.fixed64s(events.flow[part][joined])
-            flows[joined] = pb.rows(pb.columns(len(joined), tag, ids))
+            flow = events.flow[part]
+            joined = np.flatnonzero(flow)
+            flows = np.full(len(flow), b"", dtype=np.object_)
+            flows[joined] = pb.rows(pb.columns(len(joined), tag, pb.fixed64s(flow[joined])))
             said = [self.bodies.table[numbers[part]].tolist() for numbers in events.parts]
-            yield _packets(events.time_ns[part], events.type[part], tracks[events.lane[part]], [flows.tolist(), *said])
+            yield pb.events(events.time_ns[part], events.type[part], tracks[events.lane[part]], [flows.tolist(), *said])
 
     def _counters(self, rank: int, process: int) -> Iterator[bytes]:
-        """Memory of a rank, in all and by category, under a track of their own: a process does not order its tracks."""
+        """Memory of a rank, in all and by category."""
         times_s, held = self.memory[rank]
         by_name = {"total": np.sum(list(held.values()), axis=0), **held} if held else {}
+        # A process does not order its tracks, a track of its own does.
         parent = next(self.uuids)
-        ordering = pb.number(Track.CHILD_ORDERING, EXPLICIT_CHILDREN)
-        yield _track(parent, pb.number(Track.PARENT, process), pb.text(Track.NAME, "memory"), ordering)
-        axis = pb.number(Track.COUNTER_UNIT, SIZE_BYTES) + pb.text(Track.COUNTER_SHARED_AXIS, "memory")
+        yield pb.group_track(parent, process, "memory")
         for place, (name, values) in enumerate(by_name.items()):
-            track = next(self.uuids)
-            yield _track(
-                track,
-                pb.number(Track.PARENT, parent),
-                pb.text(Track.NAME, f"memory {name}"),
-                pb.message(Track.COUNTER, axis),
-                pb.number(Track.PLACE, place),
-            )
-            yield _counter(track, _nanoseconds(times_s), np.asarray(values).astype(np.int64))
+            uuid = next(self.uuids)
+            yield pb.bytes_counter_track(uuid, parent, f"memory {name}", "memory", place)
+            yield _counter(uuid, _nanoseconds(times_s), np.asarray(values).astype(np.int64))
 
 
-def _counter(track: int, time_ns: Longs, values: Longs) -> bytes:
+def _counter(uuid: int, time_ns: Longs, values: Longs) -> bytes:
     """The values of a counter where they change."""
-    changes = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else []
+    changes = np.flatnonzero(np.diff(values, prepend=-1))
     time_ns, values = time_ns[changes], values[changes]
     width = pb.varint_width(int(values.max(initial=0)))
-    encoded = pb.columns(len(values), pb.tag(Event.COUNTER_VALUE, pb.VARINT), pb.padded_varints(values, width))
-    return _packets(time_ns, np.full(len(values), EventType.COUNTER), np.full(len(values), track), [pb.rows(encoded)])
+    tag = pb.tag(pb.TrackEvent.COUNTER_VALUE, pb.VARINT)
+    encoded = pb.rows(pb.columns(len(values), tag, pb.padded_varints(values, width)))
+    types = np.full(len(values), pb.EventType.COUNTER)
+    return pb.events(time_ns, types, np.full(len(values), uuid), [encoded])
 
 
-def _packets(time_ns: Longs, types: Longs, tracks: Longs, parts: Sequence[list[bytes]]) -> bytes:
-    """One packet an event, which holds its part of each list of parts."""
-    if not len(time_ns):
-        return b""
-    event = pb.columns(
-        len(time_ns),
-        pb.tag(Event.TYPE, pb.VARINT),
-        types.astype(np.uint8)[:, np.newaxis],
-        pb.tag(Event.TRACK, pb.VARINT),
-        pb.padded_varints(tracks, pb.varint_width(int(tracks.max()))),
-    )
-    lengths = sum((np.fromiter(map(len, part), np.int64, len(part)) for part in parts), start=np.int64(event.shape[1]))
-    heads = _delimited(
-        pb.tag(Packet.PACKET, pb.LENGTH_DELIMITED),
-        pb.columns(
-            len(time_ns),
-            pb.tag(Packet.TIMESTAMP, pb.VARINT),
-            pb.padded_varints(time_ns, pb.varint_width(int(time_ns.max()))),
-            NEEDS_STATE,
-        ),
-    )
-    return b""
+def _nanoseconds(seconds: Floats) -> Longs:
+    return np.rint(np.maximum(seconds, 0.0) * 1e9).astype(np.int64)
+
+
+def _lane_order(program: Program) -> Longs:
+    """The lanes from top to bottom: those that compute, those that communicate, the host's."""
+    kinds = [("compute", "communication", "host").index(lane.kind) for lane in program.lanes]
+    order: Longs = np.argsort(np.array(kinds, dtype=np.int64), kind="stable")
+    return order
+
+
+def _rank_name(program: Program, rank: int) -> str:
+    """`rank 3 · stage 1 (decoder)`; without pipeline stages `rank 3 (decoder)`."""
+    role = program.roles[int(program.role_of[rank])]
+    stage = f"stage {program.mesh.coordinate('pp')[rank]}"
+    name = f"rank {rank} · {stage}" if program.mesh.pp > 1 else f"rank {rank}"
+    return name if role in ("", stage) and program.mesh.pp > 1 else f"{name} ({role})"
+
+
+def _write(path: Path, chunks: Iterable[bytes]) -> int:
+    """Writes a file as a whole or not at all; its size in bytes."""
+    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError("cannot write the trace: not a regular file", where=str(path))
+        with partial.open("wb") as file:
+            if path.suffix == ".gz":
+                # No name and no time in the header: the same trace gives the same bytes.
+                with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as packed:
+                    packed.writelines(chunks)
+            else:
+                file.writelines(chunks)
+            size = file.tell()
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write the trace: {error.strerror}", where=str(path)) from None
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    return size

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from foretrace.errors import InputError
-from foretrace.program.build import BlockBuilder, PlacedOp, Placement, ProgramBuilder, RoleBuilder
+from foretrace.program.build import After, BlockBuilder, PlacedOp, Placement, ProgramBuilder, RoleBuilder
 from foretrace.program.columns import UNPRICED
 from foretrace.program.program import Communicator
 from foretrace.schedules.schedule import Action, ActionKind, Schedule
@@ -179,7 +179,7 @@ class _Writer:
         outputs: list[PlacedOp] = []
         for index, (sends, receives) in enumerate(self.routes.gaps(stage)):
             if len(sends) == len(receives) == 1 and (sends[0], receives[0]) in fused:
-                issued = [self._exchange(stage, sends[0], receives[0], outputs)]
+                issued = [self._exchange(stage, sends[0], outputs)]
             else:
                 issued = [self._one_way(stage, message, outputs) for message in (*sends, *receives)]
             if index < len(slots):
@@ -196,7 +196,7 @@ class _Writer:
         role = self.roles[stage]
         if len(slot) > 1 and self.pairs:
             block = self.pairs(stage, slot)
-            waits = {f"in {i}": after[action] for i, action in enumerate(slot)}
+            waits: dict[str | int, After] = {f"in {i}": after[action] for i, action in enumerate(slot)}
             placement = role.place(block, microbatch=slot[0].microbatch, after=waits)
             for i, action in enumerate(slot):
                 self.placed[stage, action], self._ends[stage, action] = placement, f"out {i}"
@@ -258,7 +258,7 @@ class _Writer:
         name = f"pp {source}.{source_chunk}→{target}.{target_chunk} {what}"
         return self.build.pair("pp", source, target, name=name)
 
-    def _exchange(self, stage: int, sent: Message, received: Message, after: list[PlacedOp]) -> PlacedOp:
+    def _exchange(self, stage: int, sent: Message, after: list[PlacedOp]) -> PlacedOp:
         """One call that sends and receives; the lower stage is position 0 of the pair."""
         low, high = sorted((sent.source[0], sent.target[0]))
         ways = ("forward", "backward") if sent.forward else ("backward", "forward")

@@ -1,0 +1,5 @@
+"""`python -m foretrace`."""
+
+from foretrace.cli.main import run
+
+run()

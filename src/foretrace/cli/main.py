@@ -1,0 +1,62 @@
+"""The command line: its commands, and how errors leave it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import typer
+
+from foretrace.cli import inspect, simulate
+from foretrace.errors import ForetraceError
+
+app = typer.Typer(
+    name="foretrace",
+    help="How long a training step will take on a cluster you do not have yet, where the time goes, and what to change.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples:  foretrace simulate job.foretrace   |   foretrace inspect job.foretrace --json",
+)
+app.command("simulate", epilog=simulate.EXAMPLES)(simulate.command)
+app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
+
+
+@app.callback(invoke_without_command=True)
+def options(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Options that are no command's."""
+    if version:
+        from foretrace import __version__
+
+        print(f"foretrace {__version__}")
+        raise typer.Exit
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits: 0 ok, 2 usage, 3 bad input, 4 nothing feasible, 5 deadlock, 130 interrupted."""
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: list[str] | None) -> int:
+    try:
+        code = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except ForetraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader has gone; what is left in the buffer has nowhere to go either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,51 @@
+"""Arguments that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+from foretrace.errors import UsageError
+from foretrace.units import parse_factor
+
+
+def read_what_ifs(texts: list[str]) -> dict[str, float]:
+    """`compute=1.1x` and the like: what, and how many times as fast."""
+    found: dict[str, float] = {}
+    for text in texts:
+        what, value = _split(text, "--what-if", "compute=1.1x")
+        if what in found:
+            raise UsageError(f"--what-if {what} is given twice")
+        found[what] = parse_factor(value, where=f"--what-if {text}")
+    return found
+
+
+def read_stragglers(texts: list[str]) -> dict[int, float]:
+    """`3=1.2x` and the like: a rank, and how many times as slow."""
+    found: dict[int, float] = {}
+    for text in texts:
+        what, value = _split(text, "--straggler", "3=1.2x")
+        what = what.removeprefix("rank").strip()
+        if not what.isdecimal():
+            raise UsageError(f'--straggler {text}: "{what}" is no rank', hint="example: --straggler 3=1.2x")
+        if int(what) in found:
+            raise UsageError(f"--straggler {what} is given twice")
+        found[int(what)] = parse_factor(value, where=f"--straggler {text}")
+    return found
+
+
+def read_ranks(text: str | None) -> list[int] | None:
+    """`0,7,16-19`: single ranks and ranges."""
+    if text is None:
+        return None
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise UsageError(f'--ranks {text}: "{part}" is no rank or range', hint="example: --ranks 0,7,16-19")
+        ranks.extend(range(int(first), int(last or first) + 1))
+    return ranks
+
+
+def _split(text: str, option: str, example: str) -> tuple[str, str]:
+    what, equals, value = text.partition("=")
+    if not equals or not what.strip():
+        raise UsageError(f"{option} {text}: expected NAME=FACTOR", hint=f"example: {option} {example}")
+    return what.strip(), value.strip()

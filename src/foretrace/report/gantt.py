@@ -1,0 +1,83 @@
+"""The pipeline of a step as lines of letters: a row per role, time from left to right."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.program.columns import Kind, Phase
+from foretrace.program.timeline import Timeline
+
+MOST_ROWS = 16
+
+LETTERS = {
+    Phase.NONE: "C",
+    Phase.FORWARD: "F",
+    Phase.BACKWARD: "B",
+    Phase.BACKWARD_INPUT: "I",
+    Phase.BACKWARD_WEIGHT: "W",
+    Phase.RECOMPUTE: "R",
+    Phase.OPTIMIZER: "O",
+}
+MEANINGS = {
+    "C": "compute",
+    "F": "forward",
+    "B": "backward",
+    "I": "input gradient",
+    "W": "weight gradient",
+    "R": "recompute",
+    "O": "optimizer",
+}
+
+
+def gantt(timeline: Timeline, width: int) -> list[tuple[str, str]]:
+    """(role, letters) of each role that computes, each letter the phase that fills most of its stretch, `.` where the
+    rank computes for less than half of it; empty if there are too many roles to read."""
+    graph = timeline.graph
+    roles = graph.program.role_of[graph.classes.representative]
+    shown = [(int(role), int(np.flatnonzero(roles == role)[0])) for role in np.unique(roles)]
+    if len(shown) > MOST_ROWS or timeline.step_time_s <= 0:
+        return []
+    letters = np.array([*LETTERS.values(), "."])
+    rows = []
+    for role, number in shown:
+        shares = _shares(timeline, number, width)
+        if shares.any():
+            idle = shares.sum(axis=0) < 0.5
+            line = letters[np.where(idle, len(LETTERS), shares.argmax(axis=0))]
+            rows.append((graph.program.roles[role], "".join(line)))
+    return rows
+
+
+def legend(rows: list[tuple[str, str]]) -> str:
+    """What the letters in use mean."""
+    used = set("".join(line for _, line in rows))
+    words = [f"{letter} {meaning}" for letter, meaning in MEANINGS.items() if letter in used]
+    return "   ".join([*words, ". waiting"] if "." in used else words)
+
+
+def _shares(timeline: Timeline, number: int, width: int) -> NDArray[np.float64]:
+    """[phases, width]: the share of each stretch of the step that a class computes in each phase."""
+    graph, step = timeline.graph, timeline.step_time_s
+    nodes = np.arange(graph.start[number], graph.start[number + 1])
+    nodes = nodes[graph.ops.ints("kind")[graph.op[nodes]] == Kind.COMPUTE]
+    phase = graph.ops.ints("phase")[graph.op[nodes]]
+    shares = np.zeros((len(LETTERS), width))
+    for one in range(len(LETTERS)):
+        mine = nodes[phase == one]
+        low, high = timeline.start_s[mine] / step * width, timeline.end_s[mine] / step * width
+        filled = _filled(low, high, 2 * width)
+        # What runs past the end of the step is seen at the start of the next.
+        shares[one] = filled[:width] + (filled[width:] if graph.program.repeats else 0.0)
+    return shares
+
+
+def _filled(low: NDArray[np.float64], high: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """How much of each unit cell the intervals cover, from how much they cover of all cells before it."""
+    edges = np.arange(width + 1)
+    covered = np.zeros(width + 1)
+    for sign, points in ((1.0, np.sort(low)), (-1.0, np.sort(high))):
+        before = np.searchsorted(points, edges)
+        sums = np.concatenate([[0.0], np.cumsum(points)])
+        covered += sign * (before * edges - sums[before])
+    return np.diff(covered)

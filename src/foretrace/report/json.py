@@ -1,0 +1,86 @@
+"""Answers as JSON: one object, stable keys, SI units, numbers as numbers; `schema` says the version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from foretrace.analysis.answer import Simulation
+from foretrace.errors import Diagnostic, InputError
+
+SIMULATION_SCHEMA = "foretrace.simulation/1"
+
+
+def simulation_json(simulation: Simulation) -> dict[str, Any]:
+    """The whole answer."""
+    peak = simulation.peak_memory
+    path = simulation.critical_path
+    return {
+        "schema": SIMULATION_SCHEMA,
+        "title": simulation.title,
+        "world_size": simulation.world_size,
+        "mesh": simulation.mesh,
+        "executor": simulation.executor,
+        "step_time_s": simulation.step_time_s,
+        "step_time_band_s": list(simulation.step_time_band_s),
+        "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
+        "steps_run": simulation.steps_run,
+        "tokens_per_s_per_gpu": simulation.tokens_per_s_per_gpu,
+        "breakdown_s": simulation.breakdown.mean_s,
+        "critical_path": {"length_s": path.length_s, "ops": len(path.node), "parts_s": path.parts_s},
+        "bottlenecks": [
+            {
+                "name": one.name,
+                "busy_s": one.busy_s,
+                "gain_10_percent_s": one.gain_10_percent_s,
+                "gain_if_free_s": one.gain_if_free_s,
+            }
+            for one in simulation.bottlenecks
+        ],
+        "peak_memory_bytes": None if peak is None else peak.bytes,
+        "peak_memory": None
+        if peak is None
+        else {"rank": peak.rank, "role": peak.role, "by_category_bytes": peak.by_category},
+        "lanes": [
+            {"lane": one.lane, "ranks": one.ranks, "busy_share": one.busy, "waiting_share": one.waiting}
+            for one in simulation.lanes
+        ],
+        "rank_classes": _rank_classes(simulation),
+        "provenance": [
+            {"source": one.source, "share": one.share, "band": [one.low, one.high]} for one in simulation.provenance
+        ],
+        "diagnostics": diagnostics_json(simulation.diagnostics),
+    }
+
+
+def write_json(result: dict[str, Any], path: Path) -> None:
+    """Writes an answer to a file."""
+    try:
+        path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def diagnostics_json(diagnostics: tuple[Diagnostic, ...]) -> list[dict[str, Any]]:
+    """Notes and warnings."""
+    return [{"level": one.level, "message": one.message, "where": one.where} for one in diagnostics]
+
+
+def _rank_classes(simulation: Simulation) -> list[dict[str, Any]]:
+    graph, parts = simulation.timeline.graph, simulation.breakdown
+    program, classes = graph.program, graph.classes
+    rounding = 1e-12 * simulation.step_time_s
+    return [
+        {
+            "role": program.roles[int(program.role_of[rank])],
+            "ranks": int(classes.count[number]),
+            "first_rank": int(rank),
+            "breakdown_s": {
+                part: float(seconds)
+                for part, seconds in zip(parts.parts, parts.per_class_s[number], strict=True)
+                if seconds > rounding
+            },
+        }
+        for number, rank in enumerate(classes.representative)
+    ]

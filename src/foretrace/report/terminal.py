@@ -1,0 +1,207 @@
+"""Answers as one screen of text: the answer first, every number with its unit, every guess said once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TextIO
+
+from foretrace.analysis.answer import Bottleneck, Simulation
+from foretrace.errors import Diagnostic
+from foretrace.report.gantt import MOST_ROWS, gantt, legend
+from foretrace.units import MINUS, format_bytes, format_count, format_percent, format_time
+
+BAR_WIDTH = 28
+MOST_BOTTLENECKS = 6
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_STYLES = {
+    "compute": "green",
+    "recompute": "dark_green",
+    "optimizer": "cyan",
+    "bubble": "red",
+    "straggler": "magenta",
+    "host": "yellow",
+    "idle": "bright_black",
+}
+_LETTER_STYLES = {
+    "F": "green",
+    "B": "blue",
+    "I": "blue",
+    "W": "cyan",
+    "O": "cyan",
+    "R": "dark_green",
+    ".": "bright_black",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where text goes: a person's terminal, with bars and colour, or a pipe, without."""
+
+    stream: TextIO
+    rich: bool
+    width: int
+
+    @classmethod
+    def of(cls, stream: TextIO) -> Screen:
+        """A stream as it is; FORCE_COLOR and NO_COLOR are heeded."""
+        forced = bool(os.environ.get("FORCE_COLOR"))
+        rich = (forced or stream.isatty()) and not os.environ.get("NO_COLOR")
+        try:
+            columns = int(os.environ.get("COLUMNS", "") or os.get_terminal_size(stream.fileno()).columns)
+        except (OSError, ValueError):
+            columns = 100
+        return cls(stream, rich, max(columns, 60))
+
+
+Span = tuple[str, str]
+"""Text and its style."""
+
+
+def print_simulation(simulation: Simulation, stream: TextIO | None = None) -> None:
+    """The screen of a simulation."""
+    screen = Screen.of(stream or sys.stdout)
+    lines: list[list[Span]] = [[]]
+    lines += _headline(simulation)
+    lines += [[], *_breakdown(simulation, screen)]
+    lines += _bottlenecks(simulation.bottlenecks)
+    lines += _gantt(simulation, screen)
+    lines += [[], *_footer(simulation)]
+    show(screen, lines)
+
+
+def show(screen: Screen, lines: list[list[Span]]) -> None:
+    """Prints styled lines, plainly where the stream is no terminal."""
+    if not screen.rich:
+        print("\n".join("".join(text for text, _ in line).rstrip() for line in lines), file=screen.stream)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=screen.stream, width=screen.width, highlight=False, force_terminal=True)
+    for line in lines:
+        console.print(Text.assemble(*line), soft_wrap=True)
+
+
+def _headline(simulation: Simulation) -> list[list[Span]]:
+    low, high = simulation.step_time_band_s
+    band = ""
+    if high > low:
+        band = f"  ({format_time(low)} to {format_time(high)})"
+    kind = "" if simulation.repeats else "  makespan of the one step recorded"
+    job = f"{format_count(simulation.world_size)} ranks · {simulation.mesh.replace(',', ' · ').replace('=', ' ')}"
+    lines: list[list[Span]] = [
+        [("  Step   ", ""), (format_time(simulation.step_time_s), "bold"), (band + kind, ""), (f"     {job}", "")]
+    ]
+    facts = []
+    if simulation.tokens_per_s_per_gpu is not None:
+        facts.append(f"{simulation.tokens_per_s_per_gpu:,.0f} tokens/s per GPU")
+    if simulation.peak_memory is not None:
+        peak = simulation.peak_memory
+        facts.append(f"peak memory {format_bytes(peak.bytes)} (rank {peak.rank}, {peak.role})")
+    if facts:
+        lines.append([("  Rate   " if simulation.tokens_per_s_per_gpu else "  Memory ", ""), ("     ".join(facts), "")])
+    if simulation.title:
+        lines.append([(f"  Job    {simulation.title}", "")])
+    return lines
+
+
+def _breakdown(simulation: Simulation, screen: Screen) -> list[list[Span]]:
+    step = simulation.step_time_s
+    parts = sorted(simulation.breakdown.mean_s.items(), key=lambda part: -part[1])
+    name_width = max([len(name) for name, _ in parts] + [12])
+    lines: list[list[Span]] = [[("  where the time goes (mean over ranks)", "bold")]]
+    for name, seconds in parts:
+        share = seconds / step if step > 0 else 0.0
+        bar = f"{_bar(share):<{BAR_WIDTH}}  " if screen.rich else ""
+        style = _STYLES.get(name, "blue")
+        lines.append(
+            [
+                (f"  {name:<{name_width}}  {format_time(seconds):>9}  ", ""),
+                (bar, style),
+                (f"{format_percent(share):>7}", ""),
+            ]
+        )
+    return lines
+
+
+def _bar(share: float) -> str:
+    eighths = round(min(max(share, 0.0), 1.0) * BAR_WIDTH * 8)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def _bottlenecks(bottlenecks: tuple[Bottleneck, ...]) -> list[list[Span]]:
+    shown = [one for one in bottlenecks if one.gain_if_free_s > 0][:MOST_BOTTLENECKS]
+    if not shown:
+        return []
+    name_width = max([len(one.name) for one in shown] + [12])
+    lines: list[list[Span]] = [[], [("  what would help", "bold"), ("           10 % faster    for free", "")]]
+    for one in shown:
+        faster = "" if one.gain_10_percent_s is None else _gain(one.gain_10_percent_s)
+        lines.append([(f"  {one.name:<{name_width}}  {faster:>22}  {_gain(one.gain_if_free_s):>10}", "")])
+    return lines
+
+
+def _gain(seconds: float) -> str:
+    return f"{MINUS}{format_time(seconds)}" if seconds > 0 else "nothing"
+
+
+def _gantt(simulation: Simulation, screen: Screen) -> list[list[Span]]:
+    roles = simulation.timeline.graph.program.roles
+    label = max((len(role) for role in roles), default=0)
+    rows = gantt(simulation.timeline, max(min(screen.width - label - 6, 100), 20))
+    if not rows:
+        if len(roles) > MOST_ROWS:
+            return [[], [(f"  {len(roles)} roles are too many to draw here: see --perfetto", "")]]
+        return []
+    lines: list[list[Span]] = [[]]
+    for role, letters in rows:
+        lines.append([(f"  {role:<{label}}  ", ""), *_coloured(letters)])
+    lines.append([(f"  {'':<{label}}  {legend(rows)}", "bright_black")])
+    return lines
+
+
+def _coloured(letters: str) -> list[Span]:
+    spans: list[Span] = []
+    for letter in letters:
+        style = _LETTER_STYLES.get(letter, "")
+        if spans and spans[-1][1] == style:
+            spans[-1] = (spans[-1][0] + letter, style)
+        else:
+            spans.append((letter, style))
+    return spans
+
+
+def _footer(simulation: Simulation) -> list[list[Span]]:
+    sources = [
+        f"{one.source} {format_percent(one.share)}" if len(simulation.provenance) > 1 else one.source
+        for one in simulation.provenance
+    ]
+    lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none"), "")]]
+    path = simulation.critical_path
+    if path.parts_s:
+        total = path.length_s or 1.0
+        parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
+        lines.append([(f"  path     {format_count(len(path.node))} ops: {parts}", "")])
+    lines += diagnostic_lines(simulation.diagnostics)
+    lines.append(
+        [
+            (
+                "  see      --json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE",
+                "bright_black",
+            )
+        ]
+    )
+    return lines
+
+
+def diagnostic_lines(diagnostics: tuple[Diagnostic, ...]) -> list[list[Span]]:
+    """Notes and warnings, one line each."""
+    return [
+        [
+            (f"  {one.level:<8} ", "yellow" if one.level == "warning" else ""),
+            (f"{one.where}: {one.message}" if one.where else one.message, ""),
+        ]
+        for one in diagnostics
+    ]
