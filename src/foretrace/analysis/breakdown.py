@@ -41,7 +41,10 @@ def breakdown(timeline: Timeline, chain: Chain | None = None) -> Breakdown:
     counting = _Counting(timeline, chain or Chain(timeline), parts)
     count = timeline.graph.classes.count
     mean = count @ counting.seconds / max(int(count.sum()), 1)
-    return Breakdown(parts, counting.seconds, {part: float(s) for part, s in zip(parts, mean, strict=True) if s > 0})
+    rounding = 1e-12 * timeline.step_time_s
+    return Breakdown(
+        parts, counting.seconds, {part: float(s) for part, s in zip(parts, mean, strict=True) if s > rounding}
+    )
 
 
 @dataclass(slots=True)

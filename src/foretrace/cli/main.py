@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
-import click
 import typer
 
 from foretrace.cli import inspect, simulate
@@ -16,7 +16,6 @@ app = typer.Typer(
     help="How long a training step will take on a cluster you do not have yet, where the time goes, and what to change.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Examples:  foretrace simulate job.foretrace   |   foretrace inspect job.foretrace --json",
 )
@@ -24,14 +23,21 @@ app.command("simulate", epilog=simulate.EXAMPLES)(simulate.command)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
 
 
+ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""What click raises for a wrong command line; recent versions of typer carry a click of their own."""
+
+
 @app.callback(invoke_without_command=True)
-def options(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def options(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
+) -> None:
     """Options that are no command's."""
     if version:
         from foretrace import __version__
 
         print(f"foretrace {__version__}")
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -47,13 +53,10 @@ def _exit_code(arguments: list[str] | None) -> int:
     except ForetraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return 2
-    except click.ClickException as error:
+    except ClickException as error:
         print(f"error: {error.format_message()}", file=sys.stderr)
         return 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:

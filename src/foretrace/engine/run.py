@@ -105,5 +105,9 @@ def notes_on(settled: bool, drifts: bool, steps: int) -> tuple[Diagnostic, ...]:
     if not settled:
         return (Diagnostic("warning", f"steps had not settled after {steps}; the mean of the later half is given"),)
     if drifts:
-        return (Diagnostic("note", "parts of the job never meet and run at rates of their own; the slowest is given"),)
+        return (
+            Diagnostic(
+                "note", "nothing holds some parts of the job to the pace of the others; the slowest sets the step time"
+            ),
+        )
     return ()

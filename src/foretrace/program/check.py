@@ -112,11 +112,14 @@ def _check_resources(program: Program) -> None:
             if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(program.world)):
                 raise InputError(f'resource "{resource.name}": a rank is in two sets, or outside the mesh')
     capacity = np.array([resource.capacity_per_s for resource in program.resources])
-    for name, values in (("draws", templates.draw_amount), ("holds", templates.draw_held)):
-        if not (np.isfinite(values) & (values >= 0)).all():
-            raise InputError(f"{where(program, int(templates.draw_op[0]))}: it {name} less than nothing")
-    if (templates.draw_held >= capacity[templates.draw_resource]).any():
-        raise InputError(f"{where(program, int(templates.draw_op[0]))}: it holds a whole resource")
+    problems = {
+        "it draws less than nothing": ~(np.isfinite(templates.draw_amount) & (templates.draw_amount >= 0)),
+        "it holds less than nothing": ~(np.isfinite(templates.draw_held) & (templates.draw_held >= 0)),
+        "it holds a whole resource": templates.draw_held >= capacity[templates.draw_resource],
+    }
+    for problem, rows in problems.items():
+        if rows.any():
+            raise InputError(f"{where(program, int(templates.draw_op[rows][0]))}: {problem}")
     for name in ("memory_alloc_bytes", "memory_free_bytes", "send_bytes"):
         if (getattr(templates, name) < 0).any():
             raise InputError(f"templates.{name}: a size is negative")

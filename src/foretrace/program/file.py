@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from enum import IntEnum
 from itertools import accumulate, chain, pairwise
+from operator import index
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -94,7 +95,8 @@ def save(program: Program, path: str | Path) -> None:
     """Writes a program file; a file that is there is replaced as a whole."""
     arrays = _arrays(program)
     _check_shapes(arrays, str(path))
-    header = json.dumps(_header(program), separators=(",", ":")).encode("ascii")
+    # Ports and coordinates may be numpy's whole numbers, which JSON does not know.
+    header = json.dumps(_header(program), separators=(",", ":"), default=index).encode("ascii")
     write_file(Path(path), header, {name: arrays[name] for name in SECTIONS})
 
 
@@ -248,8 +250,7 @@ def _parse(header: bytes) -> object:
 
 def _part(kind: type, part: str, arrays: Mapping[str, Column]) -> dict[str, Any]:
     """The arrays of one part of a program, by the names of its fields."""
-    names = [field.name for field in fields(kind)]
-    return {name: arrays[f"{part}.{name}"] for name in names if f"{part}.{name}" in arrays}
+    return {one.name: arrays[f"{part}.{one.name}"] for one in fields(kind) if f"{part}.{one.name}" in arrays}
 
 
 def _lane(value: object, place: str) -> Lane:

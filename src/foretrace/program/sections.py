@@ -320,7 +320,8 @@ def _decode_decimal(data: bytes, dtype: np.dtype[Any], rows: int) -> Column | No
     if dtype.kind != "f" or len(data) != 1 + 9 * rows or data[0] not in _POWERS_OF_TEN:
         return None
     folded = _decode_plain(data[1 : 1 + 8 * rows], np.dtype("<u8"), rows)
-    assert folded is not None
+    if folded is None:
+        return None
     apart = np.frombuffer(data, np.int8, offset=1 + 8 * rows).astype(np.int64)
     whole = _unzigzag(folded - np.uint64(1)).view(np.int64).astype(np.float64)
     values = ((whole / float(10 ** data[0])).view(np.int64) + apart).view(np.float64)

@@ -115,6 +115,8 @@ NEEDS_STATE: Final = 2
 
 def varint(value: int) -> bytes:
     """A whole number of zero or more, seven bits a byte, the lowest first."""
+    if value <= 0x7F:
+        return bytes((value,))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

@@ -228,6 +228,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_cut_short_anywhere_is_refused(path: Path) -> None:
+    save(pipeline(1, 1), path)
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])

@@ -1,0 +1,47 @@
+# Every target sets itself up: Python 3.11 or newer is all it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: help demo test check bench format clean
+
+help:
+	@echo "make demo    build a pipeline job, run it, show the answer"
+	@echo "make test    run the tests"
+	@echo "make check   format, lint, types, import contract"
+	@echo "make bench   speed against its bounds"
+
+demo: $(VENV)/core
+	@mkdir -p build
+	@$(BIN)/python examples/pipeline.py build/job.foretrace
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest -n 2
+
+check: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks/speed.py
+
+format: $(VENV)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf build $(VENV)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/core: pyproject.toml | $(VENV)/bin/python
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/core pyproject.toml
+	@$(PIP) install --editable ".[fast,dev]"
+	@touch $@

@@ -1,0 +1,221 @@
+"""How fast Foretrace is, against its targets and against what the machine could do at best.
+
+    python benchmarks/speed.py [--json]
+
+All figures are CPU seconds (best of several runs) of this process. "core" is the core install, "fast" adds numba, once
+its code is compiled. The bound of the fixed executor is the memory traffic of its inner step, max(a, b) + duration: two
+indices, a duration, two cells read and one written, 48 bytes, at the speed this machine copies arrays with.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import jobs
+import numpy as np
+
+from foretrace.cost.prices import as_written
+from foretrace.engine import jit
+from foretrace.engine.run import FixedRun
+from foretrace.engine.shared_run import SharedRun
+from foretrace.program.expand import expand
+from foretrace.program.file import load, save, to_json
+from foretrace.program.fold import fold, unfold
+from foretrace.program.program import Program
+from foretrace.report.perfetto import write_perfetto
+
+BYTES_PER_OP = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement: what, how much, the target (None: for information) and whether it is met."""
+
+    what: str
+    value: float
+    unit: str
+    target: float | None = None
+    at_least: bool = False
+    detail: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+
+def cpu_seconds(work: Callable[[], object], repeats: int = 5) -> float:
+    """The least CPU time of several runs."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def run_fixed(program: Program, folded: bool = True) -> float:
+    """Everything from a program to its timeline."""
+    ops = expand(program)
+    prices = as_written(ops)
+    graph = fold(ops, prices.profile_of) if folded else unfold(ops)
+    return FixedRun(graph).timeline(prices.durations(graph)).step_time_s
+
+
+def arbitrary_ops() -> list[Row]:
+    """100,000 ops with random dependencies, on few lanes and on many."""
+    copied = np.zeros(8_000_000)
+    bandwidth = 2 * copied.nbytes / cpu_seconds(lambda: copied.copy())
+    bound = BYTES_PER_OP * 100_000 / bandwidth
+    rows = []
+    for lanes in (1, 8, 64, 512):
+        program = jobs.arbitrary(100_000, lanes)
+        for name, fast, target in (("core", False, 0.150), ("fast", True, 0.020)):
+            jit.use(fast)
+            run_fixed(program)
+            seconds = cpu_seconds(lambda program=program: run_fixed(program))
+            detail = f"{100_000 / seconds / 1e6:.2f} M ops/s; {seconds / bound:,.0f}× the {bound * 1e3:.2f} ms bound"
+            rows.append(Row(f"100,000 ops, {lanes} lanes, {name}", seconds, "s", target, detail=detail))
+    jit.use(False)
+    return rows
+
+
+def unfolded_ranks() -> list[Row]:
+    """1,024 ranks × 2,800 ops, each rank simulated on its own, with collectives in groups of 8 and 64."""
+    program = jobs.alike(2_800)
+    seconds = cpu_seconds(lambda: run_fixed(program, folded=False), 2)
+    code = "import sys; sys.path.insert(0, 'benchmarks'); import jobs, speed; speed.jit.use(False); "
+    code += "speed.run_fixed(jobs.alike(2_800), folded=False); import resource; "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return [
+        Row("1,024 ranks × 2,800 ops unfolded, core", seconds, "s", 3.0, detail=f"{2.867 / seconds:.2f} M ops/s"),
+        Row("… its memory", int(output) * 1024 / 1e9, "GB", 2.0),
+    ]
+
+
+def scenarios() -> list[Row]:
+    """One run with 100 scenarios against a run with one."""
+    program = jobs.arbitrary(100_000, 64)
+    ops = expand(program)
+    graph = fold(ops)
+    durations = as_written(ops).durations(graph)
+    many = durations[:, None] * np.random.default_rng(0).uniform(0.9, 1.1, (len(graph), 100))
+    one = cpu_seconds(lambda: FixedRun(graph).step_times(durations[:, None]))
+    hundred = cpu_seconds(lambda: FixedRun(graph).step_times(many), 2)
+    return [
+        Row("100 scenarios ÷ 1 scenario", hundred / one, "×", 10.0, detail=f"{one * 1e3:.0f} ms and {hundred:.2f} s")
+    ]
+
+
+def folded_job() -> list[Row]:
+    """16 stages × 512 microbatches on 100,096 GPUs."""
+    start = time.process_time()
+    program = jobs.pipeline_job(16, 512)
+    built = time.process_time() - start
+    seconds = cpu_seconds(lambda: run_fixed(program))
+    detail = f"{program.op_count / 1e6:,.0f} M ops on {program.world:,} ranks; building it took {built:.2f} s"
+    return [Row("16 stages × 512 microbatches, 100,096 GPUs, folded", seconds, "s", 0.3, detail=detail)]
+
+
+def shared_events() -> list[Row]:
+    """Events per second of the shared executor: pairs of ranks that meet on links again and again."""
+    program = jobs.sharing(64, 60)
+    ops = expand(program)
+    graph, prices = unfold(ops), as_written(ops)
+    rows = []
+    for name, fast, target in (("core", False, 30_000.0), ("fast", True, 300_000.0)):
+        jit.use(fast)
+        run = SharedRun(graph, prices.latencies(graph), prices.draws)
+        run.fast = fast
+        durations = prices.durations(graph)
+        run.timeline(durations)
+        seconds = cpu_seconds(lambda run=run: run.timeline(durations), 3)
+        detail = f"{run.events:,} events, {len(graph):,} ops"
+        rows.append(Row(f"shared executor, {name}", run.events / seconds, "events/s", target, True, detail))
+    jit.use(False)
+    return rows
+
+
+def growth() -> list[Row]:
+    """Four times the ops should take four times as long."""
+    small, large = jobs.arbitrary(50_000, 64), jobs.arbitrary(200_000, 64)
+    ratio = cpu_seconds(lambda: run_fixed(large), 3) / cpu_seconds(lambda: run_fixed(small), 3)
+    return [Row("time of 200,000 ops ÷ 50,000 ops", ratio, "×", 5.0)]
+
+
+def help_time() -> list[Row]:
+    """CPU time of `foretrace --help`, a process of its own."""
+    best = float("inf")
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "foretrace", "--help"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return [Row("foretrace --help", best, "s", 0.25)]
+
+
+def files() -> list[Row]:
+    """Program files against the JSON of the same program, and the Perfetto writer."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.foretrace"
+        for name, program in (
+            ("a pipeline", jobs.pipeline_job(16, 512)),
+            ("100,000 arbitrary ops", jobs.arbitrary(100_000, 64)),
+        ):
+            saved = cpu_seconds(lambda program=program: save(program, path), 2)
+            loaded = cpu_seconds(lambda: load(path), 2)
+            size, plain = path.stat().st_size, len(json.dumps(to_json(program), separators=(",", ":")))
+            detail = (
+                f"{size / 1e3:,.0f} kB against {plain / 1e6:,.1f} MB; saved in {saved:.2f} s, loaded in {loaded:.2f} s"
+            )
+            rows.append(Row(f"JSON ÷ program file, {name}", plain / size, "×", 20.0, True, detail))
+        ops = expand(jobs.pipeline_job(16, 512))
+        graph = fold(ops)
+        timeline = FixedRun(graph).timeline(as_written(ops).durations(graph))
+        summary = write_perfetto(timeline, Path(folder) / "out.pftrace")
+        seconds = cpu_seconds(lambda: write_perfetto(timeline, Path(folder) / "out.pftrace"), 2)
+        detail = f"{summary.slices:,} slices, {summary.size_bytes / 1e6:.1f} MB"
+        rows.append(Row("Perfetto writer", summary.slices / seconds, "slices/s", detail=detail))
+    return rows
+
+
+def main() -> None:
+    """Measures everything and prints a table, or JSON."""
+    jit.use(False)
+    rows: list[Row] = []
+    for measure in (
+        help_time,
+        arbitrary_ops,
+        growth,
+        scenarios,
+        folded_job,
+        unfolded_ranks,
+        shared_events,
+        files,
+    ):
+        print(f"measuring {measure.__name__} …", file=sys.stderr)
+        rows += measure()
+    if "--json" in sys.argv:
+        print(json.dumps({"schema": "foretrace.speed/1", "rows": [asdict(row) | {"met": row.met} for row in rows]}))
+        return
+    for row in rows:
+        target = "" if row.target is None else f"{'≥' if row.at_least else '≤'} {row.target:,g}"
+        verdict = {True: "met", False: "MISSED", None: ""}[row.met]
+        value = f"{row.value:,.0f}" if row.value >= 1000 else f"{row.value:.3g}"
+        print(f"{row.what:<52} {value:>10} {row.unit:<9} {target:>10}  {verdict:<6}  {row.detail}")
+
+
+if __name__ == "__main__":
+    main()
