@@ -6,6 +6,7 @@ and one addition, in any order the structure admits, so results do not depend on
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,54 +21,69 @@ LEVEL_COST = 60
 """A vectorised level costs about as much as the plain loop takes for this many instructions."""
 
 
-def along(tape: Tape, durations: Floats) -> Floats:
-    """Durations per node, [nodes] or [nodes, scenarios], as the tape's instructions add them."""
-    added = durations[tape.node]
-    added[tape.node < 0] = 0.0
-    return added
+class TapePlayer:
+    """Runs one tape, whichever way is fastest: compiled, as a plain loop, or a level at a time."""
 
+    def __init__(self, tape: Tape, fast: bool) -> None:
+        self.tape = tape
+        self.fast = fast
+        self.narrow = len(tape.a) < LEVEL_COST * len(tape.bounds)
+        self._inputs: tuple[list[int], list[int]] | None = None
 
-def run_tape(tape: Tape, added: Floats, carried: Floats, fast: bool) -> Floats:
-    """All cells after a step, in seconds: [cells] or [cells, scenarios].
+    def along(self, durations: Floats) -> Floats:
+        """Durations per node, [nodes] or [nodes, scenarios], as the tape's instructions add them."""
+        added = durations[self.tape.node]
+        added[self.tape.node < 0] = 0.0
+        return added
 
-    `added` is what each instruction adds; `carried` the ends that the step before left behind.
-    """
-    cells = np.empty((tape.first + len(tape.a), *added.shape[1:]))
-    cells[0] = 0.0
-    cells[1 : tape.first] = carried
-    if fast:
-        run = jit.compiled(_run_one if added.ndim == 1 else _run_many)
-        run(tape.a, tape.b, added, tape.first, cells)
-    elif added.ndim == 1 and len(tape.a) < LEVEL_COST * len(tape.bounds):
-        cells[tape.first :] = _run_plain(tape, added, cells[: tape.first])
-    else:
-        _run_levels(tape, added, cells)
-    return cells
+    def run(self, added: Floats, carried: Floats) -> Floats:
+        """All cells after a step, in seconds: [cells] or [cells, scenarios].
 
+        `added` is what each instruction adds; `carried` the ends that the step before left behind.
+        """
+        tape = self.tape
+        cells = np.empty((tape.first + len(tape.a), *added.shape[1:]))
+        cells[0] = 0.0
+        cells[1 : tape.first] = carried
+        if self.fast:
+            compiled = jit.compiled(_run_one if added.ndim == 1 else _run_many)
+            compiled(tape.a, tape.b, added, tape.first, cells)
+        elif added.ndim == 1 and self.narrow:
+            cells[tape.first :] = self._run_plain(added, cells[: tape.first])
+        else:
+            self._run_levels(added, cells)
+        return cells
 
-def starts(tape: Tape, cells: Floats) -> Floats:
-    """When each node's unit starts, from the cells of a run."""
-    at = tape.cell - tape.first
-    return np.maximum(cells[tape.a[at]], cells[tape.b[at]])
+    def starts(self, cells: Floats) -> Floats:
+        """When each node's unit starts, from the cells of a run."""
+        at = self.tape.cell - self.tape.first
+        return np.maximum(cells[self.tape.a[at]], cells[self.tape.b[at]])
 
+    def ends(self, cells: Floats) -> Floats:
+        """When each node ends."""
+        return cells[self.tape.cell]
 
-def _run_plain(tape: Tape, added: Floats, before: Floats) -> list[float]:
-    cells: list[float] = before.tolist()
-    append = cells.append
-    for a, b, duration in zip(tape.a.tolist(), tape.b.tolist(), added.tolist(), strict=True):
-        x = cells[a]
-        y = cells[b]
-        append((x if x > y else y) + duration)
-    return cells[tape.first :]
+    def carried(self, cells: Floats) -> Floats:
+        """The ends that the next step needs."""
+        return cells[self.tape.cell[self.tape.carried]]
 
+    def _run_plain(self, added: Floats, before: Floats) -> list[float]:
+        if self._inputs is None:
+            self._inputs = self.tape.a.tolist(), self.tape.b.tolist()
+        cells: list[float] = before.tolist()
+        append = cells.append
+        for a, b, duration in zip(*self._inputs, added.tolist(), strict=True):
+            x = cells[a]
+            y = cells[b]
+            append((x if x > y else y) + duration)
+        return cells[self.tape.first :]
 
-def _run_levels(tape: Tape, added: Floats, cells: Floats) -> None:
-    first = tape.first
-    bounds = tape.bounds.tolist()
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
-        out = cells[first + low : first + high]
-        np.maximum(cells[tape.a[low:high]], cells[tape.b[low:high]], out=out)
-        out += added[low:high]
+    def _run_levels(self, added: Floats, cells: Floats) -> None:
+        tape = self.tape
+        for low, high in pairwise(tape.bounds.tolist()):
+            out = cells[tape.first + low : tape.first + high]
+            np.maximum(cells[tape.a[low:high]], cells[tape.b[low:high]], out=out)
+            out += added[low:high]
 
 
 def _run_one(a: Any, b: Any, added: Any, first: int, cells: Any) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.engine import jit
-from foretrace.engine.fixed import along, run_tape, starts
+from foretrace.engine.fixed import TapePlayer
 from foretrace.engine.steady import until_settled
-from foretrace.engine.tape import Tape, compile_tape
+from foretrace.engine.tape import compile_tape
 from foretrace.errors import Diagnostic
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline, ready_times
@@ -24,28 +24,30 @@ class FixedRun:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.fast = jit.pays(len(graph))
-        self.tape: Tape = compile_tape(graph, self.fast)
+        fast = jit.pays(len(graph))
+        self.player = TapePlayer(compile_tape(graph, fast), fast)
 
     def timeline(self, durations: Floats) -> Timeline:
         """The settled step for one set of durations, in seconds per node."""
-        added = along(self.tape, durations)
+        player = self.player
+        added = player.along(durations)
         if not self.graph.program.repeats:
-            cells = run_tape(self.tape, added, np.empty(0), self.fast)
-            return self._read(cells, None, float(cells.max()), 1, ())
+            cells = player.run(added, np.empty(0))
+            return timeline_of(self.graph, player.starts(cells), player.ends(cells), None, float(cells.max()), 1, ())
         runs: list[Floats] = []
 
         def step(carried: Floats) -> Floats:
-            runs[:] = [*runs[-1:], run_tape(self.tape, added, carried, self.fast)]
-            return runs[-1][self.tape.cell[self.tape.carried]]
+            runs[:] = [*runs[-1:], player.run(added, carried)]
+            return player.carried(runs[-1])
 
-        period, steps, settled, drifts = until_settled(step, np.zeros(len(self.tape.carried)))
-        before = runs[0] if steps > 1 else None
-        return self._read(runs[-1], before, float(period), steps, notes_on(settled, drifts, steps))
+        period, steps, settled, drifts = until_settled(step, np.zeros(len(player.tape.carried)))
+        start, end = player.starts(runs[-1]), player.ends(runs[-1])
+        before = player.ends(runs[0]) if steps > 1 else None
+        return timeline_of(self.graph, start, end, before, float(period), steps, notes_on(settled, drifts, steps))
 
     def step_times(self, durations: Floats) -> Floats:
         """The step time of each scenario: durations are [nodes, scenarios]."""
-        at_once = max(1, CELLS_AT_ONCE // max(1, len(self.tape.a)))
+        at_once = max(1, CELLS_AT_ONCE // max(1, len(self.player.tape.a)))
         parts = [
             self._step_times(np.ascontiguousarray(durations[:, low : low + at_once]))
             for low in range(0, durations.shape[1], at_once)
@@ -53,27 +55,16 @@ class FixedRun:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def _step_times(self, durations: Floats) -> Floats:
-        added = along(self.tape, durations)
+        player, count = self.player, durations.shape[1]
+        added = player.along(durations)
+        if not self.graph.program.repeats:
+            return np.asarray(player.run(added, np.empty((0, count))).max(axis=0))
 
         def step(carried: Floats) -> Floats:
-            return run_tape(self.tape, added, carried, self.fast)[self.tape.cell[self.tape.carried]]
+            return player.carried(player.run(added, carried))
 
-        if not self.graph.program.repeats:
-            return np.asarray(run_tape(self.tape, added, np.empty((0, added.shape[1])), self.fast).max(axis=0))
-        period, *_ = until_settled(step, np.zeros((len(self.tape.carried), durations.shape[1])))
+        period, *_ = until_settled(step, np.zeros((len(player.tape.carried), count)))
         return period
-
-    def _read(
-        self,
-        cells: Floats,
-        before: Floats | None,
-        step_time: float,
-        steps: int,
-        notes: tuple[Diagnostic, ...],
-    ) -> Timeline:
-        start, end = starts(self.tape, cells), cells[self.tape.cell]
-        end_before = None if before is None else before[self.tape.cell]
-        return timeline_of(self.graph, start, end, end_before, step_time, steps, notes)
 
 
 def timeline_of(
@@ -87,16 +78,11 @@ def timeline_of(
 ) -> Timeline:
     """A step of a run as a timeline that begins with its first op."""
     takes_part = graph.ops.column("enabled")[graph.op].astype(bool)
-    origin = start[takes_part].min() if takes_part.any() else 0.0
+    origin = float(start.min(where=takes_part, initial=np.inf)) if takes_part.any() else 0.0
     ready = ready_times(graph, start, end, end_before) - origin
+    # An op that is switched off and waits for nothing has no place in time.
     return Timeline(
-        graph,
-        ready,
-        np.maximum(start - origin, 0.0),
-        np.maximum(end - origin, 0.0),
-        step_time,
-        steps,
-        notes,
+        graph, ready, np.maximum(start - origin, 0.0), np.maximum(end - origin, 0.0), step_time, steps, notes
     )
 
 
@@ -105,9 +91,6 @@ def notes_on(settled: bool, drifts: bool, steps: int) -> tuple[Diagnostic, ...]:
     if not settled:
         return (Diagnostic("warning", f"steps had not settled after {steps}; the mean of the later half is given"),)
     if drifts:
-        return (
-            Diagnostic(
-                "note", "nothing holds some parts of the job to the pace of the others; the slowest sets the step time"
-            ),
-        )
+        text = "nothing holds some parts of the job to the pace of the others; the slowest sets the step time"
+        return (Diagnostic("note", text),)
     return ()

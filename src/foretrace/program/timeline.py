@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.errors import Diagnostic
+from foretrace.program.arrays import ranges
 from foretrace.program.graph import Graph
 from foretrace.program.program import Floats
 
@@ -40,12 +41,25 @@ class Timeline:
 
 
 def ready_times(graph: Graph, start: Floats, end: Floats, end_before: Floats | None) -> Floats:
-    """When each node had what it needed on its own rank, given the ends of this step and of the one before; a node that
-    waits for nothing was ready when it started."""
-    ready = np.full(len(graph), -np.inf)
-    waiting = np.flatnonzero(np.diff(graph.pred_start))
+    """When each node had what it needed on its own rank, given the ends of this step and of the one before.
+
+    A lone op starts when it is ready. A member of a rendezvous that waits for nothing was ready all along in the first
+    step, and when it started in a later one.
+    """
+    ready = start.copy()
+    meets = np.flatnonzero(graph.unit < graph.rendezvous)
+    if not len(meets):
+        return ready
+    counts = graph.pred_start[meets + 1] - graph.pred_start[meets]
+    ended = end[graph.pred[ranges(graph.pred_start[meets], counts)]]
+    latest = np.full(len(meets), -np.inf)
+    waiting = np.flatnonzero(counts)
     if len(waiting):
-        ready[waiting] = np.maximum.reduceat(end[graph.pred], graph.pred_start[waiting])
+        latest[waiting] = np.maximum.reduceat(ended, (np.cumsum(counts) - counts)[waiting])
+    ready[meets] = latest
     if end_before is not None:
-        np.maximum.at(ready, graph.next_dst, end_before[graph.next_src])
-    return np.where(np.isinf(ready), start if end_before is not None else 0.0, ready)
+        later = np.flatnonzero(graph.unit[graph.next_dst] < graph.rendezvous)
+        np.maximum.at(ready, graph.next_dst[later], end_before[graph.next_src[later]])
+    free = meets[np.isinf(ready[meets])]
+    ready[free] = start[free] if end_before is not None else 0.0
+    return ready
