@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
-from foretrace.program.columns import COLUMNS, Category, Kind, Phase
+from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase
 from foretrace.program.expand import expand
 from foretrace.program.graph import check_rendezvous
 from foretrace.program.program import Program
+
+MOST_OPS = 1 << 27
+"""More ops than this, over all roles, would not fit into a machine's memory once unrolled."""
+
+Rows = NDArray[np.generic]
 
 
 def check(program: Program) -> None:
@@ -17,25 +24,45 @@ def check(program: Program) -> None:
     _check_ranks(program)
     _check_indices(program)
     _check_columns(program)
-    _check_prices(program)
+    _check_overrides(program)
+    _check_amounts(program)
     _check_resources(program)
     check_rendezvous(expand(program))
+
+
+def where(program: Program, op: int) -> str:
+    """The block and name of an op of the templates, for messages."""
+    block = int(np.searchsorted(program.templates.start, op, side="right") - 1)
+    name = program.strings[int(_whole(program.templates.columns["name"])[op])]
+    return f'block "{program.blocks[block].name}", op {op - int(program.templates.start[block])} "{name}"'
 
 
 def _check_ranks(program: Program) -> None:
     if program.world != program.mesh.world:
         raise InputError(f"the mesh has {program.mesh.world} ranks, the program {program.world}")
+    lost = np.flatnonzero(_whole(program.role_of) < 0)
+    if len(lost):
+        raise InputError(f"rank {lost[0]} has no role ({len(lost)} ranks in all)", hint="every rank runs something")
     _within(program.role_of, len(program.roles), "role_of", "role")
     for communicator in program.communicators:
-        ranks = np.concatenate([rows.ravel() for rows in communicator.members(program.mesh)])
-        if len(ranks) and not (ranks.min() >= 0 and ranks.max() < program.world):
-            raise InputError(f'communicator "{communicator.name}" names a rank outside 0..{program.world - 1}')
-        if len(np.unique(ranks)) != len(ranks):
-            raise InputError(f'communicator "{communicator.name}" has a rank in two of its groups')
+        rows = communicator.members(program.mesh)
+        ranks = np.concatenate([group.ravel() for group in rows]) if rows else np.empty(0, np.int64)
+        name = f'communicator "{communicator.name}"'
+        if not len(ranks):
+            raise InputError(f"{name} has no groups")
+        if ranks.min() < 0 or ranks.max() >= program.world:
+            raise InputError(f"{name} names a rank outside 0..{program.world - 1}")
+        if np.bincount(ranks).max() > 1:
+            raise InputError(f"{name} has rank {np.argmax(np.bincount(ranks) > 1)} in two of its groups")
 
 
 def _check_indices(program: Program) -> None:
-    templates, placements, links = program.templates, program.placements, program.links
+    templates, placements, links, resident = (
+        program.templates,
+        program.placements,
+        program.links,
+        program.resident,
+    )
     ops = len(templates.columns["kind"])
     _starts(templates.start, ops, len(program.blocks), "templates.start")
     _starts(placements.start, len(placements.block), len(program.roles), "placements.start")
@@ -44,20 +71,36 @@ def _check_indices(program: Program) -> None:
     _within(templates.draw_resource, len(program.resources), "templates.draw_resource", "resource")
     _within(templates.memory_category, len(Category), "templates.memory_category", "category")
     _within(placements.block, len(program.blocks), "placements.block", "block")
-    block_of = np.repeat(np.arange(len(program.blocks)), np.diff(templates.start))
-    if (block_of[templates.dep_src] != block_of[templates.dep_dst]).any():
-        raise InputError("templates.dep_src: a dependency leads from one block into another")
-    if (templates.dep_src == templates.dep_dst).any():
-        raise InputError("templates.dep_src: an op depends on itself")
-    sizes = np.diff(templates.start)[placements.block]
-    role_of = np.repeat(np.arange(len(program.roles)), np.diff(placements.start))
+    _within(resident.role, len(program.roles), "resident.role", "role")
+    _within(resident.category, len(Category), "resident.category", "category")
+    for info, size in zip(program.blocks, np.diff(templates.start).tolist(), strict=True):
+        for port, op in info.ports.items():
+            if not 0 <= op < size:
+                raise InputError(f'block "{info.name}": port "{port}" is op {op}, but the block has {size} ops')
+    _check_dependencies(program)
+    sizes = np.diff(templates.start)[placements.block].astype(np.int64)
+    if sizes.sum() > MOST_OPS:
+        raise InputError(f"the program unrolls to {sizes.sum():,} ops; at most {MOST_OPS:,} can be run")
     _placed_op(placements.override_placement, placements.override_op, sizes, "placements.override_op")
     _placed_op(links.src_placement, links.src_op, sizes, "links.src_op")
     _placed_op(links.dst_placement, links.dst_op, sizes, "links.dst_op")
+    role_of = np.repeat(np.arange(len(program.roles)), np.diff(placements.start))
     if (role_of[links.src_placement] != role_of[links.dst_placement]).any():
         raise InputError("links: a dependency leads from one role to another", hint="ranks meet in rendezvous")
     if len(links.steps) and not set(np.unique(links.steps)) <= {0, 1}:
         raise InputError("links.steps: a dependency reaches further than into the next step")
+
+
+def _check_dependencies(program: Program) -> None:
+    templates = program.templates
+    block_of = np.repeat(np.arange(len(program.blocks)), np.diff(templates.start))
+    across = np.flatnonzero(block_of[templates.dep_src] != block_of[templates.dep_dst])
+    if len(across):
+        op = int(templates.dep_dst[across[0]])
+        raise InputError(f"{where(program, op)}: it depends on an op of another block")
+    itself = np.flatnonzero(templates.dep_src == templates.dep_dst)
+    if len(itself):
+        raise InputError(f"{where(program, int(templates.dep_dst[itself[0]]))}: it depends on itself")
 
 
 def _check_columns(program: Program) -> None:
@@ -65,14 +108,14 @@ def _check_columns(program: Program) -> None:
     missing = set(COLUMNS) - set(columns)
     if missing:
         raise InputError(f"templates: column {min(missing)} is missing")
-    unknown = set(program.placements.override_column) - set(COLUMNS)
-    if unknown:
-        raise InputError(f"placements.override_column: there is no column {min(unknown)}")
     limits = {
         "kind": len(Kind),
         "phase": len(Phase),
+        "collective": len(Collective),
         "lane": len(program.lanes),
         "name": len(program.strings),
+        "source": len(program.sources),
+        "enabled": 2,
     }
     for name, limit in limits.items():
         _within(_values(program, name), limit, f"templates.{name}", name)
@@ -83,16 +126,26 @@ def _check_columns(program: Program) -> None:
     }
     for name, limit in optional.items():
         _within(_values(program, name) + 1, limit + 1, f"templates.{name}", name)
-    _within(_values(program, "source"), len(program.sources), "templates.source", "source")
-    meets = columns["communicator"].astype(np.int64) >= 0
+    meets = _whole(columns["communicator"]) >= 0
     communicates = np.isin(columns["kind"], (Kind.COLLECTIVE, Kind.TRANSFER))
-    if (meets != communicates).any():
-        op = int(np.flatnonzero(meets != communicates)[0])
-        state = "has no communicator" if communicates[op] else "computes but has a communicator"
-        raise InputError(f"{where(program, op)}: {state}")
+    odd = np.flatnonzero(meets != communicates)
+    if len(odd):
+        state = "has no communicator" if communicates[odd[0]] else "does not communicate but has a communicator"
+        raise InputError(f"{where(program, int(odd[0]))}: it {state}")
 
 
-def _check_prices(program: Program) -> None:
+def _check_overrides(program: Program) -> None:
+    placements = program.placements
+    for column, value in zip(placements.override_column, placements.override_value.tolist(), strict=True):
+        if column not in COLUMNS:
+            raise InputError(f"placements.override_column: there is no column {column}")
+        if column in ("kind", "communicator", "collective"):
+            raise InputError(f"an override changes the {column} of an op", hint="write another block for it")
+        if np.issubdtype(COLUMNS[column][0], np.integer) and value != math.floor(value):
+            raise InputError(f"an override sets {column} to {value:g}; it takes whole numbers")
+
+
+def _check_amounts(program: Program) -> None:
     for name in ("duration_s", "latency_s", "flops", "moved_bytes", "bytes"):
         values = _values(program, name)
         bad = np.flatnonzero(np.isinf(values) | (values < 0) | (np.isnan(values) & (name != "duration_s")))
@@ -100,17 +153,27 @@ def _check_prices(program: Program) -> None:
             at = int(bad[0])
             place = where(program, at) if at < len(program.templates.columns[name]) else "an override"
             raise InputError(f"{place}: {name} is {values[at]:g}; it must be zero or more, and finite")
+    for name in ("memory_alloc_bytes", "memory_free_bytes", "send_bytes"):
+        if (getattr(program.templates, name) < 0).any():
+            raise InputError(f"templates.{name}: a size is negative")
+    if (program.resident.bytes < 0).any():
+        raise InputError("resident.bytes: a size is negative")
+    tokens = program.tokens_per_step
+    if tokens is not None and not (math.isfinite(tokens) and tokens > 0):
+        raise InputError(f"tokens_per_step is {tokens:g}; it must be above zero")
+    for source in program.sources:
+        if not (0 <= source.low <= 1 <= source.high < math.inf):
+            raise InputError(f'source "{source.name}" has the band {source.low:g} to {source.high:g}; it must hold 1')
 
 
 def _check_resources(program: Program) -> None:
     templates = program.templates
     for resource in program.resources:
-        if not (resource.capacity_per_s > 0 and np.isfinite(resource.capacity_per_s)):
+        if not (resource.capacity_per_s > 0 and math.isfinite(resource.capacity_per_s)):
             raise InputError(f'resource "{resource.name}" has capacity {resource.capacity_per_s:g}')
-        if resource.instances is not None:
-            ranks = [rank for shared in resource.instances for rank in shared]
-            if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(program.world)):
-                raise InputError(f'resource "{resource.name}": a rank is in two sets, or outside the mesh')
+        ranks = np.concatenate([rows.ravel() for rows in resource.members()] or [np.empty(0, np.int64)])
+        if len(ranks) and (ranks.min() < 0 or ranks.max() >= program.world or np.bincount(ranks).max() > 1):
+            raise InputError(f'resource "{resource.name}": a rank is in two sets, or outside the mesh')
     capacity = np.array([resource.capacity_per_s for resource in program.resources])
     problems = {
         "it draws less than nothing": ~(np.isfinite(templates.draw_amount) & (templates.draw_amount >= 0)),
@@ -120,16 +183,18 @@ def _check_resources(program: Program) -> None:
     for problem, rows in problems.items():
         if rows.any():
             raise InputError(f"{where(program, int(templates.draw_op[rows][0]))}: {problem}")
-    for name in ("memory_alloc_bytes", "memory_free_bytes", "send_bytes"):
-        if (getattr(templates, name) < 0).any():
-            raise InputError(f"templates.{name}: a size is negative")
+    smallest = np.array(
+        [min(rows.shape[1] for rows in one.members(program.mesh)) for one in program.communicators] + [0]
+    )
+    reach = smallest[_whole(templates.columns["communicator"])[templates.send_op]]
+    lost = np.flatnonzero((templates.send_to < 0) | (templates.send_to >= reach))
+    if len(lost):
+        op, to = int(templates.send_op[lost[0]]), int(templates.send_to[lost[0]])
+        raise InputError(f"{where(program, op)}: it sends to position {to} of a group of {reach[lost[0]]}")
 
 
-def where(program: Program, op: int) -> str:
-    """The block and name of an op of the templates, for messages."""
-    block = int(np.searchsorted(program.templates.start, op, side="right") - 1)
-    name = program.strings[int(program.templates.columns["name"].astype(np.int64)[op])]
-    return f'block "{program.blocks[block].name}", op {op - int(program.templates.start[block])} "{name}"'
+def _whole(values: Rows) -> NDArray[np.int64]:
+    return values.astype(np.int64)
 
 
 def _values(program: Program, name: str) -> NDArray[np.float64]:
@@ -138,21 +203,21 @@ def _values(program: Program, name: str) -> NDArray[np.float64]:
     return np.concatenate([program.templates.columns[name].astype(np.float64), program.placements.override_value[mine]])
 
 
-def _within(values: NDArray[np.generic], limit: int, place: str, what: str) -> None:
-    outside = (values.astype(np.float64) < 0) | (values.astype(np.float64) >= limit)
-    if outside.any():
-        at = int(np.flatnonzero(outside)[0])
-        raise InputError(f"{place}[{at}]: there is no {what} {values[at]}")
+def _within(values: Rows, limit: int, place: str, what: str) -> None:
+    numbers = values.astype(np.float64)
+    outside = np.flatnonzero(~((numbers >= 0) & (numbers < limit)))
+    if len(outside):
+        raise InputError(f"{place}[{outside[0]}]: there is no {what} {values[outside[0]]}")
 
 
-def _starts(values: NDArray[np.generic], total: int, count: int, place: str) -> None:
-    whole = values.astype(np.int64)
+def _starts(values: Rows, total: int, count: int, place: str) -> None:
+    whole = _whole(values)
     if len(whole) != count + 1 or whole[0] != 0 or whole[-1] != total or (np.diff(whole) < 0).any():
         raise InputError(f"{place}: offsets do not divide {total} rows among {count}")
 
 
-def _placed_op(placement: NDArray[np.generic], op: NDArray[np.generic], sizes: NDArray[np.generic], place: str) -> None:
+def _placed_op(placement: Rows, op: Rows, sizes: NDArray[np.int64], place: str) -> None:
     _within(placement, len(sizes), place, "placement")
-    beyond = op.astype(np.int64) >= sizes.astype(np.int64)[placement.astype(np.int64)]
-    if (beyond | (op.astype(np.int64) < 0)).any():
-        raise InputError(f"{place}[{int(np.flatnonzero(beyond)[0])}]: the block has no such op")
+    lost = np.flatnonzero((_whole(op) < 0) | (_whole(op) >= sizes[_whole(placement)]))
+    if len(lost):
+        raise InputError(f"{place}[{lost[0]}]: the block has no op {op[lost[0]]}")

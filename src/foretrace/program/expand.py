@@ -148,11 +148,13 @@ def _queues(
     """For each op the one before it on its lane (-1: none), and the first and last op of every lane in use."""
     order = _by_key(role, lane, lanes)
     key = role[order].astype(np.int64) * (lanes + 1) + lane[order]
-    same = np.concatenate([[False], key[1:] == key[:-1]])
     previous = np.full(len(role), -1, dtype=np.int64)
+    if not len(order):
+        return previous, order, order
+    same = np.concatenate([[False], key[1:] == key[:-1]])
     previous[order[1:]] = np.where(same[1:], order[:-1], -1)
     heads = np.flatnonzero(~same)
-    tails = np.append(heads[1:], len(order)) - 1 if len(order) else heads
+    tails = np.append(heads[1:], len(order)) - 1
     return previous, order[heads], order[tails]
 
 

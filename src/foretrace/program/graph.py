@@ -60,7 +60,7 @@ class Graph:
         return np.repeat(self.classes.count.astype(np.float64), np.diff(self.start))
 
     def place(self, node: int) -> str:
-        """Where a node is, for messages: `rank 3 "recv" (stage 1, microbatch 2)`."""
+        """Where a node is, for messages: `rank 3 "recv" on pp 0-1 (stage 1, microbatch 2)`."""
         owner = int(np.searchsorted(self.start, node, side="right") - 1)
         rank, count = int(self.classes.representative[owner]), int(self.classes.count[owner])
         op = int(self.op[node])
@@ -70,7 +70,9 @@ class Graph:
         if microbatch >= 0:
             detail += f", microbatch {microbatch}"
         many = f" and {count - 1} alike" if count > 1 else ""
-        return f'rank {rank}{many} "{name}" ({detail})'
+        communicator = int(self.ops.ints("communicator")[op])
+        meets = f" on {self.program.communicators[communicator].name}" if communicator >= 0 else ""
+        return f'rank {rank}{many} "{name}"{meets} ({detail})'
 
 
 def instantiate(ops: Ops, classes: RankClasses) -> Graph:

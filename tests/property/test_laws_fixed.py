@@ -1,0 +1,230 @@
+"""The laws of programs run with fixed durations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from foretrace.engine import fixed, jit, order
+from foretrace.engine.run import FixedRun
+from foretrace.mesh import Mesh
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.program import Program
+from foretrace.program.timeline import Timeline
+from property import oracle
+from property.programs import Job, folded, jobs, of_rank, settled, unfolded
+
+laws = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+small_jobs = jobs(most_ranks=6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plain_loops_afterwards() -> Iterator[None]:
+    yield
+    jit.use(None)
+
+
+def timeline_of(job: Job, *, fold: bool = True) -> Timeline:
+    graph, prices = folded(job) if fold else unfolded(job)
+    return FixedRun(graph).timeline(prices.durations(graph))
+
+
+def assert_same_bits(one: Timeline, other: Timeline) -> None:
+    assert one.step_time_s == other.step_time_s
+    assert one.steps_run == other.steps_run
+    for ours, theirs in ((one.ready_s, other.ready_s), (one.start_s, other.start_s), (one.end_s, other.end_s)):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+@laws
+@given(jobs())
+def test_folded_equals_unfolded_to_the_bit(job: Job) -> None:
+    small, whole = timeline_of(job), timeline_of(job, fold=False)
+    assert small.step_time_s == whole.step_time_s
+    assert small.steps_run == whole.steps_run
+    assert small.diagnostics == whole.diagnostics
+    for rank in range(job.program.world):
+        for ours, theirs in zip(of_rank(small, rank), of_rank(whole, rank), strict=True):
+            assert ours.tobytes() == theirs.tobytes(), f"rank {rank}"
+
+
+def factors(job: Job) -> dict[oracle.Key, float]:
+    found: dict[oracle.Key, float] = {}
+    rows = sum(map(len, oracle.roles_of(job.program)))
+    for slow in job.slow:
+        for rank in slow.ranks:
+            for row in range(0, rows, slow.every):
+                found[rank, row] = found.get((rank, row), 1.0) * slow.factor
+    return found
+
+
+@laws
+@given(small_jobs)
+def test_the_settled_step_is_that_of_a_simulator_which_is_plainly_right(job: Job) -> None:
+    timeline = timeline_of(job)
+    assume(timeline.steps_run <= 20)
+    step = timeline.steps_run - 1
+    truth = oracle.run(job.program, step + 1, factors(job))
+    origin = truth.origin(step)
+    for rank in range(job.program.world):
+        ready, start, end = of_rank(timeline, rank)
+        for i in range(len(start)):
+            assert start[i] == max(truth.start[step][rank, i] - origin, 0.0), f"start of op {i} on rank {rank}"
+            assert end[i] == max(truth.end[step][rank, i] - origin, 0.0), f"end of op {i} on rank {rank}"
+            if (rank, i) in truth.ready[step]:
+                assert ready[i] == truth.ready[step][rank, i] - origin, f"ready of op {i} on rank {rank}"
+
+
+@settings(laws, max_examples=30)
+@given(jobs(most_ranks=4, repeats=True))
+def test_the_step_time_is_what_every_further_step_adds(job: Job) -> None:
+    timeline = timeline_of(job)
+    assume(timeline.steps_run <= 20)
+    first = timeline.steps_run - 1
+    truth = oracle.run(job.program, first + 61, factors(job))  # 60 is a multiple of every cycle that is looked for
+    grown = [truth.end[-1][key] - truth.end[first][key] for key in truth.takes_part]
+    assert timeline.step_time_s == pytest.approx(max(grown, default=0.0) / 60, rel=1e-9, abs=1e-12)
+    if settled(timeline) and grown:
+        assert min(grown) == pytest.approx(max(grown), rel=1e-9, abs=1e-12)
+
+
+@laws
+@given(jobs(repeats=False, most_ranks=6))
+def test_a_single_step_takes_its_makespan(job: Job) -> None:
+    timeline = timeline_of(job)
+    truth = oracle.run(job.program, 1, factors(job))
+    assert timeline.step_time_s == max(truth.end[0].values(), default=0.0)
+    assert timeline.makespan_s == timeline.step_time_s
+
+
+@pytest.mark.parametrize("links", [1, 2])
+def test_a_single_step_has_no_next_step_to_link_to(links: int) -> None:
+    build = ProgramBuilder(Mesh(), repeats=False)
+    role = build.role("all", [0])
+    ops = [role.compute("work", 1.0), role.host("launch", 2.0)]
+    for op in ops[:links]:
+        role.link(ops[0], after=op, steps=1)
+    timeline = timeline_of(Job(build.program()))
+    assert timeline.step_time_s == 2.0
+    assert timeline.start_s.tolist() == [0.0, 0.0]
+
+
+@laws
+@given(jobs(most_ranks=8), st.data())
+def test_shorter_ops_never_lengthen_a_step(job: Job, data: st.DataObject) -> None:
+    graph, prices = folded(job)
+    run, durations = FixedRun(graph), prices.durations(graph)
+    base = run.timeline(durations)
+    scale = np.ones(len(graph))
+    if len(graph):
+        chosen = data.draw(st.lists(st.integers(0, len(graph) - 1), max_size=6))
+        scale[chosen] = data.draw(st.sampled_from((0.0, 0.5, 0.9)))
+    shorter = run.timeline(durations * scale)
+    assert shorter.step_time_s <= base.step_time_s * (1 + 1e-12)
+
+
+def scenarios(job: Job, data: st.DataObject) -> tuple[FixedRun, np.ndarray]:
+    graph, prices = folded(job)
+    seed = data.draw(st.integers(0, 2**16))
+    count = data.draw(st.integers(1, 4))
+    scale = np.random.default_rng(seed).choice([0.0, 0.5, 1.0, 1.0, 1.7, 3.0], size=(len(graph), count))
+    return FixedRun(graph), prices.durations(graph)[:, None] * scale
+
+
+@laws
+@given(jobs(most_ranks=8), st.data())
+def test_scenarios_in_one_run_are_runs_of_their_own(job: Job, data: st.DataObject) -> None:
+    run, durations = scenarios(job, data)
+    apart = [run.timeline(column).step_time_s for column in durations.T]
+    assert run.step_times(durations) == pytest.approx(apart, rel=1e-9, abs=1e-12)
+
+
+@laws
+@given(jobs(most_ranks=8), st.data())
+def test_scenarios_in_one_run_are_runs_of_their_own_to_the_bit(job: Job, data: st.DataObject) -> None:
+    run, durations = scenarios(job, data)
+    apart = [run.timeline(column).step_time_s for column in durations.T]
+    assert run.step_times(durations).tolist() == apart
+
+
+@laws
+@given(jobs(most_ranks=8))
+def test_whole_levels_at_once_give_the_bits_of_the_plain_loop(job: Job) -> None:
+    jit.use(False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fixed, "LEVEL_COST", 10**9)
+        patch.setattr(order, "FRONTIER_COST", 10**9)
+        plain = timeline_of(job, fold=False)
+        patch.setattr(fixed, "LEVEL_COST", 0)
+        patch.setattr(order, "FRONTIER_COST", 0)
+        assert_same_bits(timeline_of(job, fold=False), plain)
+
+
+@pytest.mark.skipif(not jit.installed(), reason="numba is not installed, so there are no compiled loops")
+@laws
+@given(jobs(most_ranks=8), st.data())
+def test_compiled_loops_give_the_bits_of_plain_ones(job: Job, data: st.DataObject) -> None:
+    jit.use(False)
+    plain = timeline_of(job, fold=False)
+    run, durations = scenarios(job, data)
+    times = run.step_times(durations)
+    jit.use(True)
+    assert_same_bits(timeline_of(job, fold=False), plain)
+    compiled = FixedRun(run.graph)
+    assert compiled.fast
+    assert compiled.step_times(durations).tobytes() == times.tobytes()
+    jit.use(None)
+
+
+def groups_met(program: Program) -> list[list[list[int]]]:
+    """The groups of every communicator that an op takes part in."""
+    used = {op.communicator for ops in oracle.roles_of(program) for op in ops if op.enabled}
+    return [
+        [row for rows in communicator.members(program.mesh) for row in rows.tolist()]
+        for number, communicator in enumerate(program.communicators)
+        if number in used
+    ]
+
+
+def company(colour: dict[int, int], groups: list[list[list[int]]]) -> dict[int, tuple[object, ...]]:
+    """What each rank sees: its colour, and per communicator how many of which colours its group holds."""
+    seen: dict[int, list[object]] = {rank: [mine] for rank, mine in colour.items()}
+    for number, rows in enumerate(groups):
+        for row in rows:
+            counts = frozenset(Counter(colour[rank] for rank in row).items())
+            for rank in row:
+                seen[rank].append((number, counts))
+    return {rank: tuple(facts) for rank, facts in seen.items()}
+
+
+def profiles(job: Job) -> dict[int, tuple[object, ...]]:
+    """The role of each rank and the list of its slowdowns."""
+    return {
+        rank: (role, tuple(number for number, slow in enumerate(job.slow) if rank in slow.ranks))
+        for rank, role in enumerate(job.program.role_of.tolist())
+    }
+
+
+@laws
+@given(jobs())
+def test_rank_classes_are_the_coarsest_in_which_ranks_keep_the_same_company(job: Job) -> None:
+    graph, _ = folded(job)
+    classes, groups = graph.classes, groups_met(job.program)
+    seen: dict[int, tuple[object, ...]] = profiles(job)
+    finest = 0
+    while len(set(seen.values())) > finest:
+        numbers = {facts: number for number, facts in enumerate(dict.fromkeys(seen.values()))}
+        finest = len(numbers)
+        colour = {rank: numbers[facts] for rank, facts in seen.items()}
+        seen = company(colour, groups)
+    assert len(classes) == finest
+    ours = dict(enumerate(classes.of_rank.tolist()))
+    assert len(set(company(ours, groups).values())) == len(classes)
+    assert len({(ours[rank], facts) for rank, facts in profiles(job).items()}) == len(classes)
+    assert classes.count.tolist() == [list(ours.values()).count(number) for number in range(len(classes))]
+    assert all(ours[int(rank)] == number for number, rank in enumerate(classes.representative))
