@@ -26,7 +26,7 @@ def arbitrary(ops: int, lanes: int) -> Program:
 
 
 def alike(ops: int) -> Program:
-    """1,024 ranks that run the same ops: computation, all-reduces in groups of 8 and reduce-scatters in groups of 64."""
+    """1,024 ranks that run the same ops: computation, all-reduces in groups of 8, reduce-scatters in groups of 64."""
     build = ProgramBuilder(Mesh(tp=8, dp=64, pp=2), title="alike")
     tp, dp = build.communicator("tp"), build.communicator("dp")
     block = build.block("layer")

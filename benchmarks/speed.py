@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import jobs
 import numpy as np
 
+import jobs
 from foretrace.cost.prices import as_written
 from foretrace.engine import jit
 from foretrace.engine.run import FixedRun
@@ -134,11 +134,10 @@ def shared_events() -> list[Row]:
     ops = expand(program)
     graph, prices = unfold(ops), as_written(ops)
     rows = []
+    durations = prices.durations(graph)
     for name, fast, target in (("core", False, 30_000.0), ("fast", True, 300_000.0)):
         jit.use(fast)
         run = SharedRun(graph, prices.latencies(graph), prices.draws)
-        run.fast = fast
-        durations = prices.durations(graph)
         run.timeline(durations)
         seconds = cpu_seconds(lambda run=run: run.timeline(durations), 3)
         detail = f"{run.events:,} events, {len(graph):,} ops"

@@ -1,10 +1,10 @@
 """Where the time of a step goes; the parts sum to the step.
 
-Every instant of every rank goes to the first that applies: its compute lanes are busy; it waits for a transfer of its own
-(exposed, by axis); it waits for a late partner (a bubble across pipeline stages, else a straggler); it waits for the
-host; it is idle. What a rank waits for in a gap is read off the chain of ops that led to the op that ends the gap: while
-that chain runs through a transfer this rank takes part in, the transfer is exposed; while it runs elsewhere, a partner
-is late. So a transfer that merely happens to run during a bubble is not called exposed.
+Every instant of every rank goes to the first that applies: its compute lanes are busy; it waits for a transfer of its
+own (exposed, by axis); it waits for a late partner (a bubble across pipeline stages, else a straggler); it waits for
+the host; it is idle. What a rank waits for in a gap is read off the chain of ops that led to the op that ends the gap:
+while that chain runs through a transfer this rank takes part in, the transfer is exposed; while it runs elsewhere, a
+partner is late. So a transfer that merely happens to run during a bubble is not called exposed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Counting:
         return np.where(kind == Kind.HOST, part("host"), runs), late[communicator]
 
     def _count_compute(self, number: int) -> tuple[Longs, Longs, Floats, Floats, NDArray[np.bool_]]:
-        """Counts a class's compute; returns its gaps: (class, node at their end, start, end, whether that node computes)."""
+        """Counts a class's compute; returns its gaps: (class, node at the end, start, end, whether the node computes)."""
         timeline, graph = self.timeline, self.timeline.graph
         first, last = int(graph.start[number]), int(graph.start[number + 1])
         start, end = timeline.start_s[first:last], timeline.end_s[first:last]

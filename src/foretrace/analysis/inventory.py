@@ -13,7 +13,6 @@ from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold
 from foretrace.program.program import Program
 
-
 Mask = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from foretrace.program.graph import Graph
 
 Floats = NDArray[np.float64]
 StepTimes = Callable[[Floats], Floats]
-"""The step times of scenarios, from durations [nodes, scenarios]."""
+"""The step times of scenarios, from what each op's price is multiplied by: [ops, scenarios]."""
 
 FASTER = 1.1
 
@@ -42,7 +42,7 @@ def sensitivities(
     for i, family in enumerate(families):
         factors[family.ops, 2 * i] = 1 / FASTER
         factors[family.ops, 2 * i + 1] = 0.0
-    times = step_times(durations[:, None] * factors[graph.op])
+    times = step_times(factors)
     weight = graph.weight
     found = [
         Sensitivity(
@@ -57,25 +57,21 @@ def sensitivities(
 
 
 def band(
-    durations: Floats,
-    source: NDArray[np.int64],
-    factors: list[tuple[float, float]],
-    step_time_s: float,
-    step_times: StepTimes,
+    source: NDArray[np.int64], bands: list[tuple[float, float]], step_time_s: float, step_times: StepTimes
 ) -> tuple[float, float]:
     """The central 90 % interval of the step time.
 
-    Errors of one source are taken as fully correlated: all its ops at their low end, or all at their high end. Errors of
-    different sources are independent, so their effects add as squares.
+    Errors of one source are taken as fully correlated: all its ops at their low end, or all at their high end. Those
+    of different sources are independent, so their effects add as squares.
     """
-    unsure = [i for i, (low, high) in enumerate(factors) if low != 1.0 or high != 1.0]
+    unsure = [i for i, (low, high) in enumerate(bands) if low != 1.0 or high != 1.0]
     if not unsure:
         return step_time_s, step_time_s
-    variants = np.ones((len(durations), 2 * len(unsure)))
+    factors = np.ones((len(source), 2 * len(unsure)))
     for column, number in enumerate(unsure):
         for end in (0, 1):
-            variants[source == number, 2 * column + end] = factors[number][end]
-    times = step_times(durations[:, None] * variants)
+            factors[source == number, 2 * column + end] = bands[number][end]
+    times = step_times(factors)
     below = np.maximum(step_time_s - times[0::2], 0.0)
     above = np.maximum(times[1::2] - step_time_s, 0.0)
     return step_time_s - float(np.sqrt((below**2).sum())), step_time_s + float(np.sqrt((above**2).sum()))

@@ -63,7 +63,11 @@ def changed(ops: Ops, prices: Prices, what_if: Mapping[str, float], stragglers: 
     resources = {resource.name for resource in ops.program.resources}
     for text, factor in what_if.items():
         _positive(text, factor)
-        prices = prices.widened(text, factor) if text in resources else prices.faster(select(ops, text), factor)
+        prices = (
+            prices.widened(text, factor)
+            if text in resources
+            else prices.scaled(np.where(select(ops, text), 1 / factor, 1.0))
+        )
     for rank, factor in stragglers.items():
         _positive(f"rank {rank}", factor)
         prices = prices.slowed([rank], factor)
@@ -80,23 +84,24 @@ class _Runner:
 
     def __init__(self, graph: Graph, prices: Prices, shares: bool) -> None:
         self.graph = graph
+        self.prices = prices
         self.shares = shares
         self.durations = prices.durations(graph)
         self._fixed = None if shares else FixedRun(graph)
-        self._shared = SharedRun(graph, prices.latencies(graph), prices.draws) if shares else None
 
     def timeline(self) -> Timeline:
         """The settled step."""
-        run = self._fixed or self._shared
-        assert run is not None
-        return run.timeline(self.durations)
+        return self._shared(self.prices) if self._fixed is None else self._fixed.timeline(self.durations)
 
-    def step_times(self, durations: Floats) -> Floats:
-        """The step times of scenarios."""
+    def step_times(self, factors: Floats) -> Floats:
+        """The step times of scenarios, in which each op's price is multiplied by a factor: [ops, scenarios]."""
         if self._fixed is not None:
-            return self._fixed.step_times(durations)
-        assert self._shared is not None
-        return np.array([self._shared.timeline(column).step_time_s for column in durations.T])
+            return self._fixed.step_times(self.durations[:, None] * factors[self.graph.op])
+        return np.array([self._shared(self.prices.scaled(factor)).step_time_s for factor in factors.T])
+
+    def _shared(self, prices: Prices) -> Timeline:
+        run = SharedRun(self.graph, prices.latencies(self.graph), prices.draws)
+        return run.timeline(prices.durations(self.graph))
 
 
 def _read_off(program: Program, prices: Prices, runner: _Runner, timeline: Timeline, explain: bool) -> Simulation:
@@ -115,9 +120,8 @@ def _read_off(program: Program, prices: Prices, runner: _Runner, timeline: Timel
         )
     limits, bottlenecks = (step, step), []
     if explained:
-        source = prices.source[graph.op]
-        factors = [(one.low, one.high) for one in prices.sources]
-        limits = band(runner.durations, source, factors, step, runner.step_times)
+        bands = [(one.low, one.high) for one in prices.sources]
+        limits = band(prices.source, bands, step, runner.step_times)
         bottlenecks = _bottlenecks(runner, step, parts.mean_s)
     tokens = program.tokens_per_step
     return Simulation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
 from typing import Any
 
@@ -13,7 +13,7 @@ from foretrace.errors import ForetraceError
 
 app = typer.Typer(
     name="foretrace",
-    help="How long a training step will take on a cluster you do not have yet, where the time goes, and what to change.",
+    help="How long a training step takes on a cluster you do not have yet, where the time goes, and what to change.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -42,13 +42,14 @@ def options(
 
 def run(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 2 usage, 3 bad input, 4 nothing feasible, 5 deadlock, 130 interrupted."""
+    if arguments is None and hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has gone ends the program, as it does other tools
     sys.exit(_exit_code(arguments))
 
 
 def _exit_code(arguments: list[str] | None) -> int:
     try:
         code = app(arguments, standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except ForetraceError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -59,7 +60,3 @@ def _exit_code(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader has gone; what is left in the buffer has nowhere to go either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

@@ -77,10 +77,10 @@ class Prices:
             factors.append(self.factors[number] * slower)
         return replace(self, profile_of=profile_of, factors=tuple(factors))
 
-    def faster(self, ops: NDArray[np.bool_], factor: float) -> Prices:
-        """The same prices with the selected ops `factor` times as fast."""
-        scale = np.where(ops, 1 / factor, 1.0)
-        return replace(self, duration_s=self.duration_s * scale, latency_s=self.latency_s * scale)
+    def scaled(self, factor: Floats) -> Prices:
+        """The same prices with each op's multiplied by a factor: its time, and what it draws in that time."""
+        draws = replace(self.draws, amount=self.draws.amount * factor[self.draws.op])
+        return replace(self, duration_s=self.duration_s * factor, latency_s=self.latency_s * factor, draws=draws)
 
     def widened(self, resource: str, factor: float) -> Prices:
         """The same prices with `factor` times as much of a resource; the ops it bounds are as much faster, past their

@@ -99,8 +99,8 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws)
 
 
 def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Ints, Floats, Floats]:
-    """(instance each class draws on, capacity of each instance, ranks of the class on that instance), the first and last
-    per resource and class. Instances that hold the same classes in the same numbers are one."""
+    """(instance each class draws on, capacity of each instance, ranks of the class on that instance), the first and
+    last per resource and class. Instances that hold the same classes in the same numbers are one."""
     classes, world = graph.classes, graph.program.world
     number = np.zeros((len(resources), len(classes)), dtype=np.int64)
     crowd = np.ones((len(resources), len(classes)))

@@ -83,7 +83,7 @@ def _levels(graph: Graph, fast: bool) -> Order:
 
 
 def _peel(start: list[int], successor: list[int], waiting: list[int]) -> list[int]:
-    """The level of each unit, -1 for those on or behind a cycle: takes off the units that wait for nothing, and so on."""
+    """The level of each unit, -1 on or behind a cycle: takes off the units that wait for nothing, and so on."""
     queue = [unit for unit, count in enumerate(waiting) if not count]
     level = [-1 if count else 0 for count in waiting]
     add = queue.append

@@ -32,7 +32,7 @@ class RankClasses:
 def coarsest(colour: NDArray[np.integer], groups: Sequence[NDArray[np.integer]]) -> RankClasses:
     """The coarsest equitable partition that refines `colour`.
 
-    Each entry of `groups` is a set of disjoint groups of equal size, one row of ranks each; ranks of no row are in none.
+    Each entry of `groups` is a set of disjoint groups of equal size, one row of ranks each.
     """
     classes, count = _compact(colour)
     while True:

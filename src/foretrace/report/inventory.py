@@ -60,6 +60,7 @@ def _traffic(inventory: Inventory) -> list[list[Span]]:
     if not inventory.traffic:
         return []
     lines: list[list[Span]] = [[], [(f"  {'axis':<6}  {'what':<15}  {'ops, all ranks':>14}  bytes as issued", "bold")]]
-    for one in inventory.traffic:
-        lines.append([(f"  {one.axis:<6}  {one.collective:<15}  {one.ops:>14,}  {format_bytes(one.bytes)}", "")])
-    return lines
+    return lines + [
+        [(f"  {one.axis:<6}  {one.collective:<15}  {one.ops:>14,}  {format_bytes(one.bytes)}", "")]
+        for one in inventory.traffic
+    ]

@@ -5,8 +5,8 @@ one that produces the next. Transfers are issued in one of two ways:
 
 * **async** (torch pipelining; Megatron's overlapped interleaving): each channel has lanes of its own; a transfer runs
   beside whatever computes, and holds up only the action that needs it;
-* **batched** (Megatron's plain 1F1B): one lane, and computation waits for it. A send and the receive that follows it with
-  the same neighbour go out as one exchange, as `send_forward_recv_backward` does.
+* **batched** (Megatron's plain 1F1B): one lane, and computation waits for it. A send and the receive that follows it
+  with the same neighbour go out as one exchange, as `send_forward_recv_backward` does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,191 @@
+"""Readings of small timelines: breakdown, critical path, memory, lanes, families, sensitivity, band."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretrace import Mesh, ProgramBuilder, Simulation, simulate
+from foretrace.analysis.families import families, select
+from foretrace.errors import InputError
+from foretrace.program.build import RoleBuilder
+from foretrace.program.expand import expand
+from foretrace.program.program import Communicator, Source
+
+
+def one_rank(*, repeats: bool = True) -> tuple[ProgramBuilder, RoleBuilder]:
+    build = ProgramBuilder(Mesh(), repeats=repeats)
+    return build, build.role("only", [0])
+
+
+def two_ranks(*, repeats: bool = True) -> tuple[ProgramBuilder, RoleBuilder, RoleBuilder, Communicator]:
+    build = ProgramBuilder(Mesh(dp=2), repeats=repeats)
+    return build, build.role("fast", [0]), build.role("slow", [1]), build.communicator("dp")
+
+
+def parts(answer: Simulation, role: int) -> dict[str, float]:
+    names, seconds = answer.breakdown.parts, answer.breakdown.per_class_s[role]
+    return {name: pytest.approx(value) for name, value in zip(names, seconds.tolist(), strict=True) if value}
+
+
+class TestBreakdown:
+    def test_phases_of_compute_are_told_apart(self) -> None:
+        build, role = one_rank()
+        for phase, seconds in (("forward", 3.0), ("recompute", 1.0), ("backward", 5.0), ("optimizer", 2.0)):
+            role.compute(phase, seconds, phase=phase)
+        answer = simulate(build.program())
+        assert answer.breakdown.mean_s == {"compute": 8.0, "recompute": 1.0, "optimizer": 2.0}
+
+    def test_a_slow_partner_outside_the_pipeline_is_a_straggler(self) -> None:
+        build, fast, slow, dp = two_ranks()
+        for role, seconds in ((fast, 1.0), (slow, 4.0)):
+            done = role.compute("work", seconds)
+            role.compute("update", 1.0, after=role.collective("all_reduce", dp, 2.0, after=done))
+        answer = simulate(build.program())
+        assert answer.step_time_s == 7.0
+        assert parts(answer, 0) == {"compute": 2.0, "dp exposed": 2.0, "straggler": 3.0}
+        assert parts(answer, 1) == {"compute": 5.0, "dp exposed": 2.0}
+
+    def test_a_transfer_hidden_under_compute_is_not_exposed(self) -> None:
+        build, role = one_rank()
+        alone = build.groups("alone", [[0]], axis="dp")
+        first = role.compute("first", 1.0)
+        sent = role.collective("all_reduce", alone, 2.0, after=first)
+        role.compute("meanwhile", 3.0, after=first)
+        role.compute("after", 1.0, after=sent)
+        assert simulate(build.program()).breakdown.mean_s == {"compute": 5.0}
+
+    def test_a_transfer_nobody_waits_for_is_not_exposed(self) -> None:
+        """The host holds the device up from 1 to 4; an all-reduce that runs meanwhile has nothing to do with it."""
+        build, role = one_rank(repeats=False)
+        alone = build.groups("alone", [[0]], axis="dp")
+        first = role.compute("first", 1.0)
+        role.collective("all_reduce", alone, 2.0, after=first)
+        role.compute("second", 1.0, after=role.host("launch", 4.0))
+        assert simulate(build.program()).breakdown.mean_s == {"compute": 2.0, "host": 3.0}
+
+    def test_after_the_last_op_of_a_recorded_step_a_rank_is_idle(self) -> None:
+        build, fast, slow, _ = two_ranks(repeats=False)
+        fast.compute("work", 1.0)
+        slow.compute("work", 4.0)
+        answer = simulate(build.program())
+        assert parts(answer, 0) == {"compute": 1.0, "idle": 3.0}
+
+    def test_lanes_that_compute_at_once_count_once(self) -> None:
+        build, role = one_rank()
+        role.compute("a", 2.0, lane="compute")
+        role.compute("b", 3.0, lane="second compute")
+        answer = simulate(build.program())
+        assert answer.step_time_s == 3.0
+        assert answer.breakdown.mean_s == {"compute": 3.0}
+
+
+class TestCriticalPath:
+    def test_it_crosses_to_the_rank_that_came_last(self) -> None:
+        build, fast, slow, dp = two_ranks()
+        for role, seconds in ((fast, 1.0), (slow, 4.0)):
+            done = role.compute("work", seconds, phase="forward")
+            role.compute("update", 1.0, phase="optimizer", after=role.collective("all_reduce", dp, 2.0, after=done))
+        path = simulate(build.program()).critical_path
+        assert path.length_s == 7.0
+        assert path.parts_s == {"forward": 4.0, "dp": 2.0, "optimizer": 1.0}
+
+    def test_of_one_step_it_reaches_from_end_to_start(self) -> None:
+        build, role = one_rank(repeats=False)
+        role.compute("kernel", 2.0, after=role.host("launch", 1.0))
+        path = simulate(build.program()).critical_path
+        assert path.start_s.tolist() == [0.0, 1.0] and path.end_s.tolist() == [1.0, 3.0]
+        assert path.parts_s == {"compute": 2.0, "host": 1.0}
+
+
+class TestMemory:
+    def test_track_and_peak(self) -> None:
+        build, role = one_rank()
+        role.resident(weights=100)
+        role.compute("forward", 1.0, alloc={"activations": 10, "temporaries": 5}, free={"temporaries": 5})
+        role.compute("backward", 1.0, alloc={"gradients": 7}, free={"activations": 10, "gradients": 7})
+        answer = simulate(build.program())
+        assert answer.peak_memory is not None
+        assert answer.peak_memory.bytes == 117
+        assert answer.peak_memory.by_category == {"weights": 100, "activations": 10, "gradients": 7}
+        (track,) = answer.memory
+        assert track.total_bytes[-1] == 100 and track.grows_bytes == 0
+
+    def test_what_is_never_freed_is_said(self) -> None:
+        build, role = one_rank()
+        role.compute("leak", 1.0, alloc={"buffers": 8})
+        (note,) = simulate(build.program()).diagnostics
+        assert note.level == "warning" and "8 bytes more than it frees" in note.message and "only" in str(note.where)
+
+    def test_a_program_that_says_nothing_of_memory_has_no_peak(self) -> None:
+        build, role = one_rank()
+        role.compute("work", 1.0)
+        assert simulate(build.program()).peak_memory is None
+
+
+class TestFamilies:
+    def program(self) -> ProgramBuilder:
+        build, role = one_rank()
+        alone = build.groups("alone", [[0]], axis="dp")
+        done = role.compute("attention", 2.0, phase="forward")
+        role.compute("mlp", 3.0, phase="backward", after=role.collective("all_reduce", alone, 1.0, after=done))
+        return build
+
+    def test_words_and_patterns(self) -> None:
+        ops = expand(self.program().program())
+        assert select(ops, "compute").tolist() == [True, False, True]
+        assert select(ops, "dp").tolist() == select(ops, "all_reduce").tolist() == [False, True, False]
+        assert select(ops, "backward").tolist() == select(ops, "name:m*").tolist() == [False, False, True]
+        assert {family.name for family in families(ops)} == {"compute", "dp", "forward", "backward"}
+
+    @pytest.mark.parametrize("text", ["gemm", "name:nothing", "colour:red"])
+    def test_what_names_no_ops_is_an_error(self, text: str) -> None:
+        with pytest.raises(InputError):
+            select(expand(self.program().program()), text)
+
+    def test_gains_are_what_a_changed_run_gives(self) -> None:
+        gains = {one.name: one for one in simulate(self.program().program()).bottlenecks}
+        assert gains["dp"].gain_if_free_s == pytest.approx(1.0)
+        assert gains["compute"].gain_if_free_s == pytest.approx(5.0)
+        assert gains["backward"].gain_10_percent_s == pytest.approx(3.0 - 3.0 / 1.1)
+
+
+class TestBand:
+    def test_errors_of_one_source_add_and_of_two_add_as_squares(self) -> None:
+        build, role = one_rank()
+        table, model = Source("table", 0.9, 1.1), Source("model", 0.8, 1.3)
+        role.compute("a", 3.0, source=table)
+        role.compute("b", 1.0, source=table)
+        role.compute("c", 1.0, source=model)
+        answer = simulate(build.program())
+        low, high = answer.step_time_band_s
+        assert low == pytest.approx(5.0 - (0.4**2 + 0.2**2) ** 0.5)
+        assert high == pytest.approx(5.0 + (0.4**2 + 0.3**2) ** 0.5)
+        assert {one.source: one.share for one in answer.provenance} == {"table": 0.8, "model": pytest.approx(0.2)}
+
+
+class TestLanes:
+    def test_busy_and_waiting_shares(self) -> None:
+        build, fast, slow, dp = two_ranks(repeats=False)
+        fast.collective("all_reduce", dp, 1.0, after=fast.compute("work", 1.0))
+        slow.collective("all_reduce", dp, 1.0, after=slow.compute("work", 3.0))
+        lanes = {one.lane: one for one in simulate(build.program()).lanes}
+        assert lanes["compute"].busy == pytest.approx((1 + 3) / 2 / 4)
+        assert lanes["dp"].busy == pytest.approx(1 / 4)
+        assert lanes["dp"].waiting == pytest.approx(2 / 2 / 4)
+
+
+def test_what_if_on_a_resource_speeds_up_what_it_bounds() -> None:
+    build, role = one_rank()
+    build.resource("link", 1.0)
+    alone = build.groups("alone", [[0]], axis="dp")
+    role.collective("all_reduce", alone, 5.0, latency=1.0, draws={"link": 4.0})
+    assert simulate(build.program(), what_if={"link": 2.0}).step_time_s == pytest.approx(1.0 + 4.0 / 2)
+
+
+def test_an_op_that_draws_more_than_there_is_is_refused() -> None:
+    build, role = one_rank()
+    build.resource("link", 1.0)
+    alone = build.groups("alone", [[0]], axis="dp")
+    role.collective("all_reduce", alone, 3.0, draws={"link": 4.0})
+    with pytest.raises(InputError, match="takes 4 s"):
+        simulate(build.program())

@@ -1,0 +1,42 @@
+"""When steps have settled, and at which period."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrace import Mesh, ProgramBuilder, simulate
+from foretrace.engine.steady import MOST_STEPS, until_settled
+
+
+def test_a_uniform_growth_is_the_period() -> None:
+    period, steps, settled, drifts = until_settled(lambda carried: carried + 2.5, np.array([0.0, 1.0]))
+    assert (float(period), steps, settled, drifts) == (2.5, 2, True, False)
+
+
+def test_a_cycle_of_two_steps_is_found() -> None:
+    """Two ends that swap places every step and grow by 3 and 5 in turn: 8 every two steps."""
+    period, _, settled, drifts = until_settled(lambda c: np.array([c[1] + 3.0, c[0] + 5.0]), np.array([0.0, 0.0]))
+    assert (float(period), settled, drifts) == (4.0, True, False)
+
+
+def test_parts_that_drift_apart_go_at_the_pace_of_the_slowest() -> None:
+    period, _, settled, drifts = until_settled(lambda c: c + np.array([2.0, 7.0]), np.zeros(2))
+    assert (float(period), settled, drifts) == (7.0, True, True)
+
+
+def test_what_does_not_settle_is_averaged_and_said() -> None:
+    random = np.random.default_rng(0)
+    period, steps, settled, _ = until_settled(lambda c: c + random.uniform(1, 3, 2), np.zeros(2))
+    assert steps == MOST_STEPS and not settled
+    assert 1.0 < float(period) < 3.0
+
+
+def test_a_slow_second_lane_sets_the_period() -> None:
+    """Computation of 2 s a step, a copy of 3 s that depends on it: 3 s a step, and the lag is said."""
+    build = ProgramBuilder(Mesh())
+    role = build.role("only", [0])
+    role.compute("copy", 3.0, lane="copies", after=role.compute("work", 2.0))
+    answer = simulate(build.program())
+    assert answer.step_time_s == pytest.approx(3.0)
+    assert "pace" in answer.diagnostics[0].message
