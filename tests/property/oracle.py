@@ -4,6 +4,7 @@ nothing changes. It reads the program's tables and shares no code with the engin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from foretrace.program.program import Program
 
@@ -72,7 +73,7 @@ def _queue(ops: list[Op], repeats: bool) -> None:
         if op.enabled:
             queues.setdefault(op.lane, []).append(number)
     for queue in queues.values():
-        for before, after in zip(queue, queue[1:], strict=False):
+        for before, after in pairwise(queue):
             ops[after].waits.append(before)
         if repeats:
             ops[queue[0]].waits_next.append(queue[-1])

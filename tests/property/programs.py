@@ -2,8 +2,8 @@
 
 A job is a global sequence of segments; a segment is a sequence of meetings (a communicator and the roles that meet on
 it). Every role writes the meetings it takes part in, in that order, with ops of its own in between, as one block per
-segment, and places its blocks in the order of the sequence. All waits within a step lead from an op to one that its role
-issues later, so the order of the sequence is an order in which everything can run.
+segment, and places its blocks in the order of the sequence. All waits within a step lead from an op to one that its
+role issues later, so the order of the sequence is an order in which everything can run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from foretrace.cost.prices import Prices, as_written
 from foretrace.mesh import Mesh
-from foretrace.program.build import BlockBuilder, PlacedOp, ProgramBuilder, RoleBuilder
+from foretrace.program.build import BlockBuilder, OpRef, PlacedOp, ProgramBuilder, RoleBuilder
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold, unfold
 from foretrace.program.graph import Graph
@@ -53,7 +53,10 @@ class Job:
     slow: tuple[Slow, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Job({describe(self.program)}, slow={self.slow})"
+        return f"Job({describe(self.program)}\n  slow={self.slow})"
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(repr(self))
 
     @property
     def ops(self) -> Ops:
@@ -286,8 +289,6 @@ class _Writer:
 
     def _meet(self, block: BlockBuilder, meeting: Meeting, role: int) -> int:
         facts: dict[str, Any] = {"latency": meeting.latency, "after": self._before(block)}
-        if meeting.lane:
-            facts["lane"] = meeting.lane
         lane = meeting.lane or (meeting.communicator.axis if meeting.communicator.pair is None else "pp link")
         facts["lane"] = lane
         duration = meeting.duration[role]
@@ -337,7 +338,7 @@ class _Writer:
         return [_ref(block, op) for op in chosen]
 
     def _memory(self, block: BlockBuilder) -> set[int]:
-        """Takes memory at the start of some ops and gives it back at the end of the same or of one that waits for it."""
+        """Takes memory at the start of some ops and gives it back at the end of the same op or of one that waits for it."""
         kept: set[int] = set()
         for _ in range(self.draw(st.integers(0, 2)) if block.rows else 0):
             first = self.draw(st.integers(0, len(block.rows) - 1))
@@ -385,9 +386,7 @@ class _Writer:
         before += [(placement[op], op) for op in range(len(block.rows))]
 
 
-def _ref(block: BlockBuilder, op: int) -> Any:
-    from foretrace.program.build import OpRef
-
+def _ref(block: BlockBuilder, op: int) -> OpRef:
     return OpRef(block.number, op)
 
 

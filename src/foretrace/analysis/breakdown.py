@@ -99,7 +99,7 @@ class _Counting:
         return np.where(kind == Kind.HOST, part("host"), runs), late[communicator]
 
     def _count_compute(self, number: int) -> tuple[Longs, Longs, Floats, Floats, NDArray[np.bool_]]:
-        """Counts a class's compute; returns its gaps: (class, node at the end, start, end, whether the node computes)."""
+        """Counts a class's compute; returns its gaps: (class, node at the end, start, end, whether that computes)."""
         timeline, graph = self.timeline, self.timeline.graph
         first, last = int(graph.start[number]), int(graph.start[number + 1])
         start, end = timeline.start_s[first:last], timeline.end_s[first:last]

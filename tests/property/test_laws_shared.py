@@ -1,0 +1,225 @@
+"""The laws of programs whose ops share resources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foretrace.engine import jit, shared
+from foretrace.engine.flows import make_flows
+from foretrace.engine.maxmin import Filling, fill
+from foretrace.engine.run import FixedRun
+from foretrace.engine.shared_run import SharedRun
+from foretrace.mesh import Mesh
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.timeline import Timeline
+from property.programs import CAPACITY, Job, folded, jobs, of_rank, settled, unfolded
+
+laws = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+contended = jobs(sharing="contended", most_ranks=8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plain_loops_afterwards() -> Iterator[None]:
+    yield
+    jit.use(None)
+
+
+def shared_timeline(job: Job, *, fold: bool = True) -> Timeline:
+    graph, prices = folded(job, sharing=True) if fold else unfolded(job)
+    return SharedRun(graph, prices.latencies(graph), prices.draws).timeline(prices.durations(graph))
+
+
+def assert_close(one: Timeline, other: Timeline, world: int, within: float) -> None:
+    """Every op of every rank at the same times, within a part of the longest time there is."""
+    scale = max(one.makespan_s, one.step_time_s)
+    assert one.step_time_s == pytest.approx(other.step_time_s, rel=within, abs=1e-15)
+    for rank in range(world):
+        for ours, theirs in zip(of_rank(one, rank)[1:], of_rank(other, rank)[1:], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=within * scale + 1e-15, err_msg=f"rank {rank}")
+
+
+@laws
+@given(contended)
+def test_folded_equals_unfolded(job: Job) -> None:
+    small, whole = shared_timeline(job), shared_timeline(job, fold=False)
+    assert small.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)
+    if settled(small) and settled(whole) and small.steps_run == whole.steps_run:
+        assert_close(small, whole, job.program.world, 1e-9)
+
+
+@laws
+@given(jobs(sharing="none", most_ranks=8))
+def test_without_draws_shared_equals_fixed(job: Job) -> None:
+    graph, prices = folded(job)
+    expected = FixedRun(graph).timeline(prices.durations(graph))
+    found = SharedRun(graph, prices.latencies(graph), prices.draws).timeline(prices.durations(graph))
+    if settled(expected):
+        assert_close(found, expected, job.program.world, 1e-12)
+
+
+@laws
+@given(jobs(sharing="private", most_ranks=8))
+def test_draws_that_never_contend_change_nothing(job: Job) -> None:
+    graph, prices = unfolded(job)
+    expected = FixedRun(graph).timeline(prices.durations(graph))
+    found = SharedRun(graph, prices.latencies(graph), prices.draws).timeline(prices.durations(graph))
+    if settled(expected):
+        assert_close(found, expected, job.program.world, 1e-12)
+
+
+@pytest.mark.skipif(not jit.installed(), reason="numba is not installed, so there are no compiled loops")
+@settings(laws, max_examples=40)
+@given(contended)
+def test_compiled_loops_give_the_bits_of_plain_ones(job: Job) -> None:
+    jit.use(False)
+    plain = shared_timeline(job)
+    jit.use(True)
+    compiled = shared_timeline(job)
+    jit.use(None)
+    assert compiled.step_time_s == plain.step_time_s
+    for ours, theirs in ((compiled.start_s, plain.start_s), (compiled.end_s, plain.end_s)):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+class Network(NamedTuple):
+    """What each flow could do alone, what it puts on which resources per unit of work, and what these can give."""
+
+    full_rate: list[float]
+    uses: list[dict[int, float]]
+    capacity: list[float]
+
+    def rates(self) -> list[float]:
+        starts = np.concatenate([[0], np.cumsum([len(uses) for uses in self.uses])]).tolist()
+        filling = Filling(
+            full_rate=self.full_rate,
+            use_start=starts,
+            use_resource=[resource for uses in self.uses for resource in uses],
+            use_load=[load for uses in self.uses for load in uses.values()],
+            residual=list(self.capacity),
+            growing=[0] * len(self.capacity),
+            load=[0.0] * len(self.capacity),
+            rate=[0.0] * len(self.uses),
+        )
+        fill(filling, list(range(len(self.uses))), len(self.uses), list(range(len(self.capacity))), len(self.capacity))
+        return list(filling.rate)
+
+    def assert_max_min(self, rates: list[float]) -> None:
+        """No resource is overdrawn, and what is not at its full rate crosses a used-up one on which none is faster."""
+        used = [0.0] * len(self.capacity)
+        fastest = [0.0] * len(self.capacity)
+        for rate, uses in zip(rates, self.uses, strict=True):
+            for resource, load in uses.items():
+                used[resource] += rate * load
+                if load > 0:
+                    fastest[resource] = max(fastest[resource], rate)
+        for resource, capacity in enumerate(self.capacity):
+            assert used[resource] <= capacity * (1 + 1e-9), f"resource {resource} is overdrawn"
+        for flow, (rate, full, uses) in enumerate(zip(rates, self.full_rate, self.uses, strict=True)):
+            assert 0 <= rate <= full * (1 + 1e-12)
+            held_back = [
+                resource
+                for resource, load in uses.items()
+                if load > 0
+                and used[resource] >= self.capacity[resource] * (1 - 1e-9)
+                and rate >= fastest[resource] * (1 - 1e-9)
+            ]
+            assert rate >= full * (1 - 1e-9) or held_back, f"flow {flow} could be faster"
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Network:
+    resources = draw(st.integers(1, 6))
+    loads = st.one_of(st.sampled_from((0.0, 1.0, 0.5)), st.floats(1e-3, 1e3))
+    uses = draw(st.lists(st.dictionaries(st.integers(0, resources - 1), loads, max_size=4), max_size=12))
+    rates = st.one_of(st.sampled_from((1.0, 0.25)), st.floats(1e-6, 1e6))
+    capacities = st.one_of(st.sampled_from((0.0, 1.0)), st.floats(1e-3, 1e6))
+    return Network(
+        draw(st.lists(rates, min_size=len(uses), max_size=len(uses))),
+        uses,
+        draw(st.lists(capacities, min_size=resources, max_size=resources)),
+    )
+
+
+@settings(laws, max_examples=300)
+@given(networks())
+def test_rates_are_max_min_fair(network: Network) -> None:
+    network.assert_max_min(network.rates())
+
+
+@settings(laws, max_examples=100)
+@given(networks(), st.randoms(use_true_random=False))
+def test_rates_do_not_depend_on_the_order_of_flows(network: Network, random: object) -> None:
+    order = list(range(len(network.uses)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    shuffled = Network([network.full_rate[i] for i in order], [network.uses[i] for i in order], network.capacity)
+    expected = network.rates()
+    assert shuffled.rates() == pytest.approx([expected[i] for i in order], rel=1e-9, abs=1e-12)
+
+
+@settings(laws, max_examples=30)
+@given(contended)
+def test_every_moment_is_max_min_fair_and_every_flow_does_its_work(job: Job) -> None:
+    """Looks at the rates after every change: between two changes a flow does its rate times the time that passes."""
+    jit.use(False)
+    graph, prices = unfolded(job)
+    durations, latencies = prices.durations(graph), prices.latencies(graph)
+    flows = make_flows(graph, durations, latencies, prices.draws)
+    moments: list[tuple[float, dict[int, float]]] = []
+    steps: set[int] = set()
+    refill = shared.refill
+
+    def watch(w: shared.World, heap: object, now: float) -> None:
+        refill(w, heap, now)
+        running = {unit for resource in range(len(flows.capacity)) for unit in uses_on(w, resource)}
+        moments.append((now, {unit: w.speed[unit] for unit in running}))
+        steps.add(w.steps)
+        uses = []
+        for unit in sorted(running):
+            loads: dict[int, float] = {}
+            for use in range(flows.use_start[unit], flows.use_start[unit + 1]):
+                resource = int(flows.use_resource[use])
+                loads[resource] = loads.get(resource, 0.0) + float(flows.use_load[use])
+            uses.append(loads)
+        full = [float(flows.full_rate[unit]) for unit in sorted(running)]
+        rates = [w.speed[unit] for unit in sorted(running)]
+        Network(full, uses, [max(free, 0.0) for free in w.free]).assert_max_min(rates)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "refill", watch)
+        run = SharedRun(graph, latencies, prices.draws)
+        run._run(flows, durations, 3)
+    jit.use(None)
+    assert all(free == pytest.approx(0.0) for free in moments[-1][1].values()) if moments else True
+    done = np.zeros(graph.units)
+    for (now, rates), (then, _) in zip(moments, moments[1:], strict=False):
+        for unit, rate in rates.items():
+            done[unit] += rate * (then - now)
+    np.testing.assert_allclose(done, 3 * flows.work, rtol=1e-9)
+
+
+def uses_on(w: shared.World, resource: int) -> Iterator[int]:
+    use = w.running[resource]
+    while use >= 0:
+        yield w.use_unit[use]
+        use = w.ahead[use]
+
+
+@laws
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=12))
+def test_a_link_divided_evenly_is_never_idle(amounts: list[int]) -> None:
+    """All start at once, so each ends when it and its part of all that is smaller or larger have gone through."""
+    build = ProgramBuilder(Mesh(dp=len(amounts)), repeats=False)
+    build.resource("link", CAPACITY, shared_by=[range(len(amounts))])
+    for rank, amount in enumerate(amounts):
+        build.role(f"rank {rank}", [rank]).compute("read", amount / CAPACITY, draws={"link": float(amount)})
+    timeline = shared_timeline(Job(build.program()))
+    ends = [of_rank(timeline, rank)[2][0] for rank in range(len(amounts))]
+    expected = [sum(min(mine, other) for other in amounts) / CAPACITY for mine in amounts]
+    assert ends == pytest.approx(expected, rel=1e-9)
+    assert timeline.step_time_s == pytest.approx(sum(amounts) / CAPACITY, rel=1e-9)
