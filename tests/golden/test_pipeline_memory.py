@@ -1,0 +1,79 @@
+"""Memory under 1F1B: a forward takes its activations, the backward gives them back."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretrace import Mesh, Program, ProgramBuilder, Transfer, pipeline, schedule, simulate
+from foretrace.schedules import ActionKind
+from golden.reading import US, step_us, times, us
+
+ACTIVATION = 1_000
+WEIGHTS = 10_000
+
+
+def program(stages: int, microbatches: int) -> Program:
+    """Forward 2 µs, backward 4 µs, transfer 1 µs; stage s holds s · 500 bytes of weights less than stage 0."""
+    build = ProgramBuilder(Mesh(pp=stages))
+    forward, backward = build.block("F"), build.block("B")
+    forward.compute("F", 2 * US, alloc={"activations": ACTIVATION})
+    backward.compute("B", 4 * US, free={"activations": ACTIVATION})
+    blocks = {ActionKind.FORWARD: forward, ActionKind.BACKWARD: backward}
+    line = pipeline(
+        build,
+        schedule("1f1b", stages, microbatches),
+        lambda _, action: blocks[action.kind],
+        Transfer(duration_s=1 * US),
+    )
+    for stage, role in enumerate(line.stages):
+        role.resident(weights=WEIGHTS - 500 * stage)
+    return build.program()
+
+
+def test_the_track_of_two_stages() -> None:
+    """Microbatches whose activations are held, below each stage; at one moment, freed comes before taken.
+
+         0    2    4       10   14   16   20   22 24   28 30   34
+    0    | F0 | F1 |.......| B0 | F2 | B1 | F3 |..| B2 |..| B3 |
+          1    2                 2         2           1       0
+
+         0   3    5     9    11   15   17   19   23   25   29
+    1    |...| F0 | B0  | F1 | B1 |....| F2 | B2 | F3 | B3 |
+              1          1         0    1         1         0
+    """
+    answer = simulate(program(2, 4))
+    drawn = {key: span for key, span in times(answer).items() if key[1] in "FB"}
+    assert drawn == us(
+        {
+            (0, "F"): [(0, 2), (2, 4), (14, 16), (20, 22)],
+            (0, "B"): [(10, 14), (16, 20), (24, 28), (30, 34)],
+            (1, "F"): [(3, 5), (9, 11), (17, 19), (23, 25)],
+            (1, "B"): [(5, 9), (11, 15), (19, 23), (25, 29)],
+        }
+    )
+    assert step_us(answer) == 34
+
+    moments, held = answer.memory_by_rank()[0]
+    assert [round(moment * 1e9) // 1000 for moment in moments] == [0, 0, 2, 14, 14, 20, 20, 28, 34]
+    assert (held["activations"] // ACTIVATION).tolist() == [0, 1, 2, 1, 2, 1, 2, 1, 0]
+    assert set(held["weights"].tolist()) == {WEIGHTS}
+
+    moments, held = answer.memory_by_rank()[1]
+    assert [round(moment * 1e9) // 1000 for moment in moments] == [0, 3, 9, 9, 15, 17, 23, 23, 29]
+    assert (held["activations"] // ACTIVATION).tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
+    assert set(held["weights"].tolist()) == {WEIGHTS - 500}
+
+    assert [track.peak_bytes for track in answer.memory] == [WEIGHTS + 2 * ACTIVATION, WEIGHTS - 500 + ACTIVATION]
+    assert answer.peak_memory is not None
+    assert (answer.peak_memory.rank, answer.peak_memory.role) == (0, "stage 0")
+    assert answer.peak_memory.by_category == {"weights": WEIGHTS, "activations": 2 * ACTIVATION}
+    assert not answer.diagnostics
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8), (4, 3), (3, 1)])
+def test_the_peak_of_every_stage(stages: int, microbatches: int) -> None:
+    """Stage s of p has p − s microbatches in flight, or all there are: resident + min(m, p − s) · activation."""
+    answer = simulate(program(stages, microbatches))
+    assert [track.peak_bytes for track in answer.memory] == [
+        WEIGHTS - 500 * stage + min(microbatches, stages - stage) * ACTIVATION for stage in range(stages)
+    ]

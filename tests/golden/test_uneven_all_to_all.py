@@ -1,0 +1,75 @@
+"""An all-to-all in which ranks have different amounts to send and come at different times."""
+
+from __future__ import annotations
+
+from foretrace import Mesh, Program, ProgramBuilder, simulate
+from golden.reading import US, mean_us, parts_us, step_us, times, us, waits
+
+BEFORE_US = (3, 5, 4, 8)
+SENDS_KB = ((0, 0, 0, 4), (0, 0, 0, 1), (0, 0, 0, 1), (3, 1, 2, 0))
+"""From each rank to each; at 1 KB/µs either way a rank takes as long as the greater of what it sends and gets."""
+
+
+def program(*, repeats: bool) -> Program:
+    build = ProgramBuilder(Mesh(dp=4, ep=4), repeats=repeats)
+    ep = build.communicator("ep")
+    for rank, before_us in enumerate(BEFORE_US):
+        sent, received = sum(SENDS_KB[rank]), sum(row[rank] for row in SENDS_KB)
+        sends = {to: 1000 * size for to, size in enumerate(SENDS_KB[rank])}
+        role = build.role(f"rank {rank}", [rank])
+        before = role.compute("before", before_us * US)
+        moved = role.collective(
+            "all_to_all", ep, max(sent, received) * US, bytes=1000 * sent, sends=sends, after=before
+        )
+        role.compute("after", 2 * US, after=moved)
+    return build.program()
+
+
+def test_all_start_together_and_each_ends_with_its_own() -> None:
+    """Rank 3 comes last, at 8, and has most to move.
+
+         0      3   4   5      8   9   10   11   12    14    16
+    0    |before|..............|     all-to-all  |after|.....|
+    1    |    before    |......|a2a| after  |................|
+    2    |  before  |..........|  a2a  |  after  |...........|
+    3    |        before       |      all-to-all       |after|
+    """
+    answer = simulate(program(repeats=False))
+    assert times(answer) == us(
+        {
+            (0, "before"): (0, 3),
+            (1, "before"): (0, 5),
+            (2, "before"): (0, 4),
+            (3, "before"): (0, 8),
+            (0, "all_to_all"): (8, 12),
+            (1, "all_to_all"): (8, 9),
+            (2, "all_to_all"): (8, 10),
+            (3, "all_to_all"): (8, 14),
+            (0, "after"): (12, 14),
+            (1, "after"): (9, 11),
+            (2, "after"): (10, 12),
+            (3, "after"): (14, 16),
+        }
+    )
+    assert waits(answer) == {(0, "all_to_all", -1): 5000, (1, "all_to_all", -1): 3000, (2, "all_to_all", -1): 4000}
+    assert step_us(answer) == 16
+    # Waiting for rank 3 is not transfer, but the straggler's doing.
+    assert parts_us(answer, 0) == {"compute": 5, "ep exposed": 4, "straggler": 5, "idle": 2}
+    assert parts_us(answer, 1) == {"compute": 7, "ep exposed": 1, "straggler": 3, "idle": 5}
+    assert parts_us(answer, 2) == {"compute": 6, "ep exposed": 2, "straggler": 4, "idle": 4}
+    assert parts_us(answer, 3) == {"compute": 10, "ep exposed": 6}
+
+
+def test_step_after_step_the_straggler_sets_the_period() -> None:
+    """The others are ready for the next all-to-all earlier still, and wait for rank 3 for all they are ahead."""
+    answer = simulate(program(repeats=True))
+    assert step_us(answer) == 16
+    assert parts_us(answer, 0) == {"compute": 5, "ep exposed": 4, "straggler": 7}
+    assert parts_us(answer, 1) == {"compute": 7, "ep exposed": 1, "straggler": 8}
+    assert parts_us(answer, 2) == {"compute": 6, "ep exposed": 2, "straggler": 8}
+    assert parts_us(answer, 3) == {"compute": 10, "ep exposed": 6}
+    assert mean_us(answer) == {"compute": 7, "ep exposed": 3.25, "straggler": 5.75}
+    # Rank 1 begins a step first, 5 µs before rank 3 does.
+    assert times(answer)[1, "before", -1] == (0, 5000)
+    assert times(answer)[3, "before", -1] == (5000, 13000)
+    assert waits(answer)[1, "all_to_all", -1] == 8000

@@ -1,0 +1,44 @@
+"""What the documents show runs, and gives what they say."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PREAMBLE = "from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate\n"
+
+
+def snippets(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(snippets("docs/programs.md"))))
+def test_snippets_of_the_guide(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    code = snippets("docs/programs.md")[number]
+    names: dict[str, object] = {}
+    exec(PREAMBLE + code, names)
+    if "build" in names:
+        from foretrace import simulate
+
+        answer = simulate(names["build"].program())  # type: ignore[attr-defined]
+        assert answer.step_time_s > 0
+    printed = capsys.readouterr().out
+    if "dp exposed 2 ms" in code:
+        parts = {"compute": 0.005, "optimizer": 0.001, "dp exposed": 0.002}
+        assert ast.literal_eval(printed) == {part: pytest.approx(seconds) for part, seconds in parts.items()}
+    if "0.4 s" in code:
+        assert float(printed) == pytest.approx(0.4)
+
+
+def test_the_readme_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = snippets("README.md")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert (tmp_path / "job.foretrace").exists()
+    assert "bubble" in capsys.readouterr().out
