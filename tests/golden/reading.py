@@ -54,7 +54,7 @@ def step_us(answer: Simulation) -> float:
 
 
 def parts_us(answer: Simulation, rank: int) -> dict[str, float]:
-    """The breakdown of one rank in µs, to the ns, without the parts that take no time; checks that it sums to the step."""
+    """The breakdown of one rank in µs, to the ns, without the parts that take no time; it must sum to the step."""
     own = answer.breakdown.per_class_s[answer.timeline.graph.classes.of_rank[rank]]
     assert abs(own.sum() - answer.step_time_s) <= 1e-12 * answer.step_time_s
     parts = zip(answer.breakdown.parts, _ns(own), strict=True)

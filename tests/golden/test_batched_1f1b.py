@@ -1,7 +1,7 @@
 """1F1B whose transfers are batched: one lane for them, and computation waits for it.
 
-Forward 2 µs, backward 4 µs, a transfer 1 µs, whether it goes one way or both. aN is the activation of microbatch N, gN its
-gradient; `x aN gM` is the exchange in which aN goes down and gM comes up.
+Forward 2 µs, backward 4 µs, a transfer 1 µs, whether it goes one way or both. aN is the activation of microbatch N,
+gN its gradient; `x aN gM` is the exchange in which aN goes down and gM comes up.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ TWO_STAGES = us(
 def test_two_stages() -> None:
     """Every send that is followed by a receive from the same neighbour is one exchange with it, on both sides:
 
-        0  2 3   5    9  10     14   16 17     21   23 24     28  30 31    35
-    0   |F0|a|F1 |....|x|  B0   | F2 |x|  B1   | F3 |x|  B2   |...|g|  B3   |
-    1   |..|a|F0 | B0 |x|F1| B1      |x|F2| B2      |x|F3| B3     |g|
-                      a1 g0          a2 g1          a3 g2          g3
+        0   2 3   5       9 10  12  14  16    19  21  23    26  28  30        35
+    0   | F0|a| F1|.......|x|   B0  | F2|x|   B1  | F3|x|   B2  |...|g|   B3  |
+    1   |...|a| F0|   B0  |x| F1|   B1  |x| F2|   B2  |x| F3|   B3  |g|
+                         a1,g0         a2,g1         a3,g2          g3
 
     Stage 0 has F1 done at 5, but its exchange of a1 for g0 waits until stage 1 has g0, at 9. F1 itself starts at 3, not
     2: it waits for a0 to be sent.
@@ -68,8 +68,8 @@ def test_two_stages() -> None:
 
 
 def test_two_stages_step_after_step() -> None:
-    """Stage 0 is never done before 35, so the period is 35 as well; what was idle on stage 1 is now a wait for the next F0,
-    from 31 to 37, and the receive was posted 4 µs before the step began."""
+    """Stage 0 is never done before 35, so the period is 35 as well; what was idle on stage 1 is now a wait for the
+    next F0, from 31 to 37, and the receive was posted 4 µs before the step began."""
     answer = simulate(batched_1f1b(2, repeats=True))
     assert times(answer) == TWO_STAGES
     assert waits(answer)[1, "receive forward", 0] == 6000
@@ -79,13 +79,13 @@ def test_two_stages_step_after_step() -> None:
 
 
 def test_three_stages() -> None:
-    """The middle stage sends down and then receives from above while it warms up (a0, a1), and sends up and then receives
-    from below when it drains (g2, g3): different neighbours, no exchange, one after the other on its lane.
+    """The middle stage sends down and then receives from above while it warms up (a0, a1), and sends up and then
+    receives from below when it drains (g2, g3): different neighbours, no exchange, one after the other on its lane.
 
-        0    3 5 6 7 9    12 13    17 18    22  24 25    29  33 34  35 36   40 41   45
-    0   F0 a F1  . a F2   ..........  x  B0    F3  . x B1        ...  g B2      ... g B3
-    1   .. a F0  a a F1   ...  x  B0  x F2 x  B1     x F3 x B2        g . g B3      g
-    2   ......   a F0  B0      x F1  B1  . x  F2 B2     . x F3  B3        g
+        0   2 3   5 6 7 8 9     12    15  17  19  21  23  25  27  29  31  33  35    38  40        45
+    0   | F0|a| F1|.|a| F2|...............|x|   B0  | F3|.|x|   B1  |.....|g|   B2  |...|g|   B3  |
+    1   |...|a| F0|a|a| F1|.....|x|   B0  |x| F2|x|   B1  |x| F3|x|   B2  |g|.|g|   B3  |g|
+    2   |.........|a| F0|   B0  |x| F1|   B1  |.|x| F2|   B2  |.|x| F3|   B3  |g|
 
     0-1:  a0 2-3   a1 6-7   (a2 g0) 17-18   (a3 g1) 25-26   g2 33-34   g3 40-41
     1-2:  a0 5-6   (a1 g0) 12-13   (a2 g1) 20-21   (a3 g2) 28-29   g3 35-36

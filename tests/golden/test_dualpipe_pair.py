@@ -1,7 +1,8 @@
-"""DualPipe runs a forward and a backward of different microbatches as one block: the all-to-alls of either are hidden under
-the computation of the other (DeepSeek-V3, arXiv:2412.19437, figure 4).
+"""DualPipe runs a forward and a backward of different microbatches as one block: the all-to-alls of either are hidden
+under the computation of the other (DeepSeek-V3, arXiv:2412.19437, figure 4).
 
-A forward is attention 2, dispatch 2, experts 3, combine 2 µs; a backward combine 2, experts 4, dispatch 2, attention 4 µs.
+A forward is attention 2, dispatch 2, experts 3, combine 2 µs; a backward combine 2, experts 4, dispatch 2, attention
+4 µs.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ def alone(build: ProgramBuilder, ep: Communicator, action: Action) -> BlockBuild
 def test_one_pair() -> None:
     """Computation never stops; one after the other they would take 9 + 12.
 
-                0    2    4    6    8 9    11   13
-    compute     | Fa |   Be    |  Fe  |   Ba    |
-    ep          | Bc | Fd |....| Bd |.| Fc |
+              0     2     4     6     8  9     11    13
+    compute   |  Fa |     Be    |   Fe   |     Ba    |
+    ep        |  Bc |  Fd |.....|  Bd |..|  Fc |
     """
     build = ProgramBuilder(Mesh(dp=2, ep=2), repeats=False)
     build.role("every rank", [0, 1]).place(overlapped(build, build.communicator("ep")), microbatch=0)
@@ -82,8 +83,8 @@ def test_one_pair() -> None:
 
 
 def test_pairs_in_the_schedule() -> None:
-    """DualPipe on two stages with four microbatches: 0 and 1 enter at stage 0, 2 and 3 at stage 1. The two stages mirror
-    each other, so one drawing serves both. A transfer between stages takes 1 µs. Stage 0:
+    """DualPipe on two stages with four microbatches: 0 and 1 enter at stage 0, 2 and 3 at stage 1. The two stages
+    mirror each other, so one drawing serves both. A transfer between stages takes 1 µs. Stage 0:
 
     F0 from 0        a  2  d  4  e  7  c  9               sent 9-10, as is F2 from the other side
     F2.1 from 10     a 12  d 14  e 17  c 19               the end of the model: B2.1 may follow

@@ -12,14 +12,15 @@ LAST = len(FORWARD_US) - 1
 def test_one_layer_ahead() -> None:
     """Four layers; an all-gather 3 µs, a reduce-scatter 5 µs, backward twice the forward, the optimizer 2 µs.
 
-                  0    3   5 6      9 10       14   16     20       28         36   40 41   46 48
-    compute       |....|F0 |.| F1     |   F2    | F3 | B3   |   B2   |    B1    | B0 |......|opt|
-    gather        | g0 | g1  |  g2  |.|g3 |          |g2' |.|g1' |   |g0' |
-    scatter                                                 | r3 |   | r2 |     | r1   | r0 |
+              0     3   5 6     9 10    13    16    19      23  25    28    31  33    36      40          46  48
+    compute   |.....| F0|.|   F1  |   F2  | F3|   B3  |       B2      |       B1      |   B0  |...........|opt|
+    gather    |  g0 |  g1 |  g2 |.|  g3 |.....| g2' |.| g1' |.........| g0' |
+    scatter   |.......................................|    r3   |.....|    r2   |.....|    r1   |    r0   |
 
-    Two layers' parameters fit at a time: g2 needs the room of layer 0, free at 5, and g3 that of layer 1, free only at 10
-    although the lane is free at 9. In backward g1' waits for B3 and g0' for B2 in the same way; layer 3 is kept from its
-    forward. Exposed are g0 (0 to 3), the end of g1 (5 to 6) and what B0 does not hide of the last scatters (40 to 46).
+    Two layers' parameters fit at a time: g2 needs the room of layer 0, free at 5, and g3 that of layer 1, free only
+    at 10 although the lane is free at 9. In backward g1' waits for B3 and g0' for B2 in the same way; layer 3 is kept
+    from its forward. Exposed are g0 (0 to 3), the end of g1 (5 to 6) and what B0 does not hide of the last scatters
+    (40 to 46).
     """
     build = ProgramBuilder(Mesh(dp=2))
     dp = build.communicator("dp")

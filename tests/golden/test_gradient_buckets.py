@@ -12,9 +12,9 @@ LAYERS = (2, 1, 0)
 def test_buckets_of_the_last_microbatch() -> None:
     """Forward 4 µs, backward of each of three layers 3 µs, a bucket's all-reduce 4 µs, the optimizer 2 µs.
 
-                 0     13     26   30    33    36 37 39  41    45   47
-    compute      | mb 0 | mb 1 | F  | B2  | B1  | B0  |.........|opt |
-    dp                                    |   b2  | b1   |  b0  |
+              0                         13                        26      30    33    36    39  41      45  47
+    compute   |       microbatch 0      |       microbatch 1      |   F   |  B2 |  B1 |  B0 |...........|opt|
+    dp        |.................................................................|   b2  |   b1  |   b0  |
 
     Each bucket takes longer than a layer's backward: b1 waits for b2, b0 for b1; 6 µs are exposed.
     """

@@ -26,12 +26,12 @@ def launches(*, repeats: bool) -> Program:
 def test_ahead_behind_and_in_step() -> None:
     """Launches of 1 µs and kernels of 4 µs, then launches of 5 µs and kernels of 1 µs, a sync, one more kernel.
 
-             0 1 2 3         8   9      13 14 15   18 19    23 24 25   27    30
-    host     |0|1|2|    3    |     4     |    5    |    6    |..|s| 7  |
-    device   |.|  k0  |  k1    |   k2    |k3|k4|...|k5|......|k6|......| k7  |
+              0 1 2 3   5     8 9       13  15    18        23  25  27    30
+    host      |0|1|2|    3    |    4    |    5    |    6    |.|s| 7 |
+    device    |.|   k0  |   k1  |   k2  |3|4|.....|5|.......|6|.....|  k7 |
 
-    Up to k4 (15) the device has work queued. k5 and k6 wait for their launches, at 18 and 23. The sync waits for k6, and
-    with it the host: launch 7 comes only after it.
+    Up to k4 (15) the device has work queued. k5 and k6 wait for their launches, at 18 and 23. The sync waits for k6,
+    and with it the host: launch 7 comes only after it.
     """
     answer = simulate(launches(repeats=False))
     assert times(answer) == us(
@@ -61,12 +61,12 @@ def test_ahead_behind_and_in_step() -> None:
 
 
 def test_step_after_step() -> None:
-    """The host is done at 27 and launches the next step under k7. Its own cycle, 26 µs of work and 1 µs in the sync, is
-    the period.
+    """The host is done at 27 and launches the next step under k7. Its own cycle, 26 µs of work and 1 µs in the sync,
+    is the period.
 
-             0 1 2 3      7 8   11  13 15 16 17 18 19    23 24 25   27    30
-    host     |0|1|2|    3   |      4   |     5   |    6   |..|s| 7  |
-    device   | k7  |  k0  |   k1  | k2 |k3|k4|...|k5|.....|k6|......| k7  |
+              0 1 2 3       7 8     11  13  15  17  19      23  25  27    30
+    host      |0|1|2|    3    |    4    |    5    |    6    |.|s| 7 |
+    device    |  k7 |   k0  |   k1  |   k2  |3|4|.|5|.......|6|.....|  k7 |
     """
     answer = simulate(launches(repeats=True))
     drawn = times(answer)

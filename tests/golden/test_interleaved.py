@@ -7,6 +7,8 @@ backward  4             4             6                      2                  
 
 from __future__ import annotations
 
+import pytest
+
 from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate
 from foretrace.schedules import Action, ActionKind
 from golden.reading import US, parts_us, step_us, times, us
@@ -15,7 +17,8 @@ FORWARD_US = ((2, 3), (2, 1))
 """Of each stage's chunks."""
 
 
-def test_uneven_chunks() -> None:
+@pytest.mark.parametrize("executor", ["fixed", "shared"])
+def test_uneven_chunks(executor: str) -> None:
     """The forwards and backwards of each piece, by microbatch:
 
                 0        1        2        3                       0        1        2        3
@@ -41,7 +44,7 @@ def test_uneven_chunks() -> None:
         return made
 
     pipeline(build, order, block, Transfer(duration_s=1 * US))
-    answer = simulate(build.program())
+    answer = simulate(build.program(), executor=executor)
 
     piece = {
         "F": [
@@ -79,6 +82,6 @@ def test_uneven_chunks() -> None:
     assert times(answer) == us(drawn)
     assert step_us(answer) == 64
     assert parts_us(answer, 0) == {"compute": 60, "pp exposed": 2, "bubble": 2}
-    # Gaps of stage 1, bubble + transfer: from the last B to the next step's first F 6 + 2 (the gradient it sent, then the
-    # activation it gets), 7-10 2 + 1, 18-21 2 + 1, 27-29 1 + 1, 36-39 2 + 1, 42-49 6 + 1, 53-55 1 + 1.
+    # Gaps of stage 1, bubble + transfer: from the last B to the next step's first F 6 + 2 (the gradient it sent, then
+    # the activation it gets), 7-10 2 + 1, 18-21 2 + 1, 27-29 1 + 1, 36-39 2 + 1, 42-49 6 + 1, 53-55 1 + 1.
     assert parts_us(answer, 1) == {"compute": 36, "pp exposed": 8, "bubble": 20}

@@ -33,13 +33,13 @@ def program(stages: int, microbatches: int) -> Program:
 def test_the_track_of_two_stages() -> None:
     """Microbatches whose activations are held, below each stage; at one moment, freed comes before taken.
 
-         0    2    4       10   14   16   20   22 24   28 30   34
-    0    | F0 | F1 |.......| B0 | F2 | B1 | F3 |..| B2 |..| B3 |
-          1    2                 2         2           1       0
+         0   2   4           10      14  16      20  22  24      28  30      34
+    0    | F0| F1|...........|   B0  | F2|   B1  | F3|...|   B2  |...|   B3  |
+          1   2                       2           2               1           0
 
-         0   3    5     9    11   15   17   19   23   25   29
-    1    |...| F0 | B0  | F1 | B1 |....| F2 | B2 | F3 | B3 |
-              1          1         0    1         1         0
+               3   5       9   11      15  17  19      23  25      29
+    1    |.....| F0|   B0  | F1|   B1  |...| F2|   B2  | F3|   B3  |
+                1           1           0   1           1           0
     """
     answer = simulate(program(2, 4))
     drawn = {key: span for key, span in times(answer).items() if key[1] in "FB"}
@@ -77,3 +77,26 @@ def test_the_peak_of_every_stage(stages: int, microbatches: int) -> None:
     assert [track.peak_bytes for track in answer.memory] == [
         WEIGHTS - 500 * stage + min(microbatches, stages - stage) * ACTIVATION for stage in range(stages)
     ]
+
+
+def test_what_is_held_over_several_steps() -> None:
+    """Four lanes work on four steps at once: an op of 1 µs on each, the period is 1 µs. The first takes a buffer, the
+    last gives it back 4 µs later, when three more have been taken.
+
+    lane 0    |take|take|take|take| ...         step 0 holds its buffer from 0 to 4, step 1 from 1 to 5, …:
+    lane 1         | 1  | 1  | 1  | ...         four at any time
+    lane 2              | 2  | 2  | ...
+    lane 3                   |give| ...
+    """
+    build = ProgramBuilder()
+    role = build.role("rank", [0])
+    before = role.compute("take", 1 * US, lane="0", alloc={"buffers": 1})
+    for lane in ("1", "2"):
+        before = role.compute(lane, 1 * US, lane=lane, after=before)
+    role.compute("give", 1 * US, lane="3", after=before, free={"buffers": 1})
+    answer = simulate(build.program())
+    assert times(answer) == us({(0, "take"): (0, 1), (0, "1"): (1, 2), (0, "2"): (2, 3), (0, "give"): (3, 4)})
+    assert step_us(answer) == 1
+    (track,) = answer.memory
+    assert track.peak_bytes == 4
+    assert track.time_s.max() <= 1 * US * (1 + 1e-9)

@@ -42,9 +42,9 @@ def send(
 def test_even_shares(folded: bool) -> None:
     """A has 60 KB, B 30 KB. B starts at 1 and has a latency of 1 µs, in which nothing moves.
 
-              0    1    2               8    9
-    A         |    10   |       5       | 10 |        20 + 30 + 10 = 60 KB
-    B              |lat.|       5       |             6 · 5 = 30 KB
+              0   1   2                       8   9
+    A         |   10  |           5           | 10|       20 + 30 + 10 = 60 KB
+    B         |...|lat|           5           |           6 · 5 = 30 KB
 
     Alone they would take 6 and 1 + 3 µs. The uplink is never idle: 90 KB in 9 µs.
     """
@@ -63,13 +63,13 @@ def test_even_shares(folded: bool) -> None:
 def test_a_slower_port_leaves_the_other_more_than_half() -> None:
     """B and C leave rank 2 by its own port of 2 KB/µs; A takes what they leave of the uplink.
 
-              0       2        4                7  8        10
-    A 60 KB   |  10   |           8             |             20 + 40
-    B 12 KB           |   2    |        1          |   2    |   4 + 4 + 4
-    C  4 KB                    |        1          |            4
+              0       2       4           7   8       10
+    A 60 KB   |   10  |         8         |                 20 + 40
+    B 12 KB   |.......|   2   |       1       |   2   |     4 + 4 + 4
+    C  4 KB   |...............|       1       |             4
 
-    Uplink in use: 10 KB/µs until 7, then 2. B and C divide the port while both run; alone they would take 6 and 2 µs, and
-    A alone 6.
+    Uplink in use: 10 KB/µs until 7, then 2. B and C divide the port while both run; alone they would take 6 and 2 µs,
+    and A alone 6.
     """
     build, roles = four_ranks()
     build.resource("port", 2 * KB_PER_US)
@@ -103,3 +103,16 @@ def test_without_sharing_each_takes_its_own_time() -> None:
     drawn = times(simulate(build.program(), executor="fixed"))
     assert drawn[0, "A", -1] == (0, 6000)
     assert drawn[2, "B", -1] == (1000, 5000)
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_ranks_of_a_host_share_its_nic(folded: bool) -> None:
+    """Ranks 0 and 1 are on one host, 2 and 3 on another; 0 meets 2 and 1 meets 3, each with 20 KB through NICs of 10
+    KB/µs. Alone a pair would take 2 µs; both at once get 5 KB/µs each, 4 µs. Folded, one flow stands for both."""
+    build = ProgramBuilder(Mesh(dp=4), repeats=False)
+    nic = build.resource("nic", 10 * KB_PER_US, shared_by=[(0, 1), (2, 3)])
+    across = build.groups("across", [(0, 2), (1, 3)])
+    build.role("every rank", range(4)).collective("all_reduce", across, 2 * US, name="reduce", draws={nic: 20_000.0})
+    answer = simulate(build.program(), folded=folded)
+    assert len(answer.timeline.graph.classes) == (1 if folded else 4)
+    assert times(answer) == us({(rank, "reduce"): (0, 4) for rank in range(4)})

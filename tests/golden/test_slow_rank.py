@@ -1,8 +1,8 @@
 """One slow rank in tp 2 · pp 2 · dp: who waits for it, for how long, and how many rank classes it makes.
 
-1F1B with two microbatches. A forward is 4 µs and an all-reduce over tp of 2 µs on the same lane, a backward 8 and 2 µs; a
-transfer between stages 2 µs; in the end gradients are reduced over dp (4 µs) and the optimizer runs (2 µs). Rank 1, of
-stage 0, takes 1.5 times as long for everything, its own part of a collective included.
+1F1B with two microbatches. A forward is 4 µs and an all-reduce over tp of 2 µs on the same lane, a backward 8 and 2
+µs; a transfer between stages 2 µs; in the end gradients are reduced over dp (4 µs) and the optimizer runs (2 µs).
+Rank 1, of stage 0, takes 1.5 times as long to compute.
 """
 
 from __future__ import annotations
@@ -35,61 +35,44 @@ def program(dp: int) -> Program:
 
 def test_timeline_of_every_rank() -> None:
     """Ranks 0 to 3 are stage 0, 4 to 7 stage 1; 0-1, 2-3, 4-5, 6-7 are the tp pairs, 0-2, 1-3, 4-6, 5-7 the dp pairs.
-    Times are those of the computation | its tp all-reduce.
+    Times are those of the computation | its tp all-reduce; aN goes from stage 0 to 1, gN back.
 
-    Replica 0     rank 0 (tp)            rank 1 (slow)           ranks 4, 5
-    F0            0-4   | 6-8            0-6   | 6-9             10-14, 11-15 | 15-17
-    F1            8-12  | 15-17          9-15  | 15-18           27-31 | 31-33
-    B0            29-37 | 42-44          30-42 | 42-45           17-25 | 25-27
-    B1            45-53 | 58-60          46-58 | 58-61           33-41 | 41-43
-    a0, a1        8-10, 17-19            9-12, 18-21             as rank 0; 9-11, 18-20
-    g0, g1        27-29, 43-45           27-30, 43-46            27-29, 43-45
-    gradients     60-64                  61-67                   43-47
-    optimizer     64-66                  67-70                   47-49
-
-    Replica 1     ranks 2, 3             ranks 6, 7
-    F0            0-4   | 4-6            8-12  | 12-14
-    F1            6-10  | 10-12          24-28 | 28-30
-    B0            26-34 | 34-36          14-22 | 22-24
-    B1            42-50 | 50-52          30-38 | 38-40
-    a0, a1        6-8, 12-14
-    g0, g1        24-26, 40-42
-    gradients     60-64, 61-65           43-47
-    optimizer     64-66, 65-67           47-49
+                  replica 0                                       replica 1
+                  rank 0           rank 1        ranks 4, 5       ranks 2, 3       ranks 6, 7
+    F0            0-4   | 6-8      0-6           10-14 | 14-16    0-4   | 4-6      8-12  | 12-14
+    F1            8-12  | 14-16    8-14          26-30 | 30-32    6-10  | 10-12    24-28 | 28-30
+    B0            28-36 | 40-42    28-40         16-24 | 24-26    26-34 | 34-36    14-22 | 22-24
+    B1            44-52 | 56-58    44-56         32-40 | 40-42    42-50 | 50-52    30-38 | 38-40
+    a0, a1        8-10, 16-18                                     6-8, 12-14
+    g0, g1        26-28, 42-44                                    24-26, 40-42
+    gradients     58-62            58-62         42-46            58-62            42-46
+    optimizer     62-64            62-65         46-48            62-64            46-48
     """
     answer = simulate(program(2), stragglers=SLOW)
     drawn = {
         (0, "F"): [(0, 4), (8, 12)],
-        (0, "F tp"): [(6, 8), (15, 17)],
-        (0, "B"): [(29, 37), (45, 53)],
-        (0, "B tp"): [(42, 44), (58, 60)],
-        (0, "send forward"): [(8, 10), (17, 19)],
-        (0, "receive backward"): [(27, 29), (43, 45)],
-        (0, "gradients"): (60, 64),
-        (0, "optimizer"): (64, 66),
-        (1, "F"): [(0, 6), (9, 15)],
-        (1, "F tp"): [(6, 9), (15, 18)],
-        (1, "B"): [(30, 42), (46, 58)],
-        (1, "B tp"): [(42, 45), (58, 61)],
-        (1, "send forward"): [(9, 12), (18, 21)],
-        (1, "receive backward"): [(27, 30), (43, 46)],
-        (1, "gradients"): (61, 67),
-        (1, "optimizer"): (67, 70),
-        (4, "F"): [(10, 14), (27, 31)],
-        (5, "F"): [(11, 15), (27, 31)],
-        (4, "receive forward"): [(8, 10), (17, 19)],
-        (5, "receive forward"): [(9, 11), (18, 20)],
-        (2, "gradients"): (60, 64),
-        (3, "gradients"): (61, 65),
-        (2, "optimizer"): (64, 66),
-        (3, "optimizer"): (65, 67),
+        (1, "F"): [(0, 6), (8, 14)],
+        (0, "B"): [(28, 36), (44, 52)],
+        (1, "B"): [(28, 40), (44, 56)],
+        (0, "optimizer"): (62, 64),
+        (1, "optimizer"): (62, 65),
     }
+    for rank in (0, 1):
+        drawn |= {
+            (rank, "F tp"): [(6, 8), (14, 16)],
+            (rank, "B tp"): [(40, 42), (56, 58)],
+            (rank, "send forward"): [(8, 10), (16, 18)],
+            (rank, "receive backward"): [(26, 28), (42, 44)],
+            (rank, "gradients"): (58, 62),
+        }
     for rank in (4, 5):
         drawn |= {
-            (rank, "F tp"): [(15, 17), (31, 33)],
-            (rank, "B"): [(17, 25), (33, 41)],
-            (rank, "B tp"): [(25, 27), (41, 43)],
-            (rank, "send backward"): [(27, 29), (43, 45)],
+            (rank, "F"): [(10, 14), (26, 30)],
+            (rank, "F tp"): [(14, 16), (30, 32)],
+            (rank, "B"): [(16, 24), (32, 40)],
+            (rank, "B tp"): [(24, 26), (40, 42)],
+            (rank, "receive forward"): [(8, 10), (16, 18)],
+            (rank, "send backward"): [(26, 28), (42, 44)],
         }
     for rank in (2, 3):
         drawn |= {
@@ -99,6 +82,8 @@ def test_timeline_of_every_rank() -> None:
             (rank, "B tp"): [(34, 36), (50, 52)],
             (rank, "send forward"): [(6, 8), (12, 14)],
             (rank, "receive backward"): [(24, 26), (40, 42)],
+            (rank, "gradients"): (58, 62),
+            (rank, "optimizer"): (62, 64),
         }
     for rank in (6, 7):
         drawn |= {
@@ -110,9 +95,9 @@ def test_timeline_of_every_rank() -> None:
             (rank, "send backward"): [(24, 26), (40, 42)],
         }
     for rank in (4, 5, 6, 7):
-        drawn |= {(rank, "gradients"): (43, 47), (rank, "optimizer"): (47, 49)}
+        drawn |= {(rank, "gradients"): (42, 46), (rank, "optimizer"): (46, 48)}
     assert times(answer) == us(drawn)
-    assert step_us(answer) == 70
+    assert step_us(answer) == 65
     # Healthy, every replica is as replica 1 up to 52, then gradients and optimizer.
     assert step_us(simulate(program(2))) == 58
 
@@ -121,31 +106,33 @@ def test_what_the_others_lose() -> None:
     """A gap is the straggler's where the chain that ends it left the rank through tp or dp, and a bubble where it left
     through pp, whatever made the other stage late.
 
-    Rank 0: tp all-reduces 6-8 and 58-60 after waiting for rank 1 from 4 and from 53; 12-29 and 37-45 end with a gradient
-    from stage 1 (2 µs of transfer each, 15 + 6 of bubble); gradients 60-64; idle from 66.
-    Rank 2: 10-26 and 34-42 end with a gradient (14 + 6 of bubble); 50-60 it waits for rank 0, which waits for rank 1.
-    Rank 5: 0-9 it waits for rank 1's slow F0, across pp; idle from 49.
-    Rank 1: itself waits for nobody but stage 1: 15-27 and 42-43.
+    Rank 0: the tp all-reduces at 6 and at 56 have waited for rank 1 since 4 and 52; 12-28 and 36-44 end with a gradient
+    from stage 1 (14 + 6 of bubble, 2 µs of transfer each); gradients 58-62; idle from 64.
+    Rank 2: 10-26 and 34-42 end with a gradient (14 + 6 of bubble); 50-58 it waits for rank 0, which waits for rank 1.
+    Rank 5: 0-8 it waits for rank 1's slow F0, across pp; idle from 48.
+    Rank 1: itself waits for nobody but stage 1: 14-26 and 40-42.
     """
     answer = simulate(program(2), stragglers=SLOW)
     own = {"compute": 24, "optimizer": 2, "pp exposed": 4, "dp exposed": 4}
-    assert parts_us(answer, 0) == own | {"tp exposed": 4, "bubble": 21, "straggler": 7, "idle": 4}
-    assert parts_us(answer, 2) == own | {"tp exposed": 2, "bubble": 20, "straggler": 10, "idle": 4}
-    assert parts_us(answer, 5) == own | {"pp exposed": 2, "tp exposed": 8, "bubble": 9, "idle": 21}
-    assert parts_us(answer, 1) == {
-        "compute": 36,
-        "optimizer": 3,
-        "tp exposed": 6,
-        "pp exposed": 6,
-        "dp exposed": 6,
-        "bubble": 13,
-    }
+    assert parts_us(answer, 0) == own | {"tp exposed": 4, "bubble": 20, "straggler": 6, "idle": 1}
+    assert parts_us(answer, 2) == own | {"tp exposed": 2, "bubble": 20, "straggler": 8, "idle": 1}
+    assert parts_us(answer, 5) == own | {"pp exposed": 2, "tp exposed": 8, "bubble": 8, "idle": 17}
+    assert parts_us(answer, 1) == own | {"compute": 36, "optimizer": 3, "tp exposed": 4, "bubble": 14}
+
+
+def test_a_slow_link_slows_all_who_meet_over_it() -> None:
+    """Rank 1 takes twice as long over dp: its group, 1 and 3, reduces 52-60, all others as ever; 60 + 2 = 62."""
+    answer = simulate(program(2), slow_links={(1, "dp"): 2})
+    gradients = {rank: span for (rank, name, _), span in times(answer).items() if name == "gradients"}
+    slow, healthy, second = (52_000, 60_000), (52_000, 56_000), (40_000, 44_000)
+    assert gradients == {0: healthy, 1: slow, 2: healthy, 3: slow} | dict.fromkeys(range(4, 8), second)
+    assert step_us(answer) == 62
 
 
 @pytest.mark.parametrize("dp", [2, 4, 8])
 def test_folded_and_unfolded_agree_to_the_last_bit(dp: int) -> None:
-    """On each stage the ranks divide into the slow one's own place, its tp partner, its dp partners and the rest: 4 classes
-    a stage, however large dp is. With dp = 2 each of the 8 holds one rank. Without a slow rank there are 2."""
+    """On each stage the ranks divide into the slow one's own place, its tp partner, its dp partners and the rest: 4
+    classes a stage, however large dp is. With dp = 2 each of the 8 holds one rank. Without a slow rank there are 2."""
     folded = simulate(program(dp), stragglers=SLOW)
     unfolded = simulate(program(dp), stragglers=SLOW, folded=False)
     classes = folded.timeline.graph.classes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from foretrace import Mesh, Program, ProgramBuilder, simulate
 from golden.reading import US, mean_us, parts_us, step_us, times, us, waits
 
@@ -28,11 +30,11 @@ def program(*, repeats: bool) -> Program:
 def test_all_start_together_and_each_ends_with_its_own() -> None:
     """Rank 3 comes last, at 8, and has most to move.
 
-         0      3   4   5      8   9   10   11   12    14    16
-    0    |before|..............|     all-to-all  |after|.....|
-    1    |    before    |......|a2a| after  |................|
-    2    |  before  |..........|  a2a  |  after  |...........|
-    3    |        before       |      all-to-all       |after|
+         0        3  4  5        8  9  10 11 12    14    16
+    0    | before |..............|    a2a    |after|
+    1    |    before    |........|  |after|
+    2    |   before  |...........| a2a |after|
+    3    |         before        |       a2a       |after|
     """
     answer = simulate(program(repeats=False))
     assert times(answer) == us(
@@ -73,3 +75,24 @@ def test_step_after_step_the_straggler_sets_the_period() -> None:
     assert times(answer)[1, "before", -1] == (0, 5000)
     assert times(answer)[3, "before", -1] == (5000, 13000)
     assert waits(answer)[1, "all_to_all", -1] == 8000
+
+
+@pytest.mark.parametrize("shared", ["held SMs", "drawn link"])
+def test_a_member_that_has_ended_leaves_what_it_shared(shared: str) -> None:
+    """Rank 0 has 2 µs to move and rank 1 6 µs. What rank 0 held, and its link, are its own again from 2 on:
+
+         0     2     4     6     8
+    0    | a2a |after|
+    1    |       a2a       |after|
+    """
+    build = ProgramBuilder(Mesh(dp=2, ep=2), repeats=False)
+    sm, link = build.resource("sm", 1.0), build.resource("link", 1e9)
+    ep = build.communicator("ep")
+    for rank, moves_us in enumerate((2, 6)):
+        role = build.role(f"rank {rank}", [rank])
+        holds = {sm: 0.5} if shared == "held SMs" else None
+        moved = role.collective("all_to_all", ep, moves_us * US, draws={link: 1000.0 * moves_us}, holds=holds)
+        role.compute("after", 2 * US, draws={sm: 2 * US} if holds else {link: 2000.0}, after=moved)
+    assert times(simulate(build.program())) == us(
+        {(0, "all_to_all"): (0, 2), (1, "all_to_all"): (0, 6), (0, "after"): (2, 4), (1, "after"): (6, 8)}
+    )

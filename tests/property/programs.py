@@ -86,7 +86,7 @@ def describe(program: Program) -> str:
                 (program.resources[templates.draw_resource[i]].name, templates.draw_amount[i], templates.draw_held[i])
                 for i in np.flatnonzero(templates.draw_op == op)
             ]
-            time = f"{columns['duration_s'][op]!r} (latency {columns['latency_s'][op]!r})"
+            time = f"{float(columns['duration_s'][op])} (latency {float(columns['latency_s'][op])})"
             lines.append(
                 f"    {op - templates.start[number]} {name} [{lane}]{where} {time} after {waits} draws {drawn}"
             )
@@ -238,6 +238,8 @@ class _Writer:
                 self._inline(microbatch)
             self._place(segments[number], microbatch)
         for role in self.roles:
+            if not self.placed[role.number]:
+                self.placed[role.number].append((role.compute("alone", draw(self.times)), -1))
             ops = [op for op, _ in self.placed[role.number]]
             for _ in range(draw(st.integers(0, 2)) if ops and self.build.repeats else 0):
                 role.link(draw(st.sampled_from(ops)), after=draw(st.sampled_from(ops)), steps=1)
@@ -338,7 +340,7 @@ class _Writer:
         return [_ref(block, op) for op in chosen]
 
     def _memory(self, block: BlockBuilder) -> set[int]:
-        """Takes memory at the start of some ops and gives it back at the end of the same op or of one that waits for it."""
+        """Takes memory at the start of ops and gives it back at the end of the same op or of one that waits for it."""
         kept: set[int] = set()
         for _ in range(self.draw(st.integers(0, 2)) if block.rows else 0):
             first = self.draw(st.integers(0, len(block.rows) - 1))

@@ -152,6 +152,25 @@ def test_scenarios_in_one_run_are_runs_of_their_own_to_the_bit(job: Job, data: s
     assert run.step_times(durations).tolist() == apart
 
 
+def test_a_scenario_that_settles_does_not_depend_on_one_that_does_not() -> None:
+    """A ring of three chains settles to a cycle of three steps; with a slow follower of one of them nothing does."""
+    build = ProgramBuilder(Mesh())
+    role = build.role("all", [0])
+    chains = []
+    for number, half in enumerate((2.0, 1.0, 0.5)):
+        first = role.compute("first", half, lane=f"first {number}")
+        chains.append((first, role.host("second", half, lane=f"second {number}", after=first)))
+    for number in range(3):
+        role.link(chains[number][0], after=chains[number - 1][1], steps=1)
+    role.compute("follower", 0.0, lane="follower", after=chains[0][1])
+    graph, prices = folded(Job(build.program()))
+    run, durations = FixedRun(graph), prices.durations(graph)
+    slow = durations.copy()
+    slow[-1] = 100.0
+    assert run.timeline(durations).step_time_s == pytest.approx(7 / 3)
+    assert run.step_times(np.stack([durations, slow], axis=1)) == pytest.approx([7 / 3, 100.0])
+
+
 @laws
 @given(jobs(most_ranks=8))
 def test_whole_levels_at_once_give_the_bits_of_the_plain_loop(job: Job) -> None:

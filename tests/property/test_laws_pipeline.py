@@ -1,7 +1,7 @@
 """The laws of pipelines, through programs made from schedules and run by the engine.
 
 F, I and W are what a whole stage's forward, input gradient and weight gradient of one microbatch take, cut evenly among
-its chunks; p is the stages, m the microbatches, v the chunks. Idle is the step time less what a stage computes in a step.
+its chunks; p is the stages, m the microbatches, v the chunks. Idle is the step time less what a stage computes.
 """
 
 from __future__ import annotations

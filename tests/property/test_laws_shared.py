@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from foretrace.engine.shared_run import SharedRun
 from foretrace.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.timeline import Timeline
-from property.programs import CAPACITY, Job, folded, jobs, of_rank, settled, unfolded
+from property.programs import CAPACITY, Job, Slow, folded, jobs, of_rank, settled, unfolded
 
 laws = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 contended = jobs(sharing="contended", most_ranks=8)
@@ -51,6 +52,41 @@ def test_folded_equals_unfolded(job: Job) -> None:
     assert small.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)
     if settled(small) and settled(whole) and small.steps_run == whole.steps_run:
         assert_close(small, whole, job.program.world, 1e-9)
+
+
+def test_which_rank_of_a_meeting_has_the_lowest_number_changes_nothing() -> None:
+    """Two pairs of the same two roles, one the other way round, on one link: both pairs are alike."""
+    build = ProgramBuilder(Mesh(dp=4), repeats=False)
+    build.resource("link", CAPACITY, shared_by=[range(4)])
+    pairs = build.groups("pairs", [(0, 1), (2, 3)])
+    for ranks, amount in (((0, 3), CAPACITY / 8), ((1, 2), CAPACITY)):
+        role = build.role(f"ranks {ranks}", ranks)
+        role.collective("all_reduce", pairs, 1.0, draws={"link": amount})
+    job = Job(build.program())
+    whole = shared_timeline(job, fold=False)
+    assert whole.end_s == pytest.approx(np.full(4, 2.25))
+    assert_close(shared_timeline(job), whole, 4, 1e-9)
+
+
+def test_a_member_of_a_meeting_ends_when_its_own_part_is_done() -> None:
+    """Alone on the link, the quick rank ends after its own second though the slow one's latency is longer."""
+    build = ProgramBuilder(Mesh(dp=2), repeats=False)
+    build.resource("link", CAPACITY, shared_by=[range(2)])
+    build.role("all", range(2)).collective(
+        "all_reduce", build.communicator("dp"), 1.0, latency=0.5, draws={"link": CAPACITY / 4}
+    )
+    job = Job(build.program(), (Slow((0,), 3.0, 1),))
+    graph, prices = unfolded(job)
+    expected = FixedRun(graph).timeline(prices.durations(graph))
+    assert expected.end_s.tolist() == [3.0, 1.0]
+    assert_close(shared_timeline(job), expected, 2, 1e-12)
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_job_without_ops_takes_no_time(repeats: bool) -> None:
+    build = ProgramBuilder(Mesh(), repeats=repeats)
+    build.role("all", [0])
+    assert shared_timeline(Job(build.program())).step_time_s == 0.0
 
 
 @laws
@@ -171,14 +207,13 @@ def test_every_moment_is_max_min_fair_and_every_flow_does_its_work(job: Job) -> 
     durations, latencies = prices.durations(graph), prices.latencies(graph)
     flows = make_flows(graph, durations, latencies, prices.draws)
     moments: list[tuple[float, dict[int, float]]] = []
-    steps: set[int] = set()
+    steps = 3 if job.program.repeats else 1
     refill = shared.refill
 
     def watch(w: shared.World, heap: object, now: float) -> None:
         refill(w, heap, now)
         running = {unit for resource in range(len(flows.capacity)) for unit in uses_on(w, resource)}
         moments.append((now, {unit: w.speed[unit] for unit in running}))
-        steps.add(w.steps)
         uses = []
         for unit in sorted(running):
             loads: dict[int, float] = {}
@@ -193,14 +228,14 @@ def test_every_moment_is_max_min_fair_and_every_flow_does_its_work(job: Job) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared, "refill", watch)
         run = SharedRun(graph, latencies, prices.draws)
-        run._run(flows, durations, 3)
+        run._run(flows, durations, steps)
     jit.use(None)
-    assert all(free == pytest.approx(0.0) for free in moments[-1][1].values()) if moments else True
+    assert not moments or not moments[-1][1], "a flow never ends"
     done = np.zeros(graph.units)
-    for (now, rates), (then, _) in zip(moments, moments[1:], strict=False):
+    for (now, rates), (then, _) in pairwise(moments):
         for unit, rate in rates.items():
             done[unit] += rate * (then - now)
-    np.testing.assert_allclose(done, 3 * flows.work, rtol=1e-9)
+    np.testing.assert_allclose(done, steps * flows.work, rtol=1e-9)
 
 
 def uses_on(w: shared.World, resource: int) -> Iterator[int]:

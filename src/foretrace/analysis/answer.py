@@ -14,11 +14,11 @@ from foretrace.program.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """Something that takes time: how much per rank, and how much shorter the step is with it 10 % faster (None where
-    that means nothing), and with it gone."""
+    """Something that takes time: how much per rank (None for a resource), and how much shorter the step is with it
+    10 % faster (None where that means nothing), and with it gone."""
 
     name: str
-    busy_s: float
+    busy_s: float | None
     gain_10_percent_s: float | None
     gain_if_free_s: float
 

@@ -31,6 +31,18 @@ def read_stragglers(texts: list[str]) -> dict[int, float]:
     return found
 
 
+def read_slow_links(texts: list[str]) -> dict[tuple[int, str], float]:
+    """`3:dp=2x` and the like: a rank, an axis, and how many times as slow."""
+    found: dict[tuple[int, str], float] = {}
+    for text in texts:
+        what, value = _split(text, "--slow-link", "3:dp=2x")
+        rank, colon, axis = what.removeprefix("rank").strip().partition(":")
+        if not rank.isdecimal() or not colon or not axis:
+            raise UsageError(f"--slow-link {text}: expected RANK:AXIS=FACTOR", hint="example: --slow-link 3:dp=2x")
+        found[int(rank), axis] = parse_factor(value, where=f"--slow-link {text}")
+    return found
+
+
 def read_ranks(text: str | None) -> list[int] | None:
     """`0,7,16-19`: single ranks and ranges."""
     if text is None:

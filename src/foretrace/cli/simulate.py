@@ -33,7 +33,13 @@ def command(
     ] = None,
     straggler: Annotated[
         list[str] | None,
-        typer.Option("--straggler", metavar="RANK=1.2x", help="Make a rank so many times as slow."),
+        typer.Option("--straggler", metavar="RANK=1.2x", help="Make a rank compute so many times as slowly."),
+    ] = None,
+    slow_link: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slow-link", metavar="RANK:AXIS=2x", help="Make what a rank communicates so many times as slow."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
     perfetto: Annotated[
@@ -54,13 +60,21 @@ def command(
 ) -> None:
     """Run a job and show its step time, where the time goes and what would help."""
     from foretrace.analysis.simulate import simulate
-    from foretrace.cli.options import read_ranks, read_stragglers, read_what_ifs
+    from foretrace.cli.options import read_ranks, read_slow_links, read_stragglers, read_what_ifs
     from foretrace.program.file import load
     from foretrace.report.json import simulation_json, write_json
     from foretrace.report.terminal import print_simulation
 
-    what_ifs, stragglers, shown = read_what_ifs(what_if or []), read_stragglers(straggler or []), read_ranks(ranks)
-    answer = simulate(load(file), what_if=what_ifs, stragglers=stragglers, executor=executor.value, folded=not unfolded)
+    changes, slow = read_what_ifs(what_if or []), read_stragglers(straggler or [])
+    links, shown = read_slow_links(slow_link or []), read_ranks(ranks)
+    answer = simulate(
+        load(file),
+        what_if=changes,
+        stragglers=slow,
+        slow_links=links,
+        executor=executor.value,
+        folded=not unfolded,
+    )
     if perfetto is not None:
         from foretrace.report.perfetto import write_perfetto
 

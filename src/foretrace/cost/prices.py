@@ -29,6 +29,14 @@ class Draws:
     def __bool__(self) -> bool:
         return len(self.op) > 0
 
+    def narrowest(self, ops: int) -> Floats:
+        """For each op the longest time any resource needs for what the op draws from it; 0 where it draws nothing."""
+        capacity = np.array([one.capacity_per_s for one in self.resources])
+        longest = np.zeros(ops)
+        if len(self.op):
+            np.maximum.at(longest, self.op, self.amount / capacity[self.resource])
+        return longest
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
@@ -62,14 +70,14 @@ class Prices:
                 values[nodes] *= self.factors[number][graph.op[nodes]]
         return values
 
-    def slowed(self, ranks: Sequence[int], factor: float, ops: NDArray[np.bool_] | None = None) -> Prices:
+    def slowed(self, ranks: Sequence[int], factor: float, ops: NDArray[np.bool_] | bool = True) -> Prices:
         """The same prices with these ranks paying `factor` times as much, for all ops or those selected."""
         world = len(self.profile_of)
         chosen = np.unique(np.asarray(ranks, dtype=np.int64))
         if len(chosen) and (chosen[0] < 0 or chosen[-1] >= world):
             bad = chosen[-1] if chosen[-1] >= world else chosen[0]
             raise InputError(f"there is no rank {bad}; the job has ranks 0 to {world - 1}")
-        slower = np.where(np.ones(len(self.duration_s), dtype=bool) if ops is None else ops, factor, 1.0)
+        slower = np.where(np.broadcast_to(ops, len(self.duration_s)), factor, 1.0)
         profile_of, factors = self.profile_of.copy(), list(self.factors)
         for number in np.unique(self.profile_of[chosen]):
             mine = chosen[self.profile_of[chosen] == number]
@@ -83,25 +91,23 @@ class Prices:
         return replace(self, duration_s=self.duration_s * factor, latency_s=self.latency_s * factor, draws=draws)
 
     def widened(self, resource: str, factor: float) -> Prices:
-        """The same prices with `factor` times as much of a resource; the ops it bounds are as much faster, past their
-        latency. An op is bound by what it draws most of, in proportion to what there is."""
+        """The same prices with `factor` times as much of a resource.
+
+        An op takes as long, past its latency, as what it draws most of in proportion to what there is of it; more of
+        that makes it faster, until something else it draws on is the narrowest.
+        """
         names = [one.name for one in self.draws.resources]
         number = names.index(resource)
-        capacity = np.array([one.capacity_per_s for one in self.draws.resources])
-        share = self.draws.amount / capacity[self.draws.resource]
-        most = np.zeros(len(self.duration_s))
-        np.maximum.at(most, self.draws.op, share)
-        bound = np.zeros(len(self.duration_s), dtype=bool)
-        rows = (self.draws.resource == number) & (share > 0) & (share == most[self.draws.op])
-        bound[self.draws.op[rows]] = True
-        busy = self.duration_s - self.latency_s
-        wider = replace(self.draws.resources[number], capacity_per_s=capacity[number] * factor)
-        resources = (*self.draws.resources[:number], wider, *self.draws.resources[number + 1 :])
-        return replace(
-            self,
-            duration_s=self.latency_s + np.where(bound, busy / factor, busy),
-            draws=replace(self.draws, resources=resources),
+        wider = replace(
+            self.draws.resources[number], capacity_per_s=self.draws.resources[number].capacity_per_s * factor
         )
+        draws = replace(
+            self.draws, resources=(*self.draws.resources[:number], wider, *self.draws.resources[number + 1 :])
+        )
+        before, after = self.draws.narrowest(len(self.duration_s)), draws.narrowest(len(self.duration_s))
+        faster = np.divide(after, before, out=np.ones(len(before)), where=before > 0)
+        busy = self.duration_s - self.latency_s
+        return replace(self, duration_s=self.latency_s + busy * faster, draws=draws)
 
 
 def as_written(ops: Ops) -> Prices:

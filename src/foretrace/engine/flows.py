@@ -77,7 +77,7 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws)
     work[(busy <= 0) | (work <= 0)] = 0.0
     shared = work[unit] > 0
     node, row, unit = node[shared], row[shared], unit[shared]
-    _check_alone(graph, draws, node, row, busy[unit])
+    _check_alone(graph, draws, node, row, busy[unit] + 1e-12 * latency[unit])  # busy is a difference, so rounded
 
     owner = graph.rank_class[node]
     use, start = sort_by(unit, graph.units, False)

@@ -45,16 +45,13 @@ class FixedRun:
         before = player.ends(runs[0]) if steps > 1 else None
         return timeline_of(self.graph, start, end, before, float(period), steps, notes_on(settled, drifts, steps))
 
+    @property
+    def scenarios_at_once(self) -> int:
+        """How many scenarios are best run together."""
+        return max(1, CELLS_AT_ONCE // max(1, len(self.player.tape.a)))
+
     def step_times(self, durations: Floats) -> Floats:
         """The step time of each scenario: durations are [nodes, scenarios]."""
-        at_once = max(1, CELLS_AT_ONCE // max(1, len(self.player.tape.a)))
-        parts = [
-            self._step_times(np.ascontiguousarray(durations[:, low : low + at_once]))
-            for low in range(0, durations.shape[1], at_once)
-        ]
-        return np.concatenate(parts) if parts else np.empty(0)
-
-    def _step_times(self, durations: Floats) -> Floats:
         player, count = self.player, durations.shape[1]
         added = player.along(durations)
         if not self.graph.program.repeats:

@@ -20,6 +20,9 @@ from foretrace.program.columns import Collective, label
 from foretrace.program.expand import Ops
 from foretrace.program.program import Ints, Program
 
+MOST_NODES = 1 << 25
+"""A node takes about 300 bytes while it is run: this many take 10 GB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -81,8 +84,11 @@ def instantiate(ops: Ops, classes: RankClasses) -> Graph:
     role = program.role_of[classes.representative]
     sizes = np.diff(ops.start)[role]
     start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    if start[-1] >= np.iinfo(np.int32).max:
-        raise InputError(f"the graph would have {start[-1]:,} ops", hint="fold ranks that behave alike")
+    if start[-1] > MOST_NODES:
+        raise InputError(
+            f"{len(classes):,} ranks on their own have {start[-1]:,} ops; at most {MOST_NODES:,} can be run",
+            hint="let ranks that behave alike be folded",
+        )
     op = ranges(ops.start[role], sizes)
     pred_start, pred = _waits(ops, role, start)
     next_src, next_dst = _next_waits(ops, role, start)
