@@ -237,14 +237,24 @@ class _Writer:
             if draw(st.booleans()):
                 self._inline(microbatch)
             self._place(segments[number], microbatch)
+        joined = self.build.repeats and draw(st.booleans())
         for role in self.roles:
             if not self.placed[role.number]:
                 self.placed[role.number].append((role.compute("alone", draw(self.times)), -1))
             ops = [op for op, _ in self.placed[role.number]]
             for _ in range(draw(st.integers(0, 2)) if ops and self.build.repeats else 0):
                 role.link(draw(st.sampled_from(ops)), after=draw(st.sampled_from(ops)), steps=1)
+            if joined:
+                self._join(role, ops)
             if self.memory:
                 role.resident(weights=draw(st.integers(0, 64)))
+
+    def _join(self, role: RoleBuilder, ops: list[PlacedOp]) -> None:
+        """Keeps all ranks and lanes at one pace: all meet when all is done, and the next step begins after that."""
+        world = self.build.groups("all done", [range(self.build.mesh.world)])
+        met = role.collective("barrier", world, 1 / 64, after=ops)
+        for op in ops:
+            role.link(op, after=met, steps=1)
 
     def _inline(self, microbatch: int) -> None:
         role = self.draw(st.sampled_from(self.roles))
@@ -273,21 +283,33 @@ class _Writer:
     def _meeting(self) -> Meeting:
         draw = self.draw
         communicator, roles = draw(st.sampled_from(self.meets))
-        what = draw(st.sampled_from(COLLECTIVES if communicator.pair is None else ("transfer", "exchange")))
+        what = draw(st.sampled_from(COLLECTIVES if communicator.pair is None else self._ways(communicator)))
         longest = draw(self.times)
         parts = {role: draw(st.sampled_from((1.0, 1.0, 0.5))) for role in roles}
         lane = draw(st.sampled_from((None, None, "communication", "compute")))
         latency = draw(st.sampled_from((0.0, 0.25))) * longest if self.sharing != "none" else 0.0
         meeting = Meeting(communicator, roles, what, {r: part * longest for r, part in parts.items()}, latency, lane)
-        if self.sharing == "contended" and draw(st.booleans()):
+        if self.sharing == "contended" and draw(st.integers(0, 3)):
             # The shortest member past its latency: no member draws more than there is while the meeting runs alone.
             busy = 0.5 * longest - latency
-            names = draw(st.lists(st.sampled_from((SHARED_BY_ALL, SHARED_BY_SOME, OWN)), unique=True, max_size=2))
+            names = draw(
+                st.lists(st.sampled_from((SHARED_BY_ALL, SHARED_BY_SOME, OWN)), unique=True, min_size=1, max_size=2)
+            )
             for role in roles:
                 shares = {name: draw(st.sampled_from((1.0, 0.5, 0.125))) for name in names}
                 meeting.draws[role] = {name: share * CAPACITY * busy for name, share in shares.items()}
             meeting.holds = {SHARED_BY_ALL: 0.01 * CAPACITY} if draw(st.booleans()) and names else {}
         return meeting
+
+    def _ways(self, communicator: Communicator) -> tuple[str, ...]:
+        """A transfer has one end that sends, so no role may be at both."""
+        first, second = self._ends(communicator)
+        return ("exchange",) if first & second else ("transfer", "exchange")
+
+    def _ends(self, communicator: Communicator) -> tuple[set[int], set[int]]:
+        """The roles at either position of the pairs."""
+        (rows,) = communicator.members(self.build.mesh)
+        return {self.role_of[rank] for rank in rows[:, 0]}, {self.role_of[rank] for rank in rows[:, 1]}
 
     def _meet(self, block: BlockBuilder, meeting: Meeting, role: int) -> int:
         facts: dict[str, Any] = {"latency": meeting.latency, "after": self._before(block)}
@@ -299,7 +321,8 @@ class _Writer:
         if meeting.draws:
             facts |= {"draws": meeting.draws[role], "holds": meeting.holds}
         if meeting.what == "transfer":
-            block.transfer("transfer", meeting.communicator, duration, to=1, bytes=8, **facts)
+            to = 1 if role in self._ends(meeting.communicator)[0] else None
+            block.transfer("transfer", meeting.communicator, duration, to=to, bytes=8, **facts)
         elif meeting.what == "exchange":
             block.exchange("exchange", meeting.communicator, duration, sends={1: 8}, **facts)
         else:
@@ -314,10 +337,12 @@ class _Writer:
             facts: dict[str, Any] = {"after": self._before(block)}
             if self.sharing == "private":
                 facts["draws"] = self._private(kind, duration)
-            if self.sharing == "contended" and draw(st.booleans()):
+            if self.sharing == "contended" and draw(st.integers(0, 3)):
                 facts["latency"] = draw(st.sampled_from((0.0, 0.25))) * duration
                 busy = duration - facts["latency"]
-                names = draw(st.lists(st.sampled_from((OWN, SHARED_BY_ALL, SHARED_BY_SOME)), unique=True, max_size=2))
+                names = draw(
+                    st.lists(st.sampled_from((SHARED_BY_ALL, OWN, SHARED_BY_SOME)), unique=True, min_size=1, max_size=2)
+                )
                 facts["draws"] = {name: draw(st.sampled_from((1.0, 0.25))) * CAPACITY * busy for name in names}
                 facts["holds"] = {OWN: 0.1 * CAPACITY} if names and draw(st.booleans()) else {}
             if kind == "host":

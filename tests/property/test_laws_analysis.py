@@ -37,7 +37,7 @@ def assert_sums(timeline: Timeline) -> None:
     assert sum(parts.mean_s.values()) == pytest.approx(step, rel=1e-9, abs=1e-15)
 
 
-@settings(laws, max_examples=100)
+@laws
 @given(jobs())
 def test_the_breakdown_of_every_class_sums_to_the_step(job: Job) -> None:
     assert_sums(run(job))
@@ -203,7 +203,7 @@ def lifetimes(timeline: Timeline, track: MemoryTrack) -> list[float]:
     return (timeline.end_s[mine] - timeline.start_s[mine])[rows & on].tolist()
 
 
-@settings(laws, max_examples=100)
+@settings(laws, max_examples=40)
 @given(jobs(memory=True, most_ranks=6))
 def test_the_peak_is_that_of_many_steps_laid_over_each_other(job: Job) -> None:
     """Steps follow each other at the step time; all that has begun and not ended by a moment is held then."""

@@ -9,7 +9,7 @@ partner is late. So a transfer that merely happens to run during a bubble is not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,16 +59,14 @@ class _Gaps:
     moved: Floats
     away: Longs
 
+    @classmethod
+    def all_of(cls, parts: list[_Gaps]) -> _Gaps:
+        """Several sets of gaps as one."""
+        return cls(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(cls)))
+
     def keep(self, which: Longs) -> _Gaps:
-        """The gaps that are not yet explained."""
-        return _Gaps(
-            self.owner[which],
-            self.node[which],
-            self.low[which],
-            self.at[which],
-            self.moved[which],
-            self.away[which],
-        )
+        """Some of the gaps."""
+        return _Gaps(*(getattr(self, one.name)[which] for one in fields(self)))
 
 
 class _Counting:
@@ -81,9 +79,7 @@ class _Counting:
         self.runs, self.late = self._parts_of_nodes()
         meets = np.flatnonzero(graph.unit < graph.rendezvous)
         self.meetings = np.unique(graph.unit[meets] * np.int64(len(graph.classes)) + self.rank_class[meets])
-        gaps = [self._count_compute(number) for number in range(len(graph.classes))]
-        columns = [np.concatenate(column) for column in zip(*gaps, strict=True)]
-        self._explain(*columns)
+        self._explain(_Gaps.all_of([self._count_compute(number) for number in range(len(graph.classes))]))
 
     def _parts_of_nodes(self) -> tuple[Longs, Longs]:
         """The part that a node's running counts as, and the part that counts while its partner is late."""
@@ -98,33 +94,35 @@ class _Counting:
         runs = np.where(kind == Kind.COMPUTE, compute[phase], exposed[communicator])
         return np.where(kind == Kind.HOST, part("host"), runs), late[communicator]
 
-    def _count_compute(self, number: int) -> tuple[Longs, Longs, Floats, Floats, NDArray[np.bool_]]:
-        """Counts a class's compute; returns its gaps: (class, node at the end, start, end, whether that computes)."""
+    def _count_compute(self, number: int) -> _Gaps:
+        """Counts a class's compute, and returns the gaps between, each with the op that ends it."""
         timeline, graph = self.timeline, self.timeline.graph
         first, last = int(graph.start[number]), int(graph.start[number + 1])
         start, end = timeline.start_s[first:last], timeline.end_s[first:last]
         busy = np.flatnonzero((self.chain.kind[first:last] == Kind.COMPUTE) & (end > start))
-        busy = busy[np.argsort(start[busy], kind="stable")]
-        # Where steps repeat, what the step before began keeps the lanes busy into this one.
-        wraps = graph.program.repeats and len(busy) > 0
-        before = float(end[busy].max()) - timeline.step_time_s if wraps else 0.0
-        until = np.maximum.accumulate(np.concatenate([[before], end[busy]]))
-        begins = np.maximum(start[busy], until[:-1])
-        np.add.at(self.seconds[number], self.runs[first + busy], np.maximum(end[busy] - begins, 0.0))
+        # Where steps repeat, what runs past the end of its step is seen in a later one.
+        wraps = graph.program.repeats and len(busy) > 0 and timeline.step_time_s > 0
+        moved = np.floor(start / timeline.step_time_s) * timeline.step_time_s if wraps else np.zeros(last - first)
+        busy = busy[np.argsort(start[busy] - moved[busy], kind="stable")]
+        begins, ends = start[busy] - moved[busy], end[busy] - moved[busy]
+        before = float(ends.max()) - timeline.step_time_s if wraps else 0.0
+        until = np.maximum.accumulate(np.concatenate([[before], ends]))
+        counted = np.maximum(begins, until[:-1])
+        np.add.at(self.seconds[number], self.runs[first + busy], np.maximum(ends - counted, 0.0))
         gap = np.flatnonzero(begins > until[:-1])
-        node, low, high = first + busy[gap], until[gap], begins[gap]
+        node, low, high, moved = first + busy[gap], until[gap], begins[gap], moved[busy[gap]]
         if not wraps and timeline.step_time_s > until[-1] and last > first:
+            # No computation ends the rest of the step: after the rank's last op it is idle.
             node = np.append(node, first + int(np.argmax(end)))
-            low, high = np.append(low, until[-1]), np.append(high, timeline.step_time_s)
-        return np.full(len(node), number), node, low, high, np.arange(len(node)) < len(gap)
+            low, high, moved = np.append(low, until[-1]), np.append(high, timeline.step_time_s), np.append(moved, 0.0)
+        return _Gaps(np.full(len(node), number), node, low, high, moved, np.full(len(node), -1))
 
-    def _explain(self, owner: Longs, node: Longs, low: Floats, high: Floats, computes: NDArray[np.bool_]) -> None:
+    def _explain(self, gaps: _Gaps) -> None:
         """Walks back from the op at the end of each gap and gives every stretch of the gap to a part."""
         timeline, chain = self.timeline, self.chain
-        gaps = _Gaps(owner, node, low, high.copy(), np.zeros(len(owner)), np.full(len(owner), -1))
-        # Where no computation ends the gap, the rank's last op does, and after it the rank is idle.
-        self._give(gaps, np.full(len(owner), self.idle), np.where(computes, gaps.at, timeline.end_s[node]))
-        self._give(gaps, self.runs[node], np.where(computes, gaps.at, timeline.start_s[node]))
+        # Of an op that computes nothing is left of the gap; of one that does not, its own time comes first.
+        self._give(gaps, np.full(len(gaps.owner), self.idle), timeline.end_s[gaps.node] - gaps.moved)
+        self._give(gaps, self.runs[gaps.node], timeline.start_s[gaps.node] - gaps.moved)
         while True:
             gaps = gaps.keep(np.flatnonzero(gaps.at > gaps.low))
             if not len(gaps.owner):

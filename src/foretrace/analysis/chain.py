@@ -33,7 +33,7 @@ class Chain:
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.pred_start))
         self.last, ended = _best(owner, graph.pred, timeline.end_s, preference, len(graph))
         by_later, _ = sort_by(graph.next_dst, len(graph), False)
-        end_before = timeline.end_s - timeline.step_time_s
+        end_before = timeline.end_before_s
         before, ended_before = _best(
             graph.next_dst[by_later].astype(np.int64),
             graph.next_src[by_later],

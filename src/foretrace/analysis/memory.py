@@ -93,10 +93,10 @@ def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Lon
     base = resident[role].copy()
     period = timeline.step_time_s
     if graph.program.repeats and period > 0:
-        # What runs past the end of the step overlaps the next: as much is still held when this step begins.
-        late = times >= period * (1 + 1e-12)
-        np.add.at(base, category[late], -change[late])
-        times = np.where(late, times - period, times)
+        # What happens steps after its own has not happened yet, for as many steps, when this one begins.
+        late = np.floor(times / (period * (1 + 1e-12))).astype(np.int64)
+        np.add.at(base, category, -change * late)
+        times = times - late * period
     used = change != 0
     times, change, category = times[used], change[used], category[used]
     order = np.lexsort((change > 0, times))  # at one moment, what is freed makes room for what is taken

@@ -45,56 +45,65 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """Per unit: latency, work (0: nothing is shared) and full rate in work per second; what each use puts on a
-    resource per unit of work, and holds; per node the work after which it ends."""
+    """Per unit: latency, work (0: nothing is shared) and full rate in work per second. Per node: the work after which
+    it ends. The members of unit u are `member[member_start[u] : member_start[u + 1]]`, those that end first first; what
+    member i uses is in rows `use_start[i] : use_start[i + 1]`: what it puts on a resource per unit of work, and holds.
+    """
 
     latency_s: Floats
     work: Floats
     full_rate: Floats
+    threshold: Floats
+    member_start: Ints
+    member: Ints
     use_start: Ints
     use_resource: Ints
     use_load: Floats
     use_held: Floats
     capacity: Floats
-    threshold: Floats
 
 
 def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws) -> Flows:
     """The flows of a graph's units, from prices per node (durations, latency) and per op (draws)."""
     instance, capacity, crowd = _instances(graph, draws.resources)
     node, row = _rows_of_nodes(graph, draws.op)
-    unit = graph.unit[node].astype(np.int64)
-    longest = np.zeros(graph.units)
+    longest, latency, work = np.zeros(graph.units), np.zeros(graph.units), np.zeros(graph.units)
     np.maximum.at(longest, graph.unit, durations)
-    latency = np.zeros(graph.units)
     np.maximum.at(latency, graph.unit, latency_s)
     latency = np.minimum(latency, longest)
     busy = longest - latency
-
-    work = np.zeros(graph.units)
-    first = np.unique(unit, return_index=True)[1] if len(unit) else np.empty(0, np.int64)
-    work[unit[first]] = draws.amount[row[first]]
-    work[(busy <= 0) | (work <= 0)] = 0.0
-    shared = work[unit] > 0
-    node, row, unit = node[shared], row[shared], unit[shared]
-    _check_alone(graph, draws, node, row, busy[unit] + 1e-12 * latency[unit])  # busy is a difference, so rounded
-
-    owner = graph.rank_class[node]
-    use, start = sort_by(unit, graph.units, False)
-    place = instance[draws.resource[row], owner]
-    many = crowd[draws.resource[row], owner]
+    work[graph.unit[node]] = busy[graph.unit[node]]  # of what only holds, the work is to last
+    drawn = draws.amount[row] > 0
+    units, first = np.unique(graph.unit[node[drawn]], return_index=True)
+    work[units] = draws.amount[row[drawn][first]]
+    work[busy <= 0] = 0.0
     measure = np.where(work > 0, busy, 1.0)
     part = np.maximum(durations - latency[graph.unit], 0.0) / measure[graph.unit]
+    threshold = np.minimum(part, 1.0) * work[graph.unit]
+
+    member = np.lexsort((threshold, graph.unit))
+    place = np.empty(len(member), dtype=np.int64)
+    place[member] = np.arange(len(member))
+    used = threshold[node] > 0
+    node, row = node[used], row[used]
+    own = durations[node] - latency[graph.unit[node]]
+    _check_alone(graph, draws, node, row, own + 1e-12 * latency[graph.unit[node]])  # own is a difference, so rounded
+    order, use_start = sort_by(place[node], len(graph), False)
+    node, row = node[order], row[order]
+    owner = graph.rank_class[node]
+    many = crowd[draws.resource[row], owner]
     return Flows(
         latency_s=latency,
         work=work,
         full_rate=work / measure,
-        use_start=start,
-        use_resource=place[use],
-        use_load=(draws.amount[row] * many / work[unit])[use],
-        use_held=(draws.held[row] * many)[use],
+        threshold=threshold,
+        member_start=np.concatenate([[0], np.cumsum(np.bincount(graph.unit, minlength=graph.units))]),
+        member=member,
+        use_start=use_start,
+        use_resource=instance[draws.resource[row], owner],
+        use_load=draws.amount[row] * many / threshold[node],
+        use_held=draws.held[row] * many,
         capacity=capacity,
-        threshold=np.minimum(part, 1.0) * work[graph.unit],
     )
 
 

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 
 class Filling(NamedTuple):
-    """The flows and what they use (fixed), and room for one filling: what each resource has left to give, how many
-    flows still grow on it and what they load it with, and the rates that result."""
+    """The flows and what each uses now (rows `use_first` up to `use_last`), and room for one filling: what each
+    resource has left to give, how many flows still grow on it and load it with, and the rates that result."""
 
     full_rate: Any
-    use_start: Any
+    use_first: Any
+    use_last: Any
     use_resource: Any
     use_load: Any
     residual: Any
@@ -35,7 +36,7 @@ def fill(f: Filling, flows: Any, n_flows: int, resources: Any, n_resources: int)
     for i in range(n_flows):
         flow = flows[i]
         f.rate[flow] = -1.0
-        for use in range(f.use_start[flow], f.use_start[flow + 1]):
+        for use in range(f.use_first[flow], f.use_last[flow]):
             if f.use_load[use] > 0.0:
                 f.load[f.use_resource[use]] += f.use_load[use]
                 f.growing[f.use_resource[use]] += 1
@@ -63,14 +64,14 @@ def settle(f: Filling, flows: Any, n_flows: int, tightest: int, share: float) ->
             continue
         stops = tightest < 0 and f.full_rate[flow] <= share
         if tightest >= 0:
-            for use in range(f.use_start[flow], f.use_start[flow + 1]):
+            for use in range(f.use_first[flow], f.use_last[flow]):
                 if f.use_resource[use] == tightest and f.use_load[use] > 0.0:
                     stops = True
         if stops:
             rate = min(share, f.full_rate[flow])
             f.rate[flow] = rate
             settled += 1
-            for use in range(f.use_start[flow], f.use_start[flow + 1]):
+            for use in range(f.use_first[flow], f.use_last[flow]):
                 if f.use_load[use] > 0.0:
                     resource = f.use_resource[use]
                     f.residual[resource] -= f.use_load[use] * rate

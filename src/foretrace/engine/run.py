@@ -40,10 +40,10 @@ class FixedRun:
             runs[:] = [*runs[-1:], player.run(added, carried)]
             return player.carried(runs[-1])
 
-        period, steps, settled, drifts = until_settled(step, np.zeros(len(player.tape.carried)))
+        period, steps, notes = until_settled(step, np.zeros(len(player.tape.carried)))
         start, end = player.starts(runs[-1]), player.ends(runs[-1])
         before = player.ends(runs[0]) if steps > 1 else None
-        return timeline_of(self.graph, start, end, before, float(period), steps, notes_on(settled, drifts, steps))
+        return timeline_of(self.graph, start, end, before, float(period), steps, notes)
 
     @property
     def scenarios_at_once(self) -> int:
@@ -77,17 +77,7 @@ def timeline_of(
     takes_part = graph.ops.column("enabled")[graph.op].astype(bool)
     origin = float(start.min(where=takes_part, initial=np.inf)) if takes_part.any() else 0.0
     ready = ready_times(graph, start, end, end_before) - origin
+    before = end - step_time if end_before is None else end_before
     # An op that is switched off and waits for nothing has no place in time.
-    return Timeline(
-        graph, ready, np.maximum(start - origin, 0.0), np.maximum(end - origin, 0.0), step_time, steps, notes
-    )
-
-
-def notes_on(settled: bool, drifts: bool, steps: int) -> tuple[Diagnostic, ...]:
-    """What a reader should know of how the steps settled."""
-    if not settled:
-        return (Diagnostic("warning", f"steps had not settled after {steps}; the mean of the later half is given"),)
-    if drifts:
-        text = "nothing holds some parts of the job to the pace of the others; the slowest sets the step time"
-        return (Diagnostic("note", text),)
-    return ()
+    start, end = np.maximum(start - origin, 0.0), np.maximum(end - origin, 0.0)
+    return Timeline(graph, ready, start, end, before - origin, step_time, steps, notes)

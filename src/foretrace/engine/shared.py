@@ -38,6 +38,7 @@ class World(NamedTuple):
     latency: Any
     threshold: Any
     shares: Any
+    use_start: Any
     use_held: Any
     use_unit: Any
     filling: Filling
@@ -101,7 +102,8 @@ def start_unit(w: World, heap: Any, step: int, unit: int, now: float) -> None:
     w.start[step * w.units + unit] = now
     if w.shares[unit] > 0:
         w.step_of[unit] = step
-        for use in range(w.filling.use_start[unit], w.filling.use_start[unit + 1]):
+        w.filling.use_first[unit] = w.use_start[w.member_start[unit]]
+        for use in range(w.filling.use_first[unit], w.filling.use_last[unit]):
             if w.use_held[use] > 0.0:
                 w.free[w.filling.use_resource[use]] -= w.use_held[use]
                 touch(w, w.filling.use_resource[use])
@@ -143,7 +145,7 @@ def begin_flow(w: World, unit: int, now: float) -> None:
     w.speed[unit] = 0.0
     w.since[unit] = now
     w.reached[unit] = w.member_start[unit]
-    for use in range(w.filling.use_start[unit], w.filling.use_start[unit + 1]):
+    for use in range(w.filling.use_first[unit], w.filling.use_last[unit]):
         resource = w.filling.use_resource[use]
         first = w.running[resource]
         w.ahead[use] = first
@@ -155,7 +157,7 @@ def begin_flow(w: World, unit: int, now: float) -> None:
 
 
 def arrive(w: World, heap: Any, unit: int, now: float) -> None:
-    """The flow has done what its next member asked for, or all."""
+    """The flow has done what its next members asked for: they end, and with them what they used."""
     step = w.step_of[unit]
     last = w.member_start[unit + 1]
     place = w.reached[unit]
@@ -164,12 +166,16 @@ def arrive(w: World, heap: Any, unit: int, now: float) -> None:
     w.since[unit] = now
     while place < last and w.threshold[w.member[place]] <= done:
         schedule(w, heap, now, NODE_ENDS, step * w.nodes + w.member[place], 0)
+        for use in range(w.use_start[place], w.use_start[place + 1]):
+            leave(w, use)
         place += 1
     w.reached[unit] = place
+    w.filling.use_first[unit] = w.use_start[place]
+    w.version[unit] += 1
     if place < last:
+        if w.filling.use_first[unit] == w.filling.use_last[unit]:
+            w.speed[unit] = w.filling.full_rate[unit]  # those left share nothing with anybody
         aim(w, heap, unit, now)
-    else:
-        leave(w, unit)
 
 
 def aim(w: World, heap: Any, unit: int, now: float) -> None:
@@ -180,20 +186,18 @@ def aim(w: World, heap: Any, unit: int, now: float) -> None:
         schedule(w, heap, now + max(left, 0.0) / w.speed[unit], FLOW_ARRIVES, unit, w.version[unit])
 
 
-def leave(w: World, unit: int) -> None:
-    """The flow has ended and gives back what it drew and held."""
-    w.version[unit] += 1
-    for use in range(w.filling.use_start[unit], w.filling.use_start[unit + 1]):
-        resource = w.filling.use_resource[use]
-        before, after = w.behind[use], w.ahead[use]
-        if before >= 0:
-            w.ahead[before] = after
-        else:
-            w.running[resource] = after
-        if after >= 0:
-            w.behind[after] = before
-        w.free[resource] += w.use_held[use]
-        touch(w, resource)
+def leave(w: World, use: int) -> None:
+    """A member gives back what it drew and held of one resource."""
+    resource = w.filling.use_resource[use]
+    before, after = w.behind[use], w.ahead[use]
+    if before >= 0:
+        w.ahead[before] = after
+    else:
+        w.running[resource] = after
+    if after >= 0:
+        w.behind[after] = before
+    w.free[resource] += w.use_held[use]
+    touch(w, resource)
 
 
 def refill(w: World, heap: Any, now: float) -> None:
@@ -234,7 +238,7 @@ def connect(w: World, stamp: int, n_resources: int) -> int:
                 w.flow_seen[unit] = stamp
                 w.component[n_flows] = unit
                 n_flows += 1
-                for other in range(w.filling.use_start[unit], w.filling.use_start[unit + 1]):
+                for other in range(w.filling.use_first[unit], w.filling.use_last[unit]):
                     beyond = w.filling.use_resource[other]
                     if w.seen[beyond] != stamp:
                         w.seen[beyond] = stamp

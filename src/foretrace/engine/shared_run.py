@@ -11,7 +11,7 @@ from foretrace.engine import jit
 from foretrace.engine.flows import Draws, Flows, make_flows
 from foretrace.engine.maxmin import Filling
 from foretrace.engine.order import find_order, sort_by
-from foretrace.engine.run import notes_on, timeline_of
+from foretrace.engine.run import timeline_of
 from foretrace.engine.shared import World, simulate
 from foretrace.engine.steady import Settled
 from foretrace.errors import DeadlockError
@@ -54,7 +54,7 @@ class SharedRun:
                 break
             steps *= 2
         time = watch.average() if period is None else period
-        notes = notes_on(period is not None, watch.drifts, steps)
+        notes = watch.notes(period is not None)
         before = end[settled - 1] if settled else None
         return timeline_of(self.graph, start[settled], end[settled], before, float(time), settled + 1, notes)
 
@@ -76,8 +76,7 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
     waiter = graph.unit[np.repeat(np.arange(nodes), np.diff(graph.pred_start))]
     by_source, successor_start = sort_by(graph.pred, nodes, False)
     by_later, later_start = sort_by(graph.next_src, nodes, False)
-    member = np.lexsort((flows.threshold, graph.unit))
-    member_start = np.concatenate([[0], np.cumsum(np.bincount(graph.unit, minlength=units))])
+    use_bounds = flows.use_start[flows.member_start]
     waits = np.bincount(waiter, minlength=units)
     waits_later = np.bincount(graph.unit[graph.next_dst], minlength=units)
     uses = len(flows.use_resource)
@@ -97,8 +96,8 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
         nodes=nodes,
         units=units,
         steps=steps,
-        member_start=hold(member_start),
-        member=hold(member),
+        member_start=hold(flows.member_start),
+        member=hold(flows.member),
         successor_start=hold(successor_start),
         successor=hold(waiter[by_source]),
         later_start=hold(later_start),
@@ -109,11 +108,13 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
         latency=hold(flows.latency_s),
         threshold=hold(flows.threshold),
         shares=hold(flows.work > 0),
+        use_start=hold(flows.use_start),
         use_held=hold(flows.use_held),
-        use_unit=hold(np.repeat(np.arange(units), np.diff(flows.use_start))),
+        use_unit=hold(np.repeat(np.arange(units), np.diff(use_bounds))),
         filling=Filling(
             full_rate=hold(flows.full_rate),
-            use_start=hold(flows.use_start),
+            use_first=hold(use_bounds[:-1]),
+            use_last=hold(use_bounds[1:]),
             use_resource=hold(flows.use_resource),
             use_load=hold(flows.use_load),
             residual=room(resources),

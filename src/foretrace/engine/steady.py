@@ -12,6 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.errors import Diagnostic
+
 Floats = NDArray[np.float64]
 
 MOST_STEPS = 64
@@ -25,6 +27,7 @@ class Settled:
 
     def __init__(self) -> None:
         self.history: list[Floats] = []
+        self.cycle = 1
         self.drifts = False
 
     def period(self, carried: Floats) -> Floats | None:
@@ -37,6 +40,7 @@ class Settled:
             growth = carried - self.history[-1 - cycle]
             slack = TOLERANCE * np.abs(carried).max(axis=0)
             if (growth.max(axis=0) - growth.min(axis=0) <= slack).all():
+                self.cycle = cycle
                 return np.asarray(growth.max(axis=0) / cycle)
         if steps > 3 and self._constant():
             self.drifts = True
@@ -55,13 +59,27 @@ class Settled:
         slack = TOLERANCE * np.abs(now).max(axis=0)
         return bool((np.abs((now - z) - (z - y)) <= slack).all() and (np.abs((z - y) - (y - x)) <= slack).all())
 
+    def notes(self, settled: bool) -> tuple[Diagnostic, ...]:
+        """What a reader should know of how the steps settled."""
+        text = ""
+        if self.drifts:
+            text = "nothing holds some parts of the job to the pace of the others; the slowest sets the step time"
+        elif self.cycle > 1:
+            text = (
+                f"steps settle into a cycle of {self.cycle}: the step time is its mean, and the breakdown and the "
+                "critical path are those of one of them"
+            )
+        if not settled:
+            text = f"steps had not settled after {len(self.history)}; the mean of the later half is given"
+        return (Diagnostic("note" if settled else "warning", text),) if text else ()
 
-def until_settled(step: Callable[[Floats], Floats], carried: Floats) -> tuple[Floats, int, bool, bool]:
-    """Runs steps until they repeat: (period, steps run, settled, parts drift apart)."""
+
+def until_settled(step: Callable[[Floats], Floats], carried: Floats) -> tuple[Floats, int, tuple[Diagnostic, ...]]:
+    """Runs steps until they repeat: (period, steps run, what to say of it)."""
     watch = Settled()
     for count in range(1, MOST_STEPS + 1):
         carried = step(carried)
         period = watch.period(carried)
         if period is not None:
-            return period, count, True, watch.drifts
-    return watch.average(), MOST_STEPS, False, False
+            return period, count, watch.notes(True)
+    return watch.average(), MOST_STEPS, watch.notes(False)

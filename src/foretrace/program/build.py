@@ -267,7 +267,8 @@ def _refs(after: After) -> Sequence[OpRef | PlacedOp]:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A block where a role runs it; `placement["out"]` is the op its port names."""
+    """A block where a role runs it; `placement["half"]` is the op its port names. The ports `in` and `out` are the
+    first and the last op unless the block says otherwise."""
 
     role: int
     number: int
@@ -275,9 +276,10 @@ class Placement:
 
     def __getitem__(self, op: str | int | OpRef) -> PlacedOp:
         if isinstance(op, str):
-            if op not in self.block.ports:
-                raise InputError(f'block "{self.block.name}" has no port "{op}"')
-            op = self.block.ports[op]
+            ports = {"in": 0, "out": len(self.block.rows) - 1, **self.block.ports}
+            if op not in ports:
+                raise InputError(f'block "{self.block.name}" has no port "{op}"', hint=f"known: {', '.join(ports)}")
+            op = ports[op]
         return PlacedOp(self.role, self.number, op.op if isinstance(op, OpRef) else op)
 
 
@@ -317,7 +319,7 @@ class RoleBuilder:
         `override` gives single ops other values in any column: `{"bucket": {"enabled": 0}}`."""
         self._inline = None
         placement = self._append(block, microbatch)
-        waits = after if isinstance(after, Mapping) else {"in" if "in" in block.ports else 0: after}
+        waits = after if isinstance(after, Mapping) else {"in": after}
         for target, refs in waits.items():
             for ref in _refs(refs):
                 self.link(placement[target], after=ref)
@@ -400,6 +402,7 @@ class ProgramBuilder:
         self.tokens_per_step = tokens_per_step
         self.strings = Table()
         self._lanes: dict[str, Lane] = {}
+        self._lane_numbers = Table()
         self._communicators: dict[Communicator, int] = {}
         self._resources: dict[str, Resource] = {}
         self._sources: dict[Source, int] = {Source(AS_WRITTEN): 0}
@@ -420,9 +423,9 @@ class ProgramBuilder:
         """The groups in which these axes of the mesh vary."""
         return Communicator(name or "-".join(axes), axis or axes[0], axes=axes)
 
-    def pair(self, axis: str, a: int, b: int, *, name: str | None = None, label: str | None = None) -> Communicator:
+    def pair(self, along: str, a: int, b: int, *, name: str | None = None, axis: str | None = None) -> Communicator:
         """The pairs of ranks at coordinates a (position 0) and b (position 1) of an axis, all else equal."""
-        return Communicator(name or f"{axis} {a}-{b}", label or axis, axes=(axis,), pair=(a, b))
+        return Communicator(name or f"{along} {a}-{b}", axis or along, axes=(along,), pair=(a, b))
 
     def groups(self, name: str, groups: Iterable[Iterable[int]], *, axis: str | None = None) -> Communicator:
         """Groups written out, each in the order of its members' positions."""
@@ -435,9 +438,10 @@ class ProgramBuilder:
         return name
 
     def lane_number(self, name: str, kind: LaneKind) -> int:
-        """The number of a lane; all ops of a lane are of a kind with the first."""
-        self._lanes.setdefault(name, Lane(name, kind))
-        return list(self._lanes).index(name)
+        """The number of a lane; one that computes is a compute lane, whatever else it carries."""
+        if name not in self._lanes or kind == "compute":
+            self._lanes[name] = Lane(name, kind)
+        return self._lane_numbers.number(name)
 
     def communicator_number(self, communicator: Communicator) -> int:
         """The number of a communicator in the program's table."""

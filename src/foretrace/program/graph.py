@@ -161,6 +161,7 @@ def _check_group(ops: Ops, name: str, ranks: NDArray[np.int64], issued: list[NDA
             f"rank {ranks[more]} issues {counts[more]}"
         )
     what, size = ops.ints("collective"), ops.ints("bytes")
+    _check_transfers(ops, group, ranks, issued, what)
     uneven = np.isin(what, (Collective.ALL_TO_ALL, Collective.EXCHANGE, Collective.TRANSFER))
     for mine, rank in zip(issued[1:], ranks[1:], strict=True):
         other = (what[mine] != what[issued[0]]) | ((size[mine] != size[issued[0]]) & ~uneven[mine])
@@ -171,6 +172,29 @@ def _check_group(ops: Ops, name: str, ranks: NDArray[np.int64], issued: list[NDA
                 f"op {at} on {group} differs: {_who(ops, int(ranks[0]), ours)} issues "
                 f"{_what(what[ours], size[ours])}, {_who(ops, int(rank), theirs)} {_what(what[theirs], size[theirs])}"
             )
+
+
+def _check_transfers(
+    ops: Ops, group: str, ranks: NDArray[np.int64], issued: list[NDArray[np.int64]], what: NDArray[np.int64]
+) -> None:
+    """A transfer has one member that sends, to another one that receives."""
+    templates = ops.program.templates
+    receiver = np.full(len(templates.columns["kind"]), -1, dtype=np.int64)
+    receiver[templates.send_op] = templates.send_to
+    if not (what[issued[0]] == Collective.TRANSFER).any():
+        return
+    to = np.stack([receiver[ops.template[mine]] for mine in issued])
+    transfers = what[issued[0]] == Collective.TRANSFER
+    wrong = transfers & (((to >= 0).sum(axis=0) != 1) | (to == np.arange(len(issued))[:, None]).any(axis=0))
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        senders = int((to[:, at] >= 0).sum())
+        how = {0: "none of them sends", 1: "one sends to itself"}.get(senders, "more than one of them sends")
+        who = " and ".join(_who(ops, int(rank), int(mine[at])) for rank, mine in zip(ranks, issued, strict=True))
+        raise InputError(
+            f"op {at} on {group} is a transfer of {who}, but {how}",
+            hint="one member gives the position it sends to (to=1), the other gives none",
+        )
 
 
 def _what(collective: int, size: int) -> str:

@@ -6,10 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.errors import Diagnostic
+from foretrace.errors import Diagnostic, InputError
 from foretrace.program.arrays import ranges
 from foretrace.program.graph import Graph
-from foretrace.program.program import Floats
+from foretrace.program.program import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimeline:
+    """The ops of one rank in the order of issue: name, lane, microbatch (-1: none), and times in seconds."""
+
+    name: list[str]
+    lane: list[str]
+    microbatch: Ints
+    ready_s: Floats
+    start_s: Floats
+    end_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +30,36 @@ class Timeline:
 
     `ready_s` is when the op had what it needed on its own rank; from then to `start_s` it waited for partners, and
     from `start_s` to `end_s` it ran. `step_time_s` is the steady period where the program repeats, otherwise the
-    makespan. Where steps repeat, an op posted while the step before still ran has a `ready_s` below zero.
+    makespan. Where steps repeat, an op posted while the step before still ran has a `ready_s` below zero, and
+    `end_before_s` is when the same op of the step before ended.
     """
 
     graph: Graph
     ready_s: Floats
     start_s: Floats
     end_s: Floats
+    end_before_s: Floats
     step_time_s: float
     steps_run: int
     diagnostics: tuple[Diagnostic, ...] = ()
+
+    def rank(self, rank: int) -> RankTimeline:
+        """What one rank did."""
+        graph = self.graph
+        if not 0 <= rank < graph.program.world:
+            raise InputError(f"there is no rank {rank}; the job has ranks 0 to {graph.program.world - 1}")
+        owner = graph.classes.of_rank[rank]
+        nodes = slice(int(graph.start[owner]), int(graph.start[owner + 1]))
+        op = graph.op[nodes]
+        strings, lanes = graph.program.strings, graph.program.lanes
+        return RankTimeline(
+            [strings[i] for i in graph.ops.ints("name")[op].tolist()],
+            [lanes[i].name for i in graph.ops.ints("lane")[op].tolist()],
+            graph.ops.microbatch[op],
+            self.ready_s[nodes],
+            self.start_s[nodes],
+            self.end_s[nodes],
+        )
 
     @property
     def makespan_s(self) -> float:

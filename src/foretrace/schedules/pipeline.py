@@ -52,6 +52,11 @@ class Message(NamedTuple):
         return self.forward, self.source, self.target
 
     @property
+    def ends(self) -> tuple[int, int]:
+        """The stages it goes from and to."""
+        return self.source[0], self.target[0]
+
+    @property
     def crosses(self) -> bool:
         """Whether it goes to another stage."""
         return self.source[0] != self.target[0]
@@ -69,12 +74,15 @@ def pipeline(
     build: ProgramBuilder,
     schedule: Schedule,
     blocks: Blocks,
-    transfer: Transfer,
+    transfer: Transfer | Callable[[int, int], Transfer],
     *,
     transfers: Literal["async", "batched"] = "async",
     pairs: PairBlocks | None = None,
 ) -> Pipeline:
-    """Places the schedule's actions on the stages of the builder's mesh, one role per stage."""
+    """Places the schedule's actions on the stages of the builder's mesh, one role per stage.
+
+    `transfer` is what goes over every boundary, or a function of the stages it goes from and to.
+    """
     if build.mesh.pp != schedule.stages:
         raise InputError(
             f"the schedule has {schedule.stages} stages, the mesh pp={build.mesh.pp}", hint="make them equal"
@@ -154,10 +162,11 @@ class _Writer:
         roles: tuple[RoleBuilder, ...],
         blocks: Blocks,
         pairs: PairBlocks | None,
-        transfer: Transfer,
+        transfer: Transfer | Callable[[int, int], Transfer],
     ) -> None:
         self.build, self.schedule, self.roles = build, schedule, roles
-        self.blocks, self.pairs, self.transfer = blocks, pairs, transfer
+        self.blocks, self.pairs = blocks, pairs
+        self.transfer = (lambda _source, _target: transfer) if isinstance(transfer, Transfer) else transfer
         self.routes = _Routes(schedule)
         self.placed: dict[tuple[int, Action], Placement] = {}
         self._ends: dict[tuple[int, Action], str] = {}
@@ -203,8 +212,6 @@ class _Writer:
             return
         for action in slot:
             block = self.blocks(stage, action)
-            if "out" not in block.ports:
-                block.ports["out"] = len(block.rows) - 1
             self.placed[stage, action] = role.place(block, microbatch=action.microbatch, after=after[action])
             self._ends[stage, action] = "out"
 
@@ -247,8 +254,9 @@ class _Writer:
         key = (message.channel, name, lane)
         if key not in self._single:
             block = self.build.block(f"{name} {message.source[0]}→{message.target[0]}")
-            seconds, size = self.transfer.duration_s, self.transfer.bytes
-            block.transfer(name, self._channel(message), seconds, to=to, bytes=size, lane=lane, chunk=chunk)
+            what = self.transfer(*message.ends)
+            pair = self._channel(message)
+            block.transfer(name, pair, what.duration_s, to=to, bytes=what.bytes, lane=lane, chunk=chunk)
             self._single[key] = block
         return self._single[key]
 
@@ -267,7 +275,8 @@ class _Writer:
         if key not in self._single:
             block = self.build.block(f"{name} {low}↔{high}")
             pair = self.build.pair("pp", low, high, name=f"pp {low}↔{high}")
-            to = {1 if stage == low else 0: self.transfer.bytes}
-            block.exchange(name, pair, self.transfer.duration_s, sends=to, lane="pp")
+            there, back = self.transfer(*sent.ends), self.transfer(*reversed(sent.ends))
+            to = {1 if stage == low else 0: there.bytes}
+            block.exchange(name, pair, max(there.duration_s, back.duration_s), sends=to, lane="pp")
             self._single[key] = block
         return self.roles[stage].place(self._single[key], microbatch=sent.microbatch, after=after)[0]

@@ -10,25 +10,26 @@ from foretrace.engine.steady import MOST_STEPS, until_settled
 
 
 def test_a_uniform_growth_is_the_period() -> None:
-    period, steps, settled, drifts = until_settled(lambda carried: carried + 2.5, np.array([0.0, 1.0]))
-    assert (float(period), steps, settled, drifts) == (2.5, 2, True, False)
+    period, steps, notes = until_settled(lambda carried: carried + 2.5, np.array([0.0, 1.0]))
+    assert (float(period), steps, notes) == (2.5, 2, ())
 
 
 def test_a_cycle_of_two_steps_is_found() -> None:
     """Two ends that swap places every step and grow by 3 and 5 in turn: 8 every two steps."""
-    period, _, settled, drifts = until_settled(lambda c: np.array([c[1] + 3.0, c[0] + 5.0]), np.array([0.0, 0.0]))
-    assert (float(period), settled, drifts) == (4.0, True, False)
+    period, _, (note,) = until_settled(lambda c: np.array([c[1] + 3.0, c[0] + 5.0]), np.array([0.0, 0.0]))
+    assert (float(period), note.level) == (4.0, "note")
+    assert "cycle of 2" in note.message
 
 
 def test_parts_that_drift_apart_go_at_the_pace_of_the_slowest() -> None:
-    period, _, settled, drifts = until_settled(lambda c: c + np.array([2.0, 7.0]), np.zeros(2))
-    assert (float(period), settled, drifts) == (7.0, True, True)
+    period, _, (note,) = until_settled(lambda c: c + np.array([2.0, 7.0]), np.zeros(2))
+    assert float(period) == 7.0 and "pace" in note.message
 
 
 def test_what_does_not_settle_is_averaged_and_said() -> None:
     random = np.random.default_rng(0)
-    period, steps, settled, _ = until_settled(lambda c: c + random.uniform(1, 3, 2), np.zeros(2))
-    assert steps == MOST_STEPS and not settled
+    period, steps, (note,) = until_settled(lambda c: c + random.uniform(1, 3, 2), np.zeros(2))
+    assert steps == MOST_STEPS and note.level == "warning"
     assert 1.0 < float(period) < 3.0
 
 

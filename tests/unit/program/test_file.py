@@ -34,7 +34,9 @@ def sample() -> Program:
         block = build.block(f"forward {stage}")
         layer = block.compute("layer", 3e-3, phase="forward", layer=stage, alloc={"activations": 1 << 20})
         move = {"draws": {"nic": 1e6}, "holds": {"hbm": 1e9}}
-        block.transfer("hop", hop, bytes=1 << 20, to=1 - stage, after=layer, source=Source("guess", 0.5, 2.0), **move)
+        block.transfer(
+            "hop", hop, bytes=1 << 20, to=None if stage else 1, after=layer, source=Source("guess", 0.5, 2.0), **move
+        )
         block.collective("all_reduce", ring, 17 * 1e-9, bytes=64, dtype="bf16", kernel="ring")
         block.port("out", layer)
         role = build.role(f"stage {stage}", build.mesh.where(pp=stage))
