@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,13 @@ def find_order(graph: Graph, fast: bool) -> Order:
 
 
 def _levels(graph: Graph, fast: bool) -> Order:
+    if not fast and graph.units == len(graph):
+        owner = np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(graph.pred_start))
+        if (graph.pred < owner).all():
+            listed = _listed(graph.pred_start.tolist(), graph.pred.tolist())
+            level = np.empty(graph.units, dtype=np.int32)
+            level[graph.unit] = listed
+            return Order(level, max(listed, default=-1) + 1)
     waiter = graph.unit[np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(graph.pred_start))]
     by_source, start = sort_by(graph.unit[graph.pred], graph.units, fast)
     successor = waiter[by_source]
@@ -80,6 +88,22 @@ def _levels(graph: Graph, fast: bool) -> Order:
     if (level < 0).any():
         raise _cycle(graph, level)
     return Order(level, int(level.max()) + 1 if graph.units else 0)
+
+
+def _listed(start: list[int], pred: list[int]) -> list[int]:
+    """The level of each node where nobody meets and every node waits only for nodes listed before it."""
+    level: list[int] = []
+    append = level.append
+    for low, high in pairwise(start):
+        if high - low == 2:
+            x = level[pred[low]]
+            y = level[pred[low + 1]]
+            append((x if x > y else y) + 1)
+        elif high - low == 1:
+            append(level[pred[low]] + 1)
+        else:
+            append(max((level[one] for one in pred[low:high]), default=-1) + 1)
+    return level
 
 
 def _peel(start: list[int], successor: list[int], waiting: list[int]) -> list[int]:

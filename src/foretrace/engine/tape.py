@@ -124,4 +124,4 @@ def _sequence(graph: Graph, order: Order, pairs: Pairs, fast: bool) -> tuple[Lon
     last = order.level[graph.unit] * rounds + (rounds - 1)
     key = np.concatenate([last, order.level[pairs.unit] * rounds + pairs.round])
     sequence, start = sort_by(key, order.levels * rounds, fast)
-    return sequence, np.unique(start)
+    return sequence, start[np.flatnonzero(np.diff(start, prepend=-1))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -357,13 +357,10 @@ def test_packets_encoded_in_parts_are_the_same_trace(path: Path, monkeypatch: py
 
 def test_times_that_rounding_put_out_of_order_do_not_make_slices_overlap(path: Path) -> None:
     timeline = run(pipeline())
-    late = Timeline(
-        timeline.graph,
-        timeline.ready_s + 3e-9,
-        timeline.start_s,
-        timeline.end_s + np.where(timeline.end_s > timeline.start_s, 2e-9, 0.0),
-        timeline.step_time_s,
-        1,
+    late = replace(
+        timeline,
+        ready_s=timeline.ready_s + 3e-9,
+        end_s=timeline.end_s + np.where(timeline.end_s > timeline.start_s, 2e-9, 0.0),
     )
     write_perfetto(late, path)
     read(path)
