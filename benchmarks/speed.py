@@ -152,10 +152,12 @@ def shared_events() -> list[Row]:
 
 
 def growth() -> list[Row]:
-    """Four times the ops should take four times as long."""
-    small, large = jobs.arbitrary(50_000, 64), jobs.arbitrary(200_000, 64)
-    ratio = cpu_seconds(lambda: run_fixed(large), 3) / cpu_seconds(lambda: run_fixed(small), 3)
-    return [Row("time of 200,000 ops ÷ 50,000 ops", ratio, "×", 5.0)]
+    """How the time grows with the ops: the power of their number, 1 where growth is linear."""
+    sizes = (100_000, 400_000)
+    small, large = (cpu_seconds(lambda p=jobs.arbitrary(n, 64): run_fixed(p), 3) for n in sizes)
+    power = np.log(large / small) / np.log(sizes[1] / sizes[0])
+    detail = f"{small:.3f} s for 100,000 ops, {large:.3f} s for 400,000"
+    return [Row("growth, as a power of the number of ops", float(power), "", 1.2, detail=detail)]
 
 
 def help_time() -> list[Row]:

@@ -430,9 +430,10 @@ def jobs(
     """A random job; `sharing` says whether its ops draw on resources, and whether they contend for them."""
     steps_repeat = draw(st.integers(0, 3)) > 0 if repeats is None else repeats
     build = ProgramBuilder(draw(meshes(most_ranks)), repeats=steps_repeat)
+    slowed = slow and draw(st.booleans())
     _Writer(draw, build, sharing, memory).write()
     program = build.program()
     ranks = st.lists(st.integers(0, program.world - 1), min_size=1, max_size=3, unique=True).map(tuple)
     factors = st.sampled_from((1.5, 3.0, 1.1))
     slows = st.builds(Slow, ranks, factors, st.sampled_from((1, 1, 2)))
-    return Job(program, tuple(draw(st.lists(slows, max_size=2)) if slow else ()))
+    return Job(program, tuple(draw(st.lists(slows, min_size=1, max_size=2)) if slowed else ()))

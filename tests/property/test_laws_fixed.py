@@ -152,6 +152,17 @@ def test_scenarios_in_one_run_are_runs_of_their_own_to_the_bit(job: Job, data: s
     assert run.step_times(durations).tolist() == apart
 
 
+def test_a_scenario_that_settles_early_has_the_bits_of_its_own_run() -> None:
+    build = ProgramBuilder(Mesh())
+    role = build.role("all", [0])
+    role.compute("work", 0.1)
+    role.host("launch", 0.1)
+    run = FixedRun(folded(Job(build.program()))[0])
+    even, uneven = np.array([0.1, 0.1]), np.array([0.1, 0.3])
+    apart = [run.timeline(durations).step_time_s for durations in (even, uneven)]
+    assert run.step_times(np.stack([even, uneven], axis=1)).tolist() == apart
+
+
 def test_a_scenario_that_settles_does_not_depend_on_one_that_does_not() -> None:
     """A ring of three chains settles to a cycle of three steps; with a slow follower of one of them nothing does."""
     build = ProgramBuilder(Mesh())

@@ -68,18 +68,31 @@ def test_which_rank_of_a_meeting_has_the_lowest_number_changes_nothing() -> None
     assert_close(shared_timeline(job), whole, 4, 1e-9)
 
 
-def test_a_member_of_a_meeting_ends_when_its_own_part_is_done() -> None:
-    """Alone on the link, the quick rank ends after its own second though the slow one's latency is longer."""
+@pytest.mark.parametrize(("factor", "share"), [(1.5, 0.25), (1.5, 0.5), (3.0, 0.25)])
+def test_a_member_of_a_meeting_ends_when_its_own_part_is_done(factor: float, share: float) -> None:
+    """With room for both on the link, the quick rank takes its own second, whatever the latency of the slow one."""
     build = ProgramBuilder(Mesh(dp=2), repeats=False)
-    build.resource("link", CAPACITY, shared_by=[range(2)])
+    build.resource("link", CAPACITY)
     build.role("all", range(2)).collective(
-        "all_reduce", build.communicator("dp"), 1.0, latency=0.5, draws={"link": CAPACITY / 4}
+        "all_reduce", build.communicator("dp"), 1.0, latency=0.5, draws={"link": share * CAPACITY}
     )
-    job = Job(build.program(), (Slow((0,), 3.0, 1),))
+    job = Job(build.program(), (Slow((0,), factor, 1),))
     graph, prices = unfolded(job)
     expected = FixedRun(graph).timeline(prices.durations(graph))
-    assert expected.end_s.tolist() == [3.0, 1.0]
+    assert expected.end_s.tolist() == [factor, 1.0]
     assert_close(shared_timeline(job), expected, 2, 1e-12)
+
+
+def test_a_flow_goes_on_at_full_rate_when_the_member_that_was_held_back_has_ended() -> None:
+    """Ranks 1 and 2 divide a link until rank 1 has its part, at 1.5 s; rank 0 has a link of its own and 1 s to go."""
+    build = ProgramBuilder(Mesh(dp=3), repeats=False)
+    build.resource("link", CAPACITY, shared_by=[[0], [1, 2]])
+    pair = build.groups("pair", [(0, 1)])
+    build.role("long", [0]).collective("all_gather", pair, 2.0, draws={"link": CAPACITY})
+    build.role("short", [1]).collective("all_gather", pair, 1.0, draws={"link": CAPACITY})
+    build.role("other", [2]).compute("read", 4.0, draws={"link": 4 * CAPACITY})
+    timeline = shared_timeline(Job(build.program()), fold=False)
+    assert timeline.end_s == pytest.approx([2.5, 1.5, 5.0])
 
 
 @pytest.mark.parametrize("repeats", [True, False])
@@ -134,7 +147,8 @@ class Network(NamedTuple):
         starts = np.concatenate([[0], np.cumsum([len(uses) for uses in self.uses])]).tolist()
         filling = Filling(
             full_rate=self.full_rate,
-            use_start=starts,
+            use_first=starts[:-1],
+            use_last=starts[1:],
             use_resource=[resource for uses in self.uses for resource in uses],
             use_load=[load for uses in self.uses for load in uses.values()],
             residual=list(self.capacity),
@@ -201,7 +215,8 @@ def test_rates_do_not_depend_on_the_order_of_flows(network: Network, random: obj
 @settings(laws, max_examples=30)
 @given(contended)
 def test_every_moment_is_max_min_fair_and_every_flow_does_its_work(job: Job) -> None:
-    """Looks at the rates after every change: between two changes a flow does its rate times the time that passes."""
+    """Looks at the rates after every change: until the next a flow does its rate times the time that passes, and puts
+    that on what it uses. In the end every member of every flow has put there all it draws."""
     jit.use(False)
     graph, prices = unfolded(job)
     durations, latencies = prices.durations(graph), prices.latencies(graph)
@@ -212,36 +227,44 @@ def test_every_moment_is_max_min_fair_and_every_flow_does_its_work(job: Job) -> 
 
     def watch(w: shared.World, heap: object, now: float) -> None:
         refill(w, heap, now)
-        running = {unit for resource in range(len(flows.capacity)) for unit in uses_on(w, resource)}
-        moments.append((now, {unit: w.speed[unit] for unit in running}))
-        uses = []
-        for unit in sorted(running):
-            loads: dict[int, float] = {}
-            for use in range(flows.use_start[unit], flows.use_start[unit + 1]):
-                resource = int(flows.use_resource[use])
-                loads[resource] = loads.get(resource, 0.0) + float(flows.use_load[use])
-            uses.append(loads)
-        full = [float(flows.full_rate[unit]) for unit in sorted(running)]
-        rates = [w.speed[unit] for unit in sorted(running)]
-        Network(full, uses, [max(free, 0.0) for free in w.free]).assert_max_min(rates)
+        uses = [(resource, use) for resource in range(len(flows.capacity)) for use in uses_on(w, resource)]
+        running = sorted({w.use_unit[use] for _, use in uses})
+        loads: dict[int, dict[int, float]] = {unit: {} for unit in running}
+        for resource, use in uses:
+            mine = loads[w.use_unit[use]]
+            mine[resource] = mine.get(resource, 0.0) + w.filling.use_load[use]
+        network = Network(
+            [w.filling.full_rate[unit] for unit in running], list(loads.values()), [max(free, 0.0) for free in w.free]
+        )
+        network.assert_max_min([w.speed[unit] for unit in running])
+        moments.append((now, {use: w.speed[w.use_unit[use]] * w.filling.use_load[use] for _, use in uses}))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared, "refill", watch)
-        run = SharedRun(graph, latencies, prices.draws)
-        run._run(flows, durations, steps)
+        SharedRun(graph, latencies, prices.draws)._run(flows, durations, steps)
     jit.use(None)
     assert not moments or not moments[-1][1], "a flow never ends"
-    done = np.zeros(graph.units)
+    drawn = np.zeros(len(flows.use_load))
     for (now, rates), (then, _) in pairwise(moments):
-        for unit, rate in rates.items():
-            done[unit] += rate * (then - now)
-    np.testing.assert_allclose(done, steps * flows.work, rtol=1e-9)
+        for use, rate in rates.items():
+            drawn[use] += rate * (then - now)
+    assert drawn.sum() == pytest.approx(steps * amounts(job, durations).sum(), rel=1e-9)
+
+
+def amounts(job: Job, durations: np.ndarray) -> np.ndarray:
+    """What every op of every rank draws in all, from what the rank has a part in."""
+    graph, prices = unfolded(job)
+    drawn = np.zeros(len(graph))
+    for op, number, amount in zip(prices.draws.op, prices.draws.resource, prices.draws.amount, strict=True):
+        sharing = job.program.resources[number].instance_of(job.program.world) >= 0
+        drawn[(graph.op == op) & sharing[graph.rank_class] & (durations > 0)] += amount
+    return drawn
 
 
 def uses_on(w: shared.World, resource: int) -> Iterator[int]:
     use = w.running[resource]
     while use >= 0:
-        yield w.use_unit[use]
+        yield use
         use = w.ahead[use]
 
 

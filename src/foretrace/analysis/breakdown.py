@@ -98,6 +98,8 @@ class _Counting:
         """Counts a class's compute, and returns the gaps between, each with the op that ends it."""
         timeline, graph = self.timeline, self.timeline.graph
         first, last = int(graph.start[number]), int(graph.start[number + 1])
+        if first == last:
+            self.seconds[number, self.idle] = timeline.step_time_s
         start, end = timeline.start_s[first:last], timeline.end_s[first:last]
         busy = np.flatnonzero((self.chain.kind[first:last] == Kind.COMPUTE) & (end > start))
         # Where steps repeat, what runs past the end of its step is seen in a later one.

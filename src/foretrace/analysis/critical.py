@@ -22,8 +22,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The nodes on the path, in order, and when each ran (before zero: in the step before). `length_s` is what the
-    path accounts for, and `parts_s` divides it by what its ops do."""
+    """The nodes on the path, in order, and when each ran (before zero: in the step before). A path may lead through
+    several steps before it closes: `length_s` is what it takes per step, and `parts_s` divides that by what its ops
+    do."""
 
     node: Longs
     start_s: Floats
@@ -41,9 +42,11 @@ def critical_path(chain: Chain) -> CriticalPath:
     node, steps = int(np.argmax(timeline.end_s)), 0
     path: list[tuple[int, int]] = []
     met: dict[int, int] = {}
+    spanned = 1
     while True:
         if node in met and path[met[node]][1] != steps:
-            path = path[met[node] : len(path)]
+            path = path[met[node] :]
+            spanned = steps - path[0][1]
             break
         met[node] = len(path)
         path.append((node, steps))
@@ -57,7 +60,7 @@ def critical_path(chain: Chain) -> CriticalPath:
     moved = np.array([entry[1] for entry in reversed(path)]) * timeline.step_time_s
     shift = float(moved.min())
     start, end = timeline.start_s[nodes] - moved + shift, timeline.end_s[nodes] - moved + shift
-    lengths = end - start
+    lengths = (end - start) / spanned
     return CriticalPath(nodes, start, end, float(lengths.sum()), _parts(chain, nodes, lengths))
 
 

@@ -90,6 +90,9 @@ def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Lon
     times = np.concatenate([timeline.end_s[node], timeline.start_s[node]])
     change = np.concatenate([-templates.memory_free_bytes[row], templates.memory_alloc_bytes[row]])
     category = np.concatenate([category, category])
+    # At one moment, what is freed makes room for what is taken; an op of no duration takes before it frees.
+    instant = timeline.end_s[node] <= timeline.start_s[node]
+    turn = np.concatenate([np.where(instant, 2, 0), np.ones(len(node), dtype=np.int64)])
     base = resident[role].copy()
     period = timeline.step_time_s
     if graph.program.repeats and period > 0:
@@ -99,9 +102,11 @@ def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Lon
         times = times - late * period
     used = change != 0
     times, change, category = times[used], change[used], category[used]
-    order = np.lexsort((change > 0, times))  # at one moment, what is freed makes room for what is taken
+    moment = np.round(times / period * 1e12) if period > 0 else times  # so that rounding does not part what coincides
+    order = np.lexsort((turn[used], moment))
     deltas = np.zeros((len(order) + 1, len(Category)), dtype=np.int64)
     deltas[0] = base
     deltas[np.arange(1, len(order) + 1), category[order]] = change[order]
     held = np.cumsum(deltas, axis=0)
-    return MemoryTrack(number, np.concatenate([[0.0], times[order]]), held, int(change.sum()))
+    moments = np.maximum.accumulate(np.concatenate([[0.0], times[order]]))
+    return MemoryTrack(number, moments, held, int(change.sum()))

@@ -67,16 +67,12 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws)
     """The flows of a graph's units, from prices per node (durations, latency) and per op (draws)."""
     instance, capacity, crowd = _instances(graph, draws.resources)
     node, row = _rows_of_nodes(graph, draws.op)
-    longest, latency, work = np.zeros(graph.units), np.zeros(graph.units), np.zeros(graph.units)
+    longest = np.zeros(graph.units)
     np.maximum.at(longest, graph.unit, durations)
-    np.maximum.at(latency, graph.unit, latency_s)
-    latency = np.minimum(latency, longest)
+    latency = longest.copy()  # the least of the members that draw: no draw waits longer than its own latency
+    np.minimum.at(latency, graph.unit[node], np.minimum(latency_s, durations)[node])
     busy = longest - latency
-    work[graph.unit[node]] = busy[graph.unit[node]]  # of what only holds, the work is to last
-    drawn = draws.amount[row] > 0
-    units, first = np.unique(graph.unit[node[drawn]], return_index=True)
-    work[units] = draws.amount[row[drawn][first]]
-    work[busy <= 0] = 0.0
+    work = _work(graph, draws, node, row, busy)
     measure = np.where(work > 0, busy, 1.0)
     part = np.maximum(durations - latency[graph.unit], 0.0) / measure[graph.unit]
     threshold = np.minimum(part, 1.0) * work[graph.unit]
@@ -105,6 +101,18 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws)
         use_held=draws.held[row] * many,
         capacity=capacity,
     )
+
+
+def _work(graph: Graph, draws: Draws, node: Ints, row: Ints, busy: Floats) -> Floats:
+    """The work of each unit: the most that any member's first draw amounts to; of what only holds, to last."""
+    work = np.zeros(graph.units)
+    drawn = draws.amount[row] > 0
+    members, first = np.unique(node[drawn], return_index=True)
+    np.maximum.at(work, graph.unit[members], draws.amount[row[drawn][first]])
+    holding = graph.unit[node[work[graph.unit[node]] == 0]]
+    work[holding] = busy[holding]
+    work[busy <= 0] = 0.0
+    return work
 
 
 def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Ints, Floats, Floats]:

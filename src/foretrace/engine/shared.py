@@ -56,6 +56,7 @@ class World(NamedTuple):
     behind: Any
     ahead: Any
     touched: Any
+    is_touched: Any
     seen: Any
     flow_seen: Any
     component: Any
@@ -135,8 +136,10 @@ def release(w: World, heap: Any, step: int, unit: int, now: float) -> None:
 
 def touch(w: World, resource: int) -> None:
     """Notes a resource whose flows need new rates."""
-    w.touched[w.counters[2]] = resource
-    w.counters[2] += 1
+    if w.is_touched[resource] == 0:
+        w.is_touched[resource] = 1
+        w.touched[w.counters[2]] = resource
+        w.counters[2] += 1
 
 
 def begin_flow(w: World, unit: int, now: float) -> None:
@@ -171,6 +174,8 @@ def arrive(w: World, heap: Any, unit: int, now: float) -> None:
         place += 1
     w.reached[unit] = place
     w.filling.use_first[unit] = w.use_start[place]
+    for use in range(w.filling.use_first[unit], w.filling.use_last[unit]):
+        touch(w, w.filling.use_resource[use])  # no longer held back by what the others used
     w.version[unit] += 1
     if place < last:
         if w.filling.use_first[unit] == w.filling.use_last[unit]:
@@ -204,12 +209,10 @@ def refill(w: World, heap: Any, now: float) -> None:
     """New rates for all flows connected to a touched resource."""
     w.counters[3] += 1
     stamp = w.counters[3]
-    n_resources = 0
-    for i in range(w.counters[2]):
-        if w.seen[w.touched[i]] != stamp:
-            w.seen[w.touched[i]] = stamp
-            w.touched[n_resources] = w.touched[i]
-            n_resources += 1
+    n_resources = w.counters[2]
+    for i in range(n_resources):
+        w.seen[w.touched[i]] = stamp
+        w.is_touched[w.touched[i]] = 0
     w.counters[2] = 0
     n_flows = connect(w, stamp, n_resources)
     fill(w.filling, w.component, n_flows, w.touched, w.counters[4])

@@ -39,24 +39,24 @@ class SharedRun:
         flows = make_flows(self.graph, durations, self.latency_s, self.draws)
         if not self.graph.program.repeats:
             start, end = self._run(flows, durations, 1)
-            return timeline_of(self.graph, start[0], end[0], None, float(end[0].max()), 1, ())
-        steps = FIRST_STEPS
+            return timeline_of(self.graph, start[0], end[0], None, float(end[0].max(initial=0.0)), 1, ())
+        steps, carried = FIRST_STEPS, np.unique(self.graph.next_src)
         while True:
             start, end = self._run(flows, durations, steps)
-            carried = np.unique(self.graph.next_src)
-            watch, period, settled = Settled(), None, 0
+            settled, last = Settled(), 0
             # The last step has no successor to share with, so it is no witness.
-            for settled in range(steps - 1):
-                period = watch.period(end[settled][carried])
-                if period is not None:
+            for last in range(steps - 1):
+                if settled.watch(end[last][carried]):
                     break
-            if period is not None or steps >= MOST_STEPS:
+            done = not np.isnan(settled.period).any()
+            if done or steps >= MOST_STEPS:
                 break
             steps *= 2
-        time = watch.average() if period is None else period
-        notes = watch.notes(period is not None)
-        before = end[settled - 1] if settled else None
-        return timeline_of(self.graph, start[settled], end[settled], before, float(time), settled + 1, notes)
+        if not done:
+            settled.give_up()
+        before = end[last - 1] if last else None
+        notes, period = settled.notes(done), float(settled.period[0])
+        return timeline_of(self.graph, start[last], end[last], before, period, last + 1, notes)
 
     def _run(self, flows: Flows, durations: Floats, steps: int) -> tuple[Floats, Floats]:
         """(start, end) of every node in every step: [steps, nodes]."""
@@ -135,7 +135,8 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
         running=count_room(resources, -1),
         behind=count_room(uses, -1),
         ahead=count_room(uses, -1),
-        touched=count_room(3 * uses + resources + 1),
+        touched=count_room(resources),
+        is_touched=count_room(resources),
         seen=count_room(resources),
         flow_seen=count_room(units),
         component=count_room(units),

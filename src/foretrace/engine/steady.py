@@ -23,41 +23,52 @@ TOLERANCE = 1e-12
 
 
 class Settled:
-    """Watches the carried ends of successive steps, of one scenario or of many."""
+    """Watches the carried ends of successive steps: [carried] or [carried, scenarios]. Each scenario settles by itself,
+    as it would alone; `period` holds what has settled so far, NaN elsewhere."""
 
     def __init__(self) -> None:
         self.history: list[Floats] = []
+        self.period: Floats = np.empty(0)
         self.cycle = 1
         self.drifts = False
 
-    def period(self, carried: Floats) -> Floats | None:
-        """The period of each scenario once all have settled; None while any has not."""
-        self.history.append(carried)
-        steps = len(self.history)
-        if carried.shape[0] == 0:
-            return np.zeros(carried.shape[1:])
-        for cycle in range(1, min(LONGEST_CYCLE, steps - 1) + 1):
-            growth = carried - self.history[-1 - cycle]
-            slack = TOLERANCE * np.abs(carried).max(axis=0)
-            if (growth.max(axis=0) - growth.min(axis=0) <= slack).all():
-                self.cycle = cycle
-                return np.asarray(growth.max(axis=0) / cycle)
-        if steps > 3 and self._constant():
-            self.drifts = True
-            return np.asarray((carried - self.history[-2]).max(axis=0))
-        return None
+    def watch(self, carried: Floats) -> bool:
+        """Takes in the ends that a step leaves; whether all scenarios have settled."""
+        columns = carried.reshape(len(carried), carried.shape[1] if carried.ndim == 2 else 1)
+        if not self.history:
+            self.period = np.full(columns.shape[1], np.nan if len(carried) else 0.0)
+        if not len(carried):
+            return True
+        self.history.append(columns)
+        for cycle in range(1, min(LONGEST_CYCLE, len(self.history) - 1) + 1):
+            growth = columns - self.history[-1 - cycle]
+            even = growth.max(axis=0) - growth.min(axis=0) <= self._slack()
+            self._settle(even, growth.max(axis=0) / cycle, cycle, False)
+        if len(self.history) > 3 and np.isnan(self.period).any():
+            self._settle(self._constant(), (columns - self.history[-2]).max(axis=0), 1, True)
+        return not np.isnan(self.period).any()
 
-    def average(self) -> Floats:
-        """The mean growth over the later half of the steps, where the job has not settled."""
+    def give_up(self) -> None:
+        """Takes the mean growth over the later half of the steps for what has not settled."""
         half = len(self.history) // 2
         growth = (self.history[-1] - self.history[-1 - half]).max(axis=0)
-        return np.asarray(growth / half)
+        self.period = np.where(np.isnan(self.period), growth / half, self.period)
 
-    def _constant(self) -> bool:
-        """Whether every carried end has grown by its own constant over the last three steps."""
+    def _settle(self, which: NDArray[np.bool_], period: Floats, cycle: int, drifts: bool) -> None:
+        fresh = which & np.isnan(self.period)
+        if fresh.any():
+            self.period = np.where(fresh, period, self.period)
+            self.cycle, self.drifts = max(cycle, self.cycle), drifts or self.drifts
+
+    def _slack(self) -> Floats:
+        return np.asarray(TOLERANCE * np.abs(self.history[-1]).max(axis=0))
+
+    def _constant(self) -> NDArray[np.bool_]:
+        """Where every carried end has grown by its own constant over the last three steps."""
         x, y, z, now = self.history[-4:]
-        slack = TOLERANCE * np.abs(now).max(axis=0)
-        return bool((np.abs((now - z) - (z - y)) <= slack).all() and (np.abs((z - y) - (y - x)) <= slack).all())
+        slack = self._slack()
+        same = (np.abs((now - z) - (z - y)) <= slack) & (np.abs((z - y) - (y - x)) <= slack)
+        return np.asarray(same.all(axis=0))
 
     def notes(self, settled: bool) -> tuple[Diagnostic, ...]:
         """What a reader should know of how the steps settled."""
@@ -75,11 +86,11 @@ class Settled:
 
 
 def until_settled(step: Callable[[Floats], Floats], carried: Floats) -> tuple[Floats, int, tuple[Diagnostic, ...]]:
-    """Runs steps until they repeat: (period, steps run, what to say of it)."""
-    watch = Settled()
+    """Runs steps until they repeat: (period of each scenario, steps run, what to say of it)."""
+    settled = Settled()
     for count in range(1, MOST_STEPS + 1):
         carried = step(carried)
-        period = watch.period(carried)
-        if period is not None:
-            return period, count, watch.notes(True)
-    return watch.average(), MOST_STEPS, watch.notes(False)
+        if settled.watch(carried):
+            return settled.period.reshape(carried.shape[1:]), count, settled.notes(True)
+    settled.give_up()
+    return settled.period.reshape(carried.shape[1:]), MOST_STEPS, settled.notes(False)

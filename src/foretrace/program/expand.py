@@ -97,7 +97,7 @@ def expand(program: Program) -> Ops:
     dep_src = np.concatenate([previous[follows], sources[within]])
     by_dst = stable_order(dep_dst)
 
-    later = program.links.steps > 0
+    later = (program.links.steps > 0) & program.repeats
     link_src = first[program.links.src_placement] + program.links.src_op
     link_dst = first[program.links.dst_placement] + program.links.dst_op
     wraps = program.repeats

@@ -151,7 +151,8 @@ class Placements:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Dependencies between placements of one role: `dst` starts after `src` has ended, `steps` steps earlier."""
+    """Dependencies between placements of one role: `dst` starts after `src` has ended, `steps` steps earlier (0 or 1; a
+    program that does not repeat has no earlier step)."""
 
     src_placement: Ints
     src_op: Ints
