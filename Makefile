@@ -13,7 +13,6 @@ help:
 	@echo "make bench   speed against its bounds"
 
 demo: $(VENV)/core
-	@mkdir -p build
 	@$(BIN)/python examples/pipeline.py build/job.foretrace
 
 test: $(VENV)/dev

@@ -154,7 +154,8 @@ def shared_events() -> list[Row]:
 def growth() -> list[Row]:
     """How the time grows with the ops: the power of their number, 1 where growth is linear."""
     sizes = (100_000, 400_000)
-    small, large = (cpu_seconds(lambda p=jobs.arbitrary(n, 64): run_fixed(p), 3) for n in sizes)
+    programs = [jobs.arbitrary(size, 64) for size in sizes]
+    small, large = (cpu_seconds(lambda program=program: run_fixed(program), 3) for program in programs)
     power = np.log(large / small) / np.log(sizes[1] / sizes[0])
     detail = f"{small:.3f} s for 100,000 ops, {large:.3f} s for 400,000"
     return [Row("growth, as a power of the number of ops", float(power), "", 1.2, detail=detail)]

@@ -95,6 +95,7 @@ def main() -> None:
     program = build()
     if len(sys.argv) > 1:
         path = Path(sys.argv[1])
+        path.parent.mkdir(parents=True, exist_ok=True)
         save(program, path)
         print(f"wrote {path} ({path.stat().st_size:,} bytes): try  foretrace simulate {path} --straggler 5=1.2x")
     print_simulation(simulate(program))

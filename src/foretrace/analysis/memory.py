@@ -90,9 +90,9 @@ def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Lon
     times = np.concatenate([timeline.end_s[node], timeline.start_s[node]])
     change = np.concatenate([-templates.memory_free_bytes[row], templates.memory_alloc_bytes[row]])
     category = np.concatenate([category, category])
-    # At one moment, what is freed makes room for what is taken; an op of no duration takes before it frees.
+    # At one moment, what is freed makes room for what is taken; ops of no duration take and free in order of issue.
     instant = timeline.end_s[node] <= timeline.start_s[node]
-    turn = np.concatenate([np.where(instant, 2, 0), np.ones(len(node), dtype=np.int64)])
+    turn = np.concatenate([np.where(instant, 2 * node + 1, -1), 2 * node])
     base = resident[role].copy()
     period = timeline.step_time_s
     if graph.program.repeats and period > 0:
