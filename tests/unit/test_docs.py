@@ -42,3 +42,17 @@ def test_the_readme_example(
     exec(code, {})
     assert (tmp_path / "job.foretrace").exists()
     assert "bubble" in capsys.readouterr().out
+
+
+def test_the_json_page_names_every_key() -> None:
+    from foretrace import Mesh, ProgramBuilder, simulate
+    from foretrace.analysis.inventory import take_inventory
+    from foretrace.report.inventory import inventory_json
+    from foretrace.report.json import simulation_json
+
+    build = ProgramBuilder(Mesh())
+    build.role("only", [0]).compute("work", 1.0)
+    program = build.program()
+    page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
+    for key in (*simulation_json(simulate(program)), *inventory_json(take_inventory(program, 1))):
+        assert f"`{key}`" in page, key

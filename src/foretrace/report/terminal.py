@@ -85,10 +85,7 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
 
 
 def _headline(simulation: Simulation) -> list[list[Span]]:
-    low, high = simulation.step_time_band_s
-    band = ""
-    if high > low:
-        band = f"  ({format_time(low)} to {format_time(high)})"
+    band = _band(simulation.step_time_s, *simulation.step_time_band_s)
     kind = "" if simulation.repeats else "  makespan of the one step recorded"
     job = f"{format_count(simulation.world_size)} ranks · {simulation.mesh.replace(',', ' · ').replace('=', ' ')}"
     lines: list[list[Span]] = [
@@ -105,6 +102,16 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
     if simulation.title:
         lines.append([(f"  Job    {simulation.title}", "")])
     return lines
+
+
+def _band(step: float, low: float, high: float) -> str:
+    """The band as ± where it is even, otherwise both ends; nothing where the prices have none."""
+    below, above = step - low, high - step
+    if below <= 0 and above <= 0:
+        return ""
+    if abs(above - below) <= 0.05 * (above + below):
+        return f"  ± {format_time((above + below) / 2)}"
+    return f"  +{format_time(above)} {MINUS}{format_time(below)}"
 
 
 def _breakdown(simulation: Simulation, screen: Screen) -> list[list[Span]]:
