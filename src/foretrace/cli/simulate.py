@@ -61,20 +61,23 @@ def command(
     """Run a job and show its step time, where the time goes and what would help."""
     from foretrace.analysis.simulate import simulate
     from foretrace.cli.options import read_ranks, read_slow_links, read_stragglers, read_what_ifs
+    from foretrace.cli.progress import Progress
     from foretrace.program.file import load
     from foretrace.report.json import simulation_json, write_json
     from foretrace.report.terminal import print_simulation
 
     changes, slow = read_what_ifs(what_if or []), read_stragglers(straggler or [])
     links, shown = read_slow_links(slow_link or []), read_ranks(ranks)
-    answer = simulate(
-        load(file),
-        what_if=changes,
-        stragglers=slow,
-        slow_links=links,
-        executor=executor.value,
-        folded=not unfolded,
-    )
+    program = load(file)
+    with Progress(f"simulating {program.op_count:,} ops on {program.world:,} ranks"):
+        answer = simulate(
+            program,
+            what_if=changes,
+            stragglers=slow,
+            slow_links=links,
+            executor=executor.value,
+            folded=not unfolded,
+        )
     if perfetto is not None:
         from foretrace.report.perfetto import write_perfetto
 
