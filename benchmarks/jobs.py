@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrace import Mesh, Program, ProgramBuilder, Transfer, pipeline, schedule
-from foretrace.program.build import BlockBuilder, OpRef
+from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.schedules import Action, ActionKind
 
 

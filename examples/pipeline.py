@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from foretrace import Mesh, Program, ProgramBuilder, Transfer, pipeline, save, schedule, simulate
-from foretrace.program.build import BlockBuilder
+from foretrace.program.block import BlockBuilder
 from foretrace.report.terminal import print_simulation
 from foretrace.schedules import Action, ActionKind
 from foretrace.units import format_time

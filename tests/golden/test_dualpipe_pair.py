@@ -8,7 +8,7 @@ A forward is attention 2, dispatch 2, experts 3, combine 2 µs; a backward combi
 from __future__ import annotations
 
 from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate
-from foretrace.program.build import BlockBuilder
+from foretrace.program.block import BlockBuilder
 from foretrace.program.program import Communicator
 from foretrace.schedules import Action, ActionKind
 from golden.reading import US, parts_us, step_us, times, us

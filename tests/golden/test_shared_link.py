@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from foretrace import Mesh, ProgramBuilder, simulate
-from foretrace.program.build import RoleBuilder
+from foretrace.program.role import RoleBuilder
 from golden.reading import US, step_us, times, us
 
 KB_PER_US = 1e9

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from foretrace.cost.prices import Prices, as_written
 from foretrace.mesh import Mesh
-from foretrace.program.build import BlockBuilder, OpRef, PlacedOp, ProgramBuilder, RoleBuilder
+from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
+from foretrace.program.build import ProgramBuilder
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold, unfold
 from foretrace.program.graph import Graph
 from foretrace.program.program import Communicator, Program
+from foretrace.program.role import RoleBuilder
 from foretrace.program.timeline import Timeline
 
 Sharing = Literal["none", "private", "contended"]

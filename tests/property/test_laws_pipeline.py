@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from foretrace.engine.run import FixedRun
 from foretrace.errors import InputError
 from foretrace.mesh import Mesh
-from foretrace.program.build import BlockBuilder, ProgramBuilder
+from foretrace.program.block import BlockBuilder
+from foretrace.program.build import ProgramBuilder
 from foretrace.program.timeline import Timeline
 from foretrace.schedules import make, names
 from foretrace.schedules.pipeline import Transfer, pipeline

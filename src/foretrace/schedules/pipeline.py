@@ -17,9 +17,11 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from foretrace.errors import InputError
-from foretrace.program.build import After, BlockBuilder, PlacedOp, Placement, ProgramBuilder, RoleBuilder
+from foretrace.program.block import After, BlockBuilder, PlacedOp
+from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED
 from foretrace.program.program import Communicator
+from foretrace.program.role import Placement, RoleBuilder
 from foretrace.schedules.schedule import Action, ActionKind, Schedule
 
 Blocks = Callable[[int, Action], BlockBuilder]

@@ -7,9 +7,9 @@ import pytest
 from foretrace import Mesh, ProgramBuilder, Simulation, simulate
 from foretrace.analysis.families import families, select
 from foretrace.errors import InputError
-from foretrace.program.build import RoleBuilder
 from foretrace.program.expand import expand
 from foretrace.program.program import Communicator, Source
+from foretrace.program.role import RoleBuilder
 
 
 def one_rank(*, repeats: bool = True) -> tuple[ProgramBuilder, RoleBuilder]:

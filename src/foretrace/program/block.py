@@ -1,0 +1,207 @@
+"""Blocks under construction: ops that are written once and placed as often as they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foretrace.errors import InputError
+from foretrace.program.columns import UNPRICED, Category, Collective, Kind, LaneKind, Phase, label, word
+from foretrace.program.program import Communicator, Source
+from foretrace.program.tables import Tables
+
+Bytes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpRef:
+    """One op of one block."""
+
+    block: int
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOp:
+    """One op of one placement of one role: what another op of that role can wait for."""
+
+    role: int
+    placement: int
+    op: int
+
+
+After = OpRef | PlacedOp | Sequence[OpRef | PlacedOp]
+
+
+class BlockBuilder:
+    """Ops that are written once and placed as often as they happen."""
+
+    def __init__(self, tables: Tables, number: int, name: str) -> None:
+        self.name = name
+        self.number = number
+        self.ports: dict[str, int] = {}
+        self.rows: list[dict[str, float]] = []
+        self.deps: list[tuple[int, int]] = []
+        self.memory: list[tuple[int, int, int, int]] = []
+        self.sends: list[tuple[int, int, int]] = []
+        self.draws: list[tuple[int, int, float, float]] = []
+        self._tables = tables
+
+    def port(self, name: str, op: OpRef) -> None:
+        """Names an op, so that placements can be tied to it: `placement["out"]`."""
+        self.ports[name] = op.op
+
+    def compute(self, name: str, duration: float = UNPRICED, *, lane: str = "compute", **facts: Any) -> OpRef:
+        """Something the GPU computes, in seconds; see `add` for the facts it may carry."""
+        return self.add(Kind.COMPUTE, name, duration, lane, **facts)
+
+    def host(self, name: str, duration: float = UNPRICED, *, lane: str = "host", **facts: Any) -> OpRef:
+        """Something the CPU does, in seconds."""
+        return self.add(Kind.HOST, name, duration, lane, **facts)
+
+    def collective(
+        self,
+        collective: str | Collective,
+        communicator: Communicator,
+        duration: float = UNPRICED,
+        *,
+        name: str | None = None,
+        lane: str | None = None,
+        **facts: Any,
+    ) -> OpRef:
+        """This rank's part of a collective; it starts when all members have come. `sends` gives the bytes to each
+        member, by position in the group, where they differ."""
+        what = word(Collective, collective)
+        facts |= {"collective": what, "communicator": self._tables.communicator(communicator)}
+        return self.add(
+            Kind.COLLECTIVE,
+            name or label(what),
+            duration,
+            lane or communicator.axis,
+            "communication",
+            **facts,
+        )
+
+    def transfer(
+        self,
+        name: str,
+        communicator: Communicator,
+        duration: float = UNPRICED,
+        *,
+        to: int | None = None,
+        bytes: int = 0,
+        lane: str | None = None,
+        **facts: Any,
+    ) -> OpRef:
+        """One end of a transfer: the sending one if `to` names the receiver's position in the group."""
+        facts |= {
+            "collective": Collective.TRANSFER,
+            "communicator": self._tables.communicator(communicator),
+            "sends": None if to is None else {to: bytes},
+        }
+        lane = lane or communicator.name
+        return self.add(Kind.TRANSFER, name, duration, lane, "communication", bytes=bytes, **facts)
+
+    def exchange(
+        self,
+        name: str,
+        communicator: Communicator,
+        duration: float = UNPRICED,
+        *,
+        sends: Mapping[int, int],
+        lane: str | None = None,
+        **facts: Any,
+    ) -> OpRef:
+        """Several transfers issued as one call, such as a batched send and receive."""
+        facts |= {
+            "collective": Collective.EXCHANGE,
+            "communicator": self._tables.communicator(communicator),
+        }
+        lane = lane or communicator.name
+        total = sum(sends.values())
+        return self.add(Kind.TRANSFER, name, duration, lane, "communication", bytes=total, sends=sends, **facts)
+
+    def add(
+        self,
+        kind: Kind,
+        name: str,
+        duration: float,
+        lane: str,
+        lane_kind: LaneKind | None = None,
+        *,
+        after: After = (),
+        phase: str | Phase = Phase.NONE,
+        layer: int = -1,
+        chunk: int = 0,
+        flops: float = 0.0,
+        moved_bytes: float = 0.0,
+        kernel: str | None = None,
+        dtype: str | None = None,
+        latency: float = 0.0,
+        bytes: int = 0,
+        collective: Collective = Collective.NONE,
+        communicator: int = -1,
+        source: Source | None = None,
+        alloc: Bytes | None = None,
+        free: Bytes | None = None,
+        sends: Mapping[int, int] | None = None,
+        draws: Mapping[str, float] | None = None,
+        holds: Mapping[str, float] | None = None,
+    ) -> OpRef:
+        """Appends an op. `alloc` and `free` are bytes by category at its start and end; `draws` is what it takes from
+        resources in all, the first being the measure by which it shares; `holds` what it keeps while it runs."""
+        tables, op = self._tables, len(self.rows)
+        self.rows.append(
+            {
+                "kind": kind,
+                "lane": tables.lane(lane, lane_kind or _LANE_KINDS[kind]),
+                "name": tables.string(name),
+                "phase": word(Phase, phase),
+                "chunk": chunk,
+                "layer": layer,
+                "duration_s": duration,
+                "latency_s": latency,
+                "flops": flops,
+                "moved_bytes": moved_bytes,
+                "kernel": -1 if kernel is None else tables.string(kernel),
+                "collective": collective,
+                "communicator": communicator,
+                "bytes": bytes,
+                "dtype": -1 if dtype is None else tables.string(dtype),
+                "source": 0 if source is None else tables.source(source),
+                "enabled": 1,
+            }
+        )
+        for ref in refs_of(after):
+            self._depend(op, ref)
+        taken, given = alloc or {}, free or {}
+        for category in dict.fromkeys([*taken, *given]):
+            number = word(Category, category)
+            self.memory.append((op, number, taken.get(category, 0), given.get(category, 0)))
+        self.sends.extend((op, to, size) for to, size in (sends or {}).items())
+        amounts, held = draws or {}, holds or {}
+        for resource in dict.fromkeys([*amounts, *held]):
+            self.draws.append((op, tables.resource(resource), amounts.get(resource, 0.0), held.get(resource, 0.0)))
+        return OpRef(self.number, op)
+
+    def _depend(self, op: int, ref: OpRef | PlacedOp) -> None:
+        if not isinstance(ref, OpRef) or ref.block != self.number:
+            raise InputError(
+                f'op {op} of block "{self.name}" waits for an op of another block',
+                hint="tie blocks together where they are placed: role.place(block, after={port: op})",
+            )
+        self.deps.append((ref.op, op))
+
+
+_LANE_KINDS: dict[Kind, LaneKind] = {
+    Kind.COMPUTE: "compute",
+    Kind.COLLECTIVE: "communication",
+    Kind.TRANSFER: "communication",
+    Kind.HOST: "host",
+}
+
+
+def refs_of(after: After) -> Sequence[OpRef | PlacedOp]:
+    """What `after` names, as a sequence."""
+    return [after] if isinstance(after, OpRef | PlacedOp) else after

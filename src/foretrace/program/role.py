@@ -1,0 +1,134 @@
+"""Roles under construction: what a set of ranks does, in the order they issue it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretrace.errors import InputError
+from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp, refs_of
+from foretrace.program.columns import COLUMNS, UNPRICED, Category, word
+from foretrace.program.program import Communicator
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A block where a role runs it; `placement["half"]` is the op its port names. The ports `in` and `out` are the
+    first and the last op unless the block says otherwise."""
+
+    role: int
+    number: int
+    block: BlockBuilder
+
+    def __getitem__(self, op: str | int | OpRef) -> PlacedOp:
+        if isinstance(op, str):
+            ports = {"in": 0, "out": len(self.block.rows) - 1, **self.block.ports}
+            if op not in ports:
+                raise InputError(f'block "{self.block.name}" has no port "{op}"', hint=f"known: {', '.join(ports)}")
+            op = ports[op]
+        return PlacedOp(self.role, self.number, op.op if isinstance(op, OpRef) else op)
+
+
+Override = Mapping[str | int | OpRef, Mapping[str, float]]
+
+
+class RoleBuilder:
+    """What a set of ranks does, in the order they issue it."""
+
+    def __init__(self, new_block: Callable[[str], BlockBuilder], number: int, name: str, ranks: Iterable[int]) -> None:
+        self.name = name
+        self.number = number
+        self.ranks = np.fromiter((int(rank) for rank in ranks), dtype=np.int64)
+        self.blocks: list[int] = []
+        self.microbatches: list[int] = []
+        self.overrides: list[tuple[int, int, str, float]] = []
+        self.links: list[tuple[int, int, int, int, int]] = []
+        self.held: dict[Category, int] = {}
+        self._new_block = new_block
+        self._inline: BlockBuilder | None = None
+
+    def resident(self, **bytes_by_category: int) -> None:
+        """Memory held from step to step: `resident(weights=..., optimizer=...)`."""
+        for category, size in bytes_by_category.items():
+            number = word(Category, category)
+            self.held[number] = self.held.get(number, 0) + size
+
+    def place(
+        self,
+        block: BlockBuilder,
+        *,
+        microbatch: int = -1,
+        after: After | Mapping[str | int, After] = (),
+        override: Override | None = None,
+    ) -> Placement:
+        """Runs a block. `after` holds back its port `in` (or its first op), or the ports and ops it names;
+        `override` gives single ops other values in any column: `{"bucket": {"enabled": 0}}`."""
+        self._inline = None
+        placement = self._append(block, microbatch)
+        waits = after if isinstance(after, Mapping) else {"in": after}
+        for target, refs in waits.items():
+            for ref in refs_of(refs):
+                self.link(placement[target], after=ref)
+        for changed, values in (override or {}).items():
+            op = placement[changed].op
+            for column, value in values.items():
+                if column not in COLUMNS:
+                    raise InputError(f'there is no column "{column}"', hint=f"known: {', '.join(COLUMNS)}")
+                self.overrides.append((placement.number, op, column, float(value)))
+        return placement
+
+    def link(self, op: PlacedOp, *, after: OpRef | PlacedOp, steps: int = 0) -> None:
+        """Holds `op` back until `after` has ended, in the step that lies `steps` before."""
+        if not isinstance(after, PlacedOp) or {op.role, after.role} != {self.number}:
+            raise InputError(
+                f'role "{self.name}" waits for an op of another role',
+                hint="ranks meet in collectives and transfers; other waits are within one role",
+            )
+        self.links.append((after.placement, after.op, op.placement, op.op, steps))
+
+    def compute(self, name: str, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+        """A computation that happens once; see `BlockBuilder.compute`."""
+        return self._once(lambda block, **more: block.compute(name, duration, **more), facts)
+
+    def host(self, name: str, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+        """Work of the CPU that happens once."""
+        return self._once(lambda block, **more: block.host(name, duration, **more), facts)
+
+    def collective(self, what: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+        """A collective that happens once; see `BlockBuilder.collective`."""
+        return self._once(lambda block, **more: block.collective(what, communicator, duration, **more), facts)
+
+    def transfer(self, name: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+        """One end of a transfer that happens once; see `BlockBuilder.transfer`."""
+        return self._once(lambda block, **more: block.transfer(name, communicator, duration, **more), facts)
+
+    def exchange(self, name: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+        """A batch of transfers that happens once; see `BlockBuilder.exchange`."""
+        return self._once(lambda block, **more: block.exchange(name, communicator, duration, **more), facts)
+
+    def _once(self, add: Callable[..., OpRef], facts: dict[str, Any]) -> PlacedOp:
+        """Adds an op to the block of one-off ops that is open, or to a new one; other waits become links."""
+        microbatch = facts.pop("microbatch", -1)
+        if self._inline is None or self.microbatches[-1] != microbatch:
+            self._inline = self._new_block(f"{self.name} #{len(self.blocks)}")
+            self._append(self._inline, microbatch)
+        here = len(self.blocks) - 1
+        refs = refs_of(facts.pop("after", ()))
+        within = [OpRef(self._inline.number, ref.op) for ref in refs if _is_at(ref, self.number, here)]
+        op = PlacedOp(self.number, here, add(self._inline, after=within, **facts).op)
+        for ref in refs:
+            if not _is_at(ref, self.number, here):
+                self.link(op, after=ref)
+        return op
+
+    def _append(self, block: BlockBuilder, microbatch: int) -> Placement:
+        self.blocks.append(block.number)
+        self.microbatches.append(microbatch)
+        return Placement(self.number, len(self.blocks) - 1, block)
+
+
+def _is_at(ref: OpRef | PlacedOp, role: int, placement: int) -> bool:
+    return isinstance(ref, PlacedOp) and (ref.role, ref.placement) == (role, placement)
