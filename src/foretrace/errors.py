@@ -5,6 +5,7 @@ Every message says what is wrong, where (a file and line, a field, a rank and op
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,3 +57,11 @@ class Diagnostic:
     level: Literal["note", "warning"]
     message: str
     where: str | None = None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` for the known name that is nearest to a wrong one, or nothing."""
+    import difflib  # only mistakes need it
+
+    near = difflib.get_close_matches(name.lower(), [str(one) for one in known], n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""

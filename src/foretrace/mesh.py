@@ -7,7 +7,6 @@ the expert decomposition etp·ep·edp·pp for them. Both follow one order string
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from foretrace.errors import InputError
+from foretrace.errors import InputError, did_you_mean
 
 RankArray: TypeAlias = npt.NDArray[np.int32]
 
@@ -333,7 +332,7 @@ def _axis(name: str) -> Axis:
         axis = Axis(name)
     except ValueError:
         raise InputError(
-            f'axis "{name}" is not known{_did_you_mean(name, Axis)}', hint=f"known: {' '.join(Axis)}"
+            f'axis "{name}" is not known{did_you_mean(name, Axis)}', hint=f"known: {' '.join(Axis)}"
         ) from None
     if axis is Axis.EMBD:
         raise InputError("embd is not a dimension of the mesh", hint="use embedding_groups()")
@@ -363,7 +362,7 @@ def _check_order(order: str) -> None:
     for name in names:
         if name not in allowed:
             raise InputError(
-                f'order {order}: "{name}" is not an axis of the order{_did_you_mean(name, allowed)}',
+                f'order {order}: "{name}" is not an axis of the order{did_you_mean(name, allowed)}',
                 hint=f"expected the axes {' '.join(allowed)}, fastest first, as in {DEFAULT_ORDER}",
             )
         if names.count(name) > 1:
@@ -380,7 +379,7 @@ def _check_field(name: str, value: str, item: str, seen: Iterable[str], where: s
     known = ("tp", "cp", "dp", "pp", "ep", "etp", "shard", "order")
     if name not in known:
         raise InputError(
-            f'"{item}": "{name}" is not known{_did_you_mean(name, known)}',
+            f'"{item}": "{name}" is not known{did_you_mean(name, known)}',
             where=where,
             hint=f"known: {' '.join(known)}",
         )
@@ -388,8 +387,3 @@ def _check_field(name: str, value: str, item: str, seen: Iterable[str], where: s
         raise InputError(f"{name} is given twice", where=where, hint=f"give {name} once")
     if name != "order" and re.fullmatch("[0-9]{1,10}", value) is None:
         raise InputError(f'"{item}" is not an axis and its size', where=where, hint=f"expected e.g. {name}=8")
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), [str(item) for item in known], n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -9,7 +9,6 @@ Ranks fill hosts in order unless a file says otherwise. Three kinds of file are 
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Container, Iterable, Iterator
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from foretrace.errors import InputError
+from foretrace.errors import InputError, did_you_mean
 from foretrace.mesh import RankArray
 
 if TYPE_CHECKING:
@@ -204,7 +203,7 @@ def _hostfile_seats(lines: list[tuple[int, str]], path: str, world: int) -> Iter
     for line, content in lines:
         match = re.fullmatch(r"(\S+)\s+(\w+)\s*=\s*([0-9]{1,9})", content)
         if match is None or match[2] != "slots" or int(match[3]) < 1:
-            near = _did_you_mean(match[2], ["slots"]) if match and match[2] != "slots" else ""
+            near = did_you_mean(match[2], ["slots"]) if match and match[2] != "slots" else ""
             raise InputError(
                 f'"{content}" is not a host and its slots{near}',
                 where=f"{path}:{line}",
@@ -307,7 +306,7 @@ def _fields(node: yaml.Node, path: str, known: tuple[str, ...]) -> dict[str, yam
         where = f"{path}:{key.start_mark.line + 1}"
         if name not in known:
             raise InputError(
-                f'field "{name}" is not known{_did_you_mean(name, known)}',
+                f'field "{name}" is not known{did_you_mean(name, known)}',
                 where=where,
                 hint=f"known: {' '.join(known)}",
             )
@@ -365,8 +364,3 @@ def _check_new_host(host: str, seen: dict[str, int], path: str, line: int) -> No
             hint="list every host once",
         )
     seen[host] = line
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -9,14 +9,13 @@ name:attention*   lane:dp             its name or lane, with * and ?
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import InputError
+from foretrace.errors import InputError, did_you_mean
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops
 
@@ -53,9 +52,10 @@ def select(ops: Ops, text: str) -> Mask:
         mask = words[text]
     else:
         known = [name for name, members in words.items() if members.any()]
-        near = difflib.get_close_matches(text, known, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f'"{text}" names no ops of this job', hint=f"{hint}known: {', '.join(known)}, name:…, lane:…")
+        raise InputError(
+            f'"{text}" names no ops of this job{did_you_mean(text, known)}',
+            hint=f"known: {', '.join(known)}, name:…, lane:…",
+        )
     if not mask.any():
         raise InputError(f'"{text}" names no ops of this job')
     return mask

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foretrace.errors import InputError
+from foretrace.errors import InputError, did_you_mean
 from foretrace.schedules.dualpipe import dualpipe, dualpipe_v
 from foretrace.schedules.in_turn import gpipe, looped_bfs, one_forward_one_backward
 from foretrace.schedules.interleaved import interleaved_1f1b, interleaved_zero_bubble
@@ -103,11 +102,8 @@ def _resolve(name: str) -> str:
     plain = _plain(name)
     if plain in known:
         return known[plain]
-    close = difflib.get_close_matches(plain, known, n=1)
-    guess = f"Did you mean {known[close[0]]}? " if close else ""
     raise InputError(
-        f"there is no pipeline schedule called {name!r}",
-        hint=f"{guess}The schedules are {', '.join(_SCHEDULES)}.",
+        f'schedule "{name}" is not known{did_you_mean(name, _SCHEDULES)}', hint=f"known: {', '.join(_SCHEDULES)}"
     )
 
 
