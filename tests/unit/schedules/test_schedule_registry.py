@@ -31,7 +31,7 @@ def test_each_name_makes_the_schedule_of_that_name() -> None:
 
 
 def test_unknown_name_suggests_a_close_one_and_lists_all() -> None:
-    with pytest.raises(InputError, match="'dualpip'") as caught:
+    with pytest.raises(InputError, match='"dualpip"') as caught:
         make("dualpip", 2, 4)
     assert "did you mean dualpipe?" in str(caught.value)
     assert all(name in str(caught.value) for name in names())
