@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.analysis.chain import Chain
-from foretrace.analysis.families import axis_of
 from foretrace.program.columns import Kind, Phase, label
 
 Longs = NDArray[np.int64]
@@ -65,15 +64,16 @@ def critical_path(chain: Chain) -> CriticalPath:
 
 
 def _parts(chain: Chain, nodes: Longs, lengths: Floats) -> dict[str, float]:
+    """What the ops on the path do: phases of computation, axes of communication, or the host."""
     graph = chain.timeline.graph
     ops = graph.op[nodes]
-    kind, phase = graph.ops.ints("kind")[ops], graph.ops.ints("phase")[ops]
-    axes = axis_of(graph.ops)
-    parts: dict[str, float] = {}
-    for i, length in enumerate(lengths.tolist()):
-        if kind[i] == Kind.COMPUTE:
-            name = label(Phase(int(phase[i]))) if phase[i] != Phase.NONE else "compute"
-        else:
-            name = "host" if kind[i] == Kind.HOST else axes[int(ops[i])]
-        parts[name] = parts.get(name, 0.0) + length
-    return dict(sorted(parts.items(), key=lambda part: -part[1]))
+    phases = ["compute", *(label(phase) for phase in Phase if phase != Phase.NONE)]
+    axes = list(dict.fromkeys(communicator.axis for communicator in graph.program.communicators))
+    names = [*phases, *axes, "host"]
+    axis_of = np.array([len(phases) + axes.index(one.axis) for one in graph.program.communicators] + [0])
+    kind = graph.ops.ints("kind")[ops]
+    part = np.where(kind == Kind.COMPUTE, graph.ops.ints("phase")[ops], axis_of[graph.ops.ints("communicator")[ops]])
+    part[kind == Kind.HOST] = len(names) - 1
+    seconds = np.bincount(part, weights=lengths, minlength=len(names))
+    found = {name: float(total) for name, total in zip(names, seconds, strict=True) if total > 0}
+    return dict(sorted(found.items(), key=lambda one: -one[1]))

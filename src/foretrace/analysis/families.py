@@ -61,12 +61,6 @@ def select(ops: Ops, text: str) -> Mask:
     return mask
 
 
-def axis_of(ops: Ops) -> list[str]:
-    """The axis each op communicates over, empty for ops that do not."""
-    axes = [communicator.axis for communicator in ops.program.communicators]
-    return [axes[i] if i >= 0 else "" for i in ops.ints("communicator").tolist()]
-
-
 def _words(ops: Ops) -> dict[str, Mask]:
     kind, phase, collective = ops.ints("kind"), ops.ints("phase"), ops.ints("collective")
     communicator = ops.ints("communicator")

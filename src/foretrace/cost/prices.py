@@ -42,7 +42,8 @@ class Draws:
 class Prices:
     """Per op of the program: its duration alone, the latency within it that no sharing changes, and its source.
 
-    Ranks may pay differently: rank r pays `factors[profile_of[r]]` times the price of each op.
+    Ranks may pay differently: rank r pays `factors[profile_of[r]]` times the price of each op. Ops that meet have the
+    same number in `meeting` (-1: none); those of other groups may have it too.
     """
 
     duration_s: Floats
@@ -50,6 +51,7 @@ class Prices:
     source: Longs
     sources: tuple[Source, ...]
     draws: Draws
+    meeting: Longs
     profile_of: NDArray[np.int32]
     factors: tuple[Floats, ...]
 
@@ -94,7 +96,8 @@ class Prices:
         """The same prices with `factor` times as much of a resource.
 
         An op takes as long, past its latency, as what it draws most of in proportion to what there is of it; more of
-        that makes it faster, until something else it draws on is the narrowest.
+        that makes it faster, until something else it draws on is the narrowest. What draws nothing itself, such as the
+        receiving end of a transfer, goes as fast as those it meets.
         """
         names = [one.name for one in self.draws.resources]
         number = names.index(resource)
@@ -106,6 +109,11 @@ class Prices:
         )
         before, after = self.draws.narrowest(len(self.duration_s)), draws.narrowest(len(self.duration_s))
         faster = np.divide(after, before, out=np.ones(len(before)), where=before > 0)
+        follows = (before == 0) & (self.meeting >= 0)
+        slowest = np.zeros(int(self.meeting.max(initial=-1)) + 1)
+        np.maximum.at(slowest, self.meeting[before > 0], faster[before > 0])
+        pace = slowest[self.meeting[follows]]
+        faster[follows] = np.where(pace > 0, pace, 1.0)
         busy = self.duration_s - self.latency_s
         return replace(self, duration_s=self.latency_s + busy * faster, draws=draws)
 
@@ -135,6 +143,8 @@ def as_written(ops: Ops) -> Prices:
         templates.draw_held[row],
         ops.program.resources,
     )
+    communicators = len(ops.program.communicators)
+    meeting = np.where(ops.order >= 0, ops.order.astype(np.int64) * communicators + ops.ints("communicator"), -1)
     profile_of = np.zeros(ops.program.world, dtype=np.int32)
     latency = np.where(enabled, ops.floats("latency_s"), 0.0)
     return Prices(
@@ -143,6 +153,7 @@ def as_written(ops: Ops) -> Prices:
         ops.ints("source"),
         ops.program.sources,
         draws,
+        meeting,
         profile_of,
         (np.ones(len(ops)),),
     )

@@ -27,7 +27,6 @@ class TapePlayer:
     def __init__(self, tape: Tape, fast: bool) -> None:
         self.tape = tape
         self.fast = fast
-        self.narrow = len(tape.a) < LEVEL_COST * len(tape.bounds)
         self._inputs: tuple[list[int], list[int]] | None = None
 
     def along(self, durations: Floats) -> Floats:
@@ -48,8 +47,9 @@ class TapePlayer:
         if self.fast:
             compiled = jit.compiled(_run_one if added.ndim == 1 else _run_many)
             compiled(tape.a, tape.b, added, tape.first, cells)
-        elif added.ndim == 1 and self.narrow:
-            cells[tape.first :] = self._run_plain(added, cells[: tape.first])
+        elif added.size < LEVEL_COST * len(tape.bounds):
+            for column, durations in zip(cells.reshape(len(cells), -1).T, added.reshape(len(added), -1).T, strict=True):
+                column[tape.first :] = self._run_plain(durations, column[: tape.first])
         else:
             self._run_levels(added, cells)
         return cells
