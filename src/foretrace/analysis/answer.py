@@ -8,6 +8,7 @@ from foretrace.analysis.breakdown import Breakdown
 from foretrace.analysis.critical import CriticalPath
 from foretrace.analysis.lanes import LaneUse
 from foretrace.analysis.memory import Floats, Longs, MemoryTrack
+from foretrace.analysis.scenario import Scenario
 from foretrace.errors import Diagnostic
 from foretrace.program.timeline import Timeline
 
@@ -43,17 +44,20 @@ class Provenance:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Simulation:
     """The answer to a simulation.
 
-    `step_time_s` is the steady period where the job `repeats`, otherwise the makespan of the one step recorded.
+    `step_time_s` is the steady period where the job `repeats`, otherwise the makespan of the one step recorded. Where a
+    scenario changes the job, `unchanged_step_time_s` is what it takes without.
     """
 
     title: str
     world_size: int
     mesh: str
     executor: str
+    scenario: Scenario
+    unchanged_step_time_s: float | None
     step_time_s: float
     step_time_band_s: tuple[float, float]
     repeats: bool
@@ -68,6 +72,10 @@ class Simulation:
     provenance: tuple[Provenance, ...]
     diagnostics: tuple[Diagnostic, ...]
     timeline: Timeline
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.6g}" for name, seconds in self.breakdown.mean_s.items())
+        return f"<Simulation: step {self.step_time_s:.6g} s on {self.world_size:,} ranks; seconds by part: {parts}>"
 
     def memory_by_rank(self) -> dict[int, tuple[Floats, dict[str, Longs]]]:
         """The memory of every rank over the step: moments, and bytes by category from each on."""

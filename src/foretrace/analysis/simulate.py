@@ -12,15 +12,15 @@ from foretrace.analysis.answer import Bottleneck, PeakMemory, Provenance, Simula
 from foretrace.analysis.breakdown import breakdown
 from foretrace.analysis.chain import Chain
 from foretrace.analysis.critical import critical_path
-from foretrace.analysis.families import families, select
+from foretrace.analysis.families import families
 from foretrace.analysis.lanes import lane_use
 from foretrace.analysis.memory import MemoryTrack, growth_notes, memory_tracks
+from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, sensitivities
 from foretrace.cost.prices import Prices, as_written
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun
 from foretrace.errors import Diagnostic, InputError
-from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold, unfold
 from foretrace.program.graph import Graph
@@ -55,55 +55,15 @@ def simulate(
     resource at once divide it (`shared`, chosen by itself where the program has such draws) or not (`fixed`).
     `explain=False` leaves out what takes further runs: the gains and the band.
     """
+    if executor not in ("auto", "fixed", "shared"):
+        raise InputError(f'executor "{executor}" is not known', hint="known: auto, fixed, shared")
     ops = expand(program)
-    prices = changed(ops, as_written(ops), what_if or {}, stragglers or {}, slow_links or {})
-    shares = bool(prices.draws) if executor == "auto" else executor == "shared"
-    graph = fold(ops, prices.profile_of, sharing=shares) if folded else unfold(ops)
-    runner = _Runner(graph, prices, shares)
-    timeline = runner.timeline()
-    return _read_off(program, prices, runner, timeline, explain)
-
-
-def changed(
-    ops: Ops,
-    prices: Prices,
-    what_if: Mapping[str, float],
-    stragglers: Mapping[int, float],
-    slow_links: Mapping[tuple[int, str], float],
-) -> Prices:
-    """Prices with what-ifs, stragglers and slow links applied."""
-    resources = {resource.name for resource in ops.program.resources}
-    for text, factor in what_if.items():
-        _positive(text, factor)
-        if text in resources:
-            prices = prices.widened(text, factor)
-        else:
-            prices = prices.scaled(np.where(select(ops, text), 1 / factor, 1.0))
-    for rank, factor in stragglers.items():
-        _positive(f"rank {rank}", factor)
-        prices = prices.slowed([rank], factor, ops.ints("kind") == Kind.COMPUTE)
-    for (rank, axis), factor in slow_links.items():
-        _positive(f"rank {rank} {axis}", factor)
-        prices = _slow_link(ops, prices, rank, select(ops, axis), factor)
-    return prices
-
-
-def _slow_link(ops: Ops, prices: Prices, rank: int, chosen: NDArray[np.bool_], factor: float) -> Prices:
-    """Slows the chosen communication of a rank, for all who take part in it: members of a group end together."""
-    program, communicator = ops.program, ops.ints("communicator")
-    if not 0 <= rank < program.world:
-        raise InputError(f"there is no rank {rank}; the job has ranks 0 to {program.world - 1}")
-    for number in np.unique(communicator[chosen & (communicator >= 0)]):
-        group = program.communicators[number].group_of(program.mesh, program.world)
-        if group[rank] >= 0:
-            partners = np.flatnonzero(group == group[rank]).tolist()
-            prices = prices.slowed(partners, factor, chosen & (communicator == number))
-    return prices
-
-
-def _positive(text: str, factor: float) -> None:
-    if not (np.isfinite(factor) and factor > 0):
-        raise InputError(f'"{text}" cannot be {factor:g} times as fast or slow; factors are above zero')
+    as_is = as_written(ops)
+    scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}))
+    shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
+    runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded)
+    unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
+    return _read_off(runner, scenario, unchanged, explain)
 
 
 class _Runner:
@@ -115,6 +75,11 @@ class _Runner:
         self.shares = shares
         self.durations = prices.durations(graph)
         self._fixed = None if shares else FixedRun(graph)
+
+    @classmethod
+    def of(cls, ops: Ops, prices: Prices, shares: bool, folded: bool) -> _Runner:
+        """The program at these prices, with ranks that behave alike folded or not."""
+        return cls(fold(ops, prices.profile_of, sharing=shares) if folded else unfold(ops), prices, shares)
 
     def timeline(self) -> Timeline:
         """The settled step."""
@@ -145,7 +110,8 @@ class _Runner:
         return run.timeline(prices.durations(self.graph))
 
 
-def _read_off(program: Program, prices: Prices, runner: _Runner, timeline: Timeline, explain: bool) -> Simulation:
+def _read_off(runner: _Runner, scenario: Scenario, unchanged: float | None, explain: bool) -> Simulation:
+    timeline, prices, program = runner.timeline(), runner.prices, runner.graph.program
     graph, step = timeline.graph, timeline.step_time_s
     chain = Chain(timeline)
     parts = breakdown(timeline, chain)
@@ -166,6 +132,8 @@ def _read_off(program: Program, prices: Prices, runner: _Runner, timeline: Timel
         world_size=program.world,
         mesh=str(program.mesh),
         executor=kind,
+        scenario=scenario,
+        unchanged_step_time_s=unchanged,
         step_time_s=step,
         step_time_band_s=limits,
         repeats=program.repeats,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any
@@ -50,13 +51,23 @@ def run(arguments: list[str] | None = None) -> None:
 def _exit_code(arguments: list[str] | None) -> int:
     try:
         code = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except ForetraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"error: the answer cannot be written: {error.strerror}", file=sys.stderr)
+        _discard_output()
+        return 3
     except ClickException as error:
         print(f"error: {error.format_message()}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _discard_output() -> None:
+    """Lets Python exit without trying again to write what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

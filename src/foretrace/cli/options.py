@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from foretrace.errors import UsageError
 from foretrace.units import parse_factor
 
@@ -27,7 +29,7 @@ def read_stragglers(texts: list[str]) -> dict[int, float]:
             raise UsageError(f'--straggler {text}: "{what}" is no rank', hint="example: --straggler 3=1.2x")
         if int(what) in found:
             raise UsageError(f"--straggler {what} is given twice")
-        found[int(what)] = parse_factor(value, where=f"--straggler {text}")
+        found[int(what)] = _slowdown(value, f"--straggler {text}")
     return found
 
 
@@ -39,7 +41,7 @@ def read_slow_links(texts: list[str]) -> dict[tuple[int, str], float]:
         rank, colon, axis = what.removeprefix("rank").strip().partition(":")
         if not rank.isdecimal() or not colon or not axis:
             raise UsageError(f"--slow-link {text}: expected RANK:AXIS=FACTOR", hint="example: --slow-link 3:dp=2x")
-        found[int(rank), axis] = parse_factor(value, where=f"--slow-link {text}")
+        found[int(rank), axis] = _slowdown(value, f"--slow-link {text}")
     return found
 
 
@@ -54,6 +56,23 @@ def read_ranks(text: str | None) -> list[int] | None:
             raise UsageError(f'--ranks {text}: "{part}" is no rank or range', hint="example: --ranks 0,7,16-19")
         ranks.extend(range(int(first), int(last or first) + 1))
     return ranks
+
+
+def check_outputs(source: Path, outputs: list[Path | None]) -> None:
+    """Refuses to write over what is read, or twice to one file."""
+    seen = {source.resolve()}
+    for path in outputs:
+        if path is not None and path.resolve() in seen:
+            raise UsageError(f"{path} would be written over", hint="give every output a name of its own")
+        if path is not None:
+            seen.add(path.resolve())
+
+
+def _slowdown(value: str, option: str) -> float:
+    factor = parse_factor(value, where=option)
+    if factor < 1:
+        raise UsageError(f"{option}: {factor:g} times as slow would be faster", hint="20 % slower is 1.2x")
+    return factor
 
 
 def _split(text: str, option: str, example: str) -> tuple[str, str]:

@@ -60,14 +60,18 @@ def command(
 ) -> None:
     """Run a job and show its step time, where the time goes and what would help."""
     from foretrace.analysis.simulate import simulate
-    from foretrace.cli.options import read_ranks, read_slow_links, read_stragglers, read_what_ifs
+    from foretrace.cli.options import check_outputs, read_ranks, read_slow_links, read_stragglers, read_what_ifs
     from foretrace.cli.progress import Progress
+    from foretrace.errors import UsageError
     from foretrace.program.file import load
     from foretrace.report.json import simulation_json, write_json
     from foretrace.report.terminal import print_simulation
 
     changes, slow = read_what_ifs(what_if or []), read_stragglers(straggler or [])
     links, shown = read_slow_links(slow_link or []), read_ranks(ranks)
+    check_outputs(file, [perfetto, output])
+    if shown is not None and perfetto is None:
+        raise UsageError("--ranks chooses what --perfetto shows", hint="add --perfetto out.pftrace")
     program = load(file)
     with Progress(f"simulating {program.op_count:,} ops on {program.world:,} ranks"):
         answer = simulate(

@@ -87,7 +87,7 @@ def instantiate(ops: Ops, classes: RankClasses) -> Graph:
     if start[-1] > MOST_NODES:
         raise InputError(
             f"{len(classes):,} ranks on their own have {start[-1]:,} ops; at most {MOST_NODES:,} can be run",
-            hint="let ranks that behave alike be folded",
+            hint="leave out --unfolded: ranks that behave alike are then run once",
         )
     op = ranges(ops.start[role], sizes)
     pred_start, pred = _waits(ops, role, start)

@@ -178,7 +178,7 @@ class BlockInfo:
     ports: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Program:
     """Everything one step of a job does, on every rank.
 
@@ -202,6 +202,9 @@ class Program:
     resident: Resident
     repeats: bool = True
     tokens_per_step: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Program {self.title!r}: {self.op_count:,} ops on {self.world:,} ranks ({self.mesh})>"
 
     @property
     def world(self) -> int:

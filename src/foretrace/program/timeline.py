@@ -24,7 +24,7 @@ class RankTimeline:
     end_s: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Timeline:
     """One step, in seconds from the start of its first op, for every node of the graph.
 
@@ -42,6 +42,9 @@ class Timeline:
     step_time_s: float
     steps_run: int
     diagnostics: tuple[Diagnostic, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Timeline: step {self.step_time_s:.6g} s, {len(self.graph):,} ops of {len(self.graph.classes):,} rank classes>"
 
     def rank(self, rank: int) -> RankTimeline:
         """What one rank did."""

@@ -22,6 +22,12 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
         "world_size": simulation.world_size,
         "mesh": simulation.mesh,
         "executor": simulation.executor,
+        "scenario": {
+            "what_if": simulation.scenario.what_if,
+            "stragglers": {str(rank): factor for rank, factor in simulation.scenario.stragglers.items()},
+            "slow_links": {f"{rank}:{axis}": one for (rank, axis), one in simulation.scenario.slow_links.items()},
+        },
+        "unchanged_step_time_s": simulation.unchanged_step_time_s,
         "step_time_s": simulation.step_time_s,
         "step_time_band_s": list(simulation.step_time_band_s),
         "step_time_is": "steady period" if simulation.repeats else "makespan of one step",

@@ -98,7 +98,15 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
         peak = simulation.peak_memory
         facts.append(f"peak memory {format_bytes(peak.bytes)} (rank {peak.rank}, {peak.role})")
     if facts:
-        lines.append([("  Rate   " if simulation.tokens_per_s_per_gpu else "  Memory ", ""), ("     ".join(facts), "")])
+        lines.append([("         " + "     ".join(facts), "")])
+    if simulation.unchanged_step_time_s is not None:
+        change = simulation.step_time_s - simulation.unchanged_step_time_s
+        sign = "+" if change >= 0 else MINUS
+        base = format_time(simulation.unchanged_step_time_s)
+        lines.append(
+            [(f"  With   {' · '.join(simulation.scenario.describe())}: {sign}{format_time(abs(change))}", "bold")]
+        )
+        lines[-1].append((f" against {base}", ""))
     if simulation.title:
         lines.append([(f"  Job    {simulation.title}", "")])
     return lines
@@ -118,7 +126,9 @@ def _breakdown(simulation: Simulation, screen: Screen) -> list[list[Span]]:
     step = simulation.step_time_s
     parts = sorted(simulation.breakdown.mean_s.items(), key=lambda part: -part[1])
     name_width = max([len(name) for name, _ in parts] + [12])
-    lines: list[list[Span]] = [[("  where the time goes (mean over ranks)", "bold")]]
+    if not parts:
+        return [[("  nothing in this job takes time", "")]]
+    lines: list[list[Span]] = [[("  where the time goes", "bold"), (" (mean over ranks)", "")]]
     for name, seconds in parts:
         share = seconds / step if step > 0 else 0.0
         bar = f"{_bar(share):<{BAR_WIDTH}}  " if screen.rich else ""
@@ -139,7 +149,8 @@ def _bar(share: float) -> str:
 
 
 def _bottlenecks(bottlenecks: tuple[Bottleneck, ...]) -> list[list[Span]]:
-    shown = [one for one in bottlenecks if one.gain_if_free_s > 0][:MOST_BOTTLENECKS]
+    helpful = [one for one in bottlenecks if one.gain_if_free_s > 0]
+    shown = helpful[:MOST_BOTTLENECKS]
     if not shown:
         return []
     name_width = max([len(one.name) for one in shown] + [12])
@@ -147,6 +158,8 @@ def _bottlenecks(bottlenecks: tuple[Bottleneck, ...]) -> list[list[Span]]:
     for one in shown:
         faster = "" if one.gain_10_percent_s is None else _gain(one.gain_10_percent_s)
         lines.append([(f"  {one.name:<{name_width}}  {faster:>22}  {_gain(one.gain_if_free_s):>10}", "")])
+    more = f"; {len(helpful) - len(shown)} more in --json" if len(helpful) > len(shown) else ""
+    lines.append([(f"  each is the whole step run again: gains overlap and do not add up{more}", "bright_black")])
     return lines
 
 
@@ -165,6 +178,8 @@ def _gantt(simulation: Simulation, screen: Screen) -> list[list[Span]]:
     lines: list[list[Span]] = [[]]
     for role, letters in rows:
         lines.append([(f"  {role:<{label}}  ", ""), *_coloured(letters)])
+    end = format_time(simulation.step_time_s)
+    lines.append([(f"  {'':<{label}}  0{end:>{max(len(rows[0][1]) - 1, 1)}}", "bright_black")])
     lines.append([(f"  {'':<{label}}  {legend(rows)}", "bright_black")])
     return lines
 
@@ -185,12 +200,14 @@ def _footer(simulation: Simulation) -> list[list[Span]]:
         f"{one.source} {format_percent(one.share)}" if len(simulation.provenance) > 1 else one.source
         for one in simulation.provenance
     ]
-    lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none"), "")]]
+    unsure = any(one.low != 1.0 or one.high != 1.0 for one in simulation.provenance)
+    band = "" if unsure or not sources else "; they carry no band"
+    lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none") + band, "")]]
     path = simulation.critical_path
     if path.parts_s:
         total = path.length_s or 1.0
         parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
-        lines.append([(f"  path     {format_count(len(path.node))} ops: {parts}", "")])
+        lines.append([(f"  path     {parts} (critical path, {format_count(len(path.node))} ops)", "")])
     lines += diagnostic_lines(simulation.diagnostics)
     lines.append(
         [

@@ -1,0 +1,76 @@
+"""A scenario: what is different from the job as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.analysis.families import select
+from foretrace.cost.prices import Prices
+from foretrace.errors import InputError
+from foretrace.program.columns import Kind
+from foretrace.program.expand import Ops
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Families of ops or resources that are so many times as fast; ranks that compute so many times as slowly; ranks
+    whose communication over an axis is so many times as slow."""
+
+    what_if: dict[str, float]
+    stragglers: dict[int, float]
+    slow_links: dict[tuple[int, str], float]
+
+    def __bool__(self) -> bool:
+        return bool(self.what_if or self.stragglers or self.slow_links)
+
+    def describe(self) -> list[str]:
+        """Each change in words."""
+        return [
+            *(f"{what} {factor:g}× as fast" for what, factor in self.what_if.items()),
+            *(f"rank {rank} computes {factor:g}× as slowly" for rank, factor in self.stragglers.items()),
+            *(f"{axis} of rank {rank} {factor:g}× as slow" for (rank, axis), factor in self.slow_links.items()),
+        ]
+
+    def applied_to(self, ops: Ops, prices: Prices) -> Prices:
+        """The prices with all changes."""
+        resources = {resource.name for resource in ops.program.resources}
+        for text, factor in self.what_if.items():
+            _positive(text, factor)
+            if text in resources:
+                prices = prices.widened(text, factor)
+            else:
+                prices = prices.scaled(np.where(select(ops, text), 1 / factor, 1.0))
+        for rank, factor in self.stragglers.items():
+            _positive(f"rank {rank}", factor)
+            prices = prices.slowed([rank], factor, ops.ints("kind") == Kind.COMPUTE)
+        for (rank, axis), factor in self.slow_links.items():
+            _positive(f"{axis} of rank {rank}", factor)
+            prices = _slow_link(ops, prices, rank, axis, factor)
+        return prices
+
+
+def _positive(text: str, factor: float) -> None:
+    if not (np.isfinite(factor) and factor > 0):
+        raise InputError(f"{text} cannot be {factor:g} times as fast or slow; factors are above zero")
+
+
+def _slow_link(ops: Ops, prices: Prices, rank: int, axis: str, factor: float) -> Prices:
+    """Slows what a rank communicates over an axis, for all who take part in it: members of a group end together."""
+    program, communicator = ops.program, ops.ints("communicator")
+    if not 0 <= rank < program.world:
+        raise InputError(f"there is no rank {rank}; the job has ranks 0 to {program.world - 1}")
+    chosen: NDArray[np.bool_] = select(ops, axis) & (communicator >= 0)
+    groups = {
+        int(number): program.communicators[number].group_of(program.mesh, program.world)
+        for number in np.unique(communicator[chosen])
+    }
+    groups = {number: group for number, group in groups.items() if group[rank] >= 0}
+    if not groups:
+        raise InputError(f"rank {rank} does not communicate over {axis}")
+    for number, group in groups.items():
+        partners = np.flatnonzero(group == group[rank]).tolist()
+        prices = prices.slowed(partners, factor, chosen & (communicator == number))
+    return prices
