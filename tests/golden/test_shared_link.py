@@ -51,7 +51,7 @@ def test_even_shares(folded: bool) -> None:
     build, roles = four_ranks()
     send(build, roles, "A", 0, 60, 6 * US, "uplink")
     later = roles[2].compute("first", 1 * US)
-    send(build, roles, "B", 2, 30, 4 * US, "uplink", latency=1 * US, after=later)
+    send(build, roles, "B", 2, 30, 4 * US, "uplink", latency_s=1 * US, after=later)
     answer = simulate(build.program(), folded=folded)
     assert answer.executor == "shared"
     assert times(answer) == us(
@@ -99,7 +99,7 @@ def test_without_sharing_each_takes_its_own_time() -> None:
     build, roles = four_ranks()
     send(build, roles, "A", 0, 60, 6 * US, "uplink")
     later = roles[2].compute("first", 1 * US)
-    send(build, roles, "B", 2, 30, 4 * US, "uplink", latency=1 * US, after=later)
+    send(build, roles, "B", 2, 30, 4 * US, "uplink", latency_s=1 * US, after=later)
     drawn = times(simulate(build.program(), executor="fixed"))
     assert drawn[0, "A", -1] == (0, 6000)
     assert drawn[2, "B", -1] == (1000, 5000)

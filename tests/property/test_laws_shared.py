@@ -74,7 +74,7 @@ def test_a_member_of_a_meeting_ends_when_its_own_part_is_done(factor: float, sha
     build = ProgramBuilder(Mesh(dp=2), repeats=False)
     build.resource("link", CAPACITY)
     build.role("all", range(2)).collective(
-        "all_reduce", build.communicator("dp"), 1.0, latency=0.5, draws={"link": share * CAPACITY}
+        "all_reduce", build.communicator("dp"), 1.0, latency_s=0.5, draws={"link": share * CAPACITY}
     )
     job = Job(build.program(), (Slow((0,), factor, 1),))
     graph, prices = unfolded(job)

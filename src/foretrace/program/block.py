@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from foretrace.errors import InputError
@@ -31,7 +32,7 @@ class PlacedOp:
     op: int
 
 
-After = OpRef | PlacedOp | Sequence[OpRef | PlacedOp]
+After = OpRef | PlacedOp | Sequence[OpRef | PlacedOp] | None
 
 
 class BlockBuilder:
@@ -52,19 +53,19 @@ class BlockBuilder:
         """Names an op, so that placements can be tied to it: `placement["out"]`."""
         self.ports[name] = op.op
 
-    def compute(self, name: str, duration: float = UNPRICED, *, lane: str = "compute", **facts: Any) -> OpRef:
+    def compute(self, name: str, duration_s: float = UNPRICED, *, lane: str = "compute", **facts: Any) -> OpRef:
         """Something the GPU computes, in seconds; see `add` for the facts it may carry."""
-        return self.add(Kind.COMPUTE, name, duration, lane, **facts)
+        return self.add(Kind.COMPUTE, name, duration_s, lane, **facts)
 
-    def host(self, name: str, duration: float = UNPRICED, *, lane: str = "host", **facts: Any) -> OpRef:
+    def host(self, name: str, duration_s: float = UNPRICED, *, lane: str = "host", **facts: Any) -> OpRef:
         """Something the CPU does, in seconds."""
-        return self.add(Kind.HOST, name, duration, lane, **facts)
+        return self.add(Kind.HOST, name, duration_s, lane, **facts)
 
     def collective(
         self,
         collective: str | Collective,
         communicator: Communicator,
-        duration: float = UNPRICED,
+        duration_s: float = UNPRICED,
         *,
         name: str | None = None,
         lane: str | None = None,
@@ -77,7 +78,7 @@ class BlockBuilder:
         return self.add(
             Kind.COLLECTIVE,
             name or label(what),
-            duration,
+            duration_s,
             lane or communicator.axis,
             "communication",
             **facts,
@@ -87,7 +88,7 @@ class BlockBuilder:
         self,
         name: str,
         communicator: Communicator,
-        duration: float = UNPRICED,
+        duration_s: float = UNPRICED,
         *,
         to: int | None = None,
         bytes: int = 0,
@@ -101,13 +102,13 @@ class BlockBuilder:
             "sends": None if to is None else {to: bytes},
         }
         lane = lane or communicator.name
-        return self.add(Kind.TRANSFER, name, duration, lane, "communication", bytes=bytes, **facts)
+        return self.add(Kind.TRANSFER, name, duration_s, lane, "communication", bytes=bytes, **facts)
 
     def exchange(
         self,
         name: str,
         communicator: Communicator,
-        duration: float = UNPRICED,
+        duration_s: float = UNPRICED,
         *,
         sends: Mapping[int, int],
         lane: str | None = None,
@@ -120,13 +121,13 @@ class BlockBuilder:
         }
         lane = lane or communicator.name
         total = sum(sends.values())
-        return self.add(Kind.TRANSFER, name, duration, lane, "communication", bytes=total, sends=sends, **facts)
+        return self.add(Kind.TRANSFER, name, duration_s, lane, "communication", bytes=total, sends=sends, **facts)
 
     def add(
         self,
         kind: Kind,
         name: str,
-        duration: float,
+        duration_s: float,
         lane: str,
         lane_kind: LaneKind | None = None,
         *,
@@ -138,7 +139,7 @@ class BlockBuilder:
         moved_bytes: float = 0.0,
         kernel: str | None = None,
         dtype: str | None = None,
-        latency: float = 0.0,
+        latency_s: float = 0.0,
         bytes: int = 0,
         collective: Collective = Collective.NONE,
         communicator: int = -1,
@@ -152,6 +153,12 @@ class BlockBuilder:
         """Appends an op. `alloc` and `free` are bytes by category at its start and end; `draws` is what it takes from
         resources in all, the first being the measure by which it shares; `holds` what it keeps while it runs."""
         tables, op = self._tables, len(self.rows)
+        self._check_numbers(
+            name, False, duration_s=duration_s, latency_s=latency_s, flops=flops, moved_bytes=moved_bytes
+        )
+        taken, given = alloc or {}, free or {}
+        self._check_numbers(name, True, bytes=bytes, layer=layer, chunk=chunk, **taken)
+        self._check_numbers(name, True, **given, **{f"sends[{to}]": size for to, size in (sends or {}).items()})
         self.rows.append(
             {
                 "kind": kind,
@@ -160,8 +167,8 @@ class BlockBuilder:
                 "phase": word(Phase, phase),
                 "chunk": chunk,
                 "layer": layer,
-                "duration_s": duration,
-                "latency_s": latency,
+                "duration_s": duration_s,
+                "latency_s": latency_s,
                 "flops": flops,
                 "moved_bytes": moved_bytes,
                 "kernel": -1 if kernel is None else tables.string(kernel),
@@ -175,7 +182,6 @@ class BlockBuilder:
         )
         for ref in refs_of(after):
             self._depend(op, ref)
-        taken, given = alloc or {}, free or {}
         for category in dict.fromkeys([*taken, *given]):
             number = word(Category, category)
             self.memory.append((op, number, taken.get(category, 0), given.get(category, 0)))
@@ -184,6 +190,16 @@ class BlockBuilder:
         for resource in dict.fromkeys([*amounts, *held]):
             self.draws.append((op, tables.resource(resource), amounts.get(resource, 0.0), held.get(resource, 0.0)))
         return OpRef(self.number, op)
+
+    def _check_numbers(self, name: str, whole: bool, **values: Any) -> None:
+        """Names the op whose number is none, or is not whole or too large where it must be."""
+        for field, value in values.items():
+            fits = isinstance(value, Integral) and abs(int(value)) < 1 << 63 if whole else isinstance(value, Real)
+            if isinstance(value, bool) or not fits:
+                expected = "a whole number of bytes or the like" if whole else "a number in SI units"
+                raise InputError(f'block "{self.name}", op "{name}": {field} is {value!r}', hint=f"expected {expected}")
+            if whole and field not in ("layer", "chunk") and value < 0:
+                raise InputError(f'block "{self.name}", op "{name}": {field} is {value:,}; sizes are not negative')
 
     def _depend(self, op: int, ref: OpRef | PlacedOp) -> None:
         if not isinstance(ref, OpRef) or ref.block != self.number:
@@ -204,4 +220,6 @@ _LANE_KINDS: dict[Kind, LaneKind] = {
 
 def refs_of(after: After) -> Sequence[OpRef | PlacedOp]:
     """What `after` names, as a sequence."""
+    if after is None:
+        return ()
     return [after] if isinstance(after, OpRef | PlacedOp) else after

@@ -89,25 +89,25 @@ class RoleBuilder:
             )
         self.links.append((after.placement, after.op, op.placement, op.op, steps))
 
-    def compute(self, name: str, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+    def compute(self, name: str, duration_s: float = UNPRICED, **facts: Any) -> PlacedOp:
         """A computation that happens once; see `BlockBuilder.compute`."""
-        return self._once(lambda block, **more: block.compute(name, duration, **more), facts)
+        return self._once(lambda block, **more: block.compute(name, duration_s, **more), facts)
 
-    def host(self, name: str, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+    def host(self, name: str, duration_s: float = UNPRICED, **facts: Any) -> PlacedOp:
         """Work of the CPU that happens once."""
-        return self._once(lambda block, **more: block.host(name, duration, **more), facts)
+        return self._once(lambda block, **more: block.host(name, duration_s, **more), facts)
 
-    def collective(self, what: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+    def collective(self, what: str, communicator: Communicator, duration_s: float = UNPRICED, **facts: Any) -> PlacedOp:
         """A collective that happens once; see `BlockBuilder.collective`."""
-        return self._once(lambda block, **more: block.collective(what, communicator, duration, **more), facts)
+        return self._once(lambda block, **more: block.collective(what, communicator, duration_s, **more), facts)
 
-    def transfer(self, name: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+    def transfer(self, name: str, communicator: Communicator, duration_s: float = UNPRICED, **facts: Any) -> PlacedOp:
         """One end of a transfer that happens once; see `BlockBuilder.transfer`."""
-        return self._once(lambda block, **more: block.transfer(name, communicator, duration, **more), facts)
+        return self._once(lambda block, **more: block.transfer(name, communicator, duration_s, **more), facts)
 
-    def exchange(self, name: str, communicator: Communicator, duration: float = UNPRICED, **facts: Any) -> PlacedOp:
+    def exchange(self, name: str, communicator: Communicator, duration_s: float = UNPRICED, **facts: Any) -> PlacedOp:
         """A batch of transfers that happens once; see `BlockBuilder.exchange`."""
-        return self._once(lambda block, **more: block.exchange(name, communicator, duration, **more), facts)
+        return self._once(lambda block, **more: block.exchange(name, communicator, duration_s, **more), facts)
 
     def _once(self, add: Callable[..., OpRef], facts: dict[str, Any]) -> PlacedOp:
         """Adds an op to the block of one-off ops that is open, or to a new one; other waits become links."""

@@ -44,7 +44,8 @@ class Timeline:
     diagnostics: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Timeline: step {self.step_time_s:.6g} s, {len(self.graph):,} ops of {len(self.graph.classes):,} rank classes>"
+        classes = len(self.graph.classes)
+        return f"<Timeline: step {self.step_time_s:.6g} s, {len(self.graph):,} ops of {classes:,} rank classes>"
 
     def rank(self, rank: int) -> RankTimeline:
         """What one rank did."""

@@ -28,6 +28,7 @@ from foretrace.program.graph import Graph
 from foretrace.program.program import Floats, Longs, Program
 from foretrace.program.timeline import Timeline
 from foretrace.report import protobuf as pb
+from foretrace.units import format_bytes
 
 Memory = Mapping[int, tuple[Floats, Mapping[str, NDArray[Any]]]]
 """Per rank: times in seconds, and by category the bytes held from each of them on."""
@@ -53,6 +54,12 @@ class PerfettoSummary:
     waits: int
     flows: int
     size_bytes: int
+
+    def __str__(self) -> str:
+        shown = (
+            f"{len(self.ranks):,} of {self.world:,} ranks" if len(self.ranks) < self.world else f"{self.world:,} ranks"
+        )
+        return f"{shown}, {self.slices:,} ops, {format_bytes(self.size_bytes)}; open it at ui.perfetto.dev"
 
 
 def write_perfetto(

@@ -178,7 +178,7 @@ def test_what_if_on_a_resource_speeds_up_what_it_bounds() -> None:
     build, role = one_rank()
     build.resource("link", 1.0)
     alone = build.groups("alone", [[0]], axis="dp")
-    role.collective("all_reduce", alone, 5.0, latency=1.0, draws={"link": 4.0})
+    role.collective("all_reduce", alone, 5.0, latency_s=1.0, draws={"link": 4.0})
     assert simulate(build.program(), what_if={"link": 2.0}).step_time_s == pytest.approx(1.0 + 4.0 / 2)
 
 
