@@ -72,21 +72,18 @@ def write_block(job: ProgramBuilder, kind: ActionKind, layers: int, has_head: bo
     phase = kind.name.lower()
     work = 2.0 if kind == ActionKind.BACKWARD else 1.0
     communicates = kind != ActionKind.BACKWARD_WEIGHT
-    alloc = {"activations": ACTIVATIONS * layers // LAYERS_PER_STAGE} if kind == ActionKind.FORWARD else {}
-    frees = kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
-    free = {"activations": ACTIVATIONS * layers // LAYERS_PER_STAGE} if frees else {}
-    last = block.compute("begin", 0.0, phase=phase, alloc=alloc)
-    for layer in range(layers):
-        for name, seconds in (("attention", ATTENTION_S), ("mlp", MLP_S)):
-            last = block.compute(name, work * seconds, phase=phase, layer=layer, after=last)
-            if communicates:
-                last = block.collective("all_reduce", tp, ALL_REDUCE_S, bytes=HIDDEN_BYTES, after=last, layer=layer)
-        if layer == layers // 2:
-            block.port("half", last)
-    if has_head:
-        last = block.compute("head", work * HEAD_S, phase=phase, after=last)
-    last = block.compute("end", 0.0, phase=phase, after=last, free=free)
-    block.port("out", last)
+    kernels = [(layer, *kernel) for layer in range(layers) for kernel in (("attention", ATTENTION_S), ("mlp", MLP_S))]
+    kernels += [(layers, "head", HEAD_S)] if has_head else []
+    held = {"activations": ACTIVATIONS * layers // LAYERS_PER_STAGE}
+    for number, (layer, name, seconds) in enumerate(kernels):
+        alloc = held if kind == ActionKind.FORWARD and number == 0 else None
+        frees = kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT) and number == len(kernels) - 1
+        op = block.compute(name, work * seconds, phase=phase, layer=layer, alloc=alloc, free=held if frees else None)
+        if communicates and name != "head":
+            # On the compute lane: the stream waits for it, as Megatron's does.
+            op = block.collective("all_reduce", tp, ALL_REDUCE_S, bytes=HIDDEN_BYTES, lane="compute", layer=layer)
+        if number == len(kernels) // 2:
+            block.port("half", op)
     return block
 
 

@@ -30,7 +30,7 @@ class RoleInventory:
 
 @dataclass(frozen=True, slots=True)
 class TrafficInventory:
-    """What goes over one axis in a step, summed over ranks: ops and bytes by collective."""
+    """What goes over one axis in a step, summed over ranks: ops and bytes by collective; those of a transfer once."""
 
     axis: str
     collective: str
@@ -114,6 +114,9 @@ def _roles(ops: Ops, enabled: Mask, population: Counts) -> list[RoleInventory]:
 def _traffic(ops: Ops, enabled: Mask, population: Counts) -> list[TrafficInventory]:
     communicator, collective = ops.ints("communicator"), ops.ints("collective")
     size, ranks = ops.ints("bytes"), population[ops.role]
+    sends = np.zeros(len(ops.program.templates.columns["kind"]), dtype=bool)
+    sends[ops.program.templates.send_op] = True
+    size = np.where((collective == Collective.TRANSFER) & ~sends[ops.template], 0, size)
     found: dict[tuple[str, str], list[int]] = {}
     for number, one in enumerate(ops.program.communicators):
         mine = enabled & (communicator == number)

@@ -103,10 +103,10 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
         change = simulation.step_time_s - simulation.unchanged_step_time_s
         sign = "+" if change >= 0 else MINUS
         base = format_time(simulation.unchanged_step_time_s)
+        changes = " · ".join(simulation.scenario.describe())
         lines.append(
-            [(f"  With   {' · '.join(simulation.scenario.describe())}: {sign}{format_time(abs(change))}", "bold")]
+            [(f"  With   {changes}: ", ""), (f"{sign}{format_time(abs(change))}", "bold"), (f" on {base}", "")]
         )
-        lines[-1].append((f" against {base}", ""))
     if simulation.title:
         lines.append([(f"  Job    {simulation.title}", "")])
     return lines
