@@ -49,7 +49,8 @@ class Simulation:
     """The answer to a simulation.
 
     `step_time_s` is the steady period where the job `repeats`, otherwise the makespan of the one step recorded. Where a
-    scenario changes the job, `unchanged_step_time_s` is what it takes without.
+    scenario changes the job, `unchanged_step_time_s` is what it takes without. The band is None where it was not
+    worked out.
     """
 
     title: str
@@ -59,7 +60,7 @@ class Simulation:
     scenario: Scenario
     unchanged_step_time_s: float | None
     step_time_s: float
-    step_time_band_s: tuple[float, float]
+    step_time_band_s: tuple[float, float] | None
     repeats: bool
     steps_run: int
     tokens_per_s_per_gpu: float | None

@@ -38,7 +38,7 @@ def critical_path(chain: Chain) -> CriticalPath:
     if not len(timeline.end_s):
         return CriticalPath(np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, {})
     last, back, latest = chain.last.tolist(), chain.back.tolist(), chain.latest.tolist()
-    node, steps = int(np.argmax(timeline.end_s)), 0
+    node, steps = _last_at_pace(chain), 0
     path: list[tuple[int, int]] = []
     met: dict[int, int] = {}
     spanned = 1
@@ -61,6 +61,16 @@ def critical_path(chain: Chain) -> CriticalPath:
     start, end = timeline.start_s[nodes] - moved + shift, timeline.end_s[nodes] - moved + shift
     lengths = (end - start) / spanned
     return CriticalPath(nodes, start, end, float(lengths.sum()), _parts(chain, nodes, lengths))
+
+
+def _last_at_pace(chain: Chain) -> int:
+    """The op that ends last, of those that keep the pace of the step: parts that run ahead do not set it."""
+    timeline = chain.timeline
+    growth = timeline.end_s - timeline.end_before_s
+    at_pace = np.abs(growth - timeline.step_time_s) <= 1e-9 * timeline.step_time_s
+    if not timeline.graph.program.repeats or not at_pace.any():
+        return int(np.argmax(timeline.end_s))
+    return int(np.argmax(np.where(at_pace, timeline.end_s, -np.inf)))
 
 
 def _parts(chain: Chain, nodes: Longs, lengths: Floats) -> dict[str, float]:

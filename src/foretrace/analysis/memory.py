@@ -17,12 +17,14 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrack:
-    """What one rank class holds from each moment on: [moments, categories], in bytes."""
+    """What one rank class holds from each moment on: [moments, categories], in bytes; by how much a step makes that
+    grow, and how much it frees that it neither took nor was said to hold."""
 
     rank_class: int
     time_s: Floats
     held_bytes: Longs
     grows_bytes: int
+    assumed_bytes: int
 
     @property
     def total_bytes(self) -> Longs:
@@ -60,23 +62,23 @@ def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
     ]
 
 
-def growth_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnostic]:
-    """A warning for each role that ends a step with more memory, or less, than it began it with."""
-    program, seen = timeline.graph.program, dict[int, int]()
+def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnostic]:
+    """What does not add up: roles that end a step with more memory or less, or free what they did not hold."""
+    program, notes = timeline.graph.program, dict[str, Diagnostic]()
     for track in tracks:
-        role = int(program.role_of[timeline.graph.classes.representative[track.rank_class]])
-        if track.grows_bytes and timeline.graph.program.repeats:
-            seen.setdefault(role, track.grows_bytes)
-    return [
-        Diagnostic(
-            "warning",
-            f"a step allocates {size:,} bytes more than it frees"
-            if size > 0
-            else f"a step frees {-size:,} bytes more than it allocates",
-            f'role "{program.roles[role]}"',
-        )
-        for role, size in seen.items()
-    ]
+        role = program.roles[int(program.role_of[timeline.graph.classes.representative[track.rank_class]])]
+        size = track.grows_bytes
+        if size and program.repeats:
+            text = f"a step allocates {size:,} bytes more than it frees"
+            if size < 0:
+                text = f"a step frees {-size:,} bytes more than it allocates"
+            notes.setdefault(role, Diagnostic("warning", text, f'role "{role}"'))
+        if track.assumed_bytes:
+            text = (
+                f"{track.assumed_bytes:,} bytes are freed before they are allocated; taken as held when the step begins"
+            )
+            notes.setdefault(f"{role} assumed", Diagnostic("note", text, f'role "{role}"'))
+    return list(notes.values())
 
 
 def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Longs) -> MemoryTrack:
@@ -108,5 +110,7 @@ def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Lon
     deltas[0] = base
     deltas[np.arange(1, len(order) + 1), category[order]] = change[order]
     held = np.cumsum(deltas, axis=0)
+    missing = np.maximum(-held.min(axis=0), 0)  # what is freed before it is taken was held from before
+    held += missing
     moments = np.maximum.accumulate(np.concatenate([[0.0], times[order]]))
-    return MemoryTrack(number, moments, held, int(change.sum()))
+    return MemoryTrack(number, moments, held, int(change.sum()), int(missing.sum()))

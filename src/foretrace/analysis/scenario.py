@@ -13,6 +13,9 @@ from foretrace.errors import InputError
 from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops
 
+MOST_TIMES = 1e6
+"""No part of a machine gets a million times as fast, or as slow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -38,30 +41,38 @@ class Scenario:
         """The prices with all changes."""
         resources = {resource.name for resource in ops.program.resources}
         for text, factor in self.what_if.items():
-            _positive(text, factor)
+            _check_factor(text, factor)
             if text in resources:
                 prices = prices.widened(text, factor)
             else:
                 prices = prices.scaled(np.where(select(ops, text), 1 / factor, 1.0))
         for rank, factor in self.stragglers.items():
-            _positive(f"rank {rank}", factor)
+            _check_rank(ops, rank)
+            _check_factor(f"rank {rank}", factor)
             prices = prices.slowed([rank], factor, ops.ints("kind") == Kind.COMPUTE)
         for (rank, axis), factor in self.slow_links.items():
-            _positive(f"{axis} of rank {rank}", factor)
+            _check_factor(f"{axis} of rank {rank}", factor)
             prices = _slow_link(ops, prices, rank, axis, factor)
         return prices
 
 
-def _positive(text: str, factor: float) -> None:
-    if not (np.isfinite(factor) and factor > 0):
-        raise InputError(f"{text} cannot be {factor:g} times as fast or slow; factors are above zero")
+def _check_rank(ops: Ops, rank: int) -> None:
+    world = ops.program.world
+    if not 0 <= rank < world:
+        raise InputError(f"there is no rank {rank}; the job has ranks 0 to {world - 1}")
+
+
+def _check_factor(text: str, factor: float) -> None:
+    if not 1 / MOST_TIMES <= factor <= MOST_TIMES:
+        raise InputError(
+            f"{text} cannot be {factor:g} times as fast or slow", hint=f"factors lie between 1e-6 and {MOST_TIMES:g}"
+        )
 
 
 def _slow_link(ops: Ops, prices: Prices, rank: int, axis: str, factor: float) -> Prices:
     """Slows what a rank communicates over an axis, for all who take part in it: members of a group end together."""
+    _check_rank(ops, rank)
     program, communicator = ops.program, ops.ints("communicator")
-    if not 0 <= rank < program.world:
-        raise InputError(f"there is no rank {rank}; the job has ranks 0 to {program.world - 1}")
     chosen: NDArray[np.bool_] = select(ops, axis) & (communicator >= 0)
     groups = {
         int(number): program.communicators[number].group_of(program.mesh, program.world)

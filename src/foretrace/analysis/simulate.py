@@ -14,9 +14,9 @@ from foretrace.analysis.chain import Chain
 from foretrace.analysis.critical import critical_path
 from foretrace.analysis.families import families
 from foretrace.analysis.lanes import lane_use
-from foretrace.analysis.memory import MemoryTrack, growth_notes, memory_tracks
+from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.analysis.scenario import Scenario
-from foretrace.analysis.sensitivity import FASTER, band, sensitivities
+from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
 from foretrace.cost.prices import Prices, as_written
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun
@@ -33,7 +33,7 @@ Executor = Literal["auto", "fixed", "shared"]
 ENDLESS = 1e9
 """So much of a resource that it never holds anything up."""
 
-MOST_EXPLAINED = {"fixed": 2_000_000, "shared": 20_000}
+MOST_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
 """Beyond this many nodes, running the job again for every family would take longer than a person waits."""
 
 
@@ -102,7 +102,7 @@ class _Runner:
         for resource in self.prices.draws.resources if self.shares else ():
             wider = self._shared(self.prices.widened(resource.name, FASTER)).step_time_s
             endless = self._shared(self.prices.widened(resource.name, ENDLESS)).step_time_s
-            gains.append(Bottleneck(resource.name, None, max(step - wider, 0.0), max(step - endless, 0.0)))
+            gains.append(Bottleneck(resource.name, None, gain(step, wider), gain(step, endless)))
         return gains
 
     def _shared(self, prices: Prices) -> Timeline:
@@ -116,10 +116,13 @@ def _read_off(runner: _Runner, scenario: Scenario, unchanged: float | None, expl
     chain = Chain(timeline)
     parts = breakdown(timeline, chain)
     tracks = memory_tracks(timeline)
-    notes = [*timeline.diagnostics, *growth_notes(timeline, tracks)]
+    notes = [*timeline.diagnostics, *memory_notes(timeline, tracks)]
     kind = "shared" if runner.shares else "fixed"
-    limits: tuple[float, float] = (step, step)
+    certain = all(one.low == 1.0 == one.high for one in prices.sources)
+    limits: tuple[float, float] | None = (step, step) if certain else None
     bottlenecks: list[Bottleneck] = []
+    if prices.draws and not runner.shares:
+        notes.append(Diagnostic("note", "ops of this job share resources; the fixed executor runs each as if alone"))
     if explain and len(graph) > MOST_EXPLAINED[kind]:
         notes.append(Diagnostic("note", f"gains and band left out: {len(graph):,} ops take too long to run again"))
     elif explain:

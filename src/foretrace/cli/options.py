@@ -7,6 +7,8 @@ from pathlib import Path
 from foretrace.errors import UsageError
 from foretrace.units import parse_factor
 
+MOST_RANKS = 10_000
+
 
 def read_what_ifs(texts: list[str]) -> dict[str, float]:
     """`compute=1.1x` and the like: what, and how many times as fast."""
@@ -41,6 +43,8 @@ def read_slow_links(texts: list[str]) -> dict[tuple[int, str], float]:
         rank, colon, axis = what.removeprefix("rank").strip().partition(":")
         if not rank.isdecimal() or not colon or not axis:
             raise UsageError(f"--slow-link {text}: expected RANK:AXIS=FACTOR", hint="example: --slow-link 3:dp=2x")
+        if (int(rank), axis) in found:
+            raise UsageError(f"--slow-link {what} is given twice")
         found[int(rank), axis] = _slowdown(value, f"--slow-link {text}")
     return found
 
@@ -54,6 +58,8 @@ def read_ranks(text: str | None) -> list[int] | None:
         first, _, last = part.strip().partition("-")
         if not first.isdecimal() or (last and not last.isdecimal()):
             raise UsageError(f'--ranks {text}: "{part}" is no rank or range', hint="example: --ranks 0,7,16-19")
+        if int(last or first) - int(first) >= MOST_RANKS:
+            raise UsageError(f"--ranks {text}: more than {MOST_RANKS:,} ranks are more than a trace can show")
         ranks.extend(range(int(first), int(last or first) + 1))
     return ranks
 

@@ -80,14 +80,18 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws)
     member = np.lexsort((threshold, graph.unit))
     place = np.empty(len(member), dtype=np.int64)
     place[member] = np.arange(len(member))
+    own = durations - np.minimum(latency_s, durations)
+    _check_alone(graph, draws, node, row, own[node] + 1e-12 * durations[node])  # own is a difference, so rounded
     used = threshold[node] > 0
     node, row = node[used], row[used]
-    own = durations[node] - latency[graph.unit[node]]
-    _check_alone(graph, draws, node, row, own + 1e-12 * latency[graph.unit[node]])  # own is a difference, so rounded
     order, use_start = sort_by(place[node], len(graph), False)
     node, row = node[order], row[order]
     owner = graph.rank_class[node]
     many = crowd[draws.resource[row], owner]
+    if len(many) and many.min() == 0:
+        at = int(np.argmin(many))
+        name = draws.resources[int(draws.resource[row[at]])].name
+        raise InputError(f'{graph.place(int(node[at]))} draws on "{name}", but the rank is in none of its sets')
     return Flows(
         latency_s=latency,
         work=work,

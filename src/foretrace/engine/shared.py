@@ -83,7 +83,7 @@ def simulate(w: World) -> int:
                 end_node(w, heap, number, now)
             elif kind == FLOW_BEGINS:
                 w.counters[1] += 1
-                begin_flow(w, number, now)
+                begin_flow(w, heap, number, now)
             elif w.version[number] == version:
                 w.counters[1] += 1
                 arrive(w, heap, number, now)
@@ -109,10 +109,12 @@ def start_unit(w: World, heap: Any, step: int, unit: int, now: float) -> None:
                 w.free[w.filling.use_resource[use]] -= w.use_held[use]
                 touch(w, w.filling.use_resource[use])
         schedule(w, heap, now + w.latency[unit], FLOW_BEGINS, unit, 0)
-    else:
-        for i in range(w.member_start[unit], w.member_start[unit + 1]):
-            node = w.member[i]
-            schedule(w, heap, now + w.duration[node], NODE_ENDS, step * w.nodes + node, 0)
+    place = w.member_start[unit]
+    while place < w.member_start[unit + 1] and (w.shares[unit] == 0 or w.threshold[w.member[place]] <= 0.0):
+        node = w.member[place]
+        schedule(w, heap, now + w.duration[node], NODE_ENDS, step * w.nodes + node, 0)
+        place += 1
+    w.reached[unit] = place
 
 
 def end_node(w: World, heap: Any, number: int, now: float) -> None:
@@ -142,12 +144,14 @@ def touch(w: World, resource: int) -> None:
         w.counters[2] += 1
 
 
-def begin_flow(w: World, unit: int, now: float) -> None:
+def begin_flow(w: World, heap: Any, unit: int, now: float) -> None:
     """The latency is over: the flow joins those of its resources."""
     w.done[unit] = 0.0
     w.speed[unit] = 0.0
     w.since[unit] = now
-    w.reached[unit] = w.member_start[unit]
+    if w.filling.use_first[unit] == w.filling.use_last[unit]:
+        w.speed[unit] = w.filling.full_rate[unit]  # it shares nothing after its latency
+        aim(w, heap, unit, now)
     for use in range(w.filling.use_first[unit], w.filling.use_last[unit]):
         resource = w.filling.use_resource[use]
         first = w.running[resource]

@@ -21,6 +21,8 @@ from foretrace.program.timeline import Timeline
 Floats = NDArray[np.float64]
 
 FIRST_STEPS, MOST_STEPS = 4, 32
+EVENTS_WORTH = 200_000
+"""A small job is run for more steps before it is given up as one that does not settle."""
 
 
 class SharedRun:
@@ -41,15 +43,14 @@ class SharedRun:
             start, end = self._run(flows, durations, 1)
             return timeline_of(self.graph, start[0], end[0], None, float(end[0].max(initial=0.0)), 1, ())
         steps, carried = FIRST_STEPS, np.unique(self.graph.next_src)
+        most = min(max(MOST_STEPS, EVENTS_WORTH // max(len(self.graph), 1)), 8 * MOST_STEPS)
         while True:
             start, end = self._run(flows, durations, steps)
-            settled, last = Settled(), 0
-            # The last step has no successor to share with, so it is no witness.
-            for last in range(steps - 1):
-                if settled.watch(end[last][carried]):
-                    break
+            witnesses = self._witnesses(start, end)
+            settled = Settled(may_drift=not len(flows.use_resource))
+            last = next((step for step in range(witnesses) if settled.watch(end[step][carried])), witnesses - 1)
             done = not np.isnan(settled.period).any()
-            if done or steps >= MOST_STEPS:
+            if done or steps >= most:
                 break
             steps *= 2
         if not done:
@@ -57,6 +58,14 @@ class SharedRun:
         before = end[last - 1] if last else None
         notes, period = settled.notes(done), float(settled.period[0])
         return timeline_of(self.graph, start[last], end[last], before, period, last + 1, notes)
+
+    def _witnesses(self, start: Floats, end: Floats) -> int:
+        """How many steps ran while every part of the job still had a step to run: later ones lack their company."""
+        takes_part = self.graph.ops.column("enabled")[self.graph.op].astype(bool)
+        if not takes_part.any():
+            return 1
+        horizon = float(start[-1].min(where=takes_part, initial=np.inf))
+        return max(int((end.max(axis=1) <= horizon * (1 + 1e-12)).sum()), 2)
 
     def _run(self, flows: Flows, durations: Floats, steps: int) -> tuple[Floats, Floats]:
         """(start, end) of every node in every step: [steps, nodes]."""

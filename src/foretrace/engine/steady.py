@@ -24,9 +24,11 @@ TOLERANCE = 1e-12
 
 class Settled:
     """Watches the carried ends of successive steps: [carried] or [carried, scenarios]. Each scenario settles by itself,
-    as it would alone; `period` holds what has settled so far, NaN elsewhere."""
+    as it would alone; `period` holds what has settled so far, NaN elsewhere. Parts may drift apart (`may_drift`) where
+    they do not share resources: there, growing by constants of their own, they go on to do so."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_drift: bool = True) -> None:
+        self.may_drift = may_drift
         self.history: list[Floats] = []
         self.period: Floats = np.empty(0)
         self.cycle = 1
@@ -44,13 +46,13 @@ class Settled:
             growth = columns - self.history[-1 - cycle]
             even = growth.max(axis=0) - growth.min(axis=0) <= self._slack()
             self._settle(even, growth.max(axis=0) / cycle, cycle, False)
-        if len(self.history) > 3 and np.isnan(self.period).any():
+        if self.may_drift and len(self.history) > 3 and np.isnan(self.period).any():
             self._settle(self._constant(), (columns - self.history[-2]).max(axis=0), 1, True)
         return not np.isnan(self.period).any()
 
     def give_up(self) -> None:
         """Takes the mean growth over the later half of the steps for what has not settled."""
-        half = len(self.history) // 2
+        half = max(len(self.history) // 2, 1)
         growth = (self.history[-1] - self.history[-1 - half]).max(axis=0)
         self.period = np.where(np.isnan(self.period), growth / half, self.period)
 

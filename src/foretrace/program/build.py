@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from foretrace.errors import InputError
 from foretrace.mesh import Mesh
 from foretrace.program import assemble
 from foretrace.program.block import BlockBuilder
@@ -59,6 +60,8 @@ class ProgramBuilder:
 
     def communicator(self, *axes: str, name: str | None = None, axis: str | None = None) -> Communicator:
         """The groups in which these axes of the mesh vary."""
+        if not axes:
+            raise InputError("a communicator needs an axis", hint='for example build.communicator("tp")')
         return Communicator(name or "-".join(axes), axis or axes[0], axes=axes)
 
     def pair(self, along: str, a: int, b: int, *, name: str | None = None, axis: str | None = None) -> Communicator:
@@ -71,6 +74,8 @@ class ProgramBuilder:
 
     def resource(self, name: str, capacity_per_s: float, *, shared_by: Iterable[Iterable[int]] | None = None) -> str:
         """A resource that ops may draw on; one instance per rank, or one for each set of ranks that share it."""
+        if name in self._tables.resources:
+            raise InputError(f'resource "{name}" is declared twice')
         instances = None if shared_by is None else tuple(tuple(int(r) for r in ranks) for ranks in shared_by)
         self._tables.resources[name] = Resource(name, capacity_per_s, instances)
         return name

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
-from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase
+from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase, label
 from foretrace.program.expand import expand
 from foretrace.program.graph import check_rendezvous
 from foretrace.program.program import Program
@@ -16,11 +16,15 @@ from foretrace.program.program import Program
 MOST_OPS = 1 << 27
 """More ops than this, over all roles, would not fit into a machine's memory once unrolled."""
 
+LONGEST_S = 1e9
+"""Thirty years: what is longer is a mistake of units."""
+
 Rows = NDArray[np.generic]
 
 
 def check(program: Program) -> None:
     """Raises an error that names the block and op, or the ranks, where the program makes no sense."""
+    _check_names(program)
     _check_ranks(program)
     _check_indices(program)
     _check_columns(program)
@@ -37,6 +41,25 @@ def where(program: Program, op: int) -> str:
     return f'block "{program.blocks[block].name}", op {op - int(program.templates.start[block])} "{name}"'
 
 
+def _check_names(program: Program) -> None:
+    """Names must be text, and a resource or an axis may not be called what ops are already called."""
+    texts = [program.title, *program.roles, *program.strings, *(block.name for block in program.blocks)]
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"a name is no text: {error.reason}") from error
+    words = {"compute", "communication", "host", *(label(one) for one in (*Phase, *Collective))}
+    axes = {communicator.axis for communicator in program.communicators}
+    for name in sorted(axes & words):
+        raise InputError(f'an axis is called "{name}", which means ops of that kind', hint="choose another name")
+    for resource in program.resources:
+        if resource.name in words | axes:
+            raise InputError(f'a resource is called "{resource.name}", which means ops', hint="choose another name")
+    names = [resource.name for resource in program.resources]
+    if len(set(names)) != len(names):
+        raise InputError(f'two resources are called "{max(names, key=names.count)}"')
+
+
 def _check_ranks(program: Program) -> None:
     if program.world != program.mesh.world:
         raise InputError(f"the mesh has {program.mesh.world} ranks, the program {program.world}")
@@ -48,8 +71,8 @@ def _check_ranks(program: Program) -> None:
         rows = communicator.members(program.mesh)
         ranks = np.concatenate([group.ravel() for group in rows]) if rows else np.empty(0, np.int64)
         name = f'communicator "{communicator.name}"'
-        if not len(ranks):
-            raise InputError(f"{name} has no groups")
+        if not len(ranks) or not all(group.size for group in rows):
+            raise InputError(f"{name} has no groups, or an empty one")
         if ranks.min() < 0 or ranks.max() >= program.world:
             raise InputError(f"{name} names a rank outside 0..{program.world - 1}")
         if np.bincount(ranks).max() > 1:
@@ -141,8 +164,13 @@ def _check_overrides(program: Program) -> None:
             raise InputError(f"placements.override_column: there is no column {column}")
         if column in ("kind", "communicator", "collective"):
             raise InputError(f"an override changes the {column} of an op", hint="write another block for it")
-        if np.issubdtype(COLUMNS[column][0], np.integer) and value != math.floor(value):
-            raise InputError(f"an override sets {column} to {value:g}; it takes whole numbers")
+        dtype = COLUMNS[column][0]
+        if np.issubdtype(dtype, np.integer):
+            limits = np.iinfo(dtype)
+            if not (math.isfinite(value) and value == math.floor(value) and limits.min <= value <= limits.max):
+                raise InputError(
+                    f"an override sets {column} to {value:g}; it takes whole numbers from {limits.min} to {limits.max}"
+                )
 
 
 def _check_amounts(program: Program) -> None:
@@ -153,6 +181,15 @@ def _check_amounts(program: Program) -> None:
             at = int(bad[0])
             place = where(program, at) if at < len(program.templates.columns[name]) else "an override"
             raise InputError(f"{place}: {name} is {values[at]:g}; it must be zero or more, and finite")
+        if name.endswith("_s") and (values > LONGEST_S).any():
+            at = int(np.flatnonzero(values > LONGEST_S)[0])
+            raise InputError(
+                f"{name} of {values[at]:g} s is longer than {LONGEST_S:g} s", hint="durations are in seconds"
+            )
+    columns = program.templates.columns
+    late = np.flatnonzero(columns["latency_s"].astype(np.float64) > columns["duration_s"].astype(np.float64))
+    if len(late):
+        raise InputError(f"{where(program, int(late[0]))}: its latency_s is longer than its duration_s")
     for name in ("memory_alloc_bytes", "memory_free_bytes", "send_bytes"):
         if (getattr(program.templates, name) < 0).any():
             raise InputError(f"templates.{name}: a size is negative")
@@ -171,6 +208,8 @@ def _check_resources(program: Program) -> None:
     for resource in program.resources:
         if not (resource.capacity_per_s > 0 and math.isfinite(resource.capacity_per_s)):
             raise InputError(f'resource "{resource.name}" has capacity {resource.capacity_per_s:g}')
+        if resource.instances is not None and not all(resource.instances or [()]):
+            raise InputError(f'resource "{resource.name}" has no sets of ranks, or an empty one')
         ranks = np.concatenate([rows.ravel() for rows in resource.members()] or [np.empty(0, np.int64)])
         if len(ranks) and (ranks.min() < 0 or ranks.max() >= program.world or np.bincount(ranks).max() > 1):
             raise InputError(f'resource "{resource.name}": a rank is in two sets, or outside the mesh')

@@ -10,7 +10,7 @@ import numpy as np
 
 from foretrace.errors import InputError
 from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp, refs_of
-from foretrace.program.columns import COLUMNS, UNPRICED, Category, word
+from foretrace.program.columns import COLUMNS, UNPRICED, Category, Phase, word
 from foretrace.program.program import Communicator
 
 
@@ -32,7 +32,7 @@ class Placement:
         return PlacedOp(self.role, self.number, op.op if isinstance(op, OpRef) else op)
 
 
-Override = Mapping[str | int | OpRef, Mapping[str, float]]
+Override = Mapping[str | int | OpRef, Mapping[str, Any]]
 
 
 class RoleBuilder:
@@ -77,7 +77,8 @@ class RoleBuilder:
             for column, value in values.items():
                 if column not in COLUMNS:
                     raise InputError(f'there is no column "{column}"', hint=f"known: {', '.join(COLUMNS)}")
-                self.overrides.append((placement.number, op, column, float(value)))
+                number = word(Phase, value) if column == "phase" else value
+                self.overrides.append((placement.number, op, column, float(number)))
         return placement
 
     def link(self, op: PlacedOp, *, after: OpRef | PlacedOp, steps: int = 0) -> None:

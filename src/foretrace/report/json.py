@@ -29,7 +29,7 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
         },
         "unchanged_step_time_s": simulation.unchanged_step_time_s,
         "step_time_s": simulation.step_time_s,
-        "step_time_band_s": list(simulation.step_time_band_s),
+        "step_time_band_s": simulation.step_time_band_s and list(simulation.step_time_band_s),
         "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
         "steps_run": simulation.steps_run,
         "tokens_per_s_per_gpu": simulation.tokens_per_s_per_gpu,

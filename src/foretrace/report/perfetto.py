@@ -56,9 +56,8 @@ class PerfettoSummary:
     size_bytes: int
 
     def __str__(self) -> str:
-        shown = (
-            f"{len(self.ranks):,} of {self.world:,} ranks" if len(self.ranks) < self.world else f"{self.world:,} ranks"
-        )
+        part = f"{len(self.ranks):,} of " if len(self.ranks) < self.world else ""
+        shown = f"{part}{self.world:,} ranks"
         return f"{shown}, {self.slices:,} ops, {format_bytes(self.size_bytes)}; open it at ui.perfetto.dev"
 
 
@@ -132,8 +131,9 @@ def _bodies(ops: Ops, chosen: Longs, words: pb.Words) -> _Bodies:
     described = [_describe(ops.program, dict(zip(names, row, strict=True)), words) for row in rows]
     parts = [b"", *(body for body, _ in described), *(wait for _, wait in described)]
     microbatch = ops.microbatch[chosen].astype(np.int64)
-    numbered = np.where(microbatch >= 0, len(parts) + microbatch, 0)
-    parts += [words.fact("microbatch", number) for number in range(int(microbatch.max(initial=-1)) + 1)]
+    known, place = np.unique(microbatch, return_inverse=True)
+    numbered = np.where(microbatch >= 0, len(parts) + place.ravel(), 0)
+    parts += [words.fact("microbatch", max(number, 0)) for number in known.tolist()]
 
     def of_op(numbers: Longs) -> Longs:
         spread = np.zeros(len(ops), dtype=np.int64)

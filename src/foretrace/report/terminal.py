@@ -85,7 +85,7 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
 
 
 def _headline(simulation: Simulation) -> list[list[Span]]:
-    band = _band(simulation.step_time_s, *simulation.step_time_band_s)
+    band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
     kind = "" if simulation.repeats else "  makespan of the one step recorded"
     job = f"{format_count(simulation.world_size)} ranks · {simulation.mesh.replace(',', ' · ').replace('=', ' ')}"
     lines: list[list[Span]] = [
@@ -104,9 +104,8 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
         sign = "+" if change >= 0 else MINUS
         base = format_time(simulation.unchanged_step_time_s)
         changes = " · ".join(simulation.scenario.describe())
-        lines.append(
-            [(f"  With   {changes}: ", ""), (f"{sign}{format_time(abs(change))}", "bold"), (f" on {base}", "")]
-        )
+        gain = f"{sign}{format_time(abs(change))}"
+        lines.append([(f"  With   {changes}: ", ""), (gain, "bold"), (f" on {base}", "")])
     if simulation.title:
         lines.append([(f"  Job    {simulation.title}", "")])
     return lines

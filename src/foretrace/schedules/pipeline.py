@@ -31,6 +31,10 @@ PairBlocks = Callable[[int, tuple[Action, ...]], BlockBuilder]
 """What a stage does for actions that run at once: one block with ports `in 0`, `out 0`, `in 1`, `out 1`."""
 
 
+BATCHED = ("1f1b", "gpipe")
+"""Schedules whose stages send and receive in an order in which each can wait for its transfers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """What crosses a stage boundary for one microbatch, one way: bytes, and seconds where they are known."""
@@ -88,6 +92,12 @@ def pipeline(
     if build.mesh.pp != schedule.stages:
         raise InputError(
             f"the schedule has {schedule.stages} stages, the mesh pp={build.mesh.pp}", hint="make them equal"
+        )
+    if transfers not in ("async", "batched"):
+        raise InputError(f'transfers "{transfers}" are not known', hint="known: async, batched")
+    if transfers == "batched" and schedule.name not in BATCHED:
+        raise InputError(
+            f"batched transfers would deadlock under {schedule.name}", hint=f"they work for {' and '.join(BATCHED)}"
         )
     roles = tuple(build.role(f"stage {stage}", build.mesh.where(pp=stage)) for stage in range(schedule.stages))
     writer = _Writer(build, schedule, roles, blocks, pairs, transfer)

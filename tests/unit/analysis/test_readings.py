@@ -189,3 +189,37 @@ def test_an_op_that_draws_more_than_there_is_is_refused() -> None:
     role.collective("all_reduce", alone, 3.0, draws={"link": 4.0})
     with pytest.raises(InputError, match="takes 4 s"):
         simulate(build.program())
+
+
+def test_the_critical_path_is_that_of_the_slowest_part() -> None:
+    """A chain of eight lanes that takes 1 s a step though 8 s in all, and beside it a rank that takes 1.2 s."""
+    build = ProgramBuilder(Mesh(dp=2))
+    chain, slow = build.role("chain", [0]), build.role("slow", [1])
+    last = None
+    for lane in range(8):
+        last = chain.compute("link", 1.0, lane=f"lane {lane}", after=last)
+    slow.compute("work", 1.2)
+    answer = simulate(build.program())
+    assert answer.step_time_s == pytest.approx(1.2)
+    assert answer.critical_path.length_s == pytest.approx(1.2)
+
+
+def test_what_is_freed_before_it_is_taken_was_held_before() -> None:
+    build, role = one_rank()
+    role.compute("update", 1.0, free={"gradients": 100})
+    role.compute("work", 1.0)
+    role.compute("backward", 1.0, alloc={"gradients": 100})
+    answer = simulate(build.program())
+    assert answer.peak_memory is not None and answer.peak_memory.bytes == 100
+    assert "held when the step begins" in answer.diagnostics[0].message
+
+
+@pytest.mark.parametrize("column", ["chunk", "bytes", "layer"])
+@pytest.mark.parametrize("value", [1e30, float("nan"), 0.5])
+def test_overrides_must_fit_their_column(column: str, value: float) -> None:
+    build = ProgramBuilder(Mesh())
+    block = build.block("work")
+    block.compute("work", 1.0)
+    build.role("only", [0]).place(block, override={0: {column: value}})
+    with pytest.raises(InputError, match=column):
+        build.program()

@@ -70,6 +70,17 @@ def test_what_if_and_straggler_change_the_step(job: Path, capsys: pytest.Capture
     assert named["step_time_s"] == pytest.approx(1e-3)
 
 
+def test_a_scenario_is_named_beside_what_it_changes(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--what-if", "compute=2x", "--straggler", "1=1.5x", "--slow-link", "0:pp=2x"]
+    answer = answer_of(capsys, "simulate", job, *options)
+    assert answer["scenario"] == {"what_if": {"compute": 2.0}, "stragglers": {"1": 1.5}, "slow_links": {"0:pp": 2.0}}
+    assert answer["unchanged_step_time_s"] == pytest.approx(3e-3)
+    call("simulate", job, *options)
+    text = capsys.readouterr().out
+    assert "compute 2× as fast · rank 1 computes 1.5× as slowly · pp of rank 0 2× as slow: " in text
+    assert "on 3.00 ms" in text
+
+
 def test_one_recorded_step_gives_its_makespan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "once.foretrace"
     save(two_stages(repeats=False), path)
@@ -129,6 +140,15 @@ def test_two_runs_print_the_same(job: Path, capsys: pytest.CaptureFixture[str]) 
         (["simulate", "JOB", "--straggler", "one=2x"], 2, "one"),
         (["simulate", "JOB", "--executor", "magic"], 2, "magic"),
         (["simulate", "JOB", "--ranks", "a"], 2, "--ranks"),
+        (["simulate", "JOB", "--straggler", "99999999999999999999=2x"], 3, "rank 99999999999999999999"),
+        (["simulate", "JOB", "--straggler", "1=20%"], 2, "1.2x"),
+        (["simulate", "JOB", "--what-if", "compute=1e-320x"], 3, "1e-6"),
+        (["simulate", "JOB", "--slow-link", "1:compute=2x"], 3, "does not communicate"),
+        (["simulate", "JOB", "--slow-link", "1=2x"], 2, "RANK:AXIS"),
+        (["simulate", "JOB", "--ranks", "0-1"], 2, "--perfetto"),
+        (["simulate", "JOB", "--ranks", "0-99999999999", "--perfetto", "x"], 2, "10,000"),
+        (["simulate", "JOB", "-o", "JOB"], 2, "written over"),
+        (["simulate", "JOB", "--perfetto", "JOB"], 2, "written over"),
         (["simulate", "nothing.foretrace"], 3, "nothing.foretrace"),
         (["simulate", "JOB", "-o", "no/such/folder/x.json"], 3, "no/such/folder"),
         (["simulate", "JOB", "--perfetto", "no/such/folder/x.pftrace"], 3, "no/such/folder"),
@@ -191,3 +211,11 @@ def test_a_closed_pipe_ends_it_quietly(job: Path) -> None:
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
+
+
+def test_an_answer_that_cannot_be_written_is_an_error(job: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "foretrace", "simulate", str(job), "--json"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr == "error: the answer cannot be written: No space left on device\n"
