@@ -226,10 +226,10 @@ class _Writer:
     def _share(self) -> None:
         world = self.build.mesh.world
         host = self.draw(st.lists(st.integers(0, 2), min_size=world, max_size=world))
-        rows = [[rank for rank in range(world) if host[rank] == number] for number in (0, 1)]
+        rows = [[rank for rank in range(world) if host[rank] == number] for number in (0, 1, 2)]
         self.build.resource(OWN, CAPACITY)
         self.build.resource(SHARED_BY_ALL, CAPACITY, shared_by=[range(world)])
-        self.build.resource(SHARED_BY_SOME, CAPACITY, shared_by=[row for row in rows if row] or [range(world)])
+        self.build.resource(SHARED_BY_SOME, CAPACITY, shared_by=[row for row in rows if row])
 
     def write(self) -> None:
         draw = self.draw
@@ -314,7 +314,7 @@ class _Writer:
         return {self.role_of[rank] for rank in rows[:, 0]}, {self.role_of[rank] for rank in rows[:, 1]}
 
     def _meet(self, block: BlockBuilder, meeting: Meeting, role: int) -> int:
-        facts: dict[str, Any] = {"latency": meeting.latency, "after": self._before(block)}
+        facts: dict[str, Any] = {"latency_s": meeting.latency, "after": self._before(block)}
         lane = meeting.lane or (meeting.communicator.axis if meeting.communicator.pair is None else "pp link")
         facts["lane"] = lane
         duration = meeting.duration[role]
@@ -340,8 +340,8 @@ class _Writer:
             if self.sharing == "private":
                 facts["draws"] = self._private(kind, duration)
             if self.sharing == "contended" and draw(st.integers(0, 3)):
-                facts["latency"] = draw(st.sampled_from((0.0, 0.25))) * duration
-                busy = duration - facts["latency"]
+                facts["latency_s"] = draw(st.sampled_from((0.0, 0.25))) * duration
+                busy = duration - facts["latency_s"]
                 names = draw(
                     st.lists(st.sampled_from((SHARED_BY_ALL, OWN, SHARED_BY_SOME)), unique=True, min_size=1, max_size=2)
                 )

@@ -74,10 +74,10 @@ class ProgramBuilder:
 
     def resource(self, name: str, capacity_per_s: float, *, shared_by: Iterable[Iterable[int]] | None = None) -> str:
         """A resource that ops may draw on; one instance per rank, or one for each set of ranks that share it."""
-        if name in self._tables.resources:
-            raise InputError(f'resource "{name}" is declared twice')
         instances = None if shared_by is None else tuple(tuple(int(r) for r in ranks) for ranks in shared_by)
-        self._tables.resources[name] = Resource(name, capacity_per_s, instances)
+        resource = Resource(name, capacity_per_s, instances)
+        if self._tables.resources.setdefault(name, resource) != resource:
+            raise InputError(f'resource "{name}" is declared twice, differently')
         return name
 
     def program(self) -> Program:
