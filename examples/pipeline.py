@@ -9,6 +9,7 @@ in buckets under the last backward, a sharded optimizer, and parameters gathered
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -94,7 +95,8 @@ def main() -> None:
         path = Path(sys.argv[1])
         path.parent.mkdir(parents=True, exist_ok=True)
         save(program, path)
-        print(f"wrote {path} ({path.stat().st_size:,} bytes): try  foretrace simulate {path} --straggler 5=1.2x")
+        command = os.path.relpath(Path(sys.executable).parent / "foretrace")
+        print(f"wrote {path} ({path.stat().st_size:,} bytes): try  {command} simulate {path} --straggler 5=1.2x")
     print_simulation(simulate(program))
     print("\n  the same job under other schedules")
     for name in ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v"):
