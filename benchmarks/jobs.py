@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrace import Mesh, Program, ProgramBuilder, Transfer, pipeline, schedule
-from foretrace.program.block import BlockBuilder, OpRef
+from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
 from foretrace.schedules import Action, ActionKind
 
 
@@ -76,4 +76,24 @@ def sharing(ranks: int, rounds: int) -> Program:
             to = 1 if rank % 2 == 0 else None
             sent = role.transfer("send", pairs, 1.0, to=to, bytes=1, draws=draws, after=last)
             last = role.compute("work", float(random.uniform(0.5, 1.5)), after=sent)
+    return build.program()
+
+
+def meeting(ops: int, ranks: int = 16) -> Program:
+    """Ranks that each do something of their own; a fifth of the ops are meetings of random neighbours."""
+    random = np.random.default_rng(ops)
+    build = ProgramBuilder(Mesh(dp=ranks), title="meeting")
+    roles = [build.role(f"rank {rank}", [rank]) for rank in range(ranks)]
+    pairs = [build.groups(f"pair {rank}", [[rank, rank + 1]], axis="dp") for rank in range(ranks - 1)]
+    last: list[PlacedOp | None] = [None] * ranks
+    written = 0
+    while written < ops:
+        rank = int(random.integers(0, ranks))
+        if rank + 1 < ranks and random.random() < 0.2:
+            for member in (rank, rank + 1):
+                last[member] = roles[member].collective("all_reduce", pairs[rank], 1e-4, bytes=8, after=last[member])
+            written += 2
+        else:
+            last[rank] = roles[rank].compute("work", float(random.integers(1, 1000)) / 1e6, after=last[rank])
+            written += 1
     return build.program()

@@ -69,13 +69,10 @@ def find_order(graph: Graph, fast: bool) -> Order:
 
 
 def _levels(graph: Graph, fast: bool) -> Order:
-    if not fast and graph.units == len(graph):
+    if graph.units == len(graph):
         owner = np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(graph.pred_start))
         if (graph.pred < owner).all():
-            listed = _listed(graph.pred_start.tolist(), graph.pred.tolist())
-            level = np.empty(graph.units, dtype=np.int32)
-            level[graph.unit] = listed
-            return Order(level, max(listed, default=-1) + 1)
+            return _listed_levels(graph, fast)
     waiter = graph.unit[np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(graph.pred_start))]
     by_source, start = sort_by(graph.unit[graph.pred], graph.units, fast)
     successor = waiter[by_source]
@@ -90,8 +87,27 @@ def _levels(graph: Graph, fast: bool) -> Order:
     return Order(level, int(level.max()) + 1 if graph.units else 0)
 
 
+def _listed_levels(graph: Graph, fast: bool) -> Order:
+    """The levels where nobody meets and every node waits only for nodes listed before it."""
+    level = np.empty(graph.units, dtype=np.int32)
+    if fast:
+        listed = np.empty(len(graph), dtype=np.int32)
+        jit.compiled(_listed_compiled)(graph.pred_start, graph.pred, listed)
+        level[graph.unit] = listed
+    else:
+        level[graph.unit] = _listed(graph.pred_start.tolist(), graph.pred.tolist())
+    return Order(level, int(level.max(initial=-1)) + 1)
+
+
+def _listed_compiled(start: Any, pred: Any, level: Any) -> None:
+    for node in range(len(level)):
+        deepest = -1
+        for i in range(start[node], start[node + 1]):
+            deepest = max(deepest, level[pred[i]])
+        level[node] = deepest + 1
+
+
 def _listed(start: list[int], pred: list[int]) -> list[int]:
-    """The level of each node where nobody meets and every node waits only for nodes listed before it."""
     level: list[int] = []
     append = level.append
     for low, high in pairwise(start):

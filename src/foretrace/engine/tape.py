@@ -72,10 +72,13 @@ def compile_tape(graph: Graph, fast: bool) -> Tape:
 
 def _awaited(graph: Graph, carry_of: Ints, fast: bool) -> tuple[Ints, Longs]:
     """What each unit waits for, unit by unit, and how much that is: nodes by number, carried ends as -2, -3, …."""
-    by_unit, _ = sort_by(graph.unit, graph.units, fast)
-    per_node = np.diff(graph.pred_start)[by_unit]
-    awaited = graph.pred[ranges(graph.pred_start[by_unit], per_node)]
-    counts = np.bincount(graph.unit[by_unit], weights=per_node, minlength=graph.units).astype(np.int64)
+    if graph.rendezvous == 0:  # units are the nodes, in their order
+        awaited, counts = graph.pred, np.diff(graph.pred_start).astype(np.int64)
+    else:
+        by_unit, _ = sort_by(graph.unit, graph.units, fast)
+        per_node = np.diff(graph.pred_start)[by_unit]
+        awaited = graph.pred[ranges(graph.pred_start[by_unit], per_node)]
+        counts = np.bincount(graph.unit[by_unit], weights=per_node, minlength=graph.units).astype(np.int64)
     by_later, _ = sort_by(graph.unit[graph.next_dst], graph.units, False)
     later = graph.unit[graph.next_dst][by_later]
     awaited = np.insert(awaited, np.cumsum(counts)[later], -2 - carry_of[by_later])
