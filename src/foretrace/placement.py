@@ -86,6 +86,12 @@ class Placement:
         host = self.host[groups]
         return np.asarray((host == host[:, :1]).all(axis=1))
 
+    def host_ranks(self) -> list[list[int]]:
+        """The ranks of each host: what `ProgramBuilder.resource(shared_by=...)` takes for a NIC of a host."""
+        order = np.argsort(self.host, kind="stable")
+        bounds = np.cumsum(np.bincount(self.host))[:-1]
+        return [ranks.tolist() for ranks in np.split(order, bounds)]
+
     def ranks_per_host(self) -> npt.NDArray[np.int64]:
         """Number of ranks on every host, [hosts]."""
         return np.bincount(self.host)

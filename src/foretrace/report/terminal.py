@@ -158,7 +158,9 @@ def _bottlenecks(bottlenecks: tuple[Bottleneck, ...]) -> list[list[Span]]:
         faster = "" if one.gain_10_percent_s is None else _gain(one.gain_10_percent_s)
         lines.append([(f"  {one.name:<{name_width}}  {faster:>22}  {_gain(one.gain_if_free_s):>10}", "")])
     more = f"; {len(helpful) - len(shown)} more in --json" if len(helpful) > len(shown) else ""
-    lines.append([(f"  each is the whole step run again: gains overlap and do not add up{more}", "bright_black")])
+    lines.append(
+        [(f"  each but the bubble is the step run again: gains overlap and do not add up{more}", "bright_black")]
+    )
     return lines
 
 
