@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test fuzz check bench format clean
 
 help:
 	@echo "make demo    build a pipeline job, run it, show the answer"
 	@echo "make test    run the tests"
+	@echo "make fuzz    run the random laws on new examples"
 	@echo "make check   format, lint, types, import contract"
 	@echo "make bench   speed against its bounds"
 
@@ -17,6 +18,9 @@ demo: $(VENV)/core
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2
+
+fuzz: $(VENV)/dev
+	FORETRACE_FUZZ=1 $(BIN)/python -m pytest -n 2 tests/property
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .

@@ -63,7 +63,7 @@ class SharedRun:
         """How many steps ran while every part of the job still had a step to run: later ones lack their company."""
         takes_part = self.graph.ops.column("enabled")[self.graph.op].astype(bool)
         if not takes_part.any():
-            return 1
+            return len(end) - 1
         horizon = float(start[-1].min(where=takes_part, initial=np.inf))
         return max(int((end.max(axis=1) <= horizon * (1 + 1e-12)).sum()), 2)
 

@@ -52,7 +52,7 @@ class Settled:
 
     def give_up(self) -> None:
         """Takes the mean growth over the later half of the steps for what has not settled."""
-        half = max(len(self.history) // 2, 1)
+        half = len(self.history) // 2
         growth = (self.history[-1] - self.history[-1 - half]).max(axis=0)
         self.period = np.where(np.isnan(self.period), growth / half, self.period)
 

@@ -88,3 +88,14 @@ def test_a_resource_may_not_be_called_like_an_axis() -> None:
     build.role("all", [0, 1]).collective("all_reduce", build.communicator("dp"), 1.0)
     with pytest.raises(InputError, match='"dp"'):
         build.program()
+
+
+def test_a_job_in_which_everything_is_switched_off_takes_no_time() -> None:
+    build = ProgramBuilder(Mesh(dp=2))
+    block = build.block("off")
+    first = block.collective("all_reduce", build.communicator("dp"), 1.0)
+    role = build.role("all", [0, 1])
+    placed = role.place(block, override={first: {"enabled": 0}})
+    role.link(placed[first], after=placed[first], steps=1)
+    for executor in ("fixed", "shared"):
+        assert simulate(build.program(), executor=executor).step_time_s == 0.0  # type: ignore[arg-type]
