@@ -1,4 +1,4 @@
-"""Random laws draw the same examples every time, so that a run says the same of the same code; `make fuzz` draws anew."""
+"""Random laws draw the same examples every time, so that the same code gets the same verdict; `make fuzz` draws new."""
 
 from __future__ import annotations
 
