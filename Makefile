@@ -39,7 +39,7 @@ clean:
 	rm -rf build $(VENV)
 
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/core: pyproject.toml | $(VENV)/bin/python
 	@$(PIP) install --editable .

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,13 @@ def test_the_readme_example(
     exec(code, {})
     assert (tmp_path / "job.foretrace").exists()
     assert "bubble" in capsys.readouterr().out
+
+
+def test_the_readme_shows_what_the_demo_prints() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+    command = [sys.executable, str(ROOT / "examples/pipeline.py")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert printed.strip("\n") in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_json_page_names_every_key() -> None:

@@ -6,11 +6,11 @@ All variants are scenarios of one run where durations are fixed; where resources
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.analysis.answer import Bottleneck
 from foretrace.analysis.families import Family
 from foretrace.program.graph import Graph
 
@@ -21,17 +21,6 @@ StepTimes = Callable[[Floats], Floats]
 FASTER = 1.1
 
 
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
-    """A family of ops: the time its ops take per rank, and how much shorter the step is if they are 10 % faster, or
-    take no time at all."""
-
-    family: str
-    busy_s: float
-    gain_10_percent_s: float
-    gain_if_free_s: float
-
-
 def gain(step_time_s: float, changed_s: float) -> float:
     """How much shorter the step is; below zero where it is longer, as sharing can make it. Rounding is no gain."""
     shorter = step_time_s - changed_s
@@ -40,8 +29,8 @@ def gain(step_time_s: float, changed_s: float) -> float:
 
 def sensitivities(
     graph: Graph, durations: Floats, step_time_s: float, step_times: StepTimes, families: list[Family]
-) -> list[Sensitivity]:
-    """The effect of each family, largest gain first."""
+) -> list[Bottleneck]:
+    """What each family takes per rank, and what the step gains with it 10 % faster and with it gone."""
     if not families:
         return []
     factors = np.ones((len(graph.ops), 2 * len(families)))
@@ -50,8 +39,8 @@ def sensitivities(
         factors[family.ops, 2 * i + 1] = 0.0
     times = step_times(factors)
     weight = graph.weight
-    found = [
-        Sensitivity(
+    return [
+        Bottleneck(
             family.name,
             float(weight @ (durations * family.ops[graph.op])) / graph.program.world,
             gain(step_time_s, float(times[2 * i])),
@@ -59,7 +48,6 @@ def sensitivities(
         )
         for i, family in enumerate(families)
     ]
-    return sorted(found, key=lambda one: -one.gain_if_free_s)
 
 
 def band(

@@ -155,8 +155,7 @@ def _read_off(runner: _Runner, scenario: Scenario, unchanged: float | None, expl
 
 
 def _bottlenecks(runner: _Runner, step: float, parts: dict[str, float]) -> list[Bottleneck]:
-    found = sensitivities(runner.graph, runner.durations, step, runner.step_times, families(runner.graph.ops))
-    gains = [Bottleneck(one.family, one.busy_s, one.gain_10_percent_s, one.gain_if_free_s) for one in found]
+    gains = sensitivities(runner.graph, runner.durations, step, runner.step_times, families(runner.graph.ops))
     gains += runner.resource_gains(step)
     if "bubble" in parts:
         gains.append(Bottleneck("bubble", parts["bubble"], None, parts["bubble"]))

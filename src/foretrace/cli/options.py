@@ -7,7 +7,7 @@ from pathlib import Path
 from foretrace.errors import UsageError
 from foretrace.units import parse_factor
 
-MOST_RANKS = 10_000
+MOST_NAMED_RANKS = 10_000
 
 
 def read_what_ifs(texts: list[str]) -> dict[str, float]:
@@ -58,8 +58,8 @@ def read_ranks(text: str | None) -> list[int] | None:
         first, _, last = part.strip().partition("-")
         if not first.isdecimal() or (last and not last.isdecimal()):
             raise UsageError(f'--ranks {text}: "{part}" is no rank or range', hint="example: --ranks 0,7,16-19")
-        if int(last or first) - int(first) >= MOST_RANKS:
-            raise UsageError(f"--ranks {text}: more than {MOST_RANKS:,} ranks are more than a trace can show")
+        if int(last or first) - int(first) >= MOST_NAMED_RANKS:
+            raise UsageError(f"--ranks {text}: more than {MOST_NAMED_RANKS:,} ranks are more than a trace can show")
         ranks.extend(range(int(first), int(last or first) + 1))
     return ranks
 

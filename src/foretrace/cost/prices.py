@@ -16,8 +16,8 @@ from foretrace.program.program import Floats, Resource, Source
 Longs = NDArray[np.int64]
 
 BOUND_BY = 0.5
-"""An op is bound by a resource if what it draws would keep that busy for this share of the op's time: links and memory
-in good use reach 0.7 to 0.95, so a half tells the two cases apart."""
+"""An op is bound by a resource if what it draws would keep that busy for this share of the op's time. A judgement, not
+a measurement: what is bound by a link or memory uses most of it, what is bound by something else little."""
 
 
 @dataclass(frozen=True, slots=True)
