@@ -9,7 +9,6 @@ Ranks fill hosts in order unless a file says otherwise. Three kinds of file are 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from foretrace.documents import Document
 from foretrace.errors import InputError, did_you_mean
 from foretrace.mesh import RankArray
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _HOSTFILE_FORM = "node0 slots=8"
 _RANKFILE_FORM = "rank 0=node0 slot=0"
 _YAML_FORM = "hosts: [{name: node0, ranks: 0-7}]"
+_EXPECTED = f'expected "{_YAML_FORM}", or lines such as "{_HOSTFILE_FORM}" or "{_RANKFILE_FORM}"'
+
+MOST_BYTES = 100_000_000
+"""The largest file: a line for each of a million ranks is a third of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,9 +67,8 @@ class Placement:
         """The placement of ``world`` ranks that a file gives; see the module for the kinds of file."""
         if world < 1:
             raise InputError(f"cannot place {world} ranks", hint="a world has at least 1")
-        text = _read_text(Path(path))
-        seats = _seats(text, str(path), world)
-        return _placed(seats, str(path), world)
+        document = Document(str(path), "placement", _EXPECTED, _YAML_FORM)
+        return _placed(_seats(document, world), document.path, world)
 
     @property
     def world(self) -> int:
@@ -160,41 +163,20 @@ def _ranges(ranks: list[int], shown: int = 5) -> str:
     return ", ".join(texts) + (" and more" if len(runs) > shown else "")
 
 
-def _read_text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot read the placement: {error.strerror}", where=str(path), hint="expected a text file"
-        ) from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise InputError("the placement is not text", where=str(path), hint=_expected())
-    if not text.strip():
-        raise InputError("the placement is empty", where=str(path), hint=_expected())
-    return text
-
-
-def _expected() -> str:
-    return f'expected "{_YAML_FORM}", or lines such as "{_HOSTFILE_FORM}" or "{_RANKFILE_FORM}"'
-
-
-def _seats(text: str, path: str, world: int) -> Iterator[_Seat]:
+def _seats(document: Document, world: int) -> Iterator[_Seat]:
+    text, path = document.read(MOST_BYTES), document.path
     lines = [
         (number, content)
         for number, line in enumerate(text.splitlines(), start=1)
         if (content := line.partition("#")[0].strip())
     ]
     if not lines:
-        raise InputError("the placement has only comments", where=path, hint=_expected())
+        raise InputError("the placement has only comments", where=path, hint=document.expected)
     first = lines[0][1]
     if re.match(r"rank\s", first):
         return _rankfile_seats(lines, path)
     if first[0] in "{[-" or re.match(r"[\"'\w]+\s*:(\s|$)", first) or _is_yaml_name(path):
-        return _yaml_seats(text, path, world)
+        return _yaml_seats(document, text, world)
     return _hostfile_seats(lines, path, world)
 
 
@@ -238,128 +220,47 @@ def _rankfile_seats(lines: list[tuple[int, str]], path: str) -> Iterator[_Seat]:
         yield _Seat(int(match[1]), match[2], int(match[3]), line)
 
 
-def _yaml_seats(text: str, path: str, world: int) -> Iterator[_Seat]:
+def _yaml_seats(document: Document, text: str, world: int) -> Iterator[_Seat]:
     seen: dict[str, int] = {}
-    for node in _host_nodes(_composed(text, path), path):
+    for node in _host_nodes(document, document.compose(text)):
         line = node.start_mark.line + 1
-        fields = _fields(node, path, ("name", "ranks"))
-        host = _scalar(fields["name"], path, "a host name")
-        _check_new_host(host, seen, path, line)
+        fields = document.fields(node, ("name", "ranks"))
+        host = document.text(fields["name"], "a host name")
+        _check_new_host(host, seen, document.path, line)
         slot = 0
-        for ranks, rank_line in _rank_ranges(fields["ranks"], path, world):
+        for ranks, rank_line in _rank_ranges(document, fields["ranks"], world):
             for rank in ranks:
                 yield _Seat(rank, host, slot, rank_line)
                 slot += 1
         if slot == 0:
-            raise InputError(f"host {host} has no ranks", where=f"{path}:{line}", hint="leave out hosts without ranks")
-
-
-def _composed(text: str, path: str) -> yaml.Node:
-    """The YAML nodes of the text, which know their lines; JSON is read as the YAML that it is."""
-    import yaml
-
-    source = text
-    if text.lstrip()[0] in "{[" and _is_json(text, path):
-        # A raw tab in JSON is always white space, which YAML does not allow everywhere.
-        source = text.replace("\t", " ")
-    try:
-        # The loader in C dies of deep nesting; the one in Python raises.
-        node: yaml.Node | None = yaml.compose(source, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(
-            f"not valid YAML: {error.problem}", where=f"{path}{line}", hint=f"expected e.g. {_YAML_FORM}"
-        ) from None
-    except (yaml.YAMLError, RecursionError):
-        raise InputError("not valid YAML", where=path, hint=f"expected e.g. {_YAML_FORM}") from None
-    if node is None:
-        raise InputError("the placement is empty", where=path, hint=_expected())
-    return node
-
-
-def _is_json(text: str, path: str) -> bool:
-    """Whether the text is JSON; a file that is named so must be."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        if Path(path).suffix.lower() != ".json":
-            return False
-        raise InputError(f"not valid JSON: {error.msg}", where=f"{path}:{error.lineno}", hint=_expected()) from None
-    except (RecursionError, ValueError):
-        return False
-    return True
-
-
-def _host_nodes(root: yaml.Node, path: str) -> list[yaml.Node]:
-    import yaml
-
-    hosts = root if isinstance(root, yaml.SequenceNode) else _fields(root, path, ("hosts",))["hosts"]
-    if not isinstance(hosts, yaml.SequenceNode) or not hosts.value:
-        raise _wrong_node(hosts, path, "a list of hosts")
-    nodes: list[yaml.Node] = hosts.value
-    return nodes
-
-
-def _fields(node: yaml.Node, path: str, known: tuple[str, ...]) -> dict[str, yaml.Node]:
-    """The fields of a mapping: exactly the known ones, each once."""
-    import yaml
-
-    if not isinstance(node, yaml.MappingNode):
-        raise _wrong_node(node, path, f"a mapping with {' and '.join(known)}")
-    fields: dict[str, yaml.Node] = {}
-    for key, value in node.value:
-        name = _scalar(key, path, "a field name")
-        where = f"{path}:{key.start_mark.line + 1}"
-        if name not in known:
             raise InputError(
-                f'field "{name}" is not known{did_you_mean(name, known)}',
-                where=where,
-                hint=f"known: {' '.join(known)}",
+                f"host {host} has no ranks", where=document.where(node), hint="leave out hosts without ranks"
             )
-        if name in fields:
-            raise InputError(f"field {name} is given twice", where=where, hint="give it once")
-        fields[name] = value
-    for name in known:
-        if name not in fields:
-            raise InputError(
-                f"field {name} is missing",
-                where=f"{path}:{node.start_mark.line + 1}",
-                hint=f"expected e.g. {_YAML_FORM}",
-            )
-    return fields
 
 
-def _rank_ranges(node: yaml.Node, path: str, world: int) -> Iterator[tuple[range, int]]:
+def _host_nodes(document: Document, root: yaml.Node) -> list[yaml.Node]:
+    import yaml
+
+    hosts = root if isinstance(root, yaml.SequenceNode) else document.fields(root, ("hosts",))["hosts"]
+    return document.items(hosts, "a list of hosts")
+
+
+def _rank_ranges(document: Document, node: yaml.Node, world: int) -> Iterator[tuple[range, int]]:
     """The ranges a node names with their lines: a rank, "0-7", or a list of these."""
     import yaml
 
     for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-        text = _scalar(item, path, 'a rank or a range such as "0-7"')
-        line = item.start_mark.line + 1
+        text = document.text(item, 'a rank or a range such as "0-7"')
         match = re.fullmatch(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?", text.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise InputError(
                 f'"{text}" is not a rank or a range of ranks',
-                where=f"{path}:{line}",
+                where=document.where(item),
                 hint="expected 5 or 0-7",
             )
         # One rank beyond the world is enough to say so; a billion would only take memory.
-        yield range(first, min(last, max(first, world)) + 1), line
-
-
-def _scalar(node: yaml.Node, path: str, expected: str) -> str:
-    import yaml
-
-    if not isinstance(node, yaml.ScalarNode) or not node.value:
-        raise _wrong_node(node, path, expected)
-    return str(node.value)
-
-
-def _wrong_node(node: yaml.Node, path: str, expected: str) -> InputError:
-    return InputError(
-        f"expected {expected}", where=f"{path}:{node.start_mark.line + 1}", hint=f"for example {_YAML_FORM}"
-    )
+        yield range(first, min(last, max(first, world)) + 1), item.start_mark.line + 1
 
 
 def _check_new_host(host: str, seen: dict[str, int], path: str, line: int) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from foretrace.cli import inspect, simulate
+from foretrace.cli import inspect, show, simulate
+from foretrace.cli import list as listing
 from foretrace.errors import ForetraceError
 
 app = typer.Typer(
@@ -22,6 +23,8 @@ app = typer.Typer(
 )
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.command)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
+app.command("list", epilog=listing.EXAMPLES)(listing.command)
+app.command("show", epilog=show.EXAMPLES)(show.command)
 
 
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

@@ -1,0 +1,99 @@
+"""What a job runs on: GPUs, the nodes that hold them, and what joins the nodes. All rates are one way, in SI units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from foretrace.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as its datasheet describes it: dense peaks by dtype, memory, and links to other GPUs."""
+
+    name: str
+    title: str
+    vendor: str
+    architecture: str
+    memory_bytes: float
+    memory_bytes_per_s: float
+    peak_flops: Mapping[str, float]
+    """Dense peak by dtype of the operands: tf32, bf16, fp16, fp8, fp4, …; without sparsity."""
+    links: int
+    """Links to other GPUs (NVLink, Infinity Fabric); 0 where there are none."""
+    link_bytes_per_s: float
+    """All links together, one way, as the datasheet counts them."""
+    pcie_bytes_per_s: float
+    compute_units: int
+    """SMs or CUs; 0 where a user's file does not say."""
+    power_w: float
+    """Of the module at most; 0 where a user's file does not say."""
+    sources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is assumed or not public."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card and the rate of its line."""
+
+    name: str
+    title: str
+    bytes_per_s: float
+    sources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A server: its GPUs, how many of them one domain of links joins (over nodes in an NVL72), its NICs."""
+
+    name: str
+    title: str
+    gpu: Gpu
+    gpus: int
+    domain_gpus: int
+    """GPUs that reach each other over links: 8 in a DGX, 72 in an NVL72 rack, 1 where there are no links."""
+    switched: bool
+    """Whether a switch joins the domain (NVSwitch), so that any pair has all links; otherwise links are dealt out."""
+    nic: Nic
+    nics: int
+    sources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes of one kind and the network between them; `nodes` None means as many as the job needs."""
+
+    name: str
+    title: str
+    node: Node
+    nodes: int | None = None
+    oversubscription: float = 1.0
+    """How many times the traffic that NICs could send exceeds what the network above them can carry."""
+    sources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    where: str | None = None
+    """`file:line` of a user's file."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU of every node."""
+        return self.node.gpu
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs in all, None where there are as many as the job needs."""
+        return None if self.nodes is None else self.nodes * self.node.gpus
+
+    def check_fits(self, world: int, where: str | None = None) -> None:
+        """Raises an error where a job has more ranks than the cluster has GPUs."""
+        if self.gpus is not None and world > self.gpus:
+            size = f"{self.nodes:,} nodes of {self.node.gpus}"
+            raise InputError(
+                f"the job has {world:,} GPUs, the cluster {self.name} {self.gpus:,} ({size})",
+                where=where,
+                hint=f"ask for fewer with --gpus, or raise nodes in {self.where or 'the cluster'}",
+            )

@@ -1,0 +1,238 @@
+"""Names to hardware: presets that come with the package, and users' cluster files.
+
+Names resolve the way people type them. Case, separators, the order of words and the words of vendors do not matter;
+a name that is part of exactly one preset's (b200 for b200-dgx) is that preset; an ambiguous one lists the choices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from foretrace.documents import Document
+from foretrace.errors import InputError, did_you_mean
+from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
+from foretrace.hardware.read import Presets, read_cluster, read_gpu, read_nic, read_node
+
+if TYPE_CHECKING:
+    import yaml
+
+Kind = Literal["gpu", "nic", "node", "cluster"]
+KINDS: tuple[Kind, ...] = ("gpu", "nic", "node", "cluster")
+
+_DATA = Path(__file__).parent / "data"
+_EXAMPLE = "based_on: h100-dgx and nodes: 128"
+_SUFFIXES = (".yaml", ".yml", ".json")
+_SAY_NOTHING = {
+    *("nvidia", "amd", "mellanox", "instinct", "tesla", "tensor", "core", "gpu", "superchip", "oam", "ac"),
+    *("hbm2", "hbm2e", "hbm3", "hbm3e", "infiniband", "server", "cluster", "node"),
+}
+"""Words that tell no two presets apart; drivers and shops write them."""
+
+
+def gpu(name: str, *, where: str | None = None) -> Gpu:
+    """The GPU that is called so; an error names `where`."""
+    return _gpu(_resolved("gpu", name, where))
+
+
+def nic(name: str, *, where: str | None = None) -> Nic:
+    """The NIC that is called so."""
+    return _nic(_resolved("nic", name, where))
+
+
+def node(name: str, *, where: str | None = None) -> Node:
+    """The node that is called so."""
+    return _node(_resolved("node", name, where))
+
+
+def cluster(name_or_path: str, *, where: str | None = None) -> Cluster:
+    """The cluster that is called so, or that a YAML or JSON file describes.
+
+    A path has a separator or ends in .yaml, .yml or .json; another name is a file only if no preset is called so.
+    """
+    if _looks_like_path(name_or_path):
+        return load(name_or_path)
+    try:
+        return _preset_cluster(name_or_path, where=where)
+    except InputError:
+        if not _is_file(name_or_path):
+            raise
+    return load(name_or_path)
+
+
+def _preset_cluster(name: str, *, where: str | None = None) -> Cluster:
+    return _cluster(_resolved("cluster", name, where))
+
+
+def load(path: str | Path) -> Cluster:
+    """The cluster that a file describes."""
+    document = Document(str(path), "cluster", f"expected a cluster in YAML or JSON, e.g. {_EXAMPLE}", _EXAMPLE)
+    return read_cluster(document, document.compose(document.read()), PRESETS, name=Path(path).stem)
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """The names of all presets of a kind, in the order of the file."""
+    return tuple(_shelf(kind).texts)
+
+
+def aliases(kind: Kind, name: str) -> tuple[str, ...]:
+    """What else a preset is called."""
+    return _shelf(kind).aliases[name]
+
+
+def anything(name_or_path: str) -> Cluster | Node | Gpu | Nic:
+    """What a name means, whatever its kind: a preset's own name before other spellings, a cluster before its GPU."""
+    if _looks_like_path(name_or_path):
+        return load(name_or_path)
+    largest_first = KINDS[::-1]
+    found = {kind: _matches(_shelf(kind), name_or_path) for kind in largest_first}
+    meant = [kind for kind in largest_first if len(found[kind]) == 1]
+    meant.sort(key=lambda kind: name_or_path not in _shelf(kind).texts)
+    if meant:
+        return OF_KIND[meant[0]](name_or_path)
+    if _is_file(name_or_path):
+        return load(name_or_path)
+    choices = [f"{kind}s {' '.join(found[kind])}" for kind in largest_first if found[kind]]
+    if choices:
+        raise InputError(f'"{_short(name_or_path)}" may be several things', hint=f"one of: {'; '.join(choices)}")
+    called = [name for kind in KINDS for name in _shelf(kind).texts]
+    raise InputError(
+        f'nothing is called "{_short(name_or_path)}"{did_you_mean(name_or_path, called)}',
+        hint="see foretrace list clusters (or nodes, gpus, nics), or give a path to a cluster file",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """The presets of one kind, unread but for their names: a job needs one GPU, not sixteen."""
+
+    document: Document
+    texts: dict[str, str]
+    aliases: dict[str, tuple[str, ...]]
+    by_key: dict[str, str]
+
+    def node(self, name: str) -> yaml.Node:
+        """The mapping of a preset."""
+        root = self.document.compose(self.texts[name])
+        return self.document.entries(root, "a mapping")[name][1]
+
+
+@cache
+def _shelf(kind: Kind) -> _Shelf:
+    document = Document(str(_DATA / f"{kind}s.yaml"), f"list of {kind}s", "", "", shipped=True)
+    text = document.read()
+    starts = [*re.finditer(r"^([a-z0-9-]+):$", text, re.MULTILINE)]
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    texts, also = {}, {}
+    for start, end in zip(starts, ends, strict=True):
+        # Empty lines in place of what stands before keep the numbers of lines true.
+        entry = text[start.start() : end]
+        texts[start[1]] = "\n" * text.count("\n", 0, start.start()) + entry
+        listed = re.search(r"^  aliases: \[(.*)\]$", entry, re.MULTILINE)
+        also[start[1]] = tuple(listed[1].split(", ")) if listed else ()
+    by_key = {key: name for name in texts for called in (*also[name], name) for key in keys(called)}
+    return _Shelf(document, texts, also, by_key)
+
+
+@cache
+def _gpu(name: str) -> Gpu:
+    return read_gpu(_shelf("gpu").document, _shelf("gpu").node(name), PRESETS, name=name)
+
+
+@cache
+def _nic(name: str) -> Nic:
+    return read_nic(_shelf("nic").document, _shelf("nic").node(name), PRESETS, name=name)
+
+
+@cache
+def _node(name: str) -> Node:
+    return read_node(_shelf("node").document, _shelf("node").node(name), PRESETS, name=name)
+
+
+@cache
+def _cluster(name: str) -> Cluster:
+    return read_cluster(_shelf("cluster").document, _shelf("cluster").node(name), PRESETS, name=name)
+
+
+def _resolved(kind: Kind, name: str, where: str | None) -> str:
+    shelf = _shelf(kind)
+    if name in shelf.texts:
+        return name
+    found = _matches(shelf, name)
+    if len(found) == 1:
+        return found[0]
+    what = "GPU" if kind == "gpu" else "NIC" if kind == "nic" else kind
+    shown = _short(name)
+    if found:
+        raise InputError(
+            f'"{shown}" may be any of {len(found)} {what}s', where=where, hint=f"one of: {' '.join(found)}"
+        )
+    path = "; or a path to a file that describes one" if kind == "cluster" and where is None else ""
+    called = (*shelf.texts, *(alias for also in shelf.aliases.values() for alias in also))
+    raise InputError(
+        f'no {what} is called "{shown}"{did_you_mean(name, called)}',
+        where=where,
+        hint=f"known: {' '.join(shelf.texts)}{path}",
+    )
+
+
+def _matches(shelf: _Shelf, name: str) -> list[str]:
+    """The presets a name may mean: the one it is a spelling of, else those whose names have all of its words."""
+    for key in keys(name):
+        if key in shelf.by_key:
+            return [shelf.by_key[key]]
+    words = set(_words(name))
+    # A word such as h100 or cx7 must be there: "pcie" or "80g" alone name nothing.
+    if not any(re.match(r"[a-z]+[0-9]", word) for word in words):
+        return []
+    return [
+        preset
+        for preset, also in shelf.aliases.items()
+        if any(words <= set(_words(called)) for called in (preset, *also))
+    ]
+
+
+def keys(name: str) -> tuple[str, ...]:
+    """Spellings under which a name is found: its words sorted, and run together as they stand."""
+    words = _words(name)
+    return ("-".join(sorted(words)), "".join(words)) if words else ()
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name that say something: "NVIDIA A100-SXM4-80GB" is a100, sxm and 80g."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return [
+        re.sub(r"^sxm[2-9]$", "sxm", re.sub(r"^([0-9]+)gi?b$", r"\1g", word))
+        for word in words
+        if word not in _SAY_NOTHING
+    ]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:56]}…"
+
+
+def _looks_like_path(text: str) -> bool:
+    return "/" in text or "\\" in text or text.lower().endswith(_SUFFIXES)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return bool(text) and Path(text).is_file()
+    except OSError:  # a name too long for a file
+        return False
+
+
+PRESETS = Presets(gpu, nic, node, _preset_cluster)
+
+OF_KIND: dict[Kind, Callable[[str], Gpu | Nic | Node | Cluster]] = {
+    "gpu": gpu,
+    "nic": nic,
+    "node": node,
+    "cluster": cluster,
+}
+"""What finds a preset of each kind."""

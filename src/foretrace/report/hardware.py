@@ -1,0 +1,165 @@
+"""GPUs, NICs, nodes and clusters as aligned columns, as a screen, and as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
+from foretrace.report.terminal import Screen, Span, show
+from foretrace.units import format_bandwidth, format_bytes, format_count, format_flops
+
+LIST_SCHEMA = "foretrace.list/1"
+SHOW_SCHEMA = "foretrace.show/1"
+
+Item = Gpu | Nic | Node | Cluster
+
+
+def list_json(kind: str, items: Sequence[Item]) -> dict[str, Any]:
+    """All presets of a kind ("gpus"): bytes, bytes and FLOP per second, watts; rates one way, peaks dense."""
+    return {"schema": LIST_SCHEMA, "kind": kind, kind: [asdict(item) for item in items]}
+
+
+def show_json(item: Item) -> dict[str, Any]:
+    """One item with all it contains, in the units of `list_json`."""
+    return {"schema": SHOW_SCHEMA, "kind": type(item).__name__.lower(), **asdict(item)}
+
+
+def print_list(items: Sequence[Item]) -> None:
+    """A line for each item, all of one kind."""
+    rows = _rows(items)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    # Quantities line up on the right, all else on the left.
+    left = [not all(_is_quantity(row[column]) for row in rows[1:]) for column in range(len(rows[0]))]
+    lines: list[list[Span]] = []
+    for number, row in enumerate(rows):
+        cells = [f"{cell:<{w}}" if at else f"{cell:>{w}}" for cell, w, at in zip(row, widths, left, strict=True)]
+        lines.append([("  " + "  ".join(cells), "" if number else "bold")])
+    show(Screen.of(sys.stdout), lines)
+
+
+def _is_quantity(cell: str) -> bool:
+    """Whether a cell is a number and its unit, or the dash of none."""
+    return cell == "-" or (cell[:1].isdecimal() and cell.count(" ") == 1)
+
+
+def _rows(items: Sequence[Item]) -> list[tuple[str, ...]]:
+    """The heading and a row for each item."""
+    first = items[0]
+    heading: tuple[str, ...]
+    if isinstance(first, Gpu):
+        heading = ("gpu", "memory", "bandwidth", "bf16 dense", "fp8 dense", "links one way", "power", "title")
+        return [heading, *(_gpu_row(cast("Gpu", item)) for item in items)]
+    if isinstance(first, Nic):
+        return [("nic", "rate", "title"), *((item.name, _line_rate(cast("Nic", item)), item.title) for item in items)]
+    if isinstance(first, Node):
+        heading = ("node", "GPUs", "joined by links", "NICs", "title")
+        return [heading, *((item.name, *_node_cells(cast("Node", item)), item.title) for item in items)]
+    heading = ("cluster", "node", "GPUs a node", "joined by links", "NICs a node")
+    clusters = [cast("Cluster", item) for item in items]
+    return [heading, *((one.name, one.node.name, *_node_cells(one.node)) for one in clusters)]
+
+
+def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
+    return (
+        gpu.name,
+        format_bytes(gpu.memory_bytes),
+        format_bandwidth(gpu.memory_bytes_per_s),
+        format_flops(gpu.peak_flops["bf16"]) if "bf16" in gpu.peak_flops else "-",
+        format_flops(gpu.peak_flops["fp8"]) if "fp8" in gpu.peak_flops else "-",
+        format_bandwidth(gpu.link_bytes_per_s) if gpu.links else "-",
+        f"{gpu.power_w:,.0f} W",
+        gpu.title,
+    )
+
+
+def _node_cells(node: Node) -> tuple[str, str, str]:
+    return (
+        f"{node.gpus} × {node.gpu.name}",
+        f"{node.domain_gpus} GPUs, {'switched' if node.switched else 'direct'}" if node.domain_gpus > 1 else "-",
+        f"{node.nics} × {_line_rate(node.nic)}",
+    )
+
+
+def print_item(item: Item) -> None:
+    """One screen: the item, all it contains, what is assumed, and where the figures come from."""
+    facts: list[tuple[str, str]] = []
+    parts: list[Item] = [item]
+    if isinstance(item, Cluster):
+        facts += _cluster_facts(item)
+        parts.append(item.node)
+    if isinstance(item, Cluster | Node):
+        node = item.node if isinstance(item, Cluster) else item
+        facts += _node_facts(node)
+        parts += [node.gpu, node.nic]
+        facts += _gpu_facts(node.gpu, head="gpu")
+        facts += _nic_facts(node.nic, head="nic")
+    elif isinstance(item, Gpu):
+        facts += _gpu_facts(item)
+    elif isinstance(item, Nic):
+        facts += _nic_facts(item)
+    facts += [("note", f"{part.name}: {note}") for part in parts for note in part.notes]
+    facts += [("source", source) for source in dict.fromkeys(text for part in parts for text in part.sources)]
+    lines: list[list[Span]] = [[(f"  {item.name}", "bold"), (f": {item.title}" if item.title != item.name else "", "")]]
+    width = max(len(name) for name, _ in facts)
+    previous = ""
+    for name, text in facts:
+        lines.append([(f"  {name if name != previous else '':<{width}}  {text}", "")])
+        previous = name
+    show(Screen.of(sys.stdout), lines)
+
+
+def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:
+    nodes = "as many as a job needs" if cluster.nodes is None else format_count(cluster.nodes)
+    gpus = "" if cluster.gpus is None else f", {format_count(cluster.gpus)} GPUs"
+    ratio = cluster.oversubscription
+    network = "none (every NIC can send at its full rate)" if ratio == 1 else f"{ratio:g}:1"
+    facts = [("nodes", nodes + gpus), ("oversubscription", network)]
+    return [*facts, ("file", cluster.where)] if cluster.where else facts
+
+
+def _node_facts(node: Node) -> list[tuple[str, str]]:
+    if node.domain_gpus > 1:
+        how = "through switches" if node.switched else "directly"
+        joined = f"{node.domain_gpus} GPUs, {how}"
+    else:
+        joined = "none"
+    return [
+        ("node", node.title if node.title == node.name else f"{node.name}: {node.title}"),
+        ("  GPUs", f"{node.gpus} × {node.gpu.name}"),
+        ("  joined by links", joined),
+        ("  NICs", f"{node.nics} × {node.nic.name}, {_line_rate(node.nic)} each"),
+    ]
+
+
+def _gpu_facts(gpu: Gpu, head: str | None = None) -> list[tuple[str, str]]:
+    peaks = " · ".join(f"{dtype} {format_flops(rate)}" for dtype, rate in gpu.peak_flops.items())
+    per_link = f" ({gpu.links} × {format_bandwidth(gpu.link_bytes_per_s / gpu.links)})" if gpu.links else ""
+    facts = [
+        ("memory", f"{format_bytes(gpu.memory_bytes)} at {format_bandwidth(gpu.memory_bytes_per_s)}"),
+        ("dense peak", peaks),
+        ("links one way", format_bandwidth(gpu.link_bytes_per_s) + per_link if gpu.links else "none"),
+        ("PCIe one way", format_bandwidth(gpu.pcie_bytes_per_s)),
+        ("compute units", format_count(gpu.compute_units) if gpu.compute_units else "not stated"),
+        ("power", f"{gpu.power_w:,.0f} W" if gpu.power_w else "not stated"),
+    ]
+    made = f"{gpu.vendor} {gpu.architecture}"
+    if head is None:
+        return [("made by", made), *facts]
+    title = gpu.title if gpu.title == gpu.name else f"{gpu.name}: {gpu.title}"
+    return [
+        (head, f"{title}, {made}" if gpu.vendor != "unknown" else title),
+        *((f"  {name}", text) for name, text in facts),
+    ]
+
+
+def _nic_facts(nic: Nic, head: str | None = None) -> list[tuple[str, str]]:
+    rate = f"{_line_rate(nic)} ({format_bandwidth(nic.bytes_per_s)})"
+    return [("rate one way", rate)] if head is None else [(head, f"{nic.name}: {nic.title}"), ("  rate one way", rate)]
+
+
+def _line_rate(nic: Nic) -> str:
+    """The rate of a line as the field says it, in bits."""
+    return f"{nic.bytes_per_s * 8 / 1e9:g} Gb/s"

@@ -1,0 +1,128 @@
+"""`foretrace list` and `foretrace show` as a person runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretrace.cli.main import run
+
+
+def call(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        run([str(argument) for argument in arguments])
+    return int(stopped.value.code or 0)
+
+
+def answer_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    assert call(*arguments, "--json") == 0
+    out = capsys.readouterr()
+    assert out.err == ""
+    return dict(json.loads(out.out))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text("based_on: h100-dgx\nnodes: 16\noversubscription: 2\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "cells"),
+    [
+        ("gpus", "a100-40g-sxm", ["40.0 GiB", "1.55 TB/s", "312 TFLOP/s", "300 GB/s", "400 W"]),
+        ("nics", "cx6", ["200 Gb/s"]),
+        ("nodes", "dgx-a100", ["8 × a100-80g-sxm", "8 GPUs, switched", "8 × 200 Gb/s"]),
+        ("clusters", "a100-dgx", ["dgx-a100", "8 × a100-80g-sxm"]),
+    ],
+)
+def test_lists(kind: str, first: str, cells: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("list", kind) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split()[0] == kind[:-1]
+    assert rows[0].split()[0] == first
+    assert all(cell in rows[0] for cell in cells)
+    assert len({row.find(" × ") for row in rows}) == 1  # columns line up
+    answer = answer_of(capsys, "list", kind)
+    assert (answer["schema"], answer["kind"]) == ("foretrace.list/1", kind)
+    assert [item["name"] for item in answer[kind]] == [row.split()[0] for row in rows]
+
+
+def test_json_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = answer_of(capsys, "show", "H100-DGX")
+    assert (answer["schema"], answer["kind"], answer["name"]) == ("foretrace.show/1", "cluster", "h100-dgx")
+    assert answer["nodes"] is None
+    gpu = answer["node"]["gpu"]
+    assert gpu["memory_bytes"] == 80 * 2**30
+    assert gpu["peak_flops"]["bf16"] == 989.4e12
+    assert gpu["link_bytes_per_s"] == 450e9
+    assert answer["node"]["nic"]["bytes_per_s"] == 50e9
+    assert gpu["sources"]
+
+
+def test_show_a_cluster_with_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("show", "gb200-nvl72") == 0
+    text = capsys.readouterr().out
+    assert "as many as a job needs" in text
+    assert "72 GPUs, through switches" in text
+    assert "186 GiB at 8.00 TB/s" in text
+    assert "900 GB/s (18 × 50.0 GB/s)" in text
+    assert "note" in text
+    assert text.count("https://") >= 4
+
+
+def test_show_a_users_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("show", file) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0].strip() == "mine"
+    assert "16, 128 GPUs" in text
+    assert "2:1" in text
+    assert f"{file}:1" in text
+    assert answer_of(capsys, "show", file)["oversubscription"] == 2.0
+
+
+def test_a_name_that_is_several_things_can_be_pinned(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = {kind: answer_of(capsys, "show", "mi300x", "--as", kind)["kind"] for kind in ("cluster", "node", "gpu")}
+    assert kinds == {"cluster": "cluster", "node": "node", "gpu": "gpu"}
+    assert answer_of(capsys, "show", "mi300x")["kind"] == "cluster"
+    assert call("show", "cx7") == 0
+    assert "400 Gb/s (50.0 GB/s)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("list", "gpuss"), 2, "did you mean gpus?"),
+        (("list",), 2, "Missing argument"),
+        (("show", "a100"), 3, "may be several things"),
+        (("show", "h100-dgz"), 3, "did you mean h100-dgx?"),
+        (("show", "h100", "--as", "gpuu"), 2, "did you mean gpu?"),
+        (("show", "missing.yaml"), 3, "missing.yaml: cannot read the cluster"),
+    ],
+)
+def test_mistakes(arguments: tuple[str, ...], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*arguments) == code
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert message in out.err
+    assert out.err.startswith("error: ")
+
+
+def test_a_wrong_line_of_a_file_is_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("based_on: h100-dgx\nnodes: many\n", encoding="utf-8")
+    assert call("show", file) == 3
+    assert f"{file}:2: count " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_help_has_examples_that_work(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(command, "--help") == 0
+    examples = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.startswith("  foretrace ")]
+    assert len(examples) >= 2
+    for arguments in examples:
+        if "my-cluster.yaml" not in arguments:
+            assert call(*arguments) == 0
