@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+LONGEST_NAME = 100
+"""Longer words are no misspelt names, and take long to compare."""
+
 
 class ForetraceError(Exception):
     """A mistake in what the user gave; shown as one line, never as a traceback."""
@@ -61,7 +64,16 @@ class Diagnostic:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the known name that is nearest to a wrong one, or nothing."""
+    near = nearest(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a wrong one was probably meant to be, whatever its case."""
     import difflib  # only mistakes need it
 
-    near = difflib.get_close_matches(name.lower(), [str(one) for one in known], n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    if len(name) > LONGEST_NAME:
+        return None
+    spelled = {str(one).casefold(): str(one) for one in known}
+    near = difflib.get_close_matches(name.casefold(), spelled, n=1, cutoff=0.5)
+    return spelled[near[0]] if near else None

@@ -1,0 +1,153 @@
+"""Reads workload files of every version; what cannot be read is refused with its line, what is odd is said."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Final, NoReturn
+
+from foretrace.errors import InputError, nearest
+from foretrace.formats.aicb.fields import quoted, whole
+from foretrace.formats.aicb.header import EXAMPLE, parse_header
+from foretrace.formats.aicb.notes import count_notes, header_notes, row_notes, text_notes
+from foretrace.formats.aicb.records import Layout, Workload
+from foretrace.formats.aicb.rows import RowReader
+
+LARGEST_FILE_BYTES: Final = 512 << 20
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_FOREIGN: Final = (
+    (b"\x93FORETRACE", "this is a Foretrace program, not a workload file"),
+    (b"\x1f\x8b", "the file is gzipped: unpack it first"),
+    (b"PK\x03\x04", "this is a zip archive: unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "the file is packed by zstd: unpack it first"),
+    (b"\xfd7zXZ", "the file is packed by xz: unpack it first"),
+    (b"\xff\xfe", "the file is UTF-16 text: save it as UTF-8"),
+    (b"\xfe\xff", "the file is UTF-16 text: save it as UTF-8"),
+    (b"{", "this looks like JSON, not a workload file"),
+    (b"[", "this looks like JSON, not a workload file"),
+    (b"train_iter:", "these are AIOB's measured times, from which AICB makes a workload file"),
+    (b"comm_type,", "this is AICB's CSV log; its workload file for SimAI ends in .txt"),
+)
+"""How files begin that people give instead of a workload."""
+
+
+def read_workload(path: str | Path) -> Workload:
+    """The workload in a file; diagnostics say what is odd about it."""
+    return parse_workload(_contents(path), str(path))
+
+
+def parse_workload(data: bytes, name: str = "workload") -> Workload:
+    """The workload in the bytes of a file, which messages call `name`."""
+    lines = _lines(data, name)
+    places = (at for at, line in enumerate(lines) if line and not line.isspace())
+    first = next(places)
+    header, diagnostics = parse_header(lines[first], f"{name}:{first + 1}")
+    second = next(places, None)
+    if second is None:
+        raise InputError("the number of rows is missing; the file ends here", where=f"{name}:{first + 1}", hint=EXAMPLE)
+    declared_rows = _row_count(lines[second], f"{name}:{second + 1}")
+    reader = RowReader(name, header.policy)
+    for at in (*range(first), *range(first + 1, second)):
+        reader.see(("blank", ""), at + 1, "")
+    for at in (first, second):
+        if lines[at].removesuffix(b"\r")[-1:].isspace():
+            reader.see(("trailing", ""), at + 1, "")
+    rows = reader.read(lines[second + 1 :], second + 2)
+    if not rows:
+        message = f"{declared_rows:,} rows are declared, but none follow; the file ends here"
+        raise InputError(message, where=f"{name}:{second + 1}", hint=EXAMPLE)
+    diagnostics += header_notes(header, len(rows), f"{name}:{first + 1}")
+    diagnostics += count_notes(declared_rows, rows, f"{name}:{second + 1}")
+    diagnostics += row_notes(reader.seen, name)
+    diagnostics += text_notes(data, reader.seen.get(("trailing", "")), reader.seen.get(("blank", "")), name)
+    layout = Layout(data, header, declared_rows, second + 1, rows)
+    return Workload(header, declared_rows, rows, name, layout, tuple(diagnostics))
+
+
+def line_end(data: bytes) -> bytes:
+    """What ends lines; a carriage return before a line feed is a blank like others."""
+    return b"\r" if b"\n" not in data and b"\r" in data else b"\n"
+
+
+def _contents(path: str | Path) -> bytes:
+    try:
+        with Path(path).open("rb") as stream:
+            # A pipe has no size; what comes out of it is cut off where it is too long.
+            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
+            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        near = _near_file(Path(path))
+        raise InputError("there is no such file", where=str(path), hint=near and f"did you mean {near}?") from None
+    except IsADirectoryError:
+        raise InputError("this is a folder", where=str(path), hint="give the name of a workload file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"the workload cannot be read: {reason}", where=str(path)) from None
+    if too_long or len(data) > LARGEST_FILE_BYTES:
+        raise InputError("the file has more than 512 MiB", where=str(path), hint=EXAMPLE)
+    return data
+
+
+def _near_file(path: Path) -> str | None:
+    """A file beside a missing one that was probably meant."""
+    try:
+        near = nearest(path.name, [one.name for one in islice(path.parent.iterdir(), 1000)])
+    except (OSError, ValueError):
+        return None
+    return str(path.parent / near) if near else None
+
+
+def _lines(data: bytes, name: str) -> list[bytes]:
+    """The lines without what ends them and without blank ones at the end; at least one is not blank."""
+    text = data.removeprefix(_BYTE_ORDER_MARK)
+    if not text.strip():
+        raise InputError("the file holds nothing but blanks" if text else "the file is empty", where=name, hint=EXAMPLE)
+    if b"\0" in text or not _is_text(text):
+        _refuse_binary(text, name)
+    lines = text.split(line_end(data))
+    while not lines[-1] or lines[-1].isspace():
+        lines.pop()
+    start = text[:4096].lstrip()
+    for begin, what in _FOREIGN:
+        if start.startswith(begin):
+            raise InputError(what, where=f"{name}:1", hint=EXAMPLE)
+    return lines
+
+
+def _is_text(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _refuse_binary(data: bytes, name: str) -> NoReturn:
+    for begin, what in _FOREIGN:
+        if data.startswith(begin):
+            raise InputError(what, where=name, hint=EXAMPLE)
+    at = data.find(b"\0")
+    what = "is zero" if at >= 0 else "is not UTF-8"
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        if at < 0 or error.start < at:
+            at, what = error.start, "is not UTF-8"
+    line = data.count(b"\n", 0, at) + 1
+    raise InputError(f"this is not a text file: byte {at} {what}", where=f"{name}:{line}", hint=EXAMPLE)
+
+
+def _row_count(line: bytes, where: str) -> int:
+    words = line.split()
+    if len(words) > 1:
+        message = f"the number of rows is missing; {len(words):,} words are in its place"
+        raise InputError(message, where=where, hint="expected one whole number between the header and the rows")
+    try:
+        return whole(words[0])
+    except ValueError as error:
+        message = f"the number of rows, {quoted(words[0])}, {error}"
+        raise InputError(message, where=where, hint="expected one whole number, 1 or more") from None
