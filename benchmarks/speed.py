@@ -23,7 +23,7 @@ import numpy as np
 
 import jobs
 from foretrace import simulate
-from foretrace.cost.prices import as_written
+from foretrace.cost.price import price
 from foretrace.engine import jit
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun
@@ -68,7 +68,7 @@ def cpu_seconds(work: Callable[[], object], repeats: int = 5) -> float:
 def run_fixed(program: Program, folded: bool = True) -> float:
     """Everything from a program to its timeline."""
     ops = expand(program)
-    prices = as_written(ops)
+    prices = price(ops)
     graph = fold(ops, prices.profile_of) if folded else unfold(ops)
     return FixedRun(graph).timeline(prices.durations(graph)).step_time_s
 
@@ -84,7 +84,7 @@ def arbitrary_ops() -> list[Row]:
     for shape, program in programs.items():
         ops = expand(program)
         graph = fold(ops)
-        durations = as_written(ops).durations(graph)
+        durations = price(ops).durations(graph)
         for name, fast, target in (("core", False, 0.150), ("fast", True, 0.020)):
             jit.use(fast)
             run_fixed(program)
@@ -128,7 +128,7 @@ def scenarios() -> list[Row]:
     program = jobs.arbitrary(100_000, 64)
     ops = expand(program)
     graph = fold(ops)
-    durations = as_written(ops).durations(graph)
+    durations = price(ops).durations(graph)
     many = durations[:, None] * np.random.default_rng(0).uniform(0.9, 1.1, (len(graph), 100))
     one = cpu_seconds(lambda: FixedRun(graph).step_times(durations[:, None]))
     hundred = cpu_seconds(lambda: FixedRun(graph).step_times(many), 2)
@@ -153,7 +153,7 @@ def shared_events() -> list[Row]:
     """Events per second of the shared executor: pairs of ranks that meet on links again and again."""
     program = jobs.sharing(64, 60)
     ops = expand(program)
-    graph, prices = unfold(ops), as_written(ops)
+    graph, prices = unfold(ops), price(ops)
     rows = []
     durations = prices.durations(graph)
     for name, fast, target in (("core", False, 30_000.0), ("fast", True, 300_000.0)):
@@ -206,7 +206,7 @@ def files() -> list[Row]:
             rows.append(Row(f"JSON ÷ program file, {name}", plain / size, "×", 20.0, True, detail))
         ops = expand(jobs.pipeline_job(16, 512))
         graph = fold(ops)
-        timeline = FixedRun(graph).timeline(as_written(ops).durations(graph))
+        timeline = FixedRun(graph).timeline(price(ops).durations(graph))
         summary = write_perfetto(timeline, Path(folder) / "out.pftrace")
         seconds = cpu_seconds(lambda: write_perfetto(timeline, Path(folder) / "out.pftrace"), 2)
         detail = f"{summary.slices:,} slices, {summary.size_bytes / 1e6:.1f} MB"

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from foretrace.cost.prices import Prices, as_written
+from foretrace.cost.price import price
+from foretrace.cost.prices import Prices
 from foretrace.mesh import Mesh
 from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
@@ -65,7 +66,7 @@ class Job:
         return expand(self.program)
 
     def prices(self, ops: Ops) -> Prices:
-        prices = as_written(ops)
+        prices = price(ops)
         for slow in self.slow:
             prices = prices.slowed(slow.ranks, slow.factor, np.arange(len(ops)) % slow.every == 0)
         return prices

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
-from foretrace.program.expand import Ops
 from foretrace.program.graph import Graph
 from foretrace.program.program import Floats, Resource, Source
 
@@ -44,10 +43,11 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Per op of the program: its duration alone, the latency within it that no sharing changes, and its source.
+    """What each op takes: its duration alone, and the latency within it that no sharing changes, in seconds.
 
-    Ranks may pay differently: rank r pays `factors[profile_of[r]]` times the price of each op. Ops that meet have the
-    same number in `meeting` (-1: none); those of other groups may have it too.
+    Ranks may pay differently: `duration_s` and `latency_s` have a row per profile, [profiles, ops], and rank r pays
+    those of row `profile_of[r]`. Ops that meet have the same number in `meeting` (-1: none); those of other groups may
+    have it too.
     """
 
     duration_s: Floats
@@ -57,24 +57,20 @@ class Prices:
     draws: Draws
     meeting: Longs
     profile_of: NDArray[np.int32]
-    factors: tuple[Floats, ...]
 
     def durations(self, graph: Graph) -> Floats:
         """What each node of a graph takes alone, in seconds."""
-        duration = self.duration_s[graph.op]
-        return self._by_class(graph, duration)
+        return self._of_nodes(graph, self.duration_s)
 
     def latencies(self, graph: Graph) -> Floats:
         """The part of it that no sharing changes."""
-        return self._by_class(graph, self.latency_s[graph.op])
+        return self._of_nodes(graph, self.latency_s)
 
-    def _by_class(self, graph: Graph, values: Floats) -> Floats:
+    def _of_nodes(self, graph: Graph, rows: Floats) -> Floats:
+        if len(rows) == 1:
+            return np.asarray(rows[0][graph.op])
         profile = self.profile_of[graph.classes.representative]
-        for number in np.unique(profile):
-            if number:
-                nodes = np.flatnonzero(profile[graph.rank_class] == number)
-                values[nodes] *= self.factors[number][graph.op[nodes]]
-        return values
+        return np.asarray(rows[profile[graph.rank_class], graph.op])
 
     def slowed(self, ranks: Sequence[int], factor: float, ops: NDArray[np.bool_] | bool = True) -> Prices:
         """The same prices with these ranks paying `factor` times as much, for all ops or those selected."""
@@ -83,13 +79,17 @@ class Prices:
         if len(chosen) and (chosen[0] < 0 or chosen[-1] >= world):
             bad = chosen[-1] if chosen[-1] >= world else chosen[0]
             raise InputError(f"there is no rank {bad}; the job has ranks 0 to {world - 1}")
-        slower = np.where(np.broadcast_to(ops, len(self.duration_s)), factor, 1.0)
-        profile_of, factors = self.profile_of.copy(), list(self.factors)
-        for number in np.unique(self.profile_of[chosen]):
-            mine = chosen[self.profile_of[chosen] == number]
-            profile_of[mine] = len(factors)
-            factors.append(self.factors[number] * slower)
-        return replace(self, profile_of=profile_of, factors=tuple(factors))
+        slower = np.where(np.broadcast_to(ops, self.duration_s.shape[1]), factor, 1.0)
+        profile_of = self.profile_of.copy()
+        paid = np.unique(self.profile_of[chosen])
+        for number, row in enumerate(paid, start=len(self.duration_s)):
+            profile_of[chosen[self.profile_of[chosen] == row]] = number
+        return replace(
+            self,
+            duration_s=np.concatenate([self.duration_s, self.duration_s[paid] * slower]),
+            latency_s=np.concatenate([self.latency_s, self.latency_s[paid] * slower]),
+            profile_of=profile_of,
+        )
 
     def scaled(self, factor: Floats) -> Prices:
         """The same prices with each op's multiplied by a factor: its time, and what it draws in that time."""
@@ -112,8 +112,14 @@ class Prices:
         draws = replace(
             self.draws, resources=(*self.draws.resources[:number], wider, *self.draws.resources[number + 1 :])
         )
-        before, after = self.draws.narrowest(len(self.duration_s)), draws.narrowest(len(self.duration_s))
+        ops = self.duration_s.shape[1]
+        before, after = self.draws.narrowest(ops), draws.narrowest(ops)
         busy = self.duration_s - self.latency_s
+        faster = np.stack([self._gained(before, after, row) for row in busy])
+        return replace(self, duration_s=self.latency_s + np.maximum(busy * faster, after), draws=draws)
+
+    def _gained(self, before: Floats, after: Floats, busy: Floats) -> Floats:
+        """What each op's time past its latency is multiplied by when its narrowest draw takes `after`, not `before`."""
         bound = before >= BOUND_BY * busy
         faster = np.divide(after, before, out=np.ones(len(before)), where=(before > 0) & bound)
         follows = (before == 0) & (self.meeting >= 0)
@@ -122,45 +128,4 @@ class Prices:
         np.maximum.at(slowest, self.meeting[leads], faster[leads])
         pace = slowest[self.meeting[follows]]
         faster[follows] = np.where(pace > 0, pace, 1.0)
-        return replace(self, duration_s=self.latency_s + np.maximum(busy * faster, after), draws=draws)
-
-
-def as_written(ops: Ops) -> Prices:
-    """The prices a program carries itself: every op must have a duration."""
-    duration = ops.floats("duration_s")
-    enabled = ops.column("enabled").astype(bool)
-    unpriced = np.flatnonzero(np.isnan(duration) & enabled)
-    if len(unpriced):
-        first = int(unpriced[0])
-        role = ops.program.roles[int(ops.role[first])]
-        raise InputError(
-            f'op {first - int(ops.start[ops.role[first]])} "{ops.names[first]}" of role "{role}" has no duration '
-            f"({len(unpriced):,} ops in all)",
-            hint="this program carries sizes, not times; give every op a duration",
-        )
-    duration = np.where(enabled, duration, 0.0)
-    templates = ops.program.templates
-    op, row = ops.side_table(templates.draw_op)
-    drawn = enabled[op]
-    op, row = op[drawn], row[drawn]
-    draws = Draws(
-        op,
-        templates.draw_resource[row].astype(np.int64),
-        templates.draw_amount[row],
-        templates.draw_held[row],
-        ops.program.resources,
-    )
-    communicators = len(ops.program.communicators)
-    meeting = np.where(ops.order >= 0, ops.order.astype(np.int64) * communicators + ops.ints("communicator"), -1)
-    profile_of = np.zeros(ops.program.world, dtype=np.int32)
-    latency = np.where(enabled, ops.floats("latency_s"), 0.0)
-    return Prices(
-        duration,
-        np.minimum(latency, duration),
-        ops.ints("source"),
-        ops.program.sources,
-        draws,
-        meeting,
-        profile_of,
-        (np.ones(len(ops)),),
-    )
+        return faster

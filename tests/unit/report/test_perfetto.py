@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-from foretrace.cost.prices import as_written
+from foretrace.cost.price import price
 from foretrace.engine.run import FixedRun
 from foretrace.errors import InputError
 from foretrace.mesh import Mesh
@@ -145,7 +145,7 @@ def pipeline(tp: int = 1, dp: int = 1, pp: int = 2, microbatches: int = 2) -> Pr
 
 def run(program: Program, *, folded: bool = True, slow: int | None = None) -> Timeline:
     ops = expand(program)
-    prices = as_written(ops) if slow is None else as_written(ops).slowed([slow], 3.0)
+    prices = price(ops) if slow is None else price(ops).slowed([slow], 3.0)
     graph = fold(ops, prices.profile_of) if folded else unfold(ops)
     return FixedRun(graph).timeline(prices.durations(graph))
 
