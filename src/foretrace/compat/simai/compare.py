@@ -1,0 +1,50 @@
+"""SimAI's number and ours side by side, and why they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foretrace.analysis.answer import Simulation
+from foretrace.analysis.simulate import simulate
+from foretrace.compat.simai.defects import Defect, explain, remainder
+from foretrace.compat.simai.flags import SimaiFlags
+from foretrace.compat.simai.own import own_choices, own_cluster
+from foretrace.compat.simai.tables import RatioTables
+from foretrace.compat.simai.totals import Figures, figures
+from foretrace.errors import ForetraceError
+from foretrace.formats.aicb import Workload
+from foretrace.lower.aicb import Choices, lower_workload
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """SimAI's figures for a workload, our answer on the same cluster (or why there is none: what SimAI lets pass may
+    have no meaning), and the defects that lie between."""
+
+    figures: Figures
+    own: Simulation | ForetraceError
+    defects: tuple[Defect, ...]
+
+
+def compare(
+    workload: Workload, flags: SimaiFlags, tables: RatioTables, choices: Choices, *, explained: bool
+) -> Comparison:
+    """Both numbers; with `explained`, what each defect of SimAI's that touches this file amounts to."""
+    theirs = figures(workload, flags, tables)
+    own = _own(workload, flags, choices)
+    defects: list[Defect] = []
+    if explained:
+        defects = explain(workload, flags, tables)
+        if isinstance(own, Simulation):
+            defects.append(remainder(defects, theirs.total_us, own.step_time_s * 1e6))
+    return Comparison(theirs, own, tuple(defects))
+
+
+def _own(workload: Workload, flags: SimaiFlags, choices: Choices) -> Simulation | ForetraceError:
+    chosen, notes = own_choices(flags, choices)
+    try:
+        program = lower_workload(workload, chosen)
+        program = replace(program, diagnostics=(*program.diagnostics, *flags.diagnostics, *notes))
+        return simulate(program, cluster=own_cluster(flags))
+    except ForetraceError as error:
+        return error

@@ -1,0 +1,70 @@
+"""Our own run of what SimAI-Analytical was asked: the same cluster, the same job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foretrace.compat.simai.flags import SimaiFlags
+from foretrace.cost.network.protocols import LINK_SHARE, NETWORK_SHARE
+from foretrace.errors import Diagnostic
+from foretrace.hardware import presets
+from foretrace.hardware.cluster import Cluster, Node
+from foretrace.lower.aicb import Choices, Overlap
+
+GPU_PRESETS = {"A100": "a100-80g-sxm", "A800": "a800-80g-sxm", "H100": "h100-sxm", "H800": "h800-sxm", "H20": "h20"}
+UNNAMED_GPU = "A100"
+"""SimAI's GPU type where none is given, the first of its list."""
+
+GB = 1e9
+
+
+def own_cluster(flags: SimaiFlags) -> Cluster:
+    """The cluster that the flags describe. Rates given as numbers are what SimAI takes as reached, so that our own
+    model must come to the same after its losses."""
+    gpu = presets.gpu(GPU_PRESETS[flags.gpu_type or UNNAMED_GPU])
+    if flags.nvlink_gb_per_s is not None:
+        rate = flags.nvlink_gb_per_s * GB / LINK_SHARE[gpu.architecture.lower()]
+        gpu = replace(gpu, link_bytes_per_s=rate, title=f"{gpu.title}, links as -nv {flags.nvlink_gb_per_s:g}")
+    nic = presets.nic(flags.nic_type)
+    if flags.nic_gb_per_s is not None:
+        rate = flags.nic_gb_per_s * GB / NETWORK_SHARE
+        nic = replace(nic, bytes_per_s=rate, title=f"{nic.title}, as -nic {flags.nic_gb_per_s:g}")
+    size = flags.gpus_per_server
+    title = f"server of {size} × {gpu.name}, {flags.nics_per_server} × {nic.name}"
+    node = Node(
+        name="simai-server",
+        title=title,
+        gpu=gpu,
+        gpus=size,
+        domain_gpus=size,
+        switched=True,
+        nic=nic,
+        nics=max(flags.nics_per_server, 1),
+    )
+    return Cluster(name="SimAI's flags", title=title, node=node, nodes=-(-flags.gpus // size))
+
+
+def own_choices(flags: SimaiFlags, choices: Choices) -> tuple[Choices, list[Diagnostic]]:
+    """How our run reads the file: as the user chose, on SimAI's number of GPUs, with what its overlap flags hide
+    overlapped; and what to say of that."""
+    asked = {
+        "-dp_o": (flags.dp_overlap, (Overlap.GRAD, Overlap.PARAM)),
+        "-tp_o": (flags.tp_overlap, (Overlap.TP,)),
+        "-pp_o": (flags.pp_overlap if flags.pp_overlap_given else 0.0, (Overlap.PP,)),
+    }
+    overlap = set(choices.overlap)
+    notes = []
+    for flag, (share, kinds) in asked.items():
+        if share > 0:
+            overlap.update(kinds)
+            words = " and ".join(kinds)
+            notes.append(
+                Diagnostic("note", f"{flag} {share:g}: {words} overlapped as the timeline allows, not by a set share")
+            )
+    if flags.ep_overlap > 0:
+        notes.append(
+            Diagnostic("warning", f"-ep_o {flags.ep_overlap:g}: expert all-to-alls are not overlapped in our run")
+        )
+    if flags.nics_per_server < 1:
+        notes.append(Diagnostic("warning", "-n_p_s 0: one NIC per server taken in our run"))
+    return replace(choices, gpus=flags.gpus, overlap=frozenset(overlap)), notes

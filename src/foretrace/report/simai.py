@@ -1,0 +1,97 @@
+"""SimAI's figures beside ours, as a screen and as JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from foretrace.analysis.answer import Simulation
+from foretrace.compat.simai.compare import Comparison
+from foretrace.compat.simai.defects import Defect
+from foretrace.compat.simai.totals import figures_json
+from foretrace.errors import Diagnostic
+from foretrace.report.json import SIMULATION_SCHEMA, diagnostics_json, simulation_json
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, print_simulation, show
+from foretrace.units import MINUS
+
+_PARTS = {
+    "compute_us": "compute",
+    "bubble_us": "bubble",
+    "tp_us": "tp",
+    "ep_us": "ep",
+    "dp_us": "dp",
+    "dp_ep_us": "dp of experts",
+    "pp_us": "pp",
+}
+
+
+def comparison_json(comparison: Comparison, *, explained: bool) -> dict[str, Any]:
+    """Our answer, with SimAI's figures in whole microseconds under `simai` (null where it prints NaN)."""
+    own = comparison.own
+    if isinstance(own, Simulation):
+        result = simulation_json(own)
+    else:
+        refused = Diagnostic("warning", f"not simulated: {own.message}", own.where)
+        result = {"schema": SIMULATION_SCHEMA, "step_time_s": None, "diagnostics": diagnostics_json((refused,))}
+    result["simai"] = {**figures_json(comparison.figures), "failure": comparison.figures.failure}
+    if explained:
+        result["simai"]["defects"] = [
+            {
+                "id": one.id,
+                "title": one.title,
+                "touches": one.touches,
+                "effect_us": one.effect_us,
+                "mended_total_us": one.mended_total_us,
+            }
+            for one in comparison.defects
+        ]
+    return result
+
+
+def print_comparison(comparison: Comparison, *, explained: bool) -> None:
+    """Our screen, then SimAI's figures and why they differ."""
+    own = comparison.own
+    lines: list[list[Span]] = []
+    if isinstance(own, Simulation):
+        print_simulation(own)
+    else:
+        lines += [[], *diagnostic_lines((Diagnostic("warning", f"not simulated: {own.message}", own.where),))]
+    lines += [[], *_figures(comparison)]
+    if explained:
+        lines += [[], *_defects(comparison)]
+    else:
+        lines.append([("  why they differ: --explain", "bright_black")])
+    show(Screen.of(sys.stdout), lines)
+
+
+def _figures(comparison: Comparison) -> list[list[Span]]:
+    printed = figures_json(comparison.figures)
+    own = comparison.own
+    ours = f"     ours {round(own.step_time_s * 1e6):,}" if isinstance(own, Simulation) else ""
+    lines: list[list[Span]] = [[("  SimAI-Analytical prints", "bold"), (" (µs, with these flags)", "")]]
+    lines += [[(f"  {word:<14} {_whole(printed[key]):>16}", "")] for key, word in _PARTS.items()]
+    lines.append([(f"  {'total':<14} {_whole(printed['total_us']):>16}", "bold"), (ours, "")])
+    if comparison.figures.failure:
+        lines.append([(f"  SimAI prints no figures here: {comparison.figures.failure}", "yellow")])
+    return lines
+
+
+def _defects(comparison: Comparison) -> list[list[Span]]:
+    lines: list[list[Span]] = [
+        [("  why they differ", "bold"), (" (µs: SimAI's total with only this mended, minus it)", "")]
+    ]
+    for one in comparison.defects:
+        lines.append([(f"  {one.id:<4} {_signed(one):>14}  {one.title}", "")])
+        lines += [[(f"  {'':<4} {'':>14}  {one.touches}", "bright_black")]] if one.touches else []
+    return lines
+
+
+def _signed(defect: Defect) -> str:
+    if defect.effect_us is None:
+        return "no number"
+    sign = MINUS if defect.effect_us < 0 else "+"
+    return f"{sign}{abs(defect.effect_us):,.0f}"
+
+
+def _whole(value: int | None) -> str:
+    return "NaN" if value is None else f"{value:,}"
