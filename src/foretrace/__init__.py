@@ -3,8 +3,8 @@ change.
 
     import foretrace
 
-    program = foretrace.load("job.foretrace")
-    answer = foretrace.simulate(program, what_if={"compute": 1.1})
+    program = foretrace.load("examples/llama405b_1024gpu.txt")
+    answer = foretrace.simulate(program, cluster="h100-dgx", what_if={"compute": 1.1})
     print(answer.step_time_s, answer.breakdown.mean_s)
 """
 
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from foretrace.analysis.answer import Simulation
     from foretrace.analysis.simulate import simulate
     from foretrace.errors import ForetraceError
+    from foretrace.hardware.cluster import Cluster
+    from foretrace.hardware.presets import cluster as load_cluster
+    from foretrace.lower.aicb import Choices
+    from foretrace.lower.load import load
     from foretrace.mesh import Mesh
     from foretrace.program.build import ProgramBuilder
-    from foretrace.program.file import load, save
+    from foretrace.program.file import save
     from foretrace.program.program import Program
     from foretrace.program.timeline import Timeline
     from foretrace.schedules.pipeline import Transfer, pipeline
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Choices": ("foretrace.lower.aicb", "Choices"),
+    "Cluster": ("foretrace.hardware.cluster", "Cluster"),
     "ForetraceError": ("foretrace.errors", "ForetraceError"),
     "Mesh": ("foretrace.mesh", "Mesh"),
     "Program": ("foretrace.program.program", "Program"),
@@ -35,7 +41,8 @@ _HOMES = {
     "Simulation": ("foretrace.analysis.answer", "Simulation"),
     "Timeline": ("foretrace.program.timeline", "Timeline"),
     "Transfer": ("foretrace.schedules.pipeline", "Transfer"),
-    "load": ("foretrace.program.file", "load"),
+    "load": ("foretrace.lower.load", "load"),
+    "load_cluster": ("foretrace.hardware.presets", "cluster"),
     "pipeline": ("foretrace.schedules.pipeline", "pipeline"),
     "save": ("foretrace.program.file", "save"),
     "schedule": ("foretrace.schedules.registry", "make"),
@@ -43,6 +50,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Choices",
+    "Cluster",
     "ForetraceError",
     "Mesh",
     "Program",
@@ -52,6 +61,7 @@ __all__ = [
     "Transfer",
     "__version__",
     "load",
+    "load_cluster",
     "pipeline",
     "save",
     "schedule",

@@ -12,6 +12,8 @@ import foretrace
 
 def test_the_public_names_are_these() -> None:
     assert foretrace.__all__ == [
+        "Choices",
+        "Cluster",
         "ForetraceError",
         "Mesh",
         "Program",
@@ -21,6 +23,7 @@ def test_the_public_names_are_these() -> None:
         "Transfer",
         "__version__",
         "load",
+        "load_cluster",
         "pipeline",
         "save",
         "schedule",

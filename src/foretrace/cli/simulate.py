@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +10,13 @@ import typer
 
 EXAMPLES = """Examples:
 
-foretrace simulate job.foretrace --what-if compute=1.1x --what-if dp=2x
+foretrace simulate examples/llama405b_1024gpu.txt --cluster h100-dgx
 
-foretrace simulate job.foretrace --straggler 3=1.2x --json -o result.json"""
+foretrace simulate examples/llama405b_1024gpu.txt --cluster h100-dgx --schedule zb-h1 --overlap dp --gpus 16384
+
+foretrace simulate job.foretrace --straggler 3=1.2x --json -o result.json
+
+foretrace simulate FILE --compat simai --simai-tables SIMAI_DIR -- -g 128 -g_p_s 8 -n_p_s 8 -g_type H100 -nic_t cx7"""
 
 
 class Executor(StrEnum):
@@ -25,8 +27,49 @@ class Executor(StrEnum):
     SHARED = "shared"
 
 
+class Compat(StrEnum):
+    """Whose figures to reproduce."""
+
+    SIMAI = "simai"
+
+
 def command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A program file (.foretrace).", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A SimAI/AICB workload or a program (.foretrace).", show_default=False),
+    ],
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- SIMAI FLAGS]", help="SimAI's own flags, for --compat simai.", show_default=False),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="What it runs on: see foretrace list clusters.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option("--gpus", metavar="N", help="Another number of GPUs: dp follows.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", metavar="NAME", help="1f1b, interleaved-1f1b, zb-h1, zb-v, …")
+    ] = None,
+    vpp: Annotated[
+        str | None,
+        typer.Option("--vpp", metavar="layers|chunks|N", help="What the file's vpp means, or chunks per stage."),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option("--overlap", metavar="grad,param,tp,pp", help="What overlaps; dp = grad,param; all; none."),
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", metavar="N", help="Another number of microbatches.")
+    ] = None,
+    pp_comm: Annotated[
+        str | None, typer.Option("--pp-comm", metavar="16MiB", help="What crosses a stage boundary per microbatch.")
+    ] = None,
+    every_stage: Annotated[
+        bool, typer.Option("--every-stage", help="Embedding, head and loss on every stage, as the file lists them.")
+    ] = False,
+    placement: Annotated[
+        Path | None,
+        typer.Option("--placement", metavar="FILE", help="Which rank sits where (hostfile, rankfile, YAML)."),
+    ] = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option("--what-if", metavar="WHAT=1.1x", help="Make ops or a resource so many times as fast."),
@@ -57,40 +100,52 @@ def command(
     unfolded: Annotated[
         bool, typer.Option("--unfolded", help="Simulate every rank on its own (slower, same answer).")
     ] = False,
+    compat: Annotated[
+        Compat | None, typer.Option("--compat", help="Also reproduce another simulator's figures.")
+    ] = None,
+    simai_tables: Annotated[
+        Path | None, typer.Option("--simai-tables", metavar="DIR", help="Where SimAI's *_ratio.csv tables are.")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="OUT", help="Write what SimAI would: its EndToEnd.csv.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="List SimAI's defects that touch this file, with their effect.")
+    ] = False,
 ) -> None:
     """Run a job and show its step time, where the time goes and what would help."""
-    from foretrace.analysis.simulate import simulate
+    from foretrace.cli.choices import read_choices
     from foretrace.cli.options import check_outputs, read_ranks, read_slow_links, read_stragglers, read_what_ifs
-    from foretrace.cli.progress import Progress
+    from foretrace.cli.run import Outputs, Scenarios, run_job, run_simai
     from foretrace.errors import UsageError
-    from foretrace.program.file import load
-    from foretrace.report.json import simulation_json, write_json
-    from foretrace.report.terminal import print_simulation
 
-    changes, slow = read_what_ifs(what_if or []), read_stragglers(straggler or [])
-    links, shown = read_slow_links(slow_link or []), read_ranks(ranks)
-    check_outputs(file, [perfetto, output])
+    choices = read_choices(
+        gpus=gpus,
+        schedule=schedule,
+        vpp=vpp,
+        overlap=overlap,
+        microbatches=microbatches,
+        pp_comm=pp_comm,
+        every_stage=every_stage,
+    )
+    shown = read_ranks(ranks)
     if shown is not None and perfetto is None:
         raise UsageError("--ranks chooses what --perfetto shows", hint="add --perfetto out.pftrace")
-    program = load(file)
-    with Progress(f"simulating {program.op_count:,} ops on {program.world:,} ranks"):
-        answer = simulate(
-            program,
-            what_if=changes,
-            stragglers=slow,
-            slow_links=links,
-            executor=executor.value,
-            folded=not unfolded,
-        )
-    if perfetto is not None:
-        from foretrace.report.perfetto import write_perfetto
-
-        summary = write_perfetto(answer.timeline, perfetto, ranks=shown, memory=answer.memory_by_rank())
-        print(f"{perfetto}: {summary}", file=sys.stderr)
-    result = simulation_json(answer)
-    if output is not None:
-        write_json(result, output)
-    if as_json:
-        print(json.dumps(result, allow_nan=False))
+    scenarios = Scenarios(
+        read_what_ifs(what_if or []), read_stragglers(straggler or []), read_slow_links(slow_link or [])
+    )
+    outputs = Outputs(as_json, output, perfetto, shown)
+    check_outputs(file, [perfetto, output, csv])
+    if compat is None:
+        simai_only = {"--simai-tables": simai_tables, "--csv": csv, "--explain": explain, " ".join(flags or []): flags}
+        for name, value in simai_only.items():
+            if value:
+                raise UsageError(f"{name}: only with --compat simai", hint="see foretrace simulate --help")
+        run_job(file, choices, cluster, placement, scenarios, outputs, executor=executor.value, folded=not unfolded)
     else:
-        print_simulation(answer)
+        if scenarios.any or placement or cluster:
+            raise UsageError(
+                "--compat simai runs the job as SimAI's flags have it",
+                hint="leave out --cluster, --placement, --what-if, --straggler and --slow-link",
+            )
+        run_simai(file, choices, flags or [], simai_tables, csv, explain, outputs)

@@ -21,6 +21,7 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
         "title": simulation.title,
         "world_size": simulation.world_size,
         "mesh": simulation.mesh,
+        "cluster": None if simulation.cluster is None else simulation.cluster.name,
         "executor": simulation.executor,
         "scenario": {
             "what_if": simulation.scenario.what_if,

@@ -14,6 +14,7 @@ from foretrace.units import MINUS, format_bytes, format_count, format_percent, f
 
 BAR_WIDTH = 28
 MOST_BOTTLENECKS = 6
+MOST_DIAGNOSTICS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES = {
     "compute": "green",
@@ -87,7 +88,9 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
 def _headline(simulation: Simulation) -> list[list[Span]]:
     band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
     kind = "" if simulation.repeats else "  makespan of the one step recorded"
-    job = f"{format_count(simulation.world_size)} ranks · {simulation.mesh.replace(',', ' · ').replace('=', ' ')}"
+    ranks = "ranks" if simulation.cluster is None else f"GPUs of {simulation.cluster.name}"
+    axes = simulation.mesh.replace(",", " · ").replace("=", " ")
+    job = f"{format_count(simulation.world_size)} {ranks} · {axes}"
     lines: list[list[Span]] = [
         [("  Step   ", ""), (format_time(simulation.step_time_s), "bold"), (band + kind, ""), (f"     {job}", "")]
     ]
@@ -197,8 +200,9 @@ def _coloured(letters: str) -> list[Span]:
 
 
 def _footer(simulation: Simulation) -> list[list[Span]]:
+    several = len(simulation.provenance) > 1
     sources = [
-        f"{one.source} {format_percent(one.share)}" if len(simulation.provenance) > 1 else one.source
+        one.source + (f" {format_percent(one.share)}" if several else "") + _limits(one.low, one.high)
         for one in simulation.provenance
     ]
     unsure = any(one.low != 1.0 or one.high != 1.0 for one in simulation.provenance)
@@ -209,7 +213,7 @@ def _footer(simulation: Simulation) -> list[list[Span]]:
         total = path.length_s or 1.0
         parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
         lines.append([(f"  path     {parts} (critical path, {format_count(len(path.node))} ops)", "")])
-    lines += diagnostic_lines(simulation.diagnostics)
+    lines += diagnostic_lines(simulation.diagnostics, MOST_DIAGNOSTICS)
     lines.append(
         [
             (
@@ -221,12 +225,25 @@ def _footer(simulation: Simulation) -> list[list[Span]]:
     return lines
 
 
-def diagnostic_lines(diagnostics: tuple[Diagnostic, ...]) -> list[list[Span]]:
-    """Notes and warnings, one line each."""
-    return [
-        [
-            (f"  {one.level:<8} ", "yellow" if one.level == "warning" else ""),
-            (f"{one.where}: {one.message}" if one.where else one.message, ""),
-        ]
-        for one in diagnostics
-    ]
+def _limits(low: float, high: float) -> str:
+    """The band of a source, as what it may be off."""
+    if low == high == 1.0:
+        return ""
+    return f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)"
+
+
+def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = None) -> list[list[Span]]:
+    """Notes and warnings, one line each; of more than `most` the warnings come first and the rest is counted. Where all
+    are of one file, its name is left out: `line 9`."""
+    shown = sorted(diagnostics, key=lambda one: one.level != "warning")
+    files = {one.where.rpartition(":")[0] for one in diagnostics if one.where}
+    lines: list[list[Span]] = []
+    for one in shown[:most]:
+        place = one.where or ""
+        if len(files) == 1 and place.rpartition(":")[2].isdecimal():
+            place = f"line {place.rpartition(':')[2]}"
+        style = "yellow" if one.level == "warning" else ""
+        lines.append([(f"  {one.level:<8} ", style), (f"{place}: {one.message}" if place else one.message, "")])
+    if most is not None and len(shown) > most:
+        lines.append([(f"  {'':<8} {len(shown) - most} more: foretrace inspect FILE, or --json", "bright_black")])
+    return lines

@@ -1,4 +1,4 @@
-"""The schedules that run whole chunks in turn: GPipe, 1F1B and looped breadth-first."""
+"""The schedules that run whole chunks in turn: GPipe, 1F1B, looped breadth-first, and forwards alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
     """All forwards, then all backwards (Huang et al. 2019, arXiv:1811.06965)."""
     stage = stage_from_phases([("F0", microbatches), ("B0", microbatches)])
     return one_way("gpipe", microbatches, looped_pieces(stages, 1), [stage] * stages)
+
+
+def forward_only(stages: int, microbatches: int) -> Schedule:
+    """Forwards and nothing else, as inference runs them."""
+    stage = stage_from_phases([("F0", microbatches)])
+    return one_way("forward-only", microbatches, looped_pieces(stages, 1), [stage] * stages)
 
 
 def one_forward_one_backward(stages: int, microbatches: int) -> Schedule:

@@ -1,0 +1,63 @@
+"""What a row's collectives are: the collective, the group it runs over, and whether anything is sent at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from foretrace.errors import InputError, nearest
+from foretrace.formats.aicb import Pass, Workload, split_collective
+from foretrace.mesh import Mesh
+from foretrace.program.columns import Collective
+
+PassName = Literal["forward", "input_grad", "weight_grad"]
+PASSES: Final[tuple[PassName, ...]] = ("forward", "input_grad", "weight_grad")
+
+_COLLECTIVES: Final = {
+    "ALLREDUCE": Collective.ALL_REDUCE,
+    "ALLGATHER": Collective.ALL_GATHER,
+    "REDUCESCATTER": Collective.REDUCE_SCATTER,
+    "ALLTOALL": Collective.ALL_TO_ALL,
+}
+_SUFFIX_AXES: Final = {"_EP": "ep", "_DP_EP": "edp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective of a row: what it does, over which axis, and the bytes of its whole buffer."""
+
+    collective: Collective
+    axis: str
+    bytes: int
+
+
+class Calls:
+    """Reads collectives as written, each distinct one once."""
+
+    def __init__(self, workload: Workload, mesh: Mesh) -> None:
+        self._workload = workload
+        self._size = {axis: mesh.size(axis) for axis in ("tp", "dp", "ep", "edp")}
+        self._known: dict[tuple[str, bool, float], Call | None] = {}
+
+    def read(self, part: Pass, which: PassName, line: int) -> Call | None:
+        """The collective of a pass; None where there is none or it has nothing to send."""
+        key = (part.collective, which == "weight_grad", part.size_bytes)
+        if key not in self._known:
+            self._known[key] = self._read(part, which, line)
+        return self._known[key]
+
+    def _read(self, part: Pass, which: PassName, line: int) -> Call | None:
+        name, suffix = split_collective(part.collective.upper())
+        if name == "NONE":
+            return None
+        if name not in _COLLECTIVES:
+            near = nearest(name, _COLLECTIVES)
+            meant = f"; did you mean {near}{suffix}?" if near else ""
+            raise InputError(
+                f'collective "{part.collective}" is not known{meant}',
+                where=self._workload.at(line),
+                hint=f"known: NONE {' '.join(_COLLECTIVES)}, with suffix _EP or _DP_EP",
+            )
+        axis = _SUFFIX_AXES.get(suffix, "dp" if which == "weight_grad" else "tp")
+        size = round(part.size_bytes)
+        return None if size == 0 or self._size[axis] == 1 else Call(_COLLECTIVES[name], axis, size)

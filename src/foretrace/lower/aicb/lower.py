@@ -1,0 +1,125 @@
+"""From a workload to a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.aicb import Workload
+from foretrace.formats.aicb.notes import is_missing_key
+from foretrace.lower.aicb.blocks import BlockWriter, Stretches
+from foretrace.lower.aicb.choices import Choices, Overlap
+from foretrace.lower.aicb.groups import Calls
+from foretrace.lower.aicb.microbatches import Structure, find_structure
+from foretrace.lower.aicb.oddities import oddities
+from foretrace.lower.aicb.plan import Plan, make_plan
+from foretrace.lower.aicb.step_end import StepEndWriter, find_step_end
+from foretrace.program.block import BlockBuilder
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.program import Program
+from foretrace.program.role import Placement
+from foretrace.schedules import Action, ActionKind, Schedule
+from foretrace.schedules.pipeline import BATCHED, Pipeline, Transfer, pipeline
+
+
+def lower_workload(workload: Workload, choices: Choices = Choices()) -> Program:  # noqa: B008
+    """The program of a workload, its communication not yet priced; what was guessed is among its diagnostics."""
+    _refuse_cut_short(workload)
+    structure = find_structure(workload)
+    plan = make_plan(workload, structure, choices)
+    calls = Calls(workload, plan.mesh)
+    end, odd_end = find_step_end(workload, structure, calls)
+    notes = [
+        *(one for one in workload.diagnostics if not is_missing_key(one)),
+        *structure.diagnostics,
+        *plan.diagnostics,
+        *odd_end,
+        *oddities(workload, structure, plan.mesh),
+    ]
+    notes += _overlap_notes(plan, choices)
+    build = ProgramBuilder(
+        plan.mesh,
+        title=_title(workload, plan),
+        repeats=plan.trains,
+        tokens_per_step=plan.tokens_per_step,
+        diagnostics=notes,
+    )
+    writer = BlockWriter(build, calls, choices.overlap)
+    stages = _write_pipeline(build, writer, structure, plan, choices)
+    if plan.trains:
+        ends = StepEndWriter(build, end, writer)
+        for stage, role in enumerate(stages.stages):
+            finals, firsts = _turns(stages, plan.schedule, stage)
+            ends.write(role, finals, firsts, stage == 0 or choices.ends == "every-stage")
+    return build.program()
+
+
+def _refuse_cut_short(workload: Workload) -> None:
+    declared, found = workload.declared_rows, len(workload.rows)
+    if declared > found:
+        raise InputError(
+            f"{declared:,} rows declared, {found:,} found: the file is cut short",
+            where=workload.at(2),
+            hint=f"get the whole file, or write {found} there if nothing is missing",
+        )
+
+
+def _title(workload: Workload, plan: Plan) -> str:
+    what = f"{plan.schedule.name}, {plan.schedule.microbatches} microbatches"
+    if plan.schedule.chunks > 1:
+        what += f", {plan.schedule.chunks} chunks"
+    return f"{Path(workload.path).name} · {what}"
+
+
+def _overlap_notes(plan: Plan, choices: Choices) -> list[Diagnostic]:
+    if not plan.trains:
+        return []
+    chosen = ", ".join(sorted(choices.overlap))
+    text = (
+        f"overlap of communication with computation: {chosen or 'none'} (the file does not say; choose with --overlap)"
+    )
+    return [Diagnostic("note", text)]
+
+
+def _write_pipeline(
+    build: ProgramBuilder, writer: BlockWriter, structure: Structure, plan: Plan, choices: Choices
+) -> Pipeline:
+    schedule, everywhere = plan.schedule, choices.ends == "every-stage"
+    stretches, listed = Stretches(structure.microbatches), len(structure.microbatches)
+    piece = schedule.piece.tolist()
+    parts = [_part(schedule, chunk) for chunk in range(schedule.chunks)]
+    blocks: dict[tuple[object, ...], BlockBuilder] = {}
+
+    def block(stage: int, action: Action) -> BlockBuilder:
+        chunk, place = action.chunk, piece[stage][action.chunk]
+        first, last = everywhere or place == 0, everywhere or place == schedule.pieces - 1
+        rows = stretches.key(action.microbatch % listed, first, last)
+        key = (action.kind, chunk, rows)
+        if key not in blocks:
+            blocks[key] = writer.write(action.kind, chunk, stretches.stretch(rows, *parts[chunk]))
+        return blocks[key]
+
+    waits = schedule.name in BATCHED and Overlap.PP not in choices.overlap
+    transfer = Transfer(bytes=plan.transfer_bytes)
+    return pipeline(build, schedule, block, transfer, transfers="batched" if waits else "async")
+
+
+def _part(schedule: Schedule, chunk: int) -> tuple[int, int]:
+    """Which part of a stage's layers a chunk has, of how many; a schedule of two directions has all of them in each."""
+    direction = schedule.chunk_direction.tolist()
+    serving = [one for one, way in enumerate(direction) if way == direction[chunk]]
+    return serving.index(chunk), len(serving)
+
+
+def _turns(stages: Pipeline, schedule: Schedule, stage: int) -> tuple[list[Placement], list[Placement]]:
+    """A stage's last backward and first forward of each chunk, each in the order they are issued."""
+    firsts: dict[int, Placement] = {}
+    finals: dict[int, Placement] = {}
+    for slot in schedule.actions(stage):
+        for action in slot:
+            placed = stages.placed[stage, action]
+            if action.kind == ActionKind.FORWARD:
+                firsts.setdefault(action.chunk, placed)
+            elif action.kind != ActionKind.BACKWARD_INPUT:
+                finals[action.chunk] = placed
+    return sorted(finals.values(), key=lambda one: one.number), list(firsts.values())

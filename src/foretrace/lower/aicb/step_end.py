@@ -1,0 +1,184 @@
+"""What a stage does once per step: gradients reduced, the optimizer, parameters gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from foretrace.errors import Diagnostic
+from foretrace.formats.aicb import Row, Workload
+from foretrace.formats.aicb.records import base_name
+from foretrace.lower.aicb.blocks import COMPUTE, NS, BlockWriter
+from foretrace.lower.aicb.choices import Overlap
+from foretrace.lower.aicb.groups import PASSES, Call, Calls
+from foretrace.lower.aicb.microbatches import Structure
+from foretrace.program.block import After, BlockBuilder, OpRef
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.columns import Collective, label
+from foretrace.program.role import Placement, RoleBuilder
+
+FIRST_STAGE_ONLY = "embedding_grads"
+
+
+@dataclass(slots=True)
+class StepEnd:
+    """The collectives and computations of a step's end, in the order in which they happen."""
+
+    reduces: list[tuple[Row, Call]] = field(default_factory=list)
+    syncs: list[tuple[Row, Call]] = field(default_factory=list)
+    scalars: list[tuple[Row, float, list[Call]]] = field(default_factory=list)
+    """Rows of the optimizer: seconds of computation and the collectives after it."""
+    updates: list[tuple[Row, float]] = field(default_factory=list)
+    gathers: list[tuple[Row, Call]] = field(default_factory=list)
+
+
+def find_step_end(workload: Workload, structure: Structure, calls: Calls) -> tuple[StepEnd, list[Diagnostic]]:
+    """Sorts the rows that happen once per step."""
+    end, notes = StepEnd(), []
+    for row in structure.step:
+        for which in PASSES:
+            call = calls.read(getattr(row, which), which, row.line)
+            if call is None:
+                continue
+            if which == "forward" and _gathers_parameters(row):
+                call = Call(call.collective, "dp", call.bytes)
+                text = (
+                    f"{row.name} gathers parameters in the forward column, which is the tp group; taken as dp, "
+                    "over which its gradients are reduced"
+                )
+                notes.append(Diagnostic("warning", text, workload.at(row.line)))
+            if call.axis not in ("dp", "edp"):
+                end.syncs.append((row, call))
+            elif call.collective == Collective.ALL_GATHER:
+                end.gathers.append((row, call))
+            else:
+                end.reduces.append((row, call))
+        seconds = _compute_s(row)
+        if seconds > 0:
+            end.updates.append((row, seconds))
+    for row in structure.optimizer:
+        found = [call for which in PASSES if (call := calls.read(getattr(row, which), which, row.line))]
+        end.scalars.append((row, _compute_s(row), found))
+    return end, notes
+
+
+def _gathers_parameters(row: Row) -> bool:
+    """Whether a forward all-gather is that of the parameters: half the bytes of the gradients, 2 for 4 of each."""
+    gather, reduce = row.forward, row.weight_grad
+    return (
+        base_name(row.name) == "grad_norm"
+        and gather.collective == "ALLGATHER"
+        and reduce.collective == "REDUCESCATTER"
+        and 2 * gather.size_bytes == reduce.size_bytes
+    )
+
+
+def _compute_s(row: Row) -> float:
+    return (row.forward.compute_ns + row.input_grad.compute_ns + row.weight_grad.compute_ns) * NS
+
+
+@dataclass(slots=True)
+class _Written:
+    """The block of a step's end, and which of its ops wait for gradients of a layer, for those of all, or gather
+    parameters of a layer."""
+
+    block: BlockBuilder
+    reduces: list[tuple[OpRef, int]] = field(default_factory=list)
+    update: OpRef | None = None
+    gathers: list[tuple[OpRef, int]] = field(default_factory=list)
+
+
+class StepEndWriter:
+    """Writes the end of the step of each stage."""
+
+    def __init__(self, build: ProgramBuilder, end: StepEnd, writer: BlockWriter) -> None:
+        self.end, self.writer, self.overlap = end, writer, writer.overlap
+        self._build = build
+        self._blocks: dict[tuple[bool, int, int], _Written] = {}
+
+    def write(self, role: RoleBuilder, finals: Sequence[Placement], firsts: Sequence[Placement], first: bool) -> None:
+        """`finals` are a stage's last backwards, one for each chunk, in order; `firsts` its first forwards."""
+        marks = self.writer.marks
+        ready = [placed[op] for placed in finals for op in _by_layer(marks[placed.block.number].last, True)]
+        users = [placed[op] for placed in firsts for op in _by_layer(marks[placed.block.number].first, False)]
+        key = (first, len(ready), len(users))
+        if key not in self._blocks:
+            self._blocks[key] = self._write(*key)
+        written = self._blocks[key]
+        if not written.block.rows:
+            return
+        after: dict[str | int, After] = {op.op: ready[layer] for op, layer in written.reduces}
+        within = [placed[op] for placed in finals for op in marks[placed.block.number].gradients]
+        if written.update is not None and within:
+            after[written.update.op] = within
+        placed = role.place(written.block, after=after)
+        for op, layer in written.gathers:
+            role.link(users[layer], after=placed[op], steps=1)
+
+    def _write(self, first: bool, ready: int, users: int) -> _Written:
+        """The block for a stage that has so many layers to wait for and to gather for."""
+        written = _Written(self._build.block("step end"))
+        waits = self._reduce(written, ready, first)
+        for row, seconds, calls in self.end.scalars:
+            if seconds > 0:
+                waits = self._update(written, row, seconds, waits)
+            for call in calls:
+                op = self._collective(written.block, row, call, "compute", waits)
+                written.update = written.update or op
+                waits = []
+        for row, seconds in self.end.updates:
+            if first or base_name(row.name) != FIRST_STAGE_ONLY:
+                waits = self._update(written, row, seconds, waits)
+        last = [OpRef(written.block.number, len(written.block.rows) - 1)] if written.block.rows else []
+        for row, call in self.end.gathers:
+            if Overlap.PARAM in self.overlap and users:
+                for layer, part in enumerate(_split(call, users)):
+                    op = self._collective(written.block, row, part, None, waits or last)
+                    written.gathers.append((op, layer))
+            else:
+                self._collective(written.block, row, call, "compute", waits)
+        return written
+
+    def _reduce(self, written: _Written, ready: int, first: bool) -> list[OpRef]:
+        """The reductions, whole or in equal parts, one for each layer, as soon as the layer's gradients are there; what
+        the optimizer waits for besides."""
+        waits: list[OpRef] = []
+        for row, call in self.end.reduces:
+            if Overlap.GRAD in self.overlap and ready:
+                parts = [self._collective(written.block, row, part, None, ()) for part in _split(call, ready)]
+                written.reduces += [(op, layer) for layer, op in enumerate(parts)]
+                waits.append(parts[-1])
+            else:
+                self._collective(written.block, row, call, "compute", ())
+        for row, call in self.end.syncs:
+            if first or base_name(row.name) != FIRST_STAGE_ONLY:
+                self._collective(written.block, row, call, "compute", ())
+        return waits
+
+    def _update(self, written: _Written, row: Row, seconds: float, waits: Sequence[OpRef]) -> list[OpRef]:
+        op = written.block.compute(row.name, seconds, phase="optimizer", source=COMPUTE, after=waits)
+        written.update = written.update or op
+        return []
+
+    def _collective(self, block: BlockBuilder, row: Row, call: Call, lane: str | None, after: Sequence[OpRef]) -> OpRef:
+        return block.collective(
+            call.collective,
+            self.writer.communicators[call.axis],
+            name=f"{row.name} {label(call.collective)}",
+            lane=lane,
+            bytes=call.bytes,
+            after=after,
+        )
+
+
+def _by_layer(marks: dict[int, OpRef], backward: bool) -> list[OpRef]:
+    """The marks of layers in the order in which they come; ends of the model count to the layer next to them."""
+    layers = sorted((layer for layer in marks if layer >= 0), reverse=backward)
+    return [marks[layer] for layer in layers] or list(marks.values())
+
+
+def _split(call: Call, parts: int) -> list[Call]:
+    """A call in so many parts, as equal as whole bytes can be."""
+    bounds = [call.bytes * i // parts for i in range(parts + 1)]
+    return [Call(call.collective, call.axis, high - low) for low, high in pairwise(bounds)]

@@ -1,0 +1,35 @@
+"""Reading a job, whatever file it is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from foretrace.errors import InputError
+from foretrace.formats.aicb import read_workload
+from foretrace.lower.aicb import Choices, lower_workload
+from foretrace.program.file import load as load_program
+from foretrace.program.program import Program
+from foretrace.program.sections import MAGIC
+
+FileKind = Literal["program", "aicb"]
+
+
+def file_kind(path: str | Path) -> FileKind:
+    """What a file is by its first bytes: a Foretrace program, or else a workload."""
+    try:
+        with Path(path).open("rb") as stream:
+            start = stream.read(len(MAGIC))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    return "program" if start[:4] == MAGIC[:4] or Path(path).suffix == ".foretrace" else "aicb"
+
+
+def load(path: str | Path, choices: Choices | None = None) -> Program:
+    """The program in a file: a Foretrace program, or a SimAI/AICB workload, for which `choices` decides what it leaves
+    open."""
+    if file_kind(path) == "program":
+        if choices is not None and choices != Choices():
+            raise InputError("these choices are made already in a program file", where=str(path))
+        return load_program(path)
+    return lower_workload(read_workload(path), choices or Choices())
