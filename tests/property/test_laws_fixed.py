@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from foretrace.engine import fixed, jit, order
+from foretrace.engine import chained, chains, fixed, jit, order
+from foretrace.engine.chained import ChainPlayer
 from foretrace.engine.run import FixedRun
+from foretrace.errors import DeadlockError, InputError
 from foretrace.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
+from foretrace.program.graph import Graph
 from foretrace.program.program import Program
 from foretrace.program.timeline import Timeline
 from property import oracle
@@ -193,6 +199,94 @@ def test_whole_levels_at_once_give_the_bits_of_the_plain_loop(job: Job) -> None:
         patch.setattr(fixed, "LEVEL_COST", 0)
         patch.setattr(order, "FRONTIER_COST", 0)
         assert_same_bits(timeline_of(job, fold=False), plain)
+
+
+def chained_run(graph: Graph) -> FixedRun:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "SHORTEST_MEAN", 0)
+        patch.setattr(chained, "BLOCK_COST", 0)
+        run = FixedRun(graph)
+    assert isinstance(run.player, ChainPlayer) or not len(graph)
+    return run
+
+
+@laws
+@given(jobs(), st.booleans(), st.data())
+def test_chains_give_the_bits_of_the_plain_loop(job: Job, fold: bool, data: st.DataObject) -> None:
+    jit.use(False)
+    graph, prices = folded(job) if fold else unfolded(job)
+    durations = prices.durations(graph)
+    whole, plain = chained_run(graph), FixedRun(graph)
+    assert not isinstance(plain.player, ChainPlayer)
+    assert_same_bits(whole.timeline(durations), plain.timeline(durations))
+    seed, count = data.draw(st.integers(0, 2**16)), data.draw(st.integers(1, 4))
+    scale = np.random.default_rng(seed).choice([0.0, 0.5, 1.0, 1.7], size=(len(graph), count))
+    many = durations[:, None] * scale
+    assert whole.step_times(many).tobytes() == plain.step_times(many).tobytes()
+
+
+def tangled(graph: Graph, data: st.DataObject) -> Graph:
+    """The graph with further waits, some of which may close a circle."""
+    nodes = st.integers(0, len(graph) - 1)
+    waits = [graph.pred[low:high].tolist() for low, high in pairwise(graph.pred_start)]
+    for waiter, waited in data.draw(st.lists(st.tuples(nodes, nodes), min_size=1, max_size=4)):
+        if waited != waiter:
+            waits[waiter].append(waited)
+    pred = np.array([one for several in waits for one in several], dtype=np.int32)
+    starts = np.cumsum([0, *map(len, waits)], dtype=np.int32)
+    return replace(graph, pred=pred, pred_start=starts)
+
+
+@pytest.fixture
+def order_of_the_graph_itself() -> Iterator[None]:
+    """Finds no order on the program folded by structure, which does not have the waits of a tangled graph."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "MOST_ALIKE", 10**9)
+        yield
+
+
+@pytest.mark.usefixtures("order_of_the_graph_itself")
+@laws
+@given(jobs(), st.data())
+def test_chains_hide_no_circle_and_see_none_that_is_not_there(job: Job, data: st.DataObject) -> None:
+    jit.use(False)
+    graph, prices = folded(job)
+    assume(len(graph))
+    graph = tangled(graph, data)
+    try:
+        plain = FixedRun(graph).timeline(prices.durations(graph))
+    except (InputError, DeadlockError) as error:
+        with pytest.raises(type(error), match=re.escape(error.message)):
+            chained_run(graph)
+        return
+    assert_same_bits(chained_run(graph).timeline(prices.durations(graph)), plain)
+
+
+@laws
+@given(jobs())
+def test_a_chain_is_ops_that_wait_for_the_one_before_alone(job: Job) -> None:
+    """Every op is in one chain; past its head, whatever an op waits for has ended when the one before it has."""
+    graph, _ = folded(job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "SHORTEST_MEAN", 0)
+        found = chains.find_chains(graph)
+    if found is None:
+        assert not len(graph)
+        return
+    assert sorted(found.node.tolist()) == list(range(len(graph)))
+    carries, members = set(graph.next_dst.tolist()), Counter(graph.unit.tolist())
+    waits = [set(graph.pred[low:high].tolist()) for low, high in pairwise(graph.pred_start)]
+
+    def ended(node: int) -> set[int]:
+        """The node and all of its rank that has ended when it has."""
+        return {node}.union(*map(ended, waits[node]))
+
+    for low, high in pairwise(found.start.tolist()):
+        for before, node in pairwise(found.node[low:high].tolist()):
+            assert before in waits[node]
+            assert waits[node] <= ended(before)
+            assert node not in carries
+            assert members[graph.unit[node]] == 1
 
 
 @pytest.mark.skipif(not jit.installed(), reason="numba is not installed, so there are no compiled loops")

@@ -79,6 +79,7 @@ class _Counting:
         self.runs, self.late = self._parts_of_nodes()
         meets = np.flatnonzero(graph.unit < graph.rendezvous)
         self.meetings = np.unique(graph.unit[meets] * np.int64(len(graph.classes)) + self.rank_class[meets])
+        self.earliest = self._earliest()
         self._explain(_Gaps.all_of([self._count_compute(number) for number in range(len(graph.classes))]))
 
     def _parts_of_nodes(self) -> tuple[Longs, Longs]:
@@ -93,6 +94,20 @@ class _Counting:
         kind = self.chain.kind
         runs = np.where(kind == Kind.COMPUTE, compute[phase], exposed[communicator])
         return np.where(kind == Kind.HOST, part("host"), runs), late[communicator]
+
+    def _earliest(self) -> Longs:
+        """For each node how far back the walk leads over ops of its rank that nobody else takes part in: to a rank that
+        waits for it from afar they are all alike."""
+        graph, chain = self.timeline.graph, self.chain
+        members = np.bincount(graph.unit, minlength=graph.units)[graph.unit]
+        nodes = np.arange(len(graph))
+        goes_on = (chain.latest == nodes) & (chain.back == 0) & (chain.last >= 0) & (members[chain.last] == 1)
+        earliest = np.where(goes_on, chain.last, nodes)
+        while True:
+            further = earliest[earliest]
+            if (further == earliest).all():
+                return earliest
+            earliest = further
 
     def _count_compute(self, number: int) -> _Gaps:
         """Counts a class's compute, and returns the gaps between, each with the op that ends it."""
@@ -140,6 +155,8 @@ class _Counting:
             gaps.away[here] = -1
             runs = np.where(self._takes_part(gaps) | here, self.runs[gaps.node], rest)
             self._give(gaps, runs, timeline.start_s[gaps.node] - gaps.moved)
+            gaps.node = np.where(gaps.away >= 0, self.earliest[gaps.node], gaps.node)
+            self._give(gaps, rest, timeline.start_s[gaps.node] - gaps.moved)
 
     def _cross(self, gaps: _Gaps) -> None:
         """From an op to the member of its rendezvous that came last; leaving its rank, a gap is a partner's fault."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.engine.order import sort_by
 from foretrace.program.timeline import Timeline
 
 
@@ -23,20 +24,18 @@ class LaneUse:
 def lane_use(timeline: Timeline) -> list[LaneUse]:
     """Every lane in use, in the order of the program's table."""
     graph, step = timeline.graph, timeline.step_time_s
-    enabled = graph.ops.column("enabled").astype(bool)[graph.op]
-    lane = graph.ops.ints("lane")[graph.op]
-    owner = graph.rank_class
-    run = timeline.end_s - timeline.start_s
+    enabled, lane = graph.ops.column("enabled")[graph.op], graph.ops.ints("lane")[graph.op]
+    nodes, start = sort_by(np.where(enabled, lane, len(graph.program.lanes)), len(graph.program.lanes) + 1, False)
+    owner, count = graph.rank_class[nodes], graph.classes.count
+    run = (timeline.end_s - timeline.start_s)[nodes] * count[owner]
     # A partner waited for since the step before counts for this step only once.
-    wait = np.clip(timeline.wait_s, 0.0, step)
+    wait = np.clip(timeline.wait_s[nodes], 0.0, step) * count[owner]
     uses = []
-    for number, one in enumerate(graph.program.lanes):
-        mine = np.flatnonzero(enabled & (lane == number))
-        if not len(mine):
-            continue
-        ranks = int(graph.classes.count[np.unique(owner[mine])].sum())
-        weight = graph.classes.count[owner[mine]]
-        share = ranks * step if step > 0 else 1.0
-        busy, waiting = float(weight @ run[mine]) / share, float(weight @ wait[mine]) / share
-        uses.append(LaneUse(one.name, ranks, float(weight.sum()) / ranks, busy, min(waiting, 1.0)))
+    for one, low, high in zip(graph.program.lanes, start[:-2].tolist(), start[1:-1].tolist(), strict=True):
+        if low < high:
+            ops = np.bincount(owner[low:high], minlength=len(count))
+            ranks = int(count[ops > 0].sum())
+            share = ranks * step if step > 0 else 1.0
+            busy, waiting = float(run[low:high].sum()) / share, float(wait[low:high].sum()) / share
+            uses.append(LaneUse(one.name, ranks, float((ops * count).sum()) / ranks, busy, min(waiting, 1.0)))
     return uses

@@ -38,11 +38,11 @@ def sensitivities(
         factors[family.ops, 2 * i] = 1 / FASTER
         factors[family.ops, 2 * i + 1] = 0.0
     times = step_times(factors)
-    weight = graph.weight
+    taken = graph.weight * durations
     return [
         Bottleneck(
             family.name,
-            float(weight @ (durations * family.ops[graph.op])) / graph.program.world,
+            float(taken[family.ops[graph.op]].sum()) / graph.program.world,
             gain(step_time_s, float(times[2 * i])),
             gain(step_time_s, float(times[2 * i + 1])),
         )

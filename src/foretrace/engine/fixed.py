@@ -29,6 +29,16 @@ class TapePlayer:
         self.fast = fast
         self._inputs: tuple[list[int], list[int]] | None = None
 
+    @property
+    def cells(self) -> int:
+        """How many numbers a run fills."""
+        return self.tape.first + len(self.tape.a)
+
+    @property
+    def carries(self) -> int:
+        """How many ends a step leaves for the next."""
+        return len(self.tape.carried)
+
     def along(self, durations: Floats) -> Floats:
         """Durations per node, [nodes] or [nodes, scenarios], as the tape's instructions add them."""
         added = durations[self.tape.node]
@@ -41,7 +51,7 @@ class TapePlayer:
         `added` is what each instruction adds; `carried` the ends that the step before left behind.
         """
         tape = self.tape
-        cells = np.empty((tape.first + len(tape.a), *added.shape[1:]))
+        cells = np.empty((self.cells, *added.shape[1:]))
         cells[0] = 0.0
         cells[1 : tape.first] = carried
         if self.fast:

@@ -74,17 +74,23 @@ def _levels(graph: Graph, fast: bool) -> Order:
         if (graph.pred < owner).all():
             return _listed_levels(graph, fast)
     waiter = graph.unit[np.repeat(np.arange(len(graph), dtype=np.int32), np.diff(graph.pred_start))]
-    by_source, start = sort_by(graph.unit[graph.pred], graph.units, fast)
-    successor = waiter[by_source]
-    waiting = np.bincount(waiter, minlength=graph.units).astype(np.int32)
-    level = np.full(graph.units, -1, dtype=np.int32)
-    if fast:
-        jit.compiled(_peel_compiled)(start, successor, waiting.copy(), level)
-    elif not _peel_wide(start, successor, waiting.copy(), level):
-        level[:] = _peel(start.tolist(), successor.tolist(), waiting.tolist())
+    level = peel(graph.units, graph.unit[graph.pred], waiter, fast)
     if (level < 0).any():
         raise _cycle(graph, level)
     return Order(level, int(level.max()) + 1 if graph.units else 0)
+
+
+def peel(units: int, source: NDArray[np.integer], waiter: NDArray[np.integer], fast: bool) -> NDArray[np.int32]:
+    """The level of each unit, given that every waiter waits for its source; -1 on or behind a cycle."""
+    by_source, start = sort_by(source, units, fast)
+    successor = waiter[by_source]
+    waiting = np.bincount(waiter, minlength=units).astype(np.int32)
+    level = np.full(units, -1, dtype=np.int32)
+    if fast:
+        jit.compiled(_peel_compiled)(start, successor, waiting.copy(), level)
+    elif units < 32 * FRONTIER_COST or not _peel_wide(start, successor, waiting.copy(), level):
+        level[:] = _peel(start.tolist(), successor.tolist(), waiting.tolist())
+    return level
 
 
 def _listed_levels(graph: Graph, fast: bool) -> Order:
@@ -160,7 +166,9 @@ def _peel_compiled(start: Any, successor: Any, waiting: Any, level: Any) -> int:
     return filled
 
 
-def _peel_wide(start: Ints, successor: NDArray[np.int32], waiting: NDArray[np.int32], level: NDArray[np.int32]) -> bool:
+def _peel_wide(
+    start: Ints, successor: NDArray[np.integer], waiting: NDArray[np.int32], level: NDArray[np.int32]
+) -> bool:
     """The same with whole frontiers at a time; gives up (False) where they are too narrow for that to pay."""
     frontier = np.flatnonzero(waiting == 0)
     mark = np.empty(len(waiting), dtype=np.int64)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.engine import jit
+from foretrace.engine.chained import ChainPlayer, compile_chains
 from foretrace.engine.fixed import TapePlayer
 from foretrace.engine.steady import until_settled
 from foretrace.engine.tape import compile_tape
@@ -24,8 +25,7 @@ class FixedRun:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        fast = jit.pays(len(graph))
-        self.player = TapePlayer(compile_tape(graph, fast), fast)
+        self.player = _player(graph)
 
     def timeline(self, durations: Floats) -> Timeline:
         """The settled step for one set of durations, in seconds per node."""
@@ -40,7 +40,7 @@ class FixedRun:
             runs[:] = [*runs[-1:], player.run(added, carried)]
             return player.carried(runs[-1])
 
-        period, steps, notes = until_settled(step, np.zeros(len(player.tape.carried)))
+        period, steps, notes = until_settled(step, np.zeros(player.carries))
         start, end = player.starts(runs[-1]), player.ends(runs[-1])
         before = player.ends(runs[0]) if steps > 1 else None
         return timeline_of(self.graph, start, end, before, float(period), steps, notes)
@@ -48,7 +48,7 @@ class FixedRun:
     @property
     def scenarios_at_once(self) -> int:
         """How many scenarios are best run together."""
-        return max(1, CELLS_AT_ONCE // max(1, len(self.player.tape.a)))
+        return max(1, CELLS_AT_ONCE // max(1, self.player.cells))
 
     def step_times(self, durations: Floats) -> Floats:
         """The step time of each scenario: durations are [nodes, scenarios]."""
@@ -60,8 +60,16 @@ class FixedRun:
         def step(carried: Floats) -> Floats:
             return player.carried(player.run(added, carried))
 
-        period, *_ = until_settled(step, np.zeros((len(player.tape.carried), count)))
+        period, *_ = until_settled(step, np.zeros((player.carries, count)))
         return period
+
+
+def _player(graph: Graph) -> ChainPlayer | TapePlayer:
+    chains = compile_chains(graph)
+    if chains is not None:
+        return ChainPlayer(chains)
+    fast = jit.pays(len(graph))
+    return TapePlayer(compile_tape(graph, fast), fast)
 
 
 def timeline_of(
@@ -74,8 +82,9 @@ def timeline_of(
     notes: tuple[Diagnostic, ...],
 ) -> Timeline:
     """A step of a run as a timeline that begins with its first op."""
-    takes_part = graph.ops.column("enabled")[graph.op].astype(bool)
-    origin = float(start.min(where=takes_part, initial=np.inf)) if takes_part.any() else 0.0
+    enabled = graph.ops.column("enabled")
+    starts = start if enabled.all() else start[enabled[graph.op] != 0]
+    origin = float(starts.min()) if len(starts) else 0.0
     ready = ready_times(graph, start, end, end_before) - origin
     before = end - step_time if end_before is None else end_before
     # An op that is switched off and waits for nothing has no place in time.

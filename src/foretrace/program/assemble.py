@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ def templates(blocks: Sequence[BlockBuilder]) -> Templates:
     start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int32)
     rows = [row for block in blocks for row in block.rows]
     columns: dict[str, Any] = {
-        name: np.array([row[name] for row in rows], dtype=dtype) for name, (dtype, _) in COLUMNS.items()
+        name: np.fromiter(map(itemgetter(name), rows), dtype, len(rows)) for name, (dtype, _) in COLUMNS.items()
     }
 
     def shifted(facts: Callable[[BlockBuilder], list[Any]], width: int, *ops: int) -> list[Any]:
@@ -92,12 +94,11 @@ def placements(roles: Sequence[RoleBuilder]) -> Placements:
 
 def links(roles: Sequence[RoleBuilder]) -> Links:
     """The dependencies between placements."""
-    rows = [
-        (src + int(at), src_op, dst + int(at), dst_op, steps)
-        for role, at in zip(roles, _first_placements(roles), strict=False)
-        for src, src_op, dst, dst_op, steps in role.links
-    ]
-    table = np.array(rows, dtype=np.int32).reshape(-1, 5)
+    rows = chain.from_iterable(role.links for role in roles)
+    table = np.fromiter(chain.from_iterable(rows), dtype=np.int32).reshape(-1, 5)
+    first = np.repeat(_first_placements(roles)[:-1], [len(role.links) for role in roles])
+    table[:, 0] += first
+    table[:, 2] += first
     return Links(*(np.ascontiguousarray(column) for column in table.T))
 
 

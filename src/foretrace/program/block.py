@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretrace.errors import InputError
 from foretrace.program.columns import UNPRICED, Category, Collective, Kind, LaneKind, Phase, label, word
@@ -14,17 +13,18 @@ from foretrace.program.tables import Tables
 
 Bytes = Mapping[str, int]
 
+_REALS = frozenset((float, int))
+_LIMIT = 1 << 63
 
-@dataclass(frozen=True, slots=True)
-class OpRef:
+
+class OpRef(NamedTuple):
     """One op of one block."""
 
     block: int
     op: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedOp:
+class PlacedOp(NamedTuple):
     """One op of one placement of one role: what another op of that role can wait for."""
 
     role: int
@@ -52,6 +52,17 @@ class BlockBuilder:
     def port(self, name: str, op: OpRef) -> None:
         """Names an op, so that placements can be tied to it: `placement["out"]`."""
         self.ports[name] = op.op
+
+    def port_op(self, name: str) -> int:
+        """The op that a port names; `in` and `out` are the first and the last op unless the block says otherwise."""
+        if name in self.ports:
+            return self.ports[name]
+        if name == "in":
+            return 0
+        if name == "out":
+            return len(self.rows) - 1
+        known = ", ".join(dict.fromkeys(("in", "out", *self.ports)))
+        raise InputError(f'block "{self.name}" has no port "{name}"', hint=f"known: {known}")
 
     def compute(self, name: str, duration_s: float = UNPRICED, *, lane: str = "compute", **facts: Any) -> OpRef:
         """Something the GPU computes, in seconds; see `add` for the facts it may carry."""
@@ -153,12 +164,22 @@ class BlockBuilder:
         """Appends an op. `alloc` and `free` are bytes by category at its start and end; `draws` is what it takes from
         resources in all, the first being the measure by which it shares; `holds` what it keeps while it runs."""
         tables, op = self._tables, len(self.rows)
-        self._check_numbers(
-            name, False, duration_s=duration_s, latency_s=latency_s, flops=flops, moved_bytes=moved_bytes
-        )
+        if not _REALS.issuperset(map(type, (duration_s, latency_s, flops, moved_bytes))):
+            self._check_numbers(
+                name, False, duration_s=duration_s, latency_s=latency_s, flops=flops, moved_bytes=moved_bytes
+            )
+        if not (
+            type(bytes) is type(layer) is type(chunk) is int
+            and 0 <= bytes < _LIMIT
+            and max(abs(layer), abs(chunk)) < _LIMIT
+        ):
+            self._check_numbers(name, True, bytes=bytes, layer=layer, chunk=chunk)
         taken, given = alloc or {}, free or {}
-        self._check_numbers(name, True, bytes=bytes, layer=layer, chunk=chunk, **taken)
-        self._check_numbers(name, True, **given, **{f"sends[{to}]": size for to, size in (sends or {}).items()})
+        for sizes in (taken, given):
+            if sizes:
+                self._check_numbers(name, True, **sizes)
+        if sends:
+            self._check_numbers(name, True, **{f"sends[{to}]": size for to, size in sends.items()})
         self.rows.append(
             {
                 "kind": kind,
@@ -180,21 +201,24 @@ class BlockBuilder:
                 "enabled": 1,
             }
         )
-        for ref in refs_of(after):
+        for ref in refs_of(after) if after else ():
             self._depend(op, ref)
-        for category in dict.fromkeys([*taken, *given]):
-            number = word(Category, category)
-            self.memory.append((op, number, taken.get(category, 0), given.get(category, 0)))
-        self.sends.extend((op, to, size) for to, size in (sends or {}).items())
-        amounts, held = draws or {}, holds or {}
-        for resource in dict.fromkeys([*amounts, *held]):
-            self.draws.append((op, tables.resource(resource), amounts.get(resource, 0.0), held.get(resource, 0.0)))
+        if taken or given:
+            for category in dict.fromkeys([*taken, *given]):
+                number = word(Category, category)
+                self.memory.append((op, number, taken.get(category, 0), given.get(category, 0)))
+        if sends:
+            self.sends.extend((op, to, size) for to, size in sends.items())
+        if draws or holds:
+            amounts, held = draws or {}, holds or {}
+            for resource in dict.fromkeys([*amounts, *held]):
+                self.draws.append((op, tables.resource(resource), amounts.get(resource, 0.0), held.get(resource, 0.0)))
         return OpRef(self.number, op)
 
     def _check_numbers(self, name: str, whole: bool, **values: Any) -> None:
         """Names the op whose number is none, or is not whole or too large where it must be."""
         for field, value in values.items():
-            fits = isinstance(value, Integral) and abs(int(value)) < 1 << 63 if whole else isinstance(value, Real)
+            fits = isinstance(value, Integral) and abs(int(value)) < _LIMIT if whole else isinstance(value, Real)
             if isinstance(value, bool) or not fits:
                 expected = "a whole number of bytes or the like" if whole else "a number in SI units"
                 raise InputError(f'block "{self.name}", op "{name}": {field} is {value!r}', hint=f"expected {expected}")
@@ -222,4 +246,4 @@ def refs_of(after: After) -> Sequence[OpRef | PlacedOp]:
     """What `after` names, as a sequence."""
     if after is None:
         return ()
-    return [after] if isinstance(after, OpRef | PlacedOp) else after
+    return (after,) if isinstance(after, (PlacedOp, OpRef)) else after

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from foretrace.errors import InputError
+from foretrace.errors import Diagnostic, InputError
 from foretrace.mesh import Mesh
 from foretrace.program import assemble
 from foretrace.program.block import BlockBuilder
@@ -39,11 +39,13 @@ class ProgramBuilder:
         title: str = "",
         repeats: bool = True,
         tokens_per_step: float | None = None,
+        diagnostics: Iterable[Diagnostic] = (),
     ) -> None:
         self.mesh = mesh or Mesh()
         self.title = title
         self.repeats = repeats
         self.tokens_per_step = tokens_per_step
+        self.diagnostics = tuple(diagnostics)
         self._tables = Tables()
         self._blocks: list[BlockBuilder] = []
         self._roles: list[RoleBuilder] = []
@@ -100,6 +102,7 @@ class ProgramBuilder:
             resident=assemble.resident(self._roles),
             repeats=self.repeats,
             tokens_per_step=self.tokens_per_step,
+            diagnostics=self.diagnostics,
         )
         check(program)
         return program

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from foretrace.errors import InputError
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase, label
-from foretrace.program.expand import expand
-from foretrace.program.graph import check_rendezvous
 from foretrace.program.program import Program
+from foretrace.program.rendezvous import Members, check_rendezvous
 
 MOST_OPS = 1 << 27
 """More ops than this, over all roles, would not fit into a machine's memory once unrolled."""
@@ -26,12 +25,15 @@ def check(program: Program) -> None:
     """Raises an error that names the block and op, or the ranks, where the program makes no sense."""
     _check_names(program)
     _check_ranks(program)
+    members = [communicator.members(program.mesh) for communicator in program.communicators]
+    _check_communicators(program, members)
     _check_indices(program)
     _check_columns(program)
     _check_overrides(program)
     _check_amounts(program)
     _check_resources(program)
-    check_rendezvous(expand(program))
+    _check_sends(program, members)
+    check_rendezvous(program, members)
 
 
 def where(program: Program, op: int) -> str:
@@ -67,8 +69,12 @@ def _check_ranks(program: Program) -> None:
     if len(lost):
         raise InputError(f"rank {lost[0]} has no role ({len(lost)} ranks in all)", hint="every rank runs something")
     _within(program.role_of, len(program.roles), "role_of", "role")
-    for communicator in program.communicators:
-        rows = communicator.members(program.mesh)
+
+
+def _check_communicators(program: Program, members: Members) -> None:
+    for communicator, rows in zip(program.communicators, members, strict=True):
+        if communicator.groups is None and (communicator.pair is None or communicator.pair[0] != communicator.pair[1]):
+            continue  # the mesh puts a rank in one group at most
         ranks = np.concatenate([group.ravel() for group in rows]) if rows else np.empty(0, np.int64)
         name = f'communicator "{communicator.name}"'
         if not len(ranks) or not all(group.size for group in rows):
@@ -222,9 +228,11 @@ def _check_resources(program: Program) -> None:
     for problem, rows in problems.items():
         if rows.any():
             raise InputError(f"{where(program, int(templates.draw_op[rows][0]))}: {problem}")
-    smallest = np.array(
-        [min(rows.shape[1] for rows in one.members(program.mesh)) for one in program.communicators] + [0]
-    )
+
+
+def _check_sends(program: Program, members: Members) -> None:
+    templates = program.templates
+    smallest = np.array([min(rows.shape[1] for rows in one) for one in members] + [0])
     reach = smallest[_whole(templates.columns["communicator"])[templates.send_op]]
     lost = np.flatnonzero((templates.send_to < 0) | (templates.send_to >= reach))
     if len(lost):

@@ -36,7 +36,8 @@ def coarsest(colour: NDArray[np.integer], groups: Sequence[NDArray[np.integer]])
     """
     classes, count = _compact(colour)
     while True:
-        keys = [classes] + [_company(classes, rows, count) for rows in groups]
+        population = np.bincount(classes, minlength=count)
+        keys = [classes] + [_company(classes, rows, count, population) for rows in groups]
         classes, finer = _compact(_combine(keys))
         if finer == count:
             return _classes(classes)
@@ -65,13 +66,15 @@ def _combine(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return combined
 
 
-def _company(classes: NDArray[np.int64], rows: NDArray[np.integer], count: int) -> NDArray[np.int64]:
+def _company(
+    classes: NDArray[np.int64], rows: NDArray[np.integer], count: int, population: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """One number per rank that says which classes its group holds, in which numbers; 0 for ranks in no group.
 
     Empty where the classes as they are already tell: each keeps one kind of company.
     """
     members = classes[rows]
-    if not members.size:
+    if not members.size or _even(members, population):
         return np.empty(0, dtype=np.int64)
     codes = _row_codes(np.sort(members, axis=1), count)
     company = np.zeros(len(classes), dtype=np.int64)
@@ -79,6 +82,13 @@ def _company(classes: NDArray[np.int64], rows: NDArray[np.integer], count: int) 
     seen = np.empty(count, dtype=np.int64)
     seen[classes] = company
     return np.empty(0, dtype=np.int64) if (seen[classes] == company).all() else company
+
+
+def _even(members: NDArray[np.int64], population: NDArray[np.int64]) -> bool:
+    """Whether all groups hold the same classes in the same places, and no rank of these classes is outside: the usual
+    case of the pairs of two stages."""
+    found = set(members[0].tolist())
+    return sum(population[list(found)].tolist()) == members.size and bool((members == members[0]).all())
 
 
 def _row_codes(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -8,23 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.program.arrays import ranges, stable_order
-from foretrace.program.program import Floats, Ints, Program
+from foretrace.program.program import Floats, Ints, Longs, Program
+from foretrace.program.queues import Queues, Rows
 
 
 @dataclass(frozen=True, slots=True)
 class Ops:
     """The ops of all roles, one row each; `start[r] : start[r + 1]` are those of role r.
 
-    `dep_src` and `dep_dst` are the waits within a step, lane order included, sorted by `dep_dst`; `next_src` and
-    `next_dst` those of an op for one of the step before. `order` counts the ops a role issues on one communicator.
+    Op i waits for the ops `dep_src[dep_start[i] : dep_start[i + 1]]` of its step, lane order included; `next_dst` are
+    ops that wait for `next_src` of the step before. `order` counts the ops a role issues on one communicator.
     """
 
     program: Program
     start: Ints
-    template: Ints
+    template: Longs
     placement: Ints
+    dep_start: Longs
     dep_src: Ints
-    dep_dst: Ints
     next_src: Ints
     next_dst: Ints
     order: Ints
@@ -66,6 +67,10 @@ class Ops:
         strings = self.program.strings
         return [strings[i] for i in self.ints("name").tolist()]
 
+    def overridden(self) -> NDArray[np.int64]:
+        """The ops that have a value of their own in some column."""
+        return np.unique(_override_targets(self.program))
+
     def side_table(self, rows_op: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For a side table of the templates sorted or not by op: (ops, rows) of all its occurrences."""
         by_op = np.argsort(rows_op, kind="stable")
@@ -78,39 +83,26 @@ class Ops:
 
 def expand(program: Program) -> Ops:
     """Unrolls the placements of all roles."""
-    placements, templates = program.placements, program.templates
-    sizes = np.diff(templates.start)[placements.block]
-    first = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    start = first[placements.start].astype(np.int32)
-    template = ranges(templates.start[placements.block], sizes).astype(np.int32)
-    placement = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    bare = np.empty(0, dtype=np.int32)
-    ops = Ops(program, start, template, placement, bare, bare, bare, bare, bare)
-
-    enabled = ops.column("enabled").astype(bool)
-    lane = np.where(enabled, ops.ints("lane"), -1)
-    previous, queue_first, queue_last = _queues(ops.role, lane, len(program.lanes))
-    sources, targets = _waits(program, first)
-    within = previous[targets] != sources
-    follows = np.flatnonzero(previous >= 0)
-    dep_dst = np.concatenate([follows, targets[within]])
-    dep_src = np.concatenate([previous[follows], sources[within]])
-    by_dst = stable_order(dep_dst)
+    rows = Rows(program)
+    first = rows.first
+    lanes = Queues(rows, rows.lane, len(program.lanes))
+    dep_start, dep_src = _by_target(lanes.previous(), *_waits(program, first))
 
     later = (program.links.steps > 0) & program.repeats
     link_src = first[program.links.src_placement] + program.links.src_op
     link_dst = first[program.links.dst_placement] + program.links.dst_op
-    wraps = program.repeats
+    bare = np.empty(0, dtype=np.int64)
+    lane_first, lane_last = lanes.first_and_last() if program.repeats else (bare, bare)
     return Ops(
         program,
-        start,
-        template,
-        placement,
-        dep_src[by_dst].astype(np.int32),
-        dep_dst[by_dst].astype(np.int32),
-        np.concatenate([queue_last if wraps else bare, link_src[later]]).astype(np.int32),
-        np.concatenate([queue_first if wraps else bare, link_dst[later]]).astype(np.int32),
-        _issue_order(ops.role, np.where(enabled, ops.ints("communicator"), -1), len(program.communicators)),
+        first[program.placements.start].astype(np.int32),
+        rows.template[rows.of_op],
+        np.repeat(np.arange(len(rows.size), dtype=np.int32), rows.size),
+        dep_start,
+        dep_src,
+        np.concatenate([lane_last, link_src[later]]).astype(np.int32),
+        np.concatenate([lane_first, link_dst[later]]).astype(np.int32),
+        Queues(rows, rows.communicator, len(program.communicators)).order().astype(np.int32),
     )
 
 
@@ -142,34 +134,18 @@ def _waits(program: Program, first: NDArray[np.int64]) -> tuple[NDArray[np.int64
     )
 
 
-def _queues(
-    role: Ints, lane: NDArray[np.int64], lanes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """For each op the one before it on its lane (-1: none), and the first and last op of every lane in use."""
-    order = _by_key(role, lane, lanes)
-    key = role[order].astype(np.int64) * (lanes + 1) + lane[order]
-    previous = np.full(len(role), -1, dtype=np.int64)
-    if not len(order):
-        return previous, order, order
-    same = np.concatenate([[False], key[1:] == key[:-1]])
-    previous[order[1:]] = np.where(same[1:], order[:-1], -1)
-    heads = np.flatnonzero(~same)
-    tails = np.append(heads[1:], len(order)) - 1
-    return previous, order[heads], order[tails]
-
-
-def _issue_order(role: Ints, communicator: NDArray[np.int64], communicators: int) -> Ints:
-    """The number of each op among those its role issues on the same communicator, from 0; -1 for other ops."""
-    order = _by_key(role, communicator, communicators)
-    key = role[order].astype(np.int64) * (communicators + 1) + communicator[order]
-    heads = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(order) else order
-    lengths = np.diff(np.append(heads, len(order)))
-    count = np.full(len(role), -1, dtype=np.int32)
-    count[order] = ranges(np.zeros(len(heads), dtype=np.int64), lengths)
-    return count
-
-
-def _by_key(role: Ints, value: NDArray[np.int64], values: int) -> NDArray[np.int64]:
-    """The ops with a value of 0 or more, by role and value, otherwise in order of issue."""
-    used = np.flatnonzero(value >= 0)
-    return used[stable_order(role[used].astype(np.int64) * (values + 1) + value[used])]
+def _by_target(previous: Longs, sources: Longs, targets: Longs) -> tuple[Longs, Ints]:
+    """All waits as (start of each op's, ops waited for): the one before it on its lane, then others as they come."""
+    others = np.flatnonzero(previous[targets] != sources)
+    others = others[stable_order(targets[others])]
+    sources, targets = sources[others], targets[others]
+    follows = previous >= 0
+    more = np.bincount(targets, minlength=len(previous))
+    start = np.append(0, np.cumsum(more + follows))
+    src = np.empty(int(start[-1]), dtype=np.int32)
+    following = np.flatnonzero(follows)
+    src[start[following]] = previous[following]
+    several = more[more > 0]
+    numbers = ranges(np.zeros(len(several), dtype=np.int64), several)
+    src[start[targets] + follows[targets] + numbers] = sources
+    return start, src

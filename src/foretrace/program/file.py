@@ -18,7 +18,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from foretrace.errors import ForetraceError, InputError
+from foretrace.errors import Diagnostic, ForetraceError, InputError
 from foretrace.mesh import Mesh
 from foretrace.program.check import check
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, LaneKind, Phase, label
@@ -83,7 +83,7 @@ _HEADER: Final[dict[str, tuple[type, ...]]] = {
     "repeats": (bool,),
     "tokens_per_step": (float, _NOTHING),
     **dict.fromkeys(("lanes", "communicators", "resources", "sources"), (list,)),
-    **dict.fromkeys(("strings", "blocks", "roles", "override_columns"), (list,)),
+    **dict.fromkeys(("strings", "blocks", "roles", "override_columns", "diagnostics"), (list,)),
 }
 """The fields of the header and the types JSON may give them."""
 
@@ -119,7 +119,7 @@ def to_json(program: Program) -> dict[str, Any]:
     Blocks, roles, ops and placements are named by their number in their list; a duration of None is unpriced.
     """
     templates, placements = program.templates, program.placements
-    described = ("lanes", "communicators", "resources", "sources", "blocks")
+    described = ("lanes", "communicators", "resources", "sources", "blocks", "diagnostics")
     placed = {"block": placements.block.tolist(), "microbatch": placements.microbatch.tolist()}
     return {
         "title": program.title,
@@ -209,6 +209,7 @@ def _header(program: Program) -> dict[str, Any]:
         "blocks": [_plain(block) for block in program.blocks],
         "roles": list(program.roles),
         "override_columns": _override_columns(program),
+        "diagnostics": [_plain(one) for one in program.diagnostics],
     }
 
 
@@ -238,6 +239,7 @@ def _program(header: bytes, arrays: Mapping[str, Column]) -> Program:
         resident=Resident(**_part(Resident, "resident", arrays)),
         repeats=given["repeats"],
         tokens_per_step=given["tokens_per_step"],
+        diagnostics=tuple(_diagnostic(one, f"header, diagnostic {i}") for i, one in enumerate(given["diagnostics"])),
     )
 
 
@@ -263,6 +265,13 @@ def _lane(value: object, place: str) -> Lane:
 
 def _source(value: object, place: str) -> Source:
     return Source(**_fields(value, place, name=(str,), low=(float,), high=(float,)))
+
+
+def _diagnostic(value: object, place: str) -> Diagnostic:
+    one = Diagnostic(**_fields(value, place, level=(str,), message=(str,), where=(str, _NOTHING)))
+    if one.level not in ("note", "warning"):
+        raise InputError(f'level "{one.level}" is not known', where=place, hint="known: note, warning")
+    return one
 
 
 def _block(value: object, place: str) -> BlockInfo:

@@ -6,7 +6,7 @@ import numpy as np
 
 from foretrace.program.classes import coarsest, each_rank
 from foretrace.program.expand import Ops
-from foretrace.program.graph import Graph, instantiate
+from foretrace.program.graph import Graph, instantiate, members_met
 from foretrace.program.program import Ints
 
 
@@ -20,13 +20,13 @@ def fold(ops: Ops, profile_of: Ints | None = None, *, sharing: bool = False) -> 
     colour = program.role_of.astype(np.int64)
     if profile_of is not None:
         colour = colour * (int(profile_of.max()) + 1) + profile_of
-    used = np.unique(ops.ints("communicator")[ops.order >= 0]).tolist()
-    groups = [rows for number in used for rows in program.communicators[number].members(program.mesh)]
+    members = members_met(ops)
+    groups = [rows for of_one in members.values() for rows in of_one]
     if sharing:
         groups += [rows for resource in program.resources for rows in resource.members()]
-    return instantiate(ops, coarsest(colour, groups))
+    return instantiate(ops, coarsest(colour, groups), members)
 
 
 def unfold(ops: Ops) -> Graph:
     """The graph with every rank on its own."""
-    return instantiate(ops, each_rank(ops.program.world))
+    return instantiate(ops, each_rank(ops.program.world), members_met(ops))

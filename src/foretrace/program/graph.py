@@ -7,8 +7,8 @@ rendezvous of the folded graph is a set of nodes just as in the unfolded one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from foretrace.errors import InputError
 from foretrace.program.arrays import ranges
 from foretrace.program.classes import RankClasses
-from foretrace.program.columns import Collective, label
 from foretrace.program.expand import Ops
 from foretrace.program.program import Ints, Program
 
@@ -78,7 +77,18 @@ class Graph:
         return f'rank {rank}{many} "{name}"{meets} ({detail})'
 
 
-def instantiate(ops: Ops, classes: RankClasses) -> Graph:
+Members = Mapping[int, Sequence[NDArray[np.int64]]]
+"""For each communicator on which ops meet, by number, the ranks of its groups."""
+
+
+def members_met(ops: Ops) -> Members:
+    """The communicators on which ops meet, and the ranks of their groups."""
+    program, meets = ops.program, ops.order >= 0
+    counts = np.bincount(ops.column("communicator")[meets], minlength=len(program.communicators))
+    return {number: program.communicators[number].members(program.mesh) for number in np.flatnonzero(counts).tolist()}
+
+
+def instantiate(ops: Ops, classes: RankClasses, members: Members) -> Graph:
     """The graph of a program for a partition of its ranks into classes (equitable, or each rank its own)."""
     program = ops.program
     role = program.role_of[classes.representative]
@@ -92,14 +102,14 @@ def instantiate(ops: Ops, classes: RankClasses) -> Graph:
     op = ranges(ops.start[role], sizes)
     pred_start, pred = _waits(ops, role, start)
     next_src, next_dst = _next_waits(ops, role, start)
-    unit, units, rendezvous = _units(ops, classes, op, np.repeat(np.arange(len(role)), sizes))
+    unit, units, rendezvous = _units(ops, classes, members, op, np.repeat(np.arange(len(role)), sizes))
     return Graph(
         ops,
         classes,
         start.astype(np.int32),
         op.astype(np.int32),
         pred_start.astype(np.int32),
-        pred.astype(np.int32),
+        pred,
         next_src.astype(np.int32),
         next_dst.astype(np.int32),
         unit,
@@ -108,114 +118,16 @@ def instantiate(ops: Ops, classes: RankClasses) -> Graph:
     )
 
 
-def check_rendezvous(ops: Ops) -> None:
-    """Raises an error where ranks of one group do not issue the same collectives in the same order."""
-    program, role = ops.program, ops.role
-    communicator = np.where(ops.order >= 0, ops.ints("communicator"), -1)
-    issuing = np.flatnonzero(communicator >= 0)
-    issuing = issuing[np.lexsort((role[issuing], communicator[issuing]))]
-    bounds = np.searchsorted(communicator[issuing], np.arange(len(program.communicators) + 1))
-    population = np.bincount(program.role_of, minlength=len(program.roles))
-    for number, one in enumerate(program.communicators):
-        mine = issuing[bounds[number] : bounds[number + 1]]
-        ends = np.searchsorted(role[mine], np.arange(len(program.roles) + 1))
-        issued = [mine[low:high] for low, high in pairwise(ends)]
-        inside = np.zeros(len(program.roles), dtype=np.int64)
-        for rows in one.members(program.mesh):
-            roles = program.role_of[rows]
-            inside += np.bincount(roles.ravel(), minlength=len(program.roles))
-            for row in _distinct(roles):
-                if any(len(issued[r]) for r in roles[row]):
-                    _check_group(ops, one.name, rows[row], [issued[r] for r in roles[row]])
-        outside = np.flatnonzero((np.diff(ends) > 0) & (inside < population))
-        if len(outside):
-            raise _outsider(
-                ops,
-                one.name,
-                int(outside[0]),
-                int(issued[outside[0]][0]),
-                one.group_of(program.mesh, program.world),
-            )
-
-
-def _distinct(rows: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The numbers of rows that differ from each other, one of each kind."""
-    if (rows == rows[:1]).all():
-        return np.zeros(min(len(rows), 1), dtype=np.int64)
-    return np.unique(rows, axis=0, return_index=True)[1]
-
-
-def _outsider(ops: Ops, name: str, role: int, op: int, group: Ints) -> InputError:
-    rank = int(np.flatnonzero((ops.program.role_of == role) & (group < 0))[0])
-    return InputError(f'{_who(ops, rank, op)} meets others on "{name}", but the rank is in none of its groups')
-
-
-def _check_group(ops: Ops, name: str, ranks: NDArray[np.int64], issued: list[NDArray[np.int64]]) -> None:
-    group = f'"{name}" (ranks {", ".join(map(str, ranks[:8]))}{", …" if len(ranks) > 8 else ""})'
-    counts = [len(mine) for mine in issued]
-    if min(counts) != max(counts):
-        less, more = int(np.argmin(counts)), int(np.argmax(counts))
-        extra = _who(ops, int(ranks[more]), int(issued[more][counts[less]]))
-        raise InputError(
-            f"{extra} has no partner: rank {ranks[less]} issues {counts[less]} ops on {group}, "
-            f"rank {ranks[more]} issues {counts[more]}"
-        )
-    what, size = ops.ints("collective"), ops.ints("bytes")
-    _check_transfers(ops, group, ranks, issued, what)
-    uneven = np.isin(what, (Collective.ALL_TO_ALL, Collective.EXCHANGE, Collective.TRANSFER))
-    for mine, rank in zip(issued[1:], ranks[1:], strict=True):
-        other = (what[mine] != what[issued[0]]) | ((size[mine] != size[issued[0]]) & ~uneven[mine])
-        if other.any():
-            at = int(np.flatnonzero(other)[0])
-            ours, theirs = int(issued[0][at]), int(mine[at])
-            raise InputError(
-                f"op {at} on {group} differs: {_who(ops, int(ranks[0]), ours)} issues "
-                f"{_what(what[ours], size[ours])}, {_who(ops, int(rank), theirs)} {_what(what[theirs], size[theirs])}"
-            )
-
-
-def _check_transfers(
-    ops: Ops, group: str, ranks: NDArray[np.int64], issued: list[NDArray[np.int64]], what: NDArray[np.int64]
-) -> None:
-    """A transfer has one member that sends, to another one that receives."""
-    templates = ops.program.templates
-    receiver = np.full(len(templates.columns["kind"]), -1, dtype=np.int64)
-    receiver[templates.send_op] = templates.send_to
-    if not (what[issued[0]] == Collective.TRANSFER).any():
-        return
-    to = np.stack([receiver[ops.template[mine]] for mine in issued])
-    transfers = what[issued[0]] == Collective.TRANSFER
-    wrong = transfers & (((to >= 0).sum(axis=0) != 1) | (to == np.arange(len(issued))[:, None]).any(axis=0))
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
-        senders = int((to[:, at] >= 0).sum())
-        how = {0: "none of them sends", 1: "one sends to itself"}.get(senders, "more than one of them sends")
-        who = " and ".join(_who(ops, int(rank), int(mine[at])) for rank, mine in zip(ranks, issued, strict=True))
-        raise InputError(
-            f"op {at} on {group} is a transfer of {who}, but {how}",
-            hint="one member gives the position it sends to (to=1), the other gives none",
-        )
-
-
-def _what(collective: int, size: int) -> str:
-    return f"{label(Collective(int(collective)))} of {int(size):,} bytes"
-
-
-def _who(ops: Ops, rank: int, op: int) -> str:
-    return f'rank {rank} "{ops.program.strings[int(ops.column("name")[op])]}"'
-
-
-def _waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The waits of each role, repeated for each of its classes; they stay sorted by the op that waits."""
     if len(role) == len(ops.start) - 1 and (np.diff(role) == 1).all():  # one class for each role
-        per_node = np.bincount(ops.dep_dst, minlength=len(ops))
-        return np.concatenate([[0], np.cumsum(per_node)]), ops.dep_src.astype(np.int64)
-    edges = np.searchsorted(ops.dep_dst, ops.start)
+        return ops.dep_start, ops.dep_src
+    edges = ops.dep_start[ops.start]
     counts = np.diff(edges)[role]
     rows = ranges(edges[role], counts)
-    moved = np.repeat(start[:-1] - ops.start[role], counts)
-    per_node = np.bincount(ops.dep_dst[rows] + moved, minlength=int(start[-1]))
-    return np.concatenate([[0], np.cumsum(per_node)]), (ops.dep_src[rows] + moved).astype(np.int64)
+    moved = (start[:-1] - ops.start[role]).astype(np.int32)
+    per_node = np.diff(ops.dep_start)[ranges(ops.start[role], np.diff(start))]
+    return np.append(0, np.cumsum(per_node)), ops.dep_src[rows] + np.repeat(moved, counts)
 
 
 def _next_waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -229,41 +141,40 @@ def _next_waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray
 
 
 def _units(
-    ops: Ops, classes: RankClasses, op: NDArray[np.int64], node_class: NDArray[np.int64]
+    ops: Ops, classes: RankClasses, members: Members, op: NDArray[np.int64], node_class: NDArray[np.int64]
 ) -> tuple[Ints, int, int]:
     """(unit of each node, number of units, number of them that are rendezvous)."""
-    communicator = np.where(ops.order >= 0, ops.ints("communicator"), -1)
-    first_unit, rendezvous = _rendezvous_numbers(ops, classes, communicator)
-    meets = communicator[op] >= 0
-    unit = np.empty(len(op), dtype=np.int64)
-    unit[meets] = first_unit[communicator[op[meets]], node_class[meets]] + ops.order[op[meets]]
-    alone = int(len(op) - meets.sum())
-    unit[~meets] = np.arange(rendezvous, rendezvous + alone)
-    return unit.astype(np.int32), rendezvous + alone, rendezvous
+    communicator = ops.column("communicator")
+    first_unit, rendezvous = _rendezvous_numbers(ops, classes, members)
+    unit = np.empty(len(op), dtype=np.int32)
+    meets = np.flatnonzero(ops.order[op] >= 0)
+    met = op[meets]
+    unit[meets] = first_unit[communicator[met], node_class[meets]] + ops.order[met]
+    lone = np.ones(len(op), dtype=bool)
+    lone[meets] = False
+    alone = len(op) - len(meets)
+    unit[lone] = np.arange(rendezvous, rendezvous + alone, dtype=np.int32)
+    return unit, rendezvous + alone, rendezvous
 
 
-def _rendezvous_numbers(
-    ops: Ops, classes: RankClasses, communicator: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], int]:
+def _rendezvous_numbers(ops: Ops, classes: RankClasses, members: Members) -> tuple[NDArray[np.int64], int]:
     """The number of the first rendezvous of each (communicator, class), and how many there are in all."""
     program = ops.program
-    issues = np.zeros((len(program.communicators), len(program.roles)), dtype=np.int64)
-    used = communicator >= 0
-    np.add.at(issues, (communicator[used], ops.role[used]), 1)
-    first = np.full((len(program.communicators), len(classes)), -1, dtype=np.int64)
-    total = 0
-    for number, one in enumerate(program.communicators):
-        of_class = issues[number][program.role_of[classes.representative]]
-        if not of_class.any():
-            continue
-        # Classes that meet in one group meet in all of theirs; their meetings go by the smallest of them.
-        smallest = np.full(len(classes), -1, dtype=np.int64)
-        for rows in one.members(program.mesh):
+    communicators, roles = len(program.communicators), len(program.roles)
+    meets = np.flatnonzero(ops.order >= 0)
+    key = ops.column("communicator")[meets].astype(np.int64) * roles + ops.role[meets]
+    issues = np.bincount(key, minlength=communicators * roles).reshape(communicators, roles)
+    issued = issues[:, program.role_of[classes.representative]]
+    # Classes that meet in one group meet in all of theirs; their meetings go by the smallest of them.
+    smallest = np.full((communicators, len(classes)), -1, dtype=np.int64)
+    for number, groups in members.items():
+        for rows in groups:
             met = classes.of_rank[rows]
-            smallest[met] = met.min(axis=1)[:, None]
-        meeting = np.flatnonzero((of_class > 0) & (smallest >= 0))
-        _, head, inverse = np.unique(smallest[meeting], return_index=True, return_inverse=True)
-        lengths = of_class[meeting][head]
-        first[number, meeting] = (total + np.cumsum(lengths) - lengths)[inverse]
-        total += int(lengths.sum())
-    return first, total
+            smallest[number, met] = np.minimum.reduce(met, axis=1, keepdims=True)
+    meeting = np.flatnonzero((issued > 0) & (smallest >= 0))
+    first_class = meeting - meeting % max(len(classes), 1)
+    _, head, inverse = np.unique(first_class + smallest.ravel()[meeting], return_index=True, return_inverse=True)
+    lengths = issued.ravel()[meeting][head]
+    first = np.full(communicators * len(classes), -1, dtype=np.int64)
+    first[meeting] = (np.cumsum(lengths) - lengths)[inverse]
+    return first.reshape(communicators, len(classes)), int(lengths.sum())

@@ -13,10 +13,12 @@ communicator match those of the other ranks in that order.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.errors import Diagnostic
 from foretrace.mesh import Mesh
 from foretrace.program.columns import LaneKind
 
@@ -60,9 +62,12 @@ class Communicator:
         """The ranks of every group, one array of equally long rows per group size."""
         if self.groups is not None:
             return _by_size(self.groups)
-        if self.pair is not None:
-            return [np.asarray(mesh.pairs(self.axes[0], *self.pair), dtype=np.int64)]
-        return [np.asarray(mesh.groups(*self.axes), dtype=np.int64)]
+        if self.pair is None:
+            return [_mesh_groups(mesh, self.axes)]
+        groups = _mesh_groups(mesh, self.axes[:1])
+        if not all(0 <= position < groups.shape[1] for position in self.pair):
+            mesh.pairs(self.axes[0], *self.pair)  # says what is wrong
+        return [groups[:, self.pair]]
 
     def group_of(self, mesh: Mesh, world: int) -> Ints:
         """The number of the group each rank is in, -1 for ranks in none."""
@@ -73,6 +78,14 @@ class Communicator:
             group[rows.ravel()] = np.repeat(numbers, rows.shape[1])
             first += len(rows)
         return group
+
+
+@lru_cache(maxsize=8)
+def _mesh_groups(mesh: Mesh, axes: tuple[str, ...]) -> NDArray[np.int64]:
+    """The groups of a mesh, which all pairs along an axis are columns of."""
+    groups = mesh.groups(*axes).astype(np.int64)
+    groups.setflags(write=False)
+    return groups
 
 
 def _by_size(groups: tuple[tuple[int, ...], ...]) -> list[NDArray[np.int64]]:
@@ -183,7 +196,8 @@ class Program:
     """Everything one step of a job does, on every rank.
 
     `repeats` says whether steps follow each other without end, so that the step time is their steady period, or
-    whether this is the record of a single step, whose time is its makespan.
+    whether this is the record of a single step, whose time is its makespan. `diagnostics` is what was seen, guessed or
+    left out when it was made of something else.
     """
 
     title: str
@@ -202,6 +216,7 @@ class Program:
     resident: Resident
     repeats: bool = True
     tokens_per_step: float | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Program {self.title!r}: {self.op_count:,} ops on {self.world:,} ranks ({self.mesh})>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from foretrace.program.columns import COLUMNS, UNPRICED, Category, Phase, word
 from foretrace.program.program import Communicator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that doubles what making one takes, and a job makes thousands
 class Placement:
     """A block where a role runs it; `placement["half"]` is the op its port names. The ports `in` and `out` are the
     first and the last op unless the block says otherwise."""
@@ -24,12 +24,8 @@ class Placement:
     block: BlockBuilder
 
     def __getitem__(self, op: str | int | OpRef) -> PlacedOp:
-        if isinstance(op, str):
-            ports = {"in": 0, "out": len(self.block.rows) - 1, **self.block.ports}
-            if op not in ports:
-                raise InputError(f'block "{self.block.name}" has no port "{op}"', hint=f"known: {', '.join(ports)}")
-            op = ports[op]
-        return PlacedOp(self.role, self.number, op.op if isinstance(op, OpRef) else op)
+        number = self.block.port_op(op) if isinstance(op, str) else op.op if isinstance(op, OpRef) else op
+        return PlacedOp(self.role, self.number, number)
 
 
 Override = Mapping[str | int | OpRef, Mapping[str, Any]]
@@ -41,7 +37,7 @@ class RoleBuilder:
     def __init__(self, new_block: Callable[[str], BlockBuilder], number: int, name: str, ranks: Iterable[int]) -> None:
         self.name = name
         self.number = number
-        self.ranks = np.fromiter((int(rank) for rank in ranks), dtype=np.int64)
+        self.ranks = np.array(ranks if isinstance(ranks, np.ndarray) else [int(rank) for rank in ranks], dtype=np.int64)
         self.blocks: list[int] = []
         self.microbatches: list[int] = []
         self.overrides: list[tuple[int, int, str, float]] = []
@@ -68,10 +64,13 @@ class RoleBuilder:
         `override` gives single ops other values in any column: `{"bucket": {"enabled": 0}}`."""
         self._inline = None
         placement = self._append(block, microbatch)
-        waits = after if isinstance(after, Mapping) else {"in": after}
-        for target, refs in waits.items():
-            for ref in refs_of(refs):
-                self.link(placement[target], after=ref)
+        if after:
+            if isinstance(after, Mapping):
+                for target, refs in after.items():
+                    if refs:
+                        self._link(placement.number, placement[target].op, refs_of(refs), 0)
+            else:
+                self._link(placement.number, block.port_op("in"), refs_of(after), 0)
         for changed, values in (override or {}).items():
             op = placement[changed].op
             for column, value in values.items():
@@ -83,12 +82,9 @@ class RoleBuilder:
 
     def link(self, op: PlacedOp, *, after: OpRef | PlacedOp, steps: int = 0) -> None:
         """Holds `op` back until `after` has ended, in the step that lies `steps` before."""
-        if not isinstance(after, PlacedOp) or {op.role, after.role} != {self.number}:
-            raise InputError(
-                f'role "{self.name}" waits for an op of another role',
-                hint="ranks meet in collectives and transfers; other waits are within one role",
-            )
-        self.links.append((after.placement, after.op, op.placement, op.op, steps))
+        if op.role != self.number:
+            raise self._stranger()
+        self._link(op.placement, op.op, (after,), steps)
 
     def compute(self, name: str, duration_s: float = UNPRICED, **facts: Any) -> PlacedOp:
         """A computation that happens once; see `BlockBuilder.compute`."""
@@ -109,6 +105,18 @@ class RoleBuilder:
     def exchange(self, name: str, communicator: Communicator, duration_s: float = UNPRICED, **facts: Any) -> PlacedOp:
         """A batch of transfers that happens once; see `BlockBuilder.exchange`."""
         return self._once(lambda block, **more: block.exchange(name, communicator, duration_s, **more), facts)
+
+    def _link(self, placement: int, op: int, after: Sequence[OpRef | PlacedOp], steps: int) -> None:
+        for ref in after:
+            if not isinstance(ref, PlacedOp) or ref.role != self.number:
+                raise self._stranger()
+            self.links.append((ref.placement, ref.op, placement, op, steps))
+
+    def _stranger(self) -> InputError:
+        return InputError(
+            f'role "{self.name}" waits for an op of another role',
+            hint="ranks meet in collectives and transfers; other waits are within one role",
+        )
 
     def _once(self, add: Callable[..., OpRef], facts: dict[str, Any]) -> PlacedOp:
         """Adds an op to the block of one-off ops that is open, or to a new one; other waits become links."""

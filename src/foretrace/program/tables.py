@@ -19,6 +19,7 @@ class Tables:
         self.resources: dict[str, Resource] = {}
         self.sources: dict[Source, int] = {Source(AS_WRITTEN): 0}
         self._lane_numbers: dict[str, int] = {}
+        self._communicators_seen: dict[int, tuple[Communicator, int]] = {}
 
     def string(self, text: str) -> int:
         """The number of a name, a kernel or a dtype."""
@@ -26,13 +27,19 @@ class Tables:
 
     def lane(self, name: str, kind: LaneKind) -> int:
         """The number of a lane; one that computes is a compute lane, whatever else it carries."""
-        if name not in self.lanes or kind == "compute":
+        known = self.lanes.get(name)
+        if known is None or (kind == "compute" != known.kind):
             self.lanes[name] = Lane(name, kind)
         return self._lane_numbers.setdefault(name, len(self._lane_numbers))
 
     def communicator(self, communicator: Communicator) -> int:
         """The number of a communicator."""
-        return self.communicators.setdefault(communicator, len(self.communicators))
+        # Its groups may be many, and hashing them for every op slow.
+        same, number = self._communicators_seen.get(id(communicator), (None, -1))
+        if same is not communicator:
+            number = self.communicators.setdefault(communicator, len(self.communicators))
+            self._communicators_seen[id(communicator)] = communicator, number
+        return number
 
     def source(self, source: Source) -> int:
         """The number of a source of prices."""

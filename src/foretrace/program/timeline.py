@@ -79,11 +79,12 @@ class Timeline:
 def ready_times(graph: Graph, start: Floats, end: Floats, end_before: Floats | None) -> Floats:
     """When each node had what it needed on its own rank, given the ends of this step and of the one before.
 
-    A lone op starts when it is ready. A member of a rendezvous that waits for nothing was ready all along in the first
-    step, and when it started in a later one.
+    An op that meets no other starts when it is ready. One that does and waits for nothing was ready all along in the
+    first step, and when it started in a later one.
     """
     ready = start.copy()
-    meets = np.flatnonzero(graph.unit < graph.rendezvous)
+    several = np.bincount(graph.unit, minlength=graph.units) > 1
+    meets = np.flatnonzero(several[graph.unit])
     if not len(meets):
         return ready
     counts = graph.pred_start[meets + 1] - graph.pred_start[meets]
@@ -94,7 +95,7 @@ def ready_times(graph: Graph, start: Floats, end: Floats, end_before: Floats | N
         latest[waiting] = np.maximum.reduceat(ended, (np.cumsum(counts) - counts)[waiting])
     ready[meets] = latest
     if end_before is not None:
-        later = np.flatnonzero(graph.unit[graph.next_dst] < graph.rendezvous)
+        later = np.flatnonzero(several[graph.unit[graph.next_dst]])
         np.maximum.at(ready, graph.next_dst[later], end_before[graph.next_src[later]])
     free = meets[np.isinf(ready[meets])]
     ready[free] = start[free] if end_before is not None else 0.0

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
+from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
 from foretrace.errors import InputError
@@ -51,11 +52,6 @@ class Message(NamedTuple):
     microbatch: int
     source: tuple[int, int]
     target: tuple[int, int]
-
-    @property
-    def channel(self) -> tuple[bool, tuple[int, int], tuple[int, int]]:
-        """Messages of one channel leave and arrive in one order."""
-        return self.forward, self.source, self.target
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -102,66 +98,89 @@ def pipeline(
     roles = tuple(build.role(f"stage {stage}", build.mesh.where(pp=stage)) for stage in range(schedule.stages))
     writer = _Writer(build, schedule, roles, blocks, pairs, transfer)
     if transfers == "batched":
-        fused = _fused(writer.routes)
         for stage in range(schedule.stages):
-            writer.write_batched(stage, fused)
+            writer.write_batched(stage)
     else:
         for stage in range(schedule.stages):
             writer.write_async(stage)
     return Pipeline(roles, writer.placed)
 
 
+Gap = tuple[list[Message], list[Message]]
+"""What a stage sends to other stages between two slots, and what it receives from them."""
+
+Batch = tuple[Message | None, tuple[Message, ...]]
+"""What it sends by an exchange, or else the messages it issues one by one."""
+
+
 class _Routes:
-    """Where the messages of a schedule go."""
+    """Where the messages of a schedule go, worked out once for each of its actions."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.piece = schedule.piece.tolist()
-        self.direction = schedule.direction.tolist()
-        routes = [schedule.route(direction) for direction in range(schedule.directions)]
-        self.homes = [list(zip(stage.tolist(), chunk.tolist(), strict=True)) for stage, chunk in routes]
         self.slots = [list(schedule.actions(stage)) for stage in range(schedule.stages)]
-
-    def needed(self, stage: int, action: Action) -> Message | None:
+        self.needed: dict[tuple[int, Action], Message | None] = {}
         """What an action needs from the chunk before it."""
-        piece, toward = self.piece[stage][action.chunk], _toward(action)
-        return self._message(action, piece - toward, piece) if toward else None
-
-    def made(self, stage: int, action: Action) -> Message | None:
+        self.made: dict[tuple[int, Action], Message | None] = {}
         """What an action makes for the chunk after it."""
-        piece, toward = self.piece[stage][action.chunk], _toward(action)
-        return self._message(action, piece, piece + toward) if toward else None
+        routes = [schedule.route(direction) for direction in range(schedule.directions)]
+        homes = [list(zip(stage.tolist(), chunk.tolist(), strict=True)) for stage, chunk in routes]
+        pieces, direction = schedule.piece.tolist(), schedule.direction.tolist()
+        for stage, slots in enumerate(self.slots):
+            for action in chain.from_iterable(slots):
+                kind, microbatch, chunk = action
+                piece, home, toward = pieces[stage][chunk], homes[direction[microbatch]], _TOWARD[kind]
+                key = stage, action
+                self.needed[key] = _message(kind, microbatch, piece - toward, piece, home)
+                self.made[key] = _message(kind, microbatch, piece, piece + toward, home)
+        gaps = [list(self._gaps(stage)) for stage in range(schedule.stages)]
+        fused = _fused(gaps)
+        self.batches = [[_batch(sends, receives, fused) for sends, receives in of_stage] for of_stage in gaps]
+        """Between consecutive slots of a stage: the messages it issues, or the one it sends by an exchange."""
 
-    def gaps(self, stage: int) -> Iterator[tuple[list[Message], list[Message]]]:
-        """Between consecutive slots: what the first sends to other stages and what the second receives from them."""
+    def _gaps(self, stage: int) -> Iterator[Gap]:
         for done, due in pairwise([(), *self.slots[stage], ()]):
-            sends = [m for action in done if (m := self.made(stage, action)) and m.crosses]
-            receives = [m for action in due if (m := self.needed(stage, action)) and m.crosses]
+            sends = [m for action in done if (m := self.made[stage, action]) and m.crosses]
+            receives = [m for action in due if (m := self.needed[stage, action]) and m.crosses]
             yield sends, receives
 
-    def _message(self, action: Action, first: int, second: int) -> Message | None:
-        homes = self.homes[self.direction[action.microbatch]]
-        if not (0 <= first < len(homes) and 0 <= second < len(homes)):
-            return None
-        forward = action.kind == ActionKind.FORWARD
-        return Message(forward, first, action.microbatch, homes[first], homes[second])
 
-
-def _toward(action: Action) -> int:
-    """Which way along the model an action's result goes; a weight gradient goes nowhere."""
-    if action.kind == ActionKind.BACKWARD_WEIGHT:
-        return 0
-    return 1 if action.kind == ActionKind.FORWARD else -1
-
-
-def _fused(routes: _Routes) -> set[tuple[Message, Message]]:
+def _fused(gaps: list[list[Gap]]) -> set[tuple[Message, Message]]:
     """The pairs of messages, in both orders, that both neighbours issue as one exchange."""
-    wanted: set[tuple[Message, Message]] = set()
-    for stage in range(routes.schedule.stages):
-        for sends, receives in routes.gaps(stage):
-            if len(sends) == len(receives) == 1 and sends[0].target[0] == receives[0].source[0]:
-                wanted.add((sends[0], receives[0]))
+    wanted = {
+        (sends[0], receives[0])
+        for sends, receives in chain.from_iterable(gaps)
+        if len(sends) == len(receives) == 1 and sends[0].target[0] == receives[0].source[0]
+    }
     return {(sent, received) for sent, received in wanted if (received, sent) in wanted}
+
+
+def _batch(sends: list[Message], receives: list[Message], fused: set[tuple[Message, Message]]) -> Batch:
+    if len(sends) == len(receives) == 1 and (sends[0], receives[0]) in fused:
+        return sends[0], ()
+    return None, (*sends, *receives)
+
+
+@lru_cache(maxsize=8)
+def _routes(schedule: Schedule) -> _Routes:
+    return _Routes(schedule)
+
+
+_TOWARD = {
+    ActionKind.FORWARD: 1,
+    ActionKind.BACKWARD: -1,
+    ActionKind.BACKWARD_INPUT: -1,
+    ActionKind.BACKWARD_WEIGHT: 0,
+}
+"""Which way along the model an action's result goes; a weight gradient goes nowhere."""
+
+
+def _message(
+    kind: ActionKind, microbatch: int, first: int, second: int, homes: list[tuple[int, int]]
+) -> Message | None:
+    """What goes from one piece of the model to another; None where there is no other."""
+    if first == second or not (0 <= first < len(homes) and 0 <= second < len(homes)):
+        return None
+    return Message(kind == ActionKind.FORWARD, first, microbatch, homes[first], homes[second])
 
 
 class _Writer:
@@ -179,94 +198,88 @@ class _Writer:
         self.build, self.schedule, self.roles = build, schedule, roles
         self.blocks, self.pairs = blocks, pairs
         self.transfer = (lambda _source, _target: transfer) if isinstance(transfer, Transfer) else transfer
-        self.routes = _Routes(schedule)
+        self.routes = _routes(schedule)
         self.placed: dict[tuple[int, Action], Placement] = {}
-        self._ends: dict[tuple[int, Action], str] = {}
+        self.output: dict[tuple[int, Action], PlacedOp] = {}
+        """The op that completes an action."""
         self._single: dict[tuple[object, ...], BlockBuilder] = {}
 
     def write_async(self, stage: int) -> None:
         """A stage whose transfers run beside its computation."""
         for slot in self.routes.slots[stage]:
-            arrived = {action: self._arrival(stage, action) for action in slot}
-            self._place(stage, slot, arrived)
-            for action in slot:
-                made = self.routes.made(stage, action)
+            arrived = [self._arrival(stage, action) for action in slot]
+            outputs = self._place(stage, slot, arrived)
+            for action, output in zip(slot, outputs, strict=True):
+                made = self.routes.made[stage, action]
                 if made and made.crosses:
-                    self._send(stage, made, self.output(stage, action))
+                    block = self._transfer_block(made, sends=True, lane="")
+                    self.roles[stage].place(block, microbatch=made.microbatch, after=output)
 
-    def write_batched(self, stage: int, fused: set[tuple[Message, Message]]) -> None:
+    def write_batched(self, stage: int) -> None:
         """A stage that computes nothing while it communicates."""
         slots = self.routes.slots[stage]
         outputs: list[PlacedOp] = []
-        for index, (sends, receives) in enumerate(self.routes.gaps(stage)):
-            if len(sends) == len(receives) == 1 and (sends[0], receives[0]) in fused:
-                issued = [self._exchange(stage, sends[0], outputs)]
+        for index, (exchanged, messages) in enumerate(self.routes.batches[stage]):
+            if exchanged:
+                issued = [self._exchange(stage, exchanged, outputs)]
             else:
-                issued = [self._one_way(stage, message, outputs) for message in (*sends, *receives)]
+                issued = [self._one_way(stage, message, outputs) for message in messages]
             if index < len(slots):
                 slot = slots[index]
-                local = {action: [*self._arrival(stage, action, local=True), *issued] for action in slot}
-                self._place(stage, slot, local)
-                outputs = [self.output(stage, action) for action in slot]
+                waits = [[*self._arrival(stage, action, local=True), *issued] for action in slot]
+                outputs = self._place(stage, slot, waits)
 
-    def output(self, stage: int, action: Action) -> PlacedOp:
-        """The op that completes an action."""
-        return self.placed[stage, action][self._ends[stage, action]]
-
-    def _place(self, stage: int, slot: tuple[Action, ...], after: dict[Action, list[PlacedOp]]) -> None:
-        role = self.roles[stage]
+    def _place(self, stage: int, slot: tuple[Action, ...], after: list[list[PlacedOp]]) -> list[PlacedOp]:
+        """Places a slot's actions, each after what it waits for, and returns the op that completes each."""
+        role, outputs = self.roles[stage], []
         if len(slot) > 1 and self.pairs:
             block = self.pairs(stage, slot)
-            waits: dict[str | int, After] = {f"in {i}": after[action] for i, action in enumerate(slot)}
+            waits: dict[str | int, After] = {f"in {i}": ops for i, ops in enumerate(after)}
             placement = role.place(block, microbatch=slot[0].microbatch, after=waits)
             for i, action in enumerate(slot):
-                self.placed[stage, action], self._ends[stage, action] = placement, f"out {i}"
-            return
-        for action in slot:
-            block = self.blocks(stage, action)
-            self.placed[stage, action] = role.place(block, microbatch=action.microbatch, after=after[action])
-            self._ends[stage, action] = "out"
+                outputs.append(placement[f"out {i}"])
+                self.placed[stage, action], self.output[stage, action] = placement, outputs[-1]
+        else:
+            for action, ops in zip(slot, after, strict=True):
+                placement = role.place(self.blocks(stage, action), microbatch=action.microbatch, after=ops)
+                outputs.append(placement["out"])
+                self.placed[stage, action], self.output[stage, action] = placement, outputs[-1]
+        return outputs
 
     def _arrival(self, stage: int, action: Action, *, local: bool = False) -> list[PlacedOp]:
         """What an action waits for: a message, the chunk before it on the same stage, or its own forward."""
-        needed = self.routes.needed(stage, action)
+        needed = self.routes.needed[stage, action]
         if needed is None:
             if action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
-                return [self.output(stage, Action(ActionKind.FORWARD, action.microbatch, action.chunk))]
+                return [self.output[stage, Action(ActionKind.FORWARD, action.microbatch, action.chunk)]]
             return []
         if needed.crosses:
             return [] if local else [self._receive(stage, needed)]
         kinds = (ActionKind.FORWARD,) if needed.forward else (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
         for kind in kinds:
             before = Action(kind, action.microbatch, needed.source[1])
-            if (stage, before) in self.placed:
-                return [self.output(stage, before)]
+            if (stage, before) in self.output:
+                return [self.output[stage, before]]
         raise InputError(f"stage {stage}: {action} comes before what it needs")
 
-    def _send(self, stage: int, message: Message, after: PlacedOp) -> None:
-        way = "forward" if message.forward else "backward"
-        name = f"send {way}"
-        block = self._transfer_block(message, name, f"pp {name}", message.source[1], to=1)
-        self.roles[stage].place(block, microbatch=message.microbatch, after=after)
-
     def _receive(self, stage: int, message: Message) -> PlacedOp:
-        way = "forward" if message.forward else "backward"
-        name = f"receive {way}"
-        block = self._transfer_block(message, name, f"pp {name}", message.target[1], to=None)
+        block = self._transfer_block(message, sends=False, lane="")
         return self.roles[stage].place(block, microbatch=message.microbatch)[0]
 
     def _one_way(self, stage: int, message: Message, after: list[PlacedOp]) -> PlacedOp:
-        sends = message.source[0] == stage
-        name = f"{'send' if sends else 'receive'} {'forward' if message.forward else 'backward'}"
-        block = self._transfer_block(message, name, "pp", 0, to=1 if sends else None)
+        block = self._transfer_block(message, sends=message.source[0] == stage, lane="pp")
         return self.roles[stage].place(block, microbatch=message.microbatch, after=after)[0]
 
-    def _transfer_block(self, message: Message, name: str, lane: str, chunk: int, *, to: int | None) -> BlockBuilder:
-        lane += f" {chunk}" if chunk else ""
-        key = (message.channel, name, lane)
+    def _transfer_block(self, message: Message, *, sends: bool, lane: str) -> BlockBuilder:
+        """One end of a message on a lane, or on one of its channel's own."""
+        key = message.forward, message.source, message.target, sends
         if key not in self._single:
+            name = f"{'send' if sends else 'receive'} {'forward' if message.forward else 'backward'}"
+            chunk = 0 if lane else (message.source if sends else message.target)[1]
+            lane = lane or (f"pp {name} {chunk}" if chunk else f"pp {name}")
             block = self.build.block(f"{name} {message.source[0]}→{message.target[0]}")
             what = self.transfer(*message.ends)
+            to = 1 if sends else None
             pair = self._channel(message)
             block.transfer(name, pair, what.duration_s, to=to, bytes=what.bytes, lane=lane, chunk=chunk)
             self._single[key] = block
@@ -280,11 +293,11 @@ class _Writer:
 
     def _exchange(self, stage: int, sent: Message, after: list[PlacedOp]) -> PlacedOp:
         """One call that sends and receives; the lower stage is position 0 of the pair."""
-        low, high = sorted((sent.source[0], sent.target[0]))
-        ways = ("forward", "backward") if sent.forward else ("backward", "forward")
-        name = f"send {ways[0]}, receive {ways[1]}"
-        key = ("exchange", stage, low, high, name)
+        key = sent.forward, *sent.ends
         if key not in self._single:
+            low, high = sorted(sent.ends)
+            ways = ("forward", "backward") if sent.forward else ("backward", "forward")
+            name = f"send {ways[0]}, receive {ways[1]}"
             block = self.build.block(f"{name} {low}↔{high}")
             pair = self.build.pair("pp", low, high, name=f"pp {low}↔{high}")
             there, back = self.transfer(*sent.ends), self.transfer(*reversed(sent.ends))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from foretrace.errors import InputError, did_you_mean
 from foretrace.schedules.dualpipe import dualpipe, dualpipe_v
@@ -62,11 +63,12 @@ def names() -> tuple[str, ...]:
     return tuple(_SCHEDULES)
 
 
+@lru_cache(maxsize=64)
 def make(name: str, stages: int, microbatches: int, chunks: int | None = None) -> Schedule:
     """The named schedule for so many stages and microbatches.
 
     Case, dashes and underscores in the name do not matter. `chunks` per stage defaults to what the schedule
-    needs: 1, or 2 where it interleaves or folds.
+    needs: 1, or 2 where it interleaves or folds. A schedule is never edited, so the same one is given again.
     """
     name = _resolve(name)
     for word, value in (("stages", stages), ("microbatches", microbatches)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise, starmap
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +31,10 @@ class ActionKind(IntEnum):
         return "FBIW"[self]
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+_KINDS = tuple(ActionKind)
+
+
+class Action(NamedTuple):
     """One microbatch's forward or backward through one chunk of a stage."""
 
     kind: ActionKind
@@ -109,9 +113,13 @@ class Schedule:
     def actions(self, stage: int) -> Iterator[tuple[Action, ...]]:
         """The slots of a stage in order; most hold one action, an overlapped pair two."""
         rows = self.stage_actions[stage]
-        starts = np.flatnonzero(np.diff(rows.slot, prepend=-1))
-        for first, last in zip(starts, [*starts[1:], len(rows)], strict=True):
-            yield tuple(rows.action(row) for row in range(first, last))
+        columns = zip(
+            map(_KINDS.__getitem__, rows.kind.tolist()), rows.microbatch.tolist(), rows.chunk.tolist(), strict=True
+        )
+        actions = list(starmap(Action, columns))
+        starts = np.flatnonzero(np.diff(rows.slot, prepend=-1)).tolist()
+        for first, last in pairwise([*starts, len(rows)]):
+            yield tuple(actions[first:last])
 
     def line(self, stage: int) -> str:
         """A stage's actions as one line of text, such as `F0 F1 B0 B1`; `&` joins overlapped actions."""

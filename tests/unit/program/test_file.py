@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.errors import Diagnostic, InputError
 from foretrace.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.file import SECTIONS, load, save, to_json
@@ -26,7 +26,8 @@ from foretrace.program.sections import FRAME_ROWS, MAGIC, read_file, write_file
 
 def sample() -> Program:
     """Two stages with everything a program may have."""
-    build = ProgramBuilder(Mesh(dp=2, pp=2), title="two stages, “quoted”", tokens_per_step=8192.0)
+    notes = [Diagnostic("note", "bytes guessed", "job.txt:1"), Diagnostic("warning", "cut short")]
+    build = ProgramBuilder(Mesh(dp=2, pp=2), title="two stages, “quoted”", tokens_per_step=8192.0, diagnostics=notes)
     build.resource("nic", 50e9, shared_by=[[0, 1], [2, 3]])
     build.resource("hbm", 3e12)
     hop, ring = build.pair("pp", 0, 1), build.groups("ring", [[0, 1], [3, 2]], axis="dp")
