@@ -7,14 +7,14 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 .PHONY: help demo test fuzz check bench format clean
 
 help:
-	@echo "make demo    build a pipeline job, run it, show the answer"
+	@echo "make demo    simulate a 1,024-GPU workload, show the answer"
 	@echo "make test    run the tests"
 	@echo "make fuzz    run the random laws on new examples"
 	@echo "make check   format, lint, types, import contract"
 	@echo "make bench   speed against its bounds"
 
 demo: $(VENV)/core
-	@$(BIN)/python examples/pipeline.py build/job.foretrace
+	@$(BIN)/foretrace simulate examples/llama405b_1024gpu.txt --cluster h100-dgx
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2

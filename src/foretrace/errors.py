@@ -68,12 +68,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a wrong one was probably meant to be, whatever its case."""
+def nearest(name: str, known: Iterable[str], likeness: float = 0.5) -> str | None:
+    """The known name that a wrong one was probably meant to be, whatever its case: at least so alike, of 1."""
     import difflib  # only mistakes need it
 
     if len(name) > LONGEST_NAME:
         return None
     spelled = {str(one).casefold(): str(one) for one in known}
-    near = difflib.get_close_matches(name.casefold(), spelled, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.casefold(), spelled, n=1, cutoff=likeness)
     return spelled[near[0]] if near else None

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from shared_files import shared
+
 ROOT = Path(__file__).parents[2]
 PREAMBLE = "from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate\n"
 
@@ -41,6 +43,7 @@ def test_the_readme_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (code,) = snippets("README.md")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     assert (tmp_path / "job.foretrace").exists()
@@ -49,20 +52,38 @@ def test_the_readme_example(
 
 def test_the_readme_shows_what_the_demo_prints() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
-    command = [sys.executable, str(ROOT / "examples/pipeline.py")]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    assert printed.strip("\n") in (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    words = "simulate examples/llama405b_1024gpu.txt --cluster h100-dgx"
+    command = [sys.executable, "-m", "foretrace", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=ROOT)
+    assert done.stdout.strip("\n") in readme
+    assert words in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_the_json_page_names_every_key() -> None:
     from foretrace import Mesh, ProgramBuilder, simulate
     from foretrace.analysis.inventory import take_inventory
+    from foretrace.formats.aicb import read_workload
+    from foretrace.lower.aicb.inventory import take_inventory as count_workload
     from foretrace.report.inventory import inventory_json
     from foretrace.report.json import simulation_json
+    from foretrace.report.workload import workload_json
 
     build = ProgramBuilder(Mesh())
     build.role("only", [0]).compute("work", 1.0)
     program = build.program()
     page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
-    for key in (*simulation_json(simulate(program)), *inventory_json(take_inventory(program, 1))):
+    workload = workload_json(count_workload(read_workload(ROOT / "examples/moe_128gpu.txt")))
+    for key in (*simulation_json(simulate(program)), *inventory_json(take_inventory(program, 1)), *workload):
         assert f"`{key}`" in page, key
+
+
+def test_the_readme_shows_what_simai_explained_prints() -> None:
+    tables = shared("data", "simai")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    flags = "-g 128 -g_p_s 8 -n_p_s 8 -g_type H100 -nic_t cx7"
+    assert f"--explain -- {flags}" in readme
+    words = ["simulate", "examples/moe_128gpu.txt", "--compat", "simai", "--simai-tables", str(tables), "--explain"]
+    command = [sys.executable, "-m", "foretrace", *words, "--", *flags.split()]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert printed[printed.index("  SimAI-Analytical prints") :].rstrip() in readme

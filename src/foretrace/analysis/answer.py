@@ -10,6 +10,7 @@ from foretrace.analysis.lanes import LaneUse
 from foretrace.analysis.memory import Floats, Longs, MemoryTrack
 from foretrace.analysis.scenario import Scenario
 from foretrace.errors import Diagnostic
+from foretrace.hardware.cluster import Cluster
 from foretrace.program.timeline import Timeline
 
 
@@ -56,6 +57,7 @@ class Simulation:
     title: str
     world_size: int
     mesh: str
+    cluster: Cluster | None
     executor: str
     scenario: Scenario
     unchanged_step_time_s: float | None

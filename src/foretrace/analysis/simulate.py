@@ -17,10 +17,15 @@ from foretrace.analysis.lanes import lane_use
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
-from foretrace.cost.prices import Prices, as_written
+from foretrace.cost.network import HierarchicalNetwork
+from foretrace.cost.price import price
+from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun
 from foretrace.errors import Diagnostic, InputError
+from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.presets import cluster as load_cluster
+from foretrace.placement import Placement
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold, unfold
 from foretrace.program.graph import Graph
@@ -40,6 +45,8 @@ MOST_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
 def simulate(
     program: Program,
     *,
+    cluster: Cluster | str | None = None,
+    placement: Placement | None = None,
     what_if: Mapping[str, float] | None = None,
     stragglers: Mapping[int, float] | None = None,
     slow_links: Mapping[tuple[int, str], float] | None = None,
@@ -47,10 +54,11 @@ def simulate(
     folded: bool = True,
     explain: bool = True,
 ) -> Simulation:
-    """Runs a program at the prices it carries.
+    """Runs a program: at the prices it carries, and where it carries none, at those of a cluster's network.
 
-    `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*": 2}`);
-    `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
+    `cluster` is a preset's name, a file or a `Cluster`; ranks fill its nodes in order unless a `placement` says
+    otherwise. `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*":
+    2}`); `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
     communicates over an axis, with whom it may be (`{(5, "dp"): 2}`). `executor` says whether ops that draw on one
     resource at once divide it (`shared`, chosen by itself where the program has such draws) or not (`fixed`).
     `explain=False` leaves out what takes further runs: the gains and the band.
@@ -58,12 +66,19 @@ def simulate(
     if executor not in ("auto", "fixed", "shared"):
         raise InputError(f'executor "{executor}" is not known', hint="known: auto, fixed, shared")
     ops = expand(program)
-    as_is = as_written(ops)
+    if isinstance(cluster, str):
+        cluster = load_cluster(cluster)
+    as_is = price(ops, None if cluster is None else _network(program, cluster, placement))
     scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}))
     shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
     runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded)
     unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
-    return _read_off(runner, scenario, unchanged, explain)
+    return _read_off(runner, scenario, cluster, unchanged, explain)
+
+
+def _network(program: Program, cluster: Cluster, placement: Placement | None) -> HierarchicalNetwork:
+    cluster.check_fits(program.world)
+    return HierarchicalNetwork(cluster, placement or Placement.packed(program.world, cluster.node.gpus))
 
 
 class _Runner:
@@ -110,13 +125,15 @@ class _Runner:
         return run.timeline(prices.durations(self.graph))
 
 
-def _read_off(runner: _Runner, scenario: Scenario, unchanged: float | None, explain: bool) -> Simulation:
+def _read_off(
+    runner: _Runner, scenario: Scenario, cluster: Cluster | None, unchanged: float | None, explain: bool
+) -> Simulation:
     timeline, prices, program = runner.timeline(), runner.prices, runner.graph.program
     graph, step = timeline.graph, timeline.step_time_s
     chain = Chain(timeline)
     parts = breakdown(timeline, chain)
     tracks = memory_tracks(timeline)
-    notes = [*timeline.diagnostics, *memory_notes(timeline, tracks)]
+    notes = [*program.diagnostics, *timeline.diagnostics, *memory_notes(timeline, tracks)]
     kind = "shared" if runner.shares else "fixed"
     certain = all(one.low == 1.0 == one.high for one in prices.sources)
     limits: tuple[float, float] | None = (step, step) if certain else None
@@ -134,6 +151,7 @@ def _read_off(runner: _Runner, scenario: Scenario, unchanged: float | None, expl
         title=program.title,
         world_size=program.world,
         mesh=str(program.mesh),
+        cluster=cluster,
         executor=kind,
         scenario=scenario,
         unchanged_step_time_s=unchanged,

@@ -31,6 +31,9 @@ ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind._
 """What click raises for a wrong command line; recent versions of typer carry a click of their own."""
 
 
+INTERRUPTED = 130
+
+
 @app.callback(invoke_without_command=True)
 def options(
     context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
@@ -55,6 +58,8 @@ def _exit_code(arguments: list[str] | None) -> int:
     try:
         code = app(arguments, standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
+            print("interrupted", file=sys.stderr)
         return code if isinstance(code, int) else 0
     except ForetraceError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -68,7 +73,7 @@ def _exit_code(arguments: list[str] | None) -> int:
         return 2
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _discard_output() -> None:

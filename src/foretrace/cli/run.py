@@ -74,7 +74,8 @@ def run_job(
     is_workload = file_kind(file) == "aicb"
     if not is_workload and choices != Choices():
         raise UsageError(f"{file} is a program: how its job is run is decided in it", hint="choose when making it")
-    program = load(file, choices)
+    with Progress(f"reading {file}"):
+        program = load(file, choices)
     if is_workload and cluster_name is None:
         raise UsageError(
             f"{file} says how many bytes are sent, not how long that takes: on what cluster?",

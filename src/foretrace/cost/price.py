@@ -1,8 +1,10 @@
-"""Pricing a program: what is written in it stays, what is not is priced by models."""
+"""Pricing a program: what is written in it stays, what is not is priced by models.
+
+Ops of one template have one price, so prices are found for the templates, and for single ops only where an override or
+the other end of an exchange gives them values of their own.
+"""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,114 +15,142 @@ from foretrace.cost.prices import Draws, Prices
 from foretrace.errors import InputError
 from foretrace.program.columns import Collective
 from foretrace.program.expand import Ops
-from foretrace.program.program import Longs
+from foretrace.program.program import Floats, Longs, Source
 
 
 def price(ops: Ops, network: Network | None = None) -> Prices:
     """The price of every op: as written in the program, and where it is not, the network's."""
-    prices = _as_written(ops)
-    missing = np.isnan(prices.duration_s[0])
+    rows = _Rows(ops)
+    enabled = rows.column("enabled").astype(bool)
+    duration = np.where(enabled, rows.column("duration_s"), 0.0)[None]
+    latency = np.fmin(np.where(enabled, rows.column("latency_s"), 0.0), duration)
+    source, sources = rows.column("source").astype(np.int64), ops.program.sources
+    profile_of = np.zeros(ops.program.world, dtype=np.int32)
+    missing = np.isnan(duration[0])
     if network is not None and missing.any():
-        prices = _with_network(ops, prices, missing & (ops.ints("communicator") >= 0), network)
-        missing = np.isnan(prices.duration_s[0])
-    if missing.any():
-        raise _unpriced(ops, np.flatnonzero(missing), network)
-    return prices
+        chosen = np.flatnonzero(missing & (rows.column("communicator").astype(np.int64) >= 0))
+        layouts, priced_latency, priced_duration = _network_prices(rows, chosen, network)
+        duration = np.repeat(duration, len(layouts.profiles), axis=0)
+        latency = np.repeat(latency, len(layouts.profiles), axis=0)
+        duration[:, chosen], latency[:, chosen] = priced_duration, priced_latency
+        source, sources = _with_source(source, chosen, sources, network.source)
+        profile_of = layouts.profile_of
+        missing = np.isnan(duration[0])
+    _check_priced(rows, missing, network)
+    return Prices(
+        duration_s=duration[:, rows.of_op],
+        latency_s=latency[:, rows.of_op],
+        source=source[rows.of_op],
+        sources=sources,
+        draws=_draws(ops),
+        meeting=_meeting(ops),
+        profile_of=profile_of,
+    )
 
 
-def _as_written(ops: Ops) -> Prices:
-    """The durations a program carries; NaN where it has none."""
-    enabled = ops.column("enabled").astype(bool)
-    duration = np.where(enabled, ops.floats("duration_s"), 0.0)
-    latency = np.where(enabled, ops.floats("latency_s"), 0.0)
-    templates = ops.program.templates
+class _Rows:
+    """What is priced: the templates, then single ops that have values of their own; `of_op` is each op's row."""
+
+    def __init__(self, ops: Ops) -> None:
+        self.ops = ops
+        self._columns = ops.program.templates.columns
+        self._sizes = _larger_ways(ops)
+        self._single = np.unique(np.concatenate([ops.overridden(), np.array(list(self._sizes), dtype=np.int64)]))
+        self.of_op = ops.template
+        if len(self._single):
+            self.of_op = ops.template.copy()
+            self.of_op[self._single] = len(self._columns["kind"]) + np.arange(len(self._single))
+
+    def column(self, name: str) -> NDArray[np.generic]:
+        """A column of the program, row by row."""
+        if not len(self._single):
+            return self._columns[name]
+        single = self.ops.column(name)[self._single]
+        if name == "bytes":
+            known = zip(self._single.tolist(), single.tolist(), strict=True)
+            single = np.array([self._sizes.get(op, size) for op, size in known])
+        return np.concatenate([self._columns[name], single])
+
+
+def _larger_ways(ops: Ops) -> dict[int, int]:
+    """The bytes of the ops of an exchange whose other end sends more: the larger way decides for both."""
+    columns = ops.program.templates.columns
+    exchanges = np.flatnonzero((columns["collective"] == Collective.EXCHANGE)[ops.template])
+    exchanges = exchanges[ops.order[exchanges] >= 0]
+    if not len(exchanges):
+        return {}
+    communicator = columns["communicator"][ops.template[exchanges]].astype(np.int64)
+    meeting = ops.order[exchanges].astype(np.int64) * len(ops.program.communicators) + communicator
+    size = ops.ints("bytes")[exchanges]
+    larger = np.zeros(int(meeting.max()) + 1, dtype=np.int64)
+    np.maximum.at(larger, meeting, size)
+    less = np.flatnonzero(size < larger[meeting])
+    return dict(zip(exchanges[less].tolist(), larger[meeting[less]].tolist(), strict=True))
+
+
+def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> tuple[Layouts, Floats, Floats]:
+    """Latency and duration of the chosen rows for each profile of ranks: [profiles, chosen]."""
+    numbers: dict[CallKey, int] = {}
+    names = ("communicator", "collective", "bytes")
+    keys = zip(*(rows.column(name)[chosen].tolist() for name in names), strict=True)
+    call_of = [numbers.setdefault(key, len(numbers)) for key in keys]
+    calls = list(numbers)
+    layouts = Layouts(rows.ops.program, sorted({communicator for communicator, *_ in calls}), network)
+    shape = (len(layouts.profiles), len(calls))
+    latency, duration = np.empty(shape), np.empty(shape)
+    for kind, cells, what, sizes in layouts.requests(calls):
+        priced = network.price(what, kind, sizes)
+        latency[cells], duration[cells] = priced.latency_s, priced.duration_s
+    return layouts, latency[:, call_of], duration[:, call_of]
+
+
+def _with_source(
+    source: Longs, chosen: Longs, sources: tuple[Source, ...], network: Source
+) -> tuple[Longs, tuple[Source, ...]]:
+    changed = source.copy()
+    changed[chosen] = len(sources)
+    return changed, (*sources, network)
+
+
+def _draws(ops: Ops) -> Draws:
+    templates, none = ops.program.templates, np.empty(0, dtype=np.int64)
+    if not len(templates.draw_op):
+        return Draws(none, none, np.empty(0), np.empty(0), ops.program.resources)
     op, row = ops.side_table(templates.draw_op)
-    drawn = enabled[op]
+    drawn = ops.column("enabled").astype(bool)[op]
     op, row = op[drawn], row[drawn]
-    draws = Draws(
+    return Draws(
         op,
         templates.draw_resource[row].astype(np.int64),
         templates.draw_amount[row],
         templates.draw_held[row],
         ops.program.resources,
     )
-    communicators = len(ops.program.communicators)
-    meeting = np.where(ops.order >= 0, ops.order.astype(np.int64) * communicators + ops.ints("communicator"), -1)
-    return Prices(
-        duration_s=duration[None],
-        latency_s=np.fmin(latency, duration)[None],
-        source=ops.ints("source"),
-        sources=ops.program.sources,
-        draws=draws,
-        meeting=meeting,
-        profile_of=np.zeros(ops.program.world, dtype=np.int32),
-    )
 
 
-def _with_network(ops: Ops, prices: Prices, chosen: NDArray[np.bool_], network: Network) -> Prices:
-    """The prices with those of the chosen ops from a network; ranks whose groups sit differently pay differently."""
-    calls, call_of = _calls(ops, chosen)
-    layouts = Layouts(ops.program, sorted({communicator for communicator, *_ in calls}), network)
-    shape = (len(layouts.profiles), len(calls))
-    latency, duration = np.empty(shape), np.empty(shape)
-    for kind, column, what, sizes in layouts.requests(calls):
-        priced = network.price(what, kind, sizes)
-        latency[column], duration[column] = priced.latency_s, priced.duration_s
-    at = call_of[chosen]
-    duration_s = np.repeat(prices.duration_s, len(layouts.profiles), axis=0)
-    latency_s = np.repeat(prices.latency_s, len(layouts.profiles), axis=0)
-    duration_s[:, chosen], latency_s[:, chosen] = duration[:, at], latency[:, at]
-    return replace(
-        prices,
-        duration_s=duration_s,
-        latency_s=latency_s,
-        source=np.where(chosen, len(prices.sources), prices.source),
-        sources=(*prices.sources, network.source),
-        profile_of=layouts.profile_of,
-    )
+def _meeting(ops: Ops) -> Longs:
+    """A number that ops which meet have in common; needed, and found, only where resources are shared."""
+    if not ops.program.resources:
+        return np.empty(0, dtype=np.int64)
+    numbers = ops.order.astype(np.int64) * len(ops.program.communicators) + ops.ints("communicator")
+    return np.where(ops.order >= 0, numbers, -1)
 
 
-def _calls(ops: Ops, chosen: NDArray[np.bool_]) -> tuple[list[CallKey], Longs]:
-    """The distinct (communicator, collective, bytes) among the chosen ops, and the number of each op's."""
-    columns = ops.program.templates.columns
-    numbers: dict[CallKey, int] = {}
-    used = np.flatnonzero(np.bincount(ops.template[chosen], minlength=len(columns["kind"])))
-    keys = zip(*(columns[name][used].tolist() for name in ("communicator", "collective", "bytes")), strict=True)
-    of_template = np.full(len(columns["kind"]), -1, dtype=np.int64)
-    of_template[used] = [numbers.setdefault(key, len(numbers)) for key in keys]
-    call_of = of_template[ops.template]
-    # Overrides and the other end of an exchange give single ops another size.
-    sizes = _sizes(ops)
-    other = np.flatnonzero(chosen & (sizes != columns["bytes"][ops.template]))
-    for op in other.tolist():
-        communicator, collective = (int(columns[n][ops.template[op]]) for n in ("communicator", "collective"))
-        call_of[op] = numbers.setdefault((communicator, collective, int(sizes[op])), len(numbers))
-    return list(numbers), call_of
-
-
-def _sizes(ops: Ops) -> Longs:
-    """The bytes that set each op's price; the larger way decides for both ends of an exchange."""
-    size = ops.ints("bytes")
-    exchanges = np.flatnonzero((ops.column("collective") == Collective.EXCHANGE) & (ops.order >= 0))
-    if len(exchanges):
-        communicators = len(ops.program.communicators)
-        communicator = ops.program.templates.columns["communicator"][ops.template[exchanges]]
-        meeting = ops.order[exchanges].astype(np.int64) * communicators + communicator.astype(np.int64)
-        larger = np.zeros(int(meeting.max()) + 1, dtype=np.int64)
-        np.maximum.at(larger, meeting, size[exchanges])
-        size = size.copy()
-        size[exchanges] = larger[meeting]
-    return size
-
-
-def _unpriced(ops: Ops, unpriced: NDArray[np.int64], network: Network | None) -> InputError:
+def _check_priced(rows: _Rows, missing: NDArray[np.bool_], network: Network | None) -> None:
+    """Raises an error that names the first op without a price; templates that no role places need none."""
+    if not missing.any():
+        return
+    ops = rows.ops
+    unpriced = np.flatnonzero(missing[rows.of_op])
+    if not len(unpriced):
+        return
     first = int(unpriced[0])
     role = ops.program.roles[int(ops.role[first])]
     communicates = bool((ops.ints("communicator")[unpriced] >= 0).all())
     hint = "this program carries sizes, not times; give every op a duration"
     if communicates and network is None:
         hint = "the job says how many bytes, not how long: name a cluster, as in --cluster h100-dgx"
-    return InputError(
+    raise InputError(
         f'op {first - int(ops.start[ops.role[first]])} "{ops.names[first]}" of role "{role}" has no duration '
         f"({len(unpriced):,} ops in all)",
         hint=hint,

@@ -16,13 +16,14 @@ FileKind = Literal["program", "aicb"]
 
 
 def file_kind(path: str | Path) -> FileKind:
-    """What a file is by its first bytes: a Foretrace program, or else a workload."""
+    """What a file is by its name or its first bytes: a Foretrace program, or else a workload, readable or not."""
+    if Path(path).suffix == ".foretrace":
+        return "program"
     try:
         with Path(path).open("rb") as stream:
-            start = stream.read(len(MAGIC))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    return "program" if start[:4] == MAGIC[:4] or Path(path).suffix == ".foretrace" else "aicb"
+            return "program" if stream.read(len(MAGIC)).startswith(MAGIC[:4]) else "aicb"
+    except OSError:
+        return "aicb"
 
 
 def load(path: str | Path, choices: Choices | None = None) -> Program:

@@ -211,6 +211,12 @@ class HierarchicalNetwork:
 def _spread(places: NDArray[np.int64]) -> tuple[Longs, Longs, Longs]:
     """Per row of [groups, size]: how many places it has, and how many ranks the emptiest and the fullest of them
     hold."""
+    groups, size = places.shape
+    together = places[:, 1:] == places[:, :-1]
+    if together.all() or (not together.any() and (places[:, 1:] > places[:, :-1]).all()):
+        # The usual cases: all ranks in one place, or each in one of its own.
+        one, all_of_them = np.ones(groups, dtype=np.int64), np.full(groups, size)
+        return (one, all_of_them, all_of_them) if together.all() else (all_of_them, one, one)
     ordered = np.sort(places, axis=1)
     starts = np.ones(ordered.shape, dtype=bool)
     starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

@@ -93,7 +93,7 @@ def _contents(path: str | Path) -> bytes:
 def _near_file(path: Path) -> str | None:
     """A file beside a missing one that was probably meant."""
     try:
-        near = nearest(path.name, [one.name for one in islice(path.parent.iterdir(), 1000)])
+        near = nearest(path.name, [one.name for one in islice(path.parent.iterdir(), 1000)], 0.75)
     except (OSError, ValueError):
         return None
     return str(path.parent / near) if near else None
@@ -103,7 +103,8 @@ def _lines(data: bytes, name: str) -> list[bytes]:
     """The lines without what ends them and without blank ones at the end; at least one is not blank."""
     text = data.removeprefix(_BYTE_ORDER_MARK)
     if not text.strip():
-        raise InputError("the file holds nothing but blanks" if text else "the file is empty", where=name, hint=EXAMPLE)
+        message = "the file holds nothing but blanks" if text else "the file is empty"
+        raise InputError(message, where=f"{name}:1", hint=EXAMPLE)
     if b"\0" in text or not _is_text(text):
         _refuse_binary(text, name)
     lines = text.split(line_end(data))
@@ -129,7 +130,7 @@ def _is_text(data: bytes) -> bool:
 def _refuse_binary(data: bytes, name: str) -> NoReturn:
     for begin, what in _FOREIGN:
         if data.startswith(begin):
-            raise InputError(what, where=name, hint=EXAMPLE)
+            raise InputError(what, where=f"{name}:1", hint=EXAMPLE)
     at = data.find(b"\0")
     what = "is zero" if at >= 0 else "is not UTF-8"
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from foretrace.errors import Diagnostic
@@ -115,6 +116,7 @@ def split_collective(text: str) -> tuple[str, str]:
     return text, ""
 
 
+@lru_cache(maxsize=4096)
 def base_name(name: str) -> str:
     """A row's name without its number: `attention_column_1` is `attention_column`; `cross_entropy1` stays."""
     stem = name.rstrip("0123456789")

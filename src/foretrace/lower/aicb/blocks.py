@@ -35,10 +35,13 @@ class Stretch:
     layers: tuple[tuple[int, tuple[Row, ...]], ...]
     head: tuple[Row, ...]
 
-    def rows(self) -> list[tuple[int, Row]]:
-        """(layer, row) in the order of the forward; ends have no layer (-1)."""
-        body = [(number, row) for number, rows in self.layers for row in rows]
-        return [*((-1, row) for row in self.embedding), *body, *((-1, row) for row in self.head)]
+    def rows(self) -> list[tuple[int, int, Row]]:
+        """(layer, layer it counts to, row) in the order of the forward; ends have no layer of their own (-1), but count
+        to the one next to them."""
+        first, last = (self.layers[0][0], self.layers[-1][0]) if self.layers else (0, 0)
+        body = [(number, number, row) for number, rows in self.layers for row in rows]
+        before, after = [(-1, first, row) for row in self.embedding], [(-1, last, row) for row in self.head]
+        return [*before, *body, *after]
 
 
 class Stretches:
@@ -95,6 +98,7 @@ class BlockWriter:
     def __init__(self, build: ProgramBuilder, calls: Calls, overlap: frozenset[Overlap]) -> None:
         self.marks: dict[int, Marks] = {}
         self.communicators: dict[str, Communicator] = {a: build.communicator(a) for a in ("tp", "dp", "ep", "edp")}
+        self.size = {axis: build.mesh.size(axis) for axis in self.communicators}
         self.overlap = overlap
         self.calls = calls
         self._build = build
@@ -107,10 +111,12 @@ class BlockWriter:
         if kind != ActionKind.FORWARD:
             listed.reverse()
         writer = _RowWriter(self, block, label(kind), chunk, marks)
-        for number, (layer, row) in enumerate(listed):
+        for number, (layer, counts_to, row) in enumerate(listed):
             inner = 0 < number < len(listed) - 1
             for which in passes:
-                writer.write(row, which, layer, beside=inner and Overlap.TP in self.overlap)
+                writer.write(row, which, layer, counts_to, beside=inner and Overlap.TP in self.overlap)
+        # What comes next needs what was computed, not the gradients that are still being reduced.
+        block.port("out", writer.previous[0])
         return block
 
 
@@ -125,13 +131,14 @@ class _RowWriter:
         self.beside: list[OpRef] = []
         """Collectives that run beside it, for which the next row waits."""
 
-    def write(self, row: Row, which: PassName, layer: int, beside: bool) -> None:
+    def write(self, row: Row, which: PassName, layer: int, counts_to: int, beside: bool) -> None:
         """Computation, then the collective over its result; or both at once (`beside`)."""
         part: Pass = getattr(row, which)
         call = self.owner.calls.read(part, which, row.line)
         before = self.previous
         computed: list[OpRef] = []
-        if part.compute_ns > 0 or call is None:
+        # A block begins with a computation, if need be of no time, for which what is beside it waits.
+        if part.compute_ns > 0 or call is None or not before:
             op = self.block.compute(
                 row.name, part.compute_ns * NS, layer=layer, source=COMPUTE, after=self.beside, **self.facts
             )
@@ -150,8 +157,8 @@ class _RowWriter:
             else:
                 op = self._collective(row, call, layer, "compute", self.beside)
                 self.previous, self.beside = [op], []
-        self.marks.first.setdefault(layer, op)
-        self.marks.last[layer] = self.previous[0] if self.previous else op
+        self.marks.first.setdefault(counts_to, computed[0] if computed else op)
+        self.marks.last[counts_to] = self.previous[0]
 
     def _collective(self, row: Row, call: Call, layer: int, lane: str | None, after: list[OpRef]) -> OpRef:
         return self.block.collective(

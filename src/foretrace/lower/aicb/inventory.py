@@ -13,6 +13,7 @@ from foretrace.lower.aicb.lower import lower_workload
 from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import hidden_size
 from foretrace.lower.aicb.plan import Plan, make_plan
+from foretrace.lower.aicb.step_end import step_call
 from foretrace.program.columns import label
 
 
@@ -90,7 +91,7 @@ def _traffic(workload: Workload, calls: Calls) -> tuple[Traffic, ...]:
     found: dict[tuple[str, str], list[int]] = {}
     for row in workload.rows:
         for which in PASSES:
-            call = calls.read(getattr(row, which), which, row.line)
+            call = step_call(row, which, calls)
             if call is not None:
                 entry = found.setdefault((call.axis, label(call.collective)), [0, 0])
                 entry[0] += 1

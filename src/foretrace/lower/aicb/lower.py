@@ -36,7 +36,7 @@ def lower_workload(workload: Workload, choices: Choices = Choices()) -> Program:
         *odd_end,
         *oddities(workload, structure, plan.mesh),
     ]
-    notes += _overlap_notes(plan, choices)
+    notes += _overlap_notes(workload, plan, choices)
     build = ProgramBuilder(
         plan.mesh,
         title=_title(workload, plan),
@@ -48,8 +48,9 @@ def lower_workload(workload: Workload, choices: Choices = Choices()) -> Program:
     stages = _write_pipeline(build, writer, structure, plan, choices)
     if plan.trains:
         ends = StepEndWriter(build, end, writer)
+        beside = bool(choices.overlap & {Overlap.GRAD, Overlap.PARAM})
         for stage, role in enumerate(stages.stages):
-            finals, firsts = _turns(stages, plan.schedule, stage)
+            finals, firsts = _turns(stages, plan.schedule, stage) if beside else ([], [])
             ends.write(role, finals, firsts, stage == 0 or choices.ends == "every-stage")
     return build.program()
 
@@ -65,20 +66,21 @@ def _refuse_cut_short(workload: Workload) -> None:
 
 
 def _title(workload: Workload, plan: Plan) -> str:
-    what = f"{plan.schedule.name}, {plan.schedule.microbatches} microbatches"
+    count = plan.schedule.microbatches
+    what = f"{plan.schedule.name}, {count} microbatch{'' if count == 1 else 'es'}"
     if plan.schedule.chunks > 1:
         what += f", {plan.schedule.chunks} chunks"
     return f"{Path(workload.path).name} · {what}"
 
 
-def _overlap_notes(plan: Plan, choices: Choices) -> list[Diagnostic]:
+def _overlap_notes(workload: Workload, plan: Plan, choices: Choices) -> list[Diagnostic]:
     if not plan.trains:
         return []
     chosen = ", ".join(sorted(choices.overlap))
     text = (
         f"overlap of communication with computation: {chosen or 'none'} (the file does not say; choose with --overlap)"
     )
-    return [Diagnostic("note", text)]
+    return [Diagnostic("note", text, workload.at(1))]
 
 
 def _write_pipeline(
@@ -86,17 +88,19 @@ def _write_pipeline(
 ) -> Pipeline:
     schedule, everywhere = plan.schedule, choices.ends == "every-stage"
     stretches, listed = Stretches(structure.microbatches), len(structure.microbatches)
-    piece = schedule.piece.tolist()
+    piece, last_piece = schedule.piece.tolist(), schedule.pieces - 1
     parts = [_part(schedule, chunk) for chunk in range(schedule.chunks)]
     blocks: dict[tuple[object, ...], BlockBuilder] = {}
 
     def block(stage: int, action: Action) -> BlockBuilder:
         chunk, place = action.chunk, piece[stage][action.chunk]
-        first, last = everywhere or place == 0, everywhere or place == schedule.pieces - 1
+        part, count = parts[chunk]
+        first = part == 0 if everywhere else place == 0
+        last = part == count - 1 if everywhere else place == last_piece
         rows = stretches.key(action.microbatch % listed, first, last)
         key = (action.kind, chunk, rows)
         if key not in blocks:
-            blocks[key] = writer.write(action.kind, chunk, stretches.stretch(rows, *parts[chunk]))
+            blocks[key] = writer.write(action.kind, chunk, stretches.stretch(rows, part, count))
         return blocks[key]
 
     waits = schedule.name in BATCHED and Overlap.PP not in choices.overlap

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -112,9 +110,8 @@ def _split_evenly(workload: Workload, listed: list[list[Row]], notes: list[Diagn
 
 def _shared_loss(workload: Workload, listed: list[list[Row]], notes: list[Diagnostic]) -> list[Row]:
     """The loss rows, if the list has them once, after its last microbatch, for all microbatches."""
-    counts = Counter(_is_loss(row) for rows in listed[:-1] for row in rows)
     loss = [row for row in listed[-1] if _is_loss(row)]
-    if len(listed) == 1 or not loss or counts[True]:
+    if len(listed) == 1 or not loss or any(_is_loss(row) for rows in listed[:-1] for row in rows):
         return []
     notes.append(
         Diagnostic(
@@ -128,17 +125,22 @@ def _shared_loss(workload: Workload, listed: list[list[Row]], notes: list[Diagno
 
 
 def _microbatch(rows: Sequence[Row], loss: list[Row]) -> Microbatch:
-    embedding = [row for row in rows if base_name(row.name) == EMBEDDING]
-    head = [row for row in rows if base_name(row.name) in HEAD_ROWS or _is_loss(row)]
-    ends = {id(row) for row in (*embedding, *head)}
+    embedding: list[Row] = []
+    head: list[Row] = []
     layers: list[list[Row]] = []
+    begins = ""
     for row in rows:
-        if id(row) in ends:
-            continue
-        # A layer begins with the row that the first one begins with.
-        if not layers or base_name(row.name) == base_name(layers[0][0].name):
-            layers.append([])
-        layers[-1].append(row)
+        base = base_name(row.name)
+        if base == EMBEDDING:
+            embedding.append(row)
+        elif base in HEAD_ROWS or _is_loss(row):
+            head.append(row)
+        elif base == begins or not layers:
+            # A layer begins with the row that the first one begins with.
+            begins = base
+            layers.append([row])
+        else:
+            layers[-1].append(row)
     return Microbatch(tuple(embedding), tuple(tuple(layer) for layer in layers), (*head, *loss))
 
 
@@ -174,4 +176,4 @@ def _facts(rows: Sequence[Row]) -> list[tuple[object, ...]]:
 
 
 def _is_loss(row: Row) -> bool:
-    return re.match(r"cross_entropy", row.name) is not None
+    return row.name.startswith("cross_entropy")

@@ -36,7 +36,11 @@ def oddities(workload: Workload, structure: Structure, mesh: Mesh) -> list[Diagn
 def hidden_size(structure: Structure) -> int | None:
     """What the tokens of a microbatch and the bytes of an activation imply, at two bytes a number."""
     tokens, row = tokens_of(structure), next(iter(_layer_rows(structure)), None)
-    if tokens is None or row is None or row.forward.collective not in ("ALLGATHER", "REDUCESCATTER", "ALLREDUCE"):
+    if (
+        tokens is None
+        or row is None
+        or row.forward.collective.upper() not in ("ALLGATHER", "REDUCESCATTER", "ALLREDUCE")
+    ):
         return None
     size, rest = divmod(round(row.forward.size_bytes), 2 * tokens)
     return size if size and not rest else None
@@ -87,8 +91,8 @@ def _bare_reductions(workload: Workload, structure: Structure) -> list[Diagnosti
     rows = [
         row
         for row in _layer_rows(structure)
-        if row.forward.collective == "ALLGATHER"
-        and row.input_grad.collective == "REDUCESCATTER"
+        if row.forward.collective.upper() == "ALLGATHER"
+        and row.input_grad.collective.upper() == "REDUCESCATTER"
         and row.input_grad.size_bytes == 0 < row.forward.size_bytes
     ]
     if not rows:
@@ -104,7 +108,7 @@ def _bare_reductions(workload: Workload, structure: Structure) -> list[Diagnosti
 def _half_reductions(workload: Workload, structure: Structure) -> list[Diagnostic]:
     for row in _layer_rows(structure):
         forward, backward = row.forward, row.input_grad
-        pair = forward.collective == "ALLGATHER" and backward.collective == "REDUCESCATTER"
+        pair = forward.collective.upper() == "ALLGATHER" and backward.collective.upper() == "REDUCESCATTER"
         if pair and 0 < backward.size_bytes < forward.size_bytes:
             text = (
                 f"{row.name} gathers {forward.size_bytes:,} bytes forward but scatters {backward.size_bytes:,} "
@@ -121,12 +125,12 @@ def _groups_of_one(workload: Workload, mesh: Mesh) -> list[Diagnostic]:
         (row, part.collective)
         for row in workload.rows
         for part in (row.forward, row.input_grad, row.weight_grad)
-        if part.size_bytes and alone.get(split_collective(part.collective)[1])
+        if part.size_bytes and alone.get(split_collective(part.collective.upper())[1])
     ]
     if not rows:
         return []
     row, collective = rows[0]
-    group = "ep" if split_collective(collective)[1] == "_EP" else "dp/ep"
+    group = "ep" if split_collective(collective.upper())[1] == "_EP" else "dp/ep"
     text = f"{row.name}'s {collective} has a group of one ({group} is 1): nothing is sent ({len(rows)} such)"
     return [Diagnostic("note", text, workload.at(row.line))]
 
@@ -134,8 +138,12 @@ def _groups_of_one(workload: Workload, mesh: Mesh) -> list[Diagnostic]:
 def _other_fillers(workload: Workload) -> list[Diagnostic]:
     """Times and sizes where AICB writes 1 ns, 0 ns or 4 bytes: a file edited by hand or by another tool."""
     notes = []
-    passes = [(row, part) for row in workload.rows for part in (row.forward, row.input_grad, row.weight_grad)]
-    padded = [row for row, part in passes if part.compute_ns == 1000 and part.collective == "NONE"]
+    padded = [
+        row
+        for row in workload.rows
+        for part in (row.forward, row.input_grad, row.weight_grad)
+        if part.compute_ns == 1000 and part.collective.upper() == "NONE"
+    ]
     if padded:
         text = f"{len(padded)} passes that do nothing take 1,000 ns, where AICB writes 1; taken as written"
         notes.append(Diagnostic("note", text, workload.at(padded[0].line)))

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Row, Workload, split_collective
-from foretrace.lower.aicb.choices import Choices
+from foretrace.lower.aicb.choices import Choices, Overlap
 from foretrace.lower.aicb.microbatches import Structure
 from foretrace.mesh import Mesh
 from foretrace.schedules import Schedule, make
 from foretrace.schedules.in_turn import forward_only
 from foretrace.units import format_bytes
+
+MOST_STAGES = 1024
+MOST_GPUS = 4_000_000
+FEWER_CHUNKS = "take fewer chunks: --vpp 1"
+MOST_OPS = 8_000_000
+"""Of one rank of every stage; so many take a minute and 3 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +39,18 @@ def make_plan(workload: Workload, structure: Structure, choices: Choices) -> Pla
     trains = workload.header.mode != 1
     microbatches = choices.microbatches or len(structure.microbatches)
     if choices.microbatches and choices.microbatches != len(structure.microbatches):
-        text = f"{microbatches} microbatches as asked; the list holds {len(structure.microbatches)}, taken in turn"
-        notes.append(Diagnostic("note", text))
+        text = f"{microbatches:,} microbatches as asked; the list holds {len(structure.microbatches)}, taken in turn"
+        notes.append(Diagnostic("note", text, workload.at(1)))
     if trains:
         schedule = _schedule(workload, structure, choices, mesh.pp, microbatches, notes)
     else:
+        _check_size(structure, mesh.pp, microbatches, workload.at(1))
         schedule = forward_only(mesh.pp, microbatches)
-        notes.append(
-            Diagnostic("note", "an inference file (mode: 1): forward only, the time of one pass", workload.at(1))
-        )
+        text = "an inference file (mode: 1): forward only, the time of one pass"
+        ignored = [f"--schedule {choices.schedule}"] if choices.schedule else []
+        ignored += [f"--overlap {kind}" for kind in sorted(choices.overlap - {Overlap.TP})]
+        text += f"; {', '.join(ignored)} ignored" if ignored else ""
+        notes.append(Diagnostic("note", text, workload.at(1)))
     _check_chunks(workload, structure, schedule)
     transfer = _transfer_bytes(workload, structure, choices, mesh, notes) if mesh.pp > 1 else 0
     tokens = tokens_of(structure)
@@ -55,9 +64,15 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
     absent = [name for name, size in (("tp", header.tp), ("pp", header.pp), ("ep", header.ep)) if size is None]
     if absent:
         notes.append(Diagnostic("note", f"no {', '.join(absent)} in the header: 1 taken", where))
+    if pp > MOST_STAGES:
+        raise InputError(
+            f"{pp:,} pipeline stages are more than any job has", where=where, hint=f"at most {MOST_STAGES:,}"
+        )
     given = choices.gpus or header.all_gpus
     if given is None:
         raise InputError("the header has no all_gpus", where=where, hint="say how many GPUs: --gpus 128")
+    if given > MOST_GPUS:
+        raise InputError(f"{given:,} GPUs are more than any cluster has", where=where, hint=f"at most {MOST_GPUS:,}")
     if given % (tp * pp):
         raise InputError(
             f"{given:,} GPUs cannot be divided into tp {tp} × pp {pp} = {tp * pp}",
@@ -81,15 +96,45 @@ def _schedule(
     microbatches: int,
     notes: list[Diagnostic],
 ) -> Schedule:
+    where, asked = workload.at(1), choices.schedule
     chunks = _chunks(workload, structure, choices, stages, notes)
-    name = choices.schedule or ("interleaved-1f1b" if chunks and chunks > 1 else "1f1b")
+    if chunks is not None and chunks > structure.layers:
+        raise InputError(
+            f"{chunks:,} chunks are more than the {structure.layers} layers of a stage", where=where, hint=FEWER_CHUNKS
+        )
+    _check_size(structure, stages, microbatches, where)
+    name = asked or ("interleaved-1f1b" if chunks and chunks > 1 else "1f1b")
     try:
-        made = make(name, stages, microbatches, chunks if chunks and chunks > 1 else None)
+        try:
+            made = make(name, stages, microbatches, chunks)
+        except InputError:
+            # Chunks that only the header wants give way to a schedule that the user wants.
+            if asked is None or chunks is None or isinstance(choices.vpp, int):
+                raise
+            made = make(name, stages, microbatches)
+            notes.append(Diagnostic("note", f"vpp {chunks} of the header does not go with {made.name}: ignored", where))
     except InputError as error:
-        raise InputError(error.message, where=workload.at(1), hint=error.hint) from None
-    if not choices.schedule and stages > 1:
-        notes.append(Diagnostic("note", f"no schedule in the file: {made.name} taken (choose with --schedule)"))
+        hint = error.hint if asked else f"choose a schedule with --schedule, or {FEWER_CHUNKS}"
+        raise InputError(error.message, where=where, hint=hint) from None
+    if asked is None and stages > 1:
+        notes.append(Diagnostic("note", f"no schedule in the file: {made.name} taken (choose with --schedule)", where))
+    parts = made.chunks // made.directions
+    if structure.layers % parts:
+        split = [(i + 1) * structure.layers // parts - i * structure.layers // parts for i in range(parts)]
+        text = f"{structure.layers} layers in {parts} chunks: {', '.join(map(str, split))}"
+        notes.append(Diagnostic("note", text, where))
     return made
+
+
+def _check_size(structure: Structure, stages: int, microbatches: int, where: str) -> None:
+    rows = sum(len(layer) for layer in structure.microbatches[0].layers)
+    # A row is about two ops forward and two backward.
+    if stages * microbatches * 4 * max(rows, 1) > MOST_OPS:
+        raise InputError(
+            f"{microbatches:,} microbatches on {stages:,} stages are more than can be run",
+            where=where,
+            hint="take fewer: the step grows in proportion, --microbatches 256",
+        )
 
 
 def _chunks(
@@ -104,22 +149,17 @@ def _chunks(
             text = "no vpp in the header, by which SimAI divides: 1 chunk per stage taken"
             notes.append(Diagnostic("note", text, where))
         return None
-    if choices.vpp == "chunks":
-        return written
     if written <= 1 or stages == 1:
         return None
+    if choices.vpp == "chunks":
+        return written
     if choices.vpp == "layers" or written == layers:
-        why = (
-            "as asked"
-            if choices.vpp == "layers"
-            else f"the list has {layers} layers per stage, which AICB writes there"
-        )
+        found = f"the list has {layers} layers per stage, which AICB writes there"
+        why = "as asked" if choices.vpp == "layers" else found
         notes.append(Diagnostic("note", f"vpp {written} read as layers per stage, not chunks: {why}", where))
         return None
     if layers % written:
-        text = (
-            f"vpp {written} is neither the {layers} layers per stage nor a number of chunks that divides them: ignored"
-        )
+        text = f"vpp {written} is neither the {layers} layers per stage nor divides them: ignored"
         notes.append(Diagnostic("warning", text, where))
         return None
     notes.append(Diagnostic("note", f"vpp {written} read as chunks per stage ({layers} layers)", where))
@@ -130,11 +170,18 @@ def _check_chunks(workload: Workload, structure: Structure, schedule: Schedule) 
     """Every microbatch needs a layer for each chunk of a stage."""
     parts = schedule.chunks // schedule.directions
     for number, one in enumerate(structure.microbatches):
-        if len(one.layers) < parts or (not one.layers and schedule.stages > 1):
+        if not one.layers:
             raise InputError(
-                f"microbatch {number} has {len(one.layers)} layers per stage, too few for {parts} chunks",
+                f"microbatch {number} has no layers",
                 where=workload.at(one.line),
-                hint="take fewer chunks: --vpp 1, or another --schedule",
+                hint="an embedding row begins a microbatch; expected rows such as attention_column after it",
+            )
+        if len(one.layers) < parts:
+            layers = f"{len(one.layers)} layer{'' if len(one.layers) == 1 else 's'}"
+            raise InputError(
+                f"microbatch {number} has {layers} per stage, too few for {parts} chunks",
+                where=workload.at(one.line),
+                hint=FEWER_CHUNKS,
             )
 
 
@@ -173,11 +220,11 @@ def _activation(structure: Structure, mesh: Mesh) -> tuple[int, Row] | None:
     for row in structure.microbatches[0].layers[0]:
         name, suffix = split_collective(row.forward.collective.upper())
         size = round(row.forward.size_bytes)
-        if suffix or not size:
-            continue
         if name in ("ALLGATHER", "REDUCESCATTER"):
-            return size // mesh.tp, row
-        if name == "ALLREDUCE":
+            size //= mesh.tp
+        elif name != "ALLREDUCE":
+            continue
+        if size and not suffix:
             return size, row
     return None
 

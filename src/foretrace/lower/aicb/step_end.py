@@ -11,7 +11,7 @@ from foretrace.formats.aicb import Row, Workload
 from foretrace.formats.aicb.records import base_name
 from foretrace.lower.aicb.blocks import COMPUTE, NS, BlockWriter
 from foretrace.lower.aicb.choices import Overlap
-from foretrace.lower.aicb.groups import PASSES, Call, Calls
+from foretrace.lower.aicb.groups import PASSES, Call, Calls, PassName
 from foretrace.lower.aicb.microbatches import Structure
 from foretrace.program.block import After, BlockBuilder, OpRef
 from foretrace.program.build import ProgramBuilder
@@ -19,6 +19,11 @@ from foretrace.program.columns import Collective, label
 from foretrace.program.role import Placement, RoleBuilder
 
 FIRST_STAGE_ONLY = "embedding_grads"
+
+LEAST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
+"""Parameters of a bucket: max(40 M, 1 M · dp), as Megatron-core's DistributedDataParallel has it."""
+GRADIENT_BYTES, PARAMETER_BYTES = 4, 2
+"""Of each parameter, as AICB counts them: fp32 gradients, bf16 parameters."""
 
 
 @dataclass(slots=True)
@@ -38,11 +43,10 @@ def find_step_end(workload: Workload, structure: Structure, calls: Calls) -> tup
     end, notes = StepEnd(), []
     for row in structure.step:
         for which in PASSES:
-            call = calls.read(getattr(row, which), which, row.line)
+            call = step_call(row, which, calls)
             if call is None:
                 continue
             if which == "forward" and _gathers_parameters(row):
-                call = Call(call.collective, "dp", call.bytes)
                 text = (
                     f"{row.name} gathers parameters in the forward column, which is the tp group; taken as dp, "
                     "over which its gradients are reduced"
@@ -63,13 +67,21 @@ def find_step_end(workload: Workload, structure: Structure, calls: Calls) -> tup
     return end, notes
 
 
+def step_call(row: Row, which: PassName, calls: Calls) -> Call | None:
+    """The collective of a row that happens once per step: over dp where it gathers parameters."""
+    call = calls.read(getattr(row, which), which, row.line)
+    if call is not None and which == "forward" and _gathers_parameters(row):
+        return Call(call.collective, "dp", call.bytes)
+    return call
+
+
 def _gathers_parameters(row: Row) -> bool:
     """Whether a forward all-gather is that of the parameters: half the bytes of the gradients, 2 for 4 of each."""
     gather, reduce = row.forward, row.weight_grad
     return (
         base_name(row.name) == "grad_norm"
-        and gather.collective == "ALLGATHER"
-        and reduce.collective == "REDUCESCATTER"
+        and gather.collective.upper() == "ALLGATHER"
+        and reduce.collective.upper() == "REDUCESCATTER"
         and 2 * gather.size_bytes == reduce.size_bytes
     )
 
@@ -122,33 +134,37 @@ class StepEndWriter:
         waits = self._reduce(written, ready, first)
         for row, seconds, calls in self.end.scalars:
             if seconds > 0:
-                waits = self._update(written, row, seconds, waits)
+                waits = self._update(written, row.name, seconds, waits)
             for call in calls:
                 op = self._collective(written.block, row, call, "compute", waits)
                 written.update = written.update or op
                 waits = []
         for row, seconds in self.end.updates:
             if first or base_name(row.name) != FIRST_STAGE_ONLY:
-                waits = self._update(written, row, seconds, waits)
-        last = [OpRef(written.block.number, len(written.block.rows) - 1)] if written.block.rows else []
+                waits = self._update(written, row.name, seconds, waits)
+        if written.update is None and (ready or users):
+            # The next step begins when all gradients are there, even where no row says what is done with them.
+            waits = self._update(written, "step end", 0.0, waits)
         for row, call in self.end.gathers:
             if Overlap.PARAM in self.overlap and users:
-                for layer, part in enumerate(_split(call, users)):
-                    op = self._collective(written.block, row, part, None, waits or last)
-                    written.gathers.append((op, layer))
+                updated = [OpRef(written.block.number, len(written.block.rows) - 1)]
+                for part, layers in self._parts(call, users, PARAMETER_BYTES):
+                    op = self._collective(written.block, row, part, None, updated)
+                    written.gathers.append((op, layers[0]))
             else:
                 self._collective(written.block, row, call, "compute", waits)
         return written
 
     def _reduce(self, written: _Written, ready: int, first: bool) -> list[OpRef]:
-        """The reductions, whole or in equal parts, one for each layer, as soon as the layer's gradients are there; what
-        the optimizer waits for besides."""
+        """The reductions, whole or in parts, as soon as the gradients of the layers of a part are there; what the
+        optimizer waits for besides."""
         waits: list[OpRef] = []
         for row, call in self.end.reduces:
             if Overlap.GRAD in self.overlap and ready:
-                parts = [self._collective(written.block, row, part, None, ()) for part in _split(call, ready)]
-                written.reduces += [(op, layer) for layer, op in enumerate(parts)]
-                waits.append(parts[-1])
+                for part, layers in self._parts(call, ready, GRADIENT_BYTES):
+                    op = self._collective(written.block, row, part, None, ())
+                    written.reduces.append((op, layers[-1]))
+                waits.append(op)
             else:
                 self._collective(written.block, row, call, "compute", ())
         for row, call in self.end.syncs:
@@ -156,8 +172,19 @@ class StepEndWriter:
                 self._collective(written.block, row, call, "compute", ())
         return waits
 
-    def _update(self, written: _Written, row: Row, seconds: float, waits: Sequence[OpRef]) -> list[OpRef]:
-        op = written.block.compute(row.name, seconds, phase="optimizer", source=COMPUTE, after=waits)
+    def _parts(self, call: Call, layers: int, bytes_each: int) -> list[tuple[Call, range]]:
+        """A call in buckets of parameters as Megatron makes them, at most one for each layer, and their layers."""
+        bucket = bytes_each * max(LEAST_BUCKET, BUCKET_PER_RANK * self.writer.size[call.axis])
+        count = min(max(call.bytes // bucket, 1), layers)
+        bytes_at = [call.bytes * i // count for i in range(count + 1)]
+        layer_at = [layers * i // count for i in range(count + 1)]
+        return [
+            (Call(call.collective, call.axis, high - low), range(first, last))
+            for (low, high), (first, last) in zip(pairwise(bytes_at), pairwise(layer_at), strict=True)
+        ]
+
+    def _update(self, written: _Written, name: str, seconds: float, waits: Sequence[OpRef]) -> list[OpRef]:
+        op = written.block.compute(name, seconds, phase="optimizer", source=COMPUTE, after=waits)
         written.update = written.update or op
         return []
 
@@ -173,12 +200,5 @@ class StepEndWriter:
 
 
 def _by_layer(marks: dict[int, OpRef], backward: bool) -> list[OpRef]:
-    """The marks of layers in the order in which they come; ends of the model count to the layer next to them."""
-    layers = sorted((layer for layer in marks if layer >= 0), reverse=backward)
-    return [marks[layer] for layer in layers] or list(marks.values())
-
-
-def _split(call: Call, parts: int) -> list[Call]:
-    """A call in so many parts, as equal as whole bytes can be."""
-    bounds = [call.bytes * i // parts for i in range(parts + 1)]
-    return [Call(call.collective, call.axis, high - low) for low, high in pairwise(bounds)]
+    """The marks of layers in the order in which they come."""
+    return [marks[layer] for layer in sorted(marks, reverse=backward)]
