@@ -43,6 +43,7 @@ $(VENV)/bin/python:
 
 $(VENV)/core: pyproject.toml | $(VENV)/bin/python
 	@$(PIP) install --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/dev: $(VENV)/core pyproject.toml

@@ -21,7 +21,6 @@ from foretrace.cost.network import HierarchicalNetwork
 from foretrace.cost.price import price
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
-from foretrace.engine.shared_run import SharedRun
 from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import cluster as load_cluster
@@ -121,6 +120,8 @@ class _Runner:
         return gains
 
     def _shared(self, prices: Prices) -> Timeline:
+        from foretrace.engine.shared_run import SharedRun  # most jobs do without, and start faster
+
         run = SharedRun(self.graph, prices.latencies(self.graph), prices.draws)
         return run.timeline(prices.durations(self.graph))
 

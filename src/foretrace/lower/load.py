@@ -8,11 +8,12 @@ from typing import Literal
 from foretrace.errors import InputError
 from foretrace.formats.aicb import read_workload
 from foretrace.lower.aicb import Choices, lower_workload
-from foretrace.program.file import load as load_program
 from foretrace.program.program import Program
-from foretrace.program.sections import MAGIC
 
 FileKind = Literal["program", "aicb"]
+
+MAGIC = b"\x93FOR"
+"""How a program file begins."""
 
 
 def file_kind(path: str | Path) -> FileKind:
@@ -21,7 +22,7 @@ def file_kind(path: str | Path) -> FileKind:
         return "program"
     try:
         with Path(path).open("rb") as stream:
-            return "program" if stream.read(len(MAGIC)).startswith(MAGIC[:4]) else "aicb"
+            return "program" if stream.read(len(MAGIC)) == MAGIC else "aicb"
     except OSError:
         return "aicb"
 
@@ -32,5 +33,7 @@ def load(path: str | Path, choices: Choices | None = None) -> Program:
     if file_kind(path) == "program":
         if choices is not None and choices != Choices():
             raise InputError("these choices are made already in a program file", where=str(path))
+        from foretrace.program.file import load as load_program  # a workload does without, and starts faster
+
         return load_program(path)
     return lower_workload(read_workload(path), choices or Choices())

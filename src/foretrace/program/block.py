@@ -178,7 +178,7 @@ class BlockBuilder:
         for sizes in (taken, given):
             if sizes:
                 self._check_numbers(name, True, **sizes)
-        if sends:
+        if sends and not all(type(size) is int and 0 <= size < _LIMIT for size in sends.values()):
             self._check_numbers(name, True, **{f"sends[{to}]": size for to, size in sends.items()})
         self.rows.append(
             {
@@ -214,6 +214,20 @@ class BlockBuilder:
             for resource in dict.fromkeys([*amounts, *held]):
                 self.draws.append((op, tables.resource(resource), amounts.get(resource, 0.0), held.get(resource, 0.0)))
         return OpRef(self.number, op)
+
+    def repeat(self, other: BlockBuilder, ops: range, layer: int) -> int:
+        """Appends ops of a block once more, as those of a layer, and returns the number of the first. What they wait
+        for must be among them."""
+        first = len(self.rows)
+        self.rows += [
+            row if row["layer"] == layer else {**row, "layer": layer} for row in other.rows[ops.start : ops.stop]
+        ]
+        moved = first - ops.start
+        self.deps += [(src + moved, dst + moved) for src, dst in other.deps if dst in ops]
+        self.memory += [(op + moved, *fact) for op, *fact in other.memory if op in ops]  # type: ignore[misc]
+        self.sends += [(op + moved, to, size) for op, to, size in other.sends if op in ops]
+        self.draws += [(op + moved, *fact) for op, *fact in other.draws if op in ops]  # type: ignore[misc]
+        return first
 
     def _check_numbers(self, name: str, whole: bool, **values: Any) -> None:
         """Names the op whose number is none, or is not whole or too large where it must be."""

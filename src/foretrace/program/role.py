@@ -65,7 +65,8 @@ class RoleBuilder:
         self._inline = None
         placement = self._append(block, microbatch)
         if after:
-            if isinstance(after, Mapping):
+            # A tuple or list is known at once; asking whether something is a Mapping takes a while.
+            if not isinstance(after, tuple | list) and isinstance(after, Mapping):
                 for target, refs in after.items():
                     if refs:
                         self._link(placement.number, placement[target].op, refs_of(refs), 0)

@@ -213,10 +213,14 @@ def _spread(places: NDArray[np.int64]) -> tuple[Longs, Longs, Longs]:
     hold."""
     groups, size = places.shape
     together = places[:, 1:] == places[:, :-1]
-    if together.all() or (not together.any() and (places[:, 1:] > places[:, :-1]).all()):
-        # The usual cases: all ranks in one place, or each in one of its own.
-        one, all_of_them = np.ones(groups, dtype=np.int64), np.full(groups, size)
-        return (one, all_of_them, all_of_them) if together.all() else (all_of_them, one, one)
+    one, every = np.ones(groups, dtype=np.int64), np.full(groups, size)
+    if size == 2:
+        same = together[:, 0].astype(np.int64)
+        return 2 - same, 1 + same, 1 + same
+    if together.all():
+        return one, every, every
+    if (places[:, 1:] > places[:, :-1]).all():
+        return every, one, one
     ordered = np.sort(places, axis=1)
     starts = np.ones(ordered.shape, dtype=bool)
     starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

@@ -44,17 +44,24 @@ class Layouts:
     def _sort(self, communicators: Sequence[int]) -> dict[int, list[tuple[NDArray[np.int64], NDArray[np.int64]]]]:
         """For each communicator, its groups and the number of each group's kind; groups of one size sorted at once."""
         by_size: dict[int, list[tuple[int, NDArray[np.int64]]]] = {}
+        same: dict[tuple[object, ...], int] = {}
+        alias: dict[int, int] = {}
         for number in communicators:
-            for groups in self._program.communicators[number].members(self._program.mesh):
-                by_size.setdefault(groups.shape[1], []).append((number, groups))
-        found: dict[int, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {number: [] for number in communicators}
+            one = self._program.communicators[number]
+            # Both directions between two stages, and exchanges, are communicators of the same pairs of ranks.
+            key = (one.axes, None if one.pair is None else frozenset(one.pair), one.groups)
+            if same.setdefault(key, number) == number:
+                for groups in one.members(self._program.mesh):
+                    by_size.setdefault(groups.shape[1], []).append((number, groups))
+            alias[number] = same[key]
+        found: dict[int, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {number: [] for number in same.values()}
         for parts in by_size.values():
             kinds, kind = self._network.layouts(np.concatenate([groups for _, groups in parts]))
             bounds = np.cumsum([0, *(len(groups) for _, groups in parts)]).tolist()
             for (number, groups), (low, high) in zip(parts, pairwise(bounds), strict=True):
                 found[number].append((groups, kind[low:high] + len(self.kinds)))
             self.kinds.extend(kinds)
-        return found
+        return {number: found[alias[number]] for number in communicators}
 
 
 def _profiles(world: int, kinds: Sequence[Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]) -> tuple[Ints, Ints]:

@@ -12,7 +12,7 @@ from foretrace.lower.aicb.groups import Call, Calls, PassName
 from foretrace.lower.aicb.microbatches import Microbatch
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.build import ProgramBuilder
-from foretrace.program.columns import label
+from foretrace.program.columns import Kind, label
 from foretrace.program.program import Communicator, Source
 from foretrace.schedules import ActionKind
 
@@ -29,19 +29,20 @@ _PASSES_OF: dict[ActionKind, tuple[PassName, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The rows that a chunk of a stage runs for a microbatch: its layers by number, with the ends it has."""
+    """The rows that a chunk of a stage runs for a microbatch: its layers by number, with the ends it has. `alike` is
+    equal for layers that do the same."""
 
     embedding: tuple[Row, ...]
     layers: tuple[tuple[int, tuple[Row, ...]], ...]
     head: tuple[Row, ...]
+    alike: tuple[object, ...]
 
-    def rows(self) -> list[tuple[int, int, Row]]:
-        """(layer, layer it counts to, row) in the order of the forward; ends have no layer of their own (-1), but count
-        to the one next to them."""
+    def parts(self) -> list[tuple[int, int, tuple[Row, ...], object]]:
+        """(layer, layer it counts to, rows, what it is like) in the order of the forward; ends have no layer of their
+        own (-1), but count to the one next to them."""
         first, last = (self.layers[0][0], self.layers[-1][0]) if self.layers else (0, 0)
-        body = [(number, number, row) for number, rows in self.layers for row in rows]
-        before, after = [(-1, first, row) for row in self.embedding], [(-1, last, row) for row in self.head]
-        return [*before, *body, *after]
+        body = [(number, number, rows, like) for (number, rows), like in zip(self.layers, self.alike, strict=True)]
+        return [(-1, first, self.embedding, None), *body, (-1, last, self.head, None)]
 
 
 class Stretches:
@@ -52,6 +53,7 @@ class Stretches:
         self._embedding = _alike([one.embedding for one in microbatches])
         self._layers = _alike([[row for layer in one.layers for row in layer] for one in microbatches])
         self._head = _alike([one.head for one in microbatches])
+        self._like = {body: _alike(microbatches[body].layers) for body in set(self._layers)}
 
     def key(self, microbatch: int, first: bool, last: bool) -> tuple[int, int, int]:
         """Equal for microbatches that do the same between the ends they have; each number is of a microbatch."""
@@ -67,6 +69,7 @@ class Stretches:
             self._microbatches[embedding].embedding if embedding >= 0 else (),
             tuple((number, layers[number]) for number in chosen),
             self._microbatches[head].head if head >= 0 else (),
+            tuple((body, self._like[body][number]) for number in chosen),
         )
 
 
@@ -92,8 +95,19 @@ class Marks:
     gradients: list[OpRef] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Where a layer is written: its ops, the last of its compute lane, and its gradient collectives."""
+
+    block: BlockBuilder
+    ops: range
+    out: int
+    gradients: tuple[int, ...]
+
+
 class BlockWriter:
-    """Writes actions as blocks, and remembers which of their ops others wait for."""
+    """Writes actions as blocks, and remembers which of their ops others wait for. Layers that do the same are written
+    once and repeated."""
 
     def __init__(self, build: ProgramBuilder, calls: Calls, overlap: frozenset[Overlap]) -> None:
         self.marks: dict[int, Marks] = {}
@@ -102,36 +116,70 @@ class BlockWriter:
         self.overlap = overlap
         self.calls = calls
         self._build = build
+        self._layers: dict[tuple[object, ...], _Written] = {}
 
     def write(self, kind: ActionKind, chunk: int, rows: Stretch) -> BlockBuilder:
         """A new block: an action over these rows."""
         block = self._build.block(label(kind))
         marks = self.marks[block.number] = Marks()
-        passes, listed = _PASSES_OF[kind], rows.rows()
-        if kind != ActionKind.FORWARD:
-            listed.reverse()
-        writer = _RowWriter(self, block, label(kind), chunk, marks)
-        for number, (layer, counts_to, row) in enumerate(listed):
-            inner = 0 < number < len(listed) - 1
-            for which in passes:
-                writer.write(row, which, layer, counts_to, beside=inner and Overlap.TP in self.overlap)
+        parts = rows.parts() if kind == ActionKind.FORWARD else rows.parts()[::-1]
+        writer = _RowWriter(self, block, kind, chunk, marks)
+        beside = Overlap.TP in self.overlap
+        left = sum(len(listed) for _, _, listed, _ in parts)
+        for layer, counts_to, listed, like in parts:
+            known = self._layers.get((kind, chunk, like))
+            if known is None or beside or not writer.repeat(known, layer):
+                first = len(block.rows)
+                for row in listed if kind == ActionKind.FORWARD else listed[::-1]:
+                    left -= 1
+                    inner = len(block.rows) > 0 and left > 0
+                    writer.write(row, layer, counts_to, beside=beside and inner)
+                self._remember((kind, chunk, like), writer, range(first, len(block.rows)))
+            else:
+                left -= len(listed)
         # What comes next needs what was computed, not the gradients that are still being reduced.
         block.port("out", writer.previous[0])
         return block
+
+    def _remember(self, key: tuple[object, ...], writer: _RowWriter, ops: range) -> None:
+        """Keeps a layer to be repeated, unless it waits for what comes before it."""
+        block = writer.block
+        if key[-1] is None or not ops or any(dst in ops and src not in ops for src, dst in block.deps):
+            return
+        gradients = tuple(ref.op for ref in writer.marks.gradients if ref.op in ops)
+        self._layers[key] = _Written(block, ops, writer.previous[0].op, gradients)
 
 
 class _RowWriter:
     """Appends rows to one block."""
 
-    def __init__(self, owner: BlockWriter, block: BlockBuilder, phase: str, chunk: int, marks: Marks) -> None:
+    def __init__(self, owner: BlockWriter, block: BlockBuilder, kind: ActionKind, chunk: int, marks: Marks) -> None:
         self.owner, self.block, self.marks = owner, block, marks
-        self.facts: dict[str, Any] = {"phase": phase, "chunk": chunk}
+        self.facts: dict[str, Any] = {"phase": label(kind), "chunk": chunk}
+        self.passes = _PASSES_OF[kind]
         self.previous: list[OpRef] = []
         """The last op of the compute lane."""
         self.beside: list[OpRef] = []
         """Collectives that run beside it, for which the next row waits."""
 
-    def write(self, row: Row, which: PassName, layer: int, counts_to: int, beside: bool) -> None:
+    def repeat(self, known: _Written, layer: int) -> bool:
+        """Appends a layer that is written elsewhere; not where it would begin the block with a collective."""
+        if not self.block.rows and known.block.rows[known.ops.start]["kind"] != Kind.COMPUTE:
+            return False
+        first = self.block.repeat(known.block, known.ops, layer)
+        moved, number = first - known.ops.start, self.block.number
+        self.previous = [OpRef(number, known.out + moved)]
+        self.marks.first.setdefault(layer, OpRef(number, first))
+        self.marks.last[layer] = self.previous[0]
+        self.marks.gradients += [OpRef(number, op + moved) for op in known.gradients]
+        return True
+
+    def write(self, row: Row, layer: int, counts_to: int, beside: bool) -> None:
+        """All passes of a row."""
+        for which in self.passes:
+            self._write(row, which, layer, counts_to, beside)
+
+    def _write(self, row: Row, which: PassName, layer: int, counts_to: int, beside: bool) -> None:
         """Computation, then the collective over its result; or both at once (`beside`)."""
         part: Pass = getattr(row, which)
         call = self.owner.calls.read(part, which, row.line)

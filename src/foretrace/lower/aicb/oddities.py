@@ -125,7 +125,7 @@ def _groups_of_one(workload: Workload, mesh: Mesh) -> list[Diagnostic]:
         (row, part.collective)
         for row in workload.rows
         for part in (row.forward, row.input_grad, row.weight_grad)
-        if part.size_bytes and alone.get(split_collective(part.collective.upper())[1])
+        if part.size_bytes and "_" in part.collective and alone.get(split_collective(part.collective.upper())[1])
     ]
     if not rows:
         return []
