@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.cost.network import HierarchicalNetwork
+from foretrace.cost.network import network_of
 from foretrace.hardware import presets
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 
 CLUSTERS = {
@@ -90,7 +89,7 @@ def measured(row: dict[str, str], what: Collective) -> float:
 def modelled(row: dict[str, str], what: Collective, preset: str) -> float:
     """Seconds on the preset, ranks packed."""
     cluster, gpus = presets.cluster(preset), int(row["gpus"])
-    network = HierarchicalNetwork(cluster, Placement.packed(gpus, cluster.node.gpus))
+    network = network_of(cluster, gpus)
     (layout,), _ = network.layouts(np.arange(gpus)[None])
     return float(network.price(what, layout, np.array([float(row["bytes"])])).duration_s[0])
 

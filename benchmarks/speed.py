@@ -25,14 +25,13 @@ import numpy as np
 import foretrace
 import jobs
 from foretrace import Choices, load_cluster, simulate
-from foretrace.cost.network import HierarchicalNetwork
+from foretrace.cost.network import network_of
 from foretrace.cost.price import price
 from foretrace.engine import jit
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun
 from foretrace.formats.aicb import read_workload
 from foretrace.lower.aicb import lower_workload
-from foretrace.placement import Placement
 from foretrace.program.expand import expand
 from foretrace.program.file import load, save, to_json
 from foretrace.program.fold import fold, unfold
@@ -226,9 +225,8 @@ def workloads() -> list[Row]:
 
     def run(gpus: int | None = None) -> float:
         program = lower_workload(read_workload(path), Choices(gpus=gpus))
-        network = HierarchicalNetwork(cluster, Placement.packed(program.world, cluster.node.gpus))
         ops = expand(program)
-        prices = price(ops, network)
+        prices = price(ops, network_of(cluster, program.world))
         graph = fold(ops, prices.profile_of)
         return FixedRun(graph).timeline(prices.durations(graph)).step_time_s
 

@@ -1,5 +1,18 @@
-"""`python -m foretrace`."""
+"""`python -m foretrace`, and the command `foretrace`."""
 
-from foretrace.cli.main import run
+import sys
 
-run()
+
+def main() -> None:
+    """Runs the command line; Ctrl-C ends it quietly even while it is still starting."""
+    try:
+        from foretrace.cli.main import run
+
+        run()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

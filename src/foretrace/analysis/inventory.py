@@ -88,7 +88,7 @@ def take_inventory(program: Program, file_bytes: int) -> Inventory:
         sources=tuple(source.name for source in program.sources),
         roles=tuple(_roles(ops, enabled, population)),
         traffic=tuple(_traffic(ops, enabled, population)),
-        diagnostics=tuple(_odd(ops, enabled)),
+        diagnostics=(*program.diagnostics, *_odd(ops, enabled)),
     )
 
 
@@ -124,7 +124,10 @@ def _traffic(ops: Ops, enabled: Mask, population: Counts) -> list[TrafficInvento
             these = mine & (collective == what)
             entry = found.setdefault((one.axis, label(Collective(int(what)))), [0, 0])
             entry[0] += int(ranks[these].sum())
-            entry[1] += int(size[these] @ ranks[these])
+            # By size, as whole numbers of Python's: sums may be larger than 64 bits hold.
+            sizes, kind = np.unique(size[these], return_inverse=True)
+            count = np.bincount(kind.ravel(), weights=ranks[these])
+            entry[1] += sum(one * int(times) for one, times in zip(sizes.tolist(), count.tolist(), strict=True))
     return [TrafficInventory(axis, what, count, total) for (axis, what), (count, total) in sorted(found.items())]
 
 
@@ -133,7 +136,7 @@ def _odd(ops: Ops, enabled: Mask) -> list[Diagnostic]:
     unpriced = int((np.isnan(ops.floats("duration_s")) & enabled).sum())
     if unpriced:
         notes.append(
-            Diagnostic("warning", f"{unpriced:,} of {len(ops):,} ops have no duration; it cannot be simulated as is")
+            Diagnostic("warning", f"{unpriced:,} of {len(ops):,} ops have no duration: simulate it with --cluster")
         )
     if not enabled.all():
         notes.append(Diagnostic("note", f"{int((~enabled).sum()):,} ops are switched off by overrides"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from foretrace.analysis.lanes import lane_use
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
-from foretrace.cost.network import HierarchicalNetwork
+from foretrace.cost.network import network_of
 from foretrace.cost.price import price
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
@@ -44,7 +45,7 @@ MOST_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
 def simulate(
     program: Program,
     *,
-    cluster: Cluster | str | None = None,
+    cluster: Cluster | str | Path | None = None,
     placement: Placement | None = None,
     what_if: Mapping[str, float] | None = None,
     stragglers: Mapping[int, float] | None = None,
@@ -65,19 +66,19 @@ def simulate(
     if executor not in ("auto", "fixed", "shared"):
         raise InputError(f'executor "{executor}" is not known', hint="known: auto, fixed, shared")
     ops = expand(program)
-    if isinstance(cluster, str):
-        cluster = load_cluster(cluster)
-    as_is = price(ops, None if cluster is None else _network(program, cluster, placement))
+    if cluster is not None and not isinstance(cluster, Cluster):
+        cluster = load_cluster(str(cluster))
+    if cluster is None and placement is not None:
+        raise InputError("a placement says where ranks sit on a cluster, but there is none", hint="name a cluster")
+    network = None if cluster is None else network_of(cluster, program.world, placement)
+    as_is = price(ops, network)
+    if network is not None and not set(network.sources) & set(as_is.sources):
+        cluster = None  # the job carries all its prices
     scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}))
     shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
     runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded)
     unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
     return _read_off(runner, scenario, cluster, unchanged, explain)
-
-
-def _network(program: Program, cluster: Cluster, placement: Placement | None) -> HierarchicalNetwork:
-    cluster.check_fits(program.world)
-    return HierarchicalNetwork(cluster, placement or Placement.packed(program.world, cluster.node.gpus))
 
 
 class _Runner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from foretrace.errors import UsageError
+from foretrace.errors import InputError, UsageError
 from foretrace.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
@@ -24,25 +24,20 @@ def read_choices(
     """The choices that the options make; what is not given is read off the file."""
     from foretrace.lower.aicb import Choices
     from foretrace.lower.aicb.choices import parse_overlap
+    from foretrace.schedules.registry import resolve
 
-    if microbatches is not None and microbatches < 1:
-        raise UsageError(f"--microbatches {microbatches}: a step has at least one")
-    return Choices(
-        gpus=None if gpus is None else _gpus(gpus),
-        schedule=schedule,
-        vpp=_vpp(vpp),
-        overlap=frozenset() if overlap is None else parse_overlap(overlap),
-        microbatches=microbatches,
-        pp_comm_bytes=None if pp_comm is None else round(parse_bytes(pp_comm, where="--pp-comm")),
-        ends="every-stage" if every_stage else "first-last",
-    )
-
-
-def _gpus(text: str) -> int:
-    count = parse_count(text, where="--gpus")
-    if count < 1:
-        raise UsageError(f"--gpus {text}: a job has at least one")
-    return int(count)
+    try:
+        return Choices(
+            gpus=None if gpus is None else int(parse_count(gpus, where="--gpus")),
+            schedule=None if schedule is None else resolve(schedule),
+            vpp=_vpp(vpp),
+            overlap=parse_overlap(overlap or "", where="--overlap"),
+            microbatches=microbatches,
+            pp_comm_bytes=None if pp_comm is None else round(parse_bytes(pp_comm, where="--pp-comm")),
+            ends="every-stage" if every_stage else "first-last",
+        )
+    except InputError as error:
+        raise UsageError(error.message, where=error.where, hint=error.hint) from None
 
 
 def _vpp(text: str | None) -> int | Literal["auto", "layers", "chunks"]:
@@ -53,6 +48,6 @@ def _vpp(text: str | None) -> int | Literal["auto", "layers", "chunks"]:
             return "layers"
         case "chunks":
             return "chunks"
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+    if not text.isdecimal() or len(text) > 4 or int(text) < 1:
         raise UsageError(f'--vpp {text}: expected "layers", "chunks" or a number of chunks', hint="example: --vpp 2")
     return int(text)

@@ -22,11 +22,15 @@ _KINDS: dict[str, Kind] = {"gpus": "gpu", "nics": "nic", "nodes": "node", "clust
 
 
 def command(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="gpus, nics, nodes or clusters.", show_default=False)],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="gpus, nics, nodes or clusters.", show_default=False)
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """List the GPUs, NICs, nodes or clusters that can be named."""
     singular = _KINDS.get(kind.lower())
+    if not kind:
+        raise UsageError("a list of what?", hint=f"foretrace list {'|'.join(_KINDS)}")
     if singular is None:
         raise UsageError(f'there is no list of "{kind}"{did_you_mean(kind, _KINDS)}', hint=f"known: {' '.join(_KINDS)}")
     from foretrace.hardware import presets

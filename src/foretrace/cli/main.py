@@ -70,6 +70,8 @@ def _exit_code(arguments: list[str] | None) -> int:
         return 3
     except ClickException as error:
         print(f"error: {error.format_message()}", file=sys.stderr)
+        if "--compat" in (sys.argv if arguments is None else arguments):
+            print("       SimAI's own flags come last, after --", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)

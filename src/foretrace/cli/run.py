@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,11 @@ def run_job(
 
     is_workload = file_kind(file) == "aicb"
     if not is_workload and choices != Choices():
-        raise UsageError(f"{file} is a program: how its job is run is decided in it", hint="choose when making it")
+        changed = [one.name for one in fields(Choices) if getattr(choices, one.name) != getattr(Choices(), one.name)]
+        raise UsageError(
+            f"{file} is a program, in which {', '.join(changed)} are settled",
+            hint="make the program anew, or simulate the workload it was made of",
+        )
     with Progress(f"reading {file}"):
         program = load(file, choices)
     if is_workload and cluster_name is None:
@@ -134,5 +138,7 @@ def run_simai(
         except OSError as error:
             raise InputError(f"cannot be written: {error.strerror}", where=str(csv)) from None
     own = comparison.own if isinstance(comparison.own, Simulation) else None
+    if own is None and outputs.perfetto is not None:
+        raise InputError(f"no timeline to write: {comparison.own}", where=str(outputs.perfetto))
     if outputs.write(own, comparison_json(comparison, explained=explained)):
         print_comparison(comparison, explained=explained)

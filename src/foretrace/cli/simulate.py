@@ -98,7 +98,7 @@ def command(
         Executor, typer.Option("--executor", help="Whether ops divide what they share.")
     ] = Executor.AUTO,
     unfolded: Annotated[
-        bool, typer.Option("--unfolded", help="Simulate every rank on its own (slower, same answer).")
+        bool, typer.Option("--unfolded", help="Simulate every rank on its own (slower, same times).")
     ] = False,
     compat: Annotated[
         Compat | None, typer.Option("--compat", help="Also reproduce another simulator's figures.")
@@ -143,9 +143,9 @@ def command(
                 raise UsageError(f"{name}: only with --compat simai", hint="see foretrace simulate --help")
         run_job(file, choices, cluster, placement, scenarios, outputs, executor=executor.value, folded=not unfolded)
     else:
-        if scenarios.any or placement or cluster:
+        if scenarios.any or placement or cluster or unfolded or executor != Executor.AUTO:
             raise UsageError(
                 "--compat simai runs the job as SimAI's flags have it",
-                hint="leave out --cluster, --placement, --what-if, --straggler and --slow-link",
+                hint="leave out --cluster, --placement, --what-if, --straggler, --slow-link, --unfolded, --executor",
             )
         run_simai(file, choices, flags or [], simai_tables, csv, explain, outputs)

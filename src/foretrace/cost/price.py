@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.cost.network.interface import Network
+from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.prices import Draws, Prices
 from foretrace.errors import InputError
 from foretrace.program.columns import Collective
 from foretrace.program.expand import Ops
-from foretrace.program.program import Floats, Longs, Source
+from foretrace.program.program import Longs
 
 
 def price(ops: Ops, network: Network | None = None) -> Prices:
@@ -24,17 +24,17 @@ def price(ops: Ops, network: Network | None = None) -> Prices:
     enabled = rows.column("enabled").astype(bool)
     duration = np.where(enabled, rows.column("duration_s"), 0.0)[None]
     latency = np.fmin(np.where(enabled, rows.column("latency_s"), 0.0), duration)
-    source, sources = rows.column("source").astype(np.int64), ops.program.sources
+    source, sources = rows.column("source").astype(np.int64, copy=True), ops.program.sources
     profile_of = np.zeros(ops.program.world, dtype=np.int32)
     missing = np.isnan(duration[0])
     if network is not None and missing.any():
         chosen = np.flatnonzero(missing & (rows.column("communicator").astype(np.int64) >= 0))
-        layouts, priced_latency, priced_duration = _network_prices(rows, chosen, network)
+        layouts, priced = _network_prices(rows, chosen, network)
         duration = np.repeat(duration, len(layouts.profiles), axis=0)
         latency = np.repeat(latency, len(layouts.profiles), axis=0)
-        duration[:, chosen], latency[:, chosen] = priced_duration, priced_latency
-        source, sources = _with_source(source, chosen, sources, network.source)
-        profile_of = layouts.profile_of
+        duration[:, chosen], latency[:, chosen] = priced.duration_s, priced.latency_s
+        source[chosen] = len(sources) + priced.source[0]  # ranks that pay differently do so by the same source
+        sources, profile_of = (*sources, *network.sources), layouts.profile_of
         missing = np.isnan(duration[0])
     _check_priced(rows, missing, network)
     return Prices(
@@ -88,8 +88,8 @@ def _larger_ways(ops: Ops) -> dict[int, int]:
     return dict(zip(exchanges[less].tolist(), larger[meeting[less]].tolist(), strict=True))
 
 
-def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> tuple[Layouts, Floats, Floats]:
-    """Latency and duration of the chosen rows for each profile of ranks: [profiles, chosen]."""
+def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> tuple[Layouts, CallPrices]:
+    """What the chosen rows take for each profile of ranks: [profiles, chosen]."""
     numbers: dict[CallKey, int] = {}
     names = ("communicator", "collective", "bytes")
     keys = zip(*(rows.column(name)[chosen].tolist() for name in names), strict=True)
@@ -97,19 +97,11 @@ def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> tuple[Layou
     calls = list(numbers)
     layouts = Layouts(rows.ops.program, sorted({communicator for communicator, *_ in calls}), network)
     shape = (len(layouts.profiles), len(calls))
-    latency, duration = np.empty(shape), np.empty(shape)
+    latency, duration, source = np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64)
     for kind, cells, what, sizes in layouts.requests(calls):
         priced = network.price(what, kind, sizes)
-        latency[cells], duration[cells] = priced.latency_s, priced.duration_s
-    return layouts, latency[:, call_of], duration[:, call_of]
-
-
-def _with_source(
-    source: Longs, chosen: Longs, sources: tuple[Source, ...], network: Source
-) -> tuple[Longs, tuple[Source, ...]]:
-    changed = source.copy()
-    changed[chosen] = len(sources)
-    return changed, (*sources, network)
+        latency[cells], duration[cells], source[cells] = priced.latency_s, priced.duration_s, priced.source
+    return layouts, CallPrices(latency[:, call_of], duration[:, call_of], source[:, call_of])
 
 
 def _draws(ops: Ops) -> Draws:

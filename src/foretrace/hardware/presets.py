@@ -49,12 +49,12 @@ def node(name: str, *, where: str | None = None) -> Node:
     return _node(_resolved("node", name, where))
 
 
-def cluster(name_or_path: str, *, where: str | None = None) -> Cluster:
+def cluster(name_or_path: str | Path, *, where: str | None = None) -> Cluster:
     """The cluster that is called so, or that a YAML or JSON file describes.
 
     A path has a separator or ends in .yaml, .yml or .json; another name is a file only if no preset is called so.
     """
-    if _looks_like_path(name_or_path):
+    if isinstance(name_or_path, Path) or _looks_like_path(name_or_path):
         return load(name_or_path)
     try:
         return _preset_cluster(name_or_path, where=where)
@@ -91,7 +91,8 @@ def anything(name_or_path: str) -> Cluster | Node | Gpu | Nic:
     largest_first = KINDS[::-1]
     found = {kind: _matches(_shelf(kind), name_or_path) for kind in largest_first}
     meant = [kind for kind in largest_first if len(found[kind]) == 1]
-    meant.sort(key=lambda kind: name_or_path not in _shelf(kind).texts)
+    own_name = name_or_path.lower().replace("_", "-")
+    meant.sort(key=lambda kind: own_name not in _shelf(kind).texts)
     if meant:
         return OF_KIND[meant[0]](name_or_path)
     if _is_file(name_or_path):
@@ -172,9 +173,8 @@ def _resolved(kind: Kind, name: str, where: str | None) -> str:
             f'"{shown}" may be any of {len(found)} {what}s', where=where, hint=f"one of: {' '.join(found)}"
         )
     path = "; or a path to a file that describes one" if kind == "cluster" and where is None else ""
-    called = (*shelf.texts, *(alias for also in shelf.aliases.values() for alias in also))
     raise InputError(
-        f'no {what} is called "{shown}"{did_you_mean(name, called)}',
+        f'no {what} is called "{shown}"{did_you_mean(name, shelf.texts)}',
         where=where,
         hint=f"known: {' '.join(shelf.texts)}{path}",
     )

@@ -52,6 +52,7 @@ GPU_KEYS = (
     *DTYPES,
     "links",
     "link_bandwidth",
+    "bridged_gpus",
     "pcie_bandwidth",
     "compute_units",
     "power_w",
@@ -104,6 +105,7 @@ def read_gpu(document: Document, node: yaml.Node, presets: Presets, *, base: Gpu
         peak_flops={dtype: peaks[dtype] for dtype in DTYPES if dtype in peaks},
         links=links,
         link_bytes_per_s=_link_rate(fields, links, base),
+        bridged_gpus=_count(fields, "bridged_gpus", base.bridged_gpus if base else 0, least=0, most=16),
         pcie_bytes_per_s=_rate(
             fields, "pcie_bandwidth", lambda: base.pcie_bytes_per_s if base else PCIE_GEN5_BYTES_PER_S
         ),
@@ -143,6 +145,7 @@ def read_node(
     domain = _domain(fields, base, gpu, gpus)
     # Without a switch the links of a GPU are dealt out to its neighbours: pairs over a bridge, AMD's full mesh.
     switched = base.switched if base else domain > 2 and gpu.vendor.upper() != "AMD"
+    switched = switched and not gpu.bridged_gpus
     nics = base.nics if base and base.nics != base.gpus else gpus
     return Node(
         **_about(fields, base, name or f"{gpus}x-{gpu.name}"),
@@ -236,7 +239,11 @@ def _count(fields: Fields, name: str, default: int, *, least: int = 1, most: int
 
 def _ratio(value: str | float, *, where: str | None = None) -> float:
     """A factor as networks write it: 2 or 2:1."""
-    return parse_factor(str(value).strip().removesuffix(":1"), where=where)
+    text = str(value).strip()
+    try:
+        return parse_factor(text.removesuffix(":1"), where=where)
+    except InputError:
+        raise InputError(f'"{text}" is no oversubscription', where=where, hint="expected a factor: 2 or 2:1") from None
 
 
 def _link_rate(fields: Fields, links: int, base: Gpu | None) -> float:
@@ -260,6 +267,8 @@ def _link_rate(fields: Fields, links: int, base: Gpu | None) -> float:
 def _domain(fields: Fields, base: Node | None, gpu: Gpu, gpus: int) -> int:
     """GPUs that links join: of a base that joins all of a node or reaches beyond, else as given, else the node's."""
     kept = base.domain_gpus if base and base.domain_gpus != base.gpus else gpus
+    if gpu.bridged_gpus and gpus % gpu.bridged_gpus == 0:
+        kept = gpu.bridged_gpus
     domain = _count(fields, "domain_gpus", kept if gpu.links else 1, most=100_000)
     where = fields.where("domain_gpus" if "domain_gpus" in fields else "gpus")
     if domain > 1 and gpu.links == 0:

@@ -20,6 +20,8 @@ def file_kind(path: str | Path) -> FileKind:
     """What a file is by its name or its first bytes: a Foretrace program, or else a workload, readable or not."""
     if Path(path).suffix == ".foretrace":
         return "program"
+    if not Path(path).is_file():  # what a pipe has given cannot be read again
+        return "aicb"
     try:
         with Path(path).open("rb") as stream:
             return "program" if stream.read(len(MAGIC)) == MAGIC else "aicb"

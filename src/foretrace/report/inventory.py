@@ -39,8 +39,9 @@ def print_inventory(inventory: Inventory, name: str) -> None:
     if inventory.tokens_per_step is not None:
         facts.append(f"  tokens   {inventory.tokens_per_step:,.0f} a step")
     lines: list[list[Span]] = [[(fact, "")] for fact in facts]
-    lines += [[], *_roles(inventory), *_traffic(inventory), *diagnostic_lines(inventory.diagnostics)]
-    show(Screen.of(sys.stdout), lines)
+    screen = Screen.of(sys.stdout)
+    lines += [[], *_roles(inventory), *_traffic(inventory), *diagnostic_lines(inventory.diagnostics, screen)]
+    show(screen, lines)
 
 
 def _roles(inventory: Inventory) -> list[list[Span]]:

@@ -25,6 +25,17 @@ _PARTS = {
 }
 
 
+_OWN_PARTS = {
+    "compute_us": ("compute", "recompute", "optimizer"),
+    "bubble_us": ("bubble",),
+    "tp_us": ("tp exposed",),
+    "ep_us": ("ep exposed",),
+    "dp_us": ("dp exposed",),
+    "dp_ep_us": ("edp exposed",),
+    "pp_us": ("pp exposed",),
+}
+
+
 def comparison_json(comparison: Comparison, *, explained: bool) -> dict[str, Any]:
     """Our answer, with SimAI's figures in whole microseconds under `simai` (null where it prints NaN)."""
     own = comparison.own
@@ -32,7 +43,8 @@ def comparison_json(comparison: Comparison, *, explained: bool) -> dict[str, Any
         result = simulation_json(own)
     else:
         refused = Diagnostic("warning", f"not simulated: {own.message}", own.where)
-        result = {"schema": SIMULATION_SCHEMA, "step_time_s": None, "diagnostics": diagnostics_json((refused,))}
+        seen = diagnostics_json((refused, *comparison.diagnostics))
+        result = {"schema": SIMULATION_SCHEMA, "step_time_s": None, "diagnostics": seen}
     result["simai"] = {**figures_json(comparison.figures), "failure": comparison.figures.failure}
     if explained:
         result["simai"]["defects"] = [
@@ -50,30 +62,45 @@ def comparison_json(comparison: Comparison, *, explained: bool) -> dict[str, Any
 
 def print_comparison(comparison: Comparison, *, explained: bool) -> None:
     """Our screen, then SimAI's figures and why they differ."""
-    own = comparison.own
+    own, screen = comparison.own, Screen.of(sys.stdout)
     lines: list[list[Span]] = []
     if isinstance(own, Simulation):
         print_simulation(own)
     else:
-        lines += [[], *diagnostic_lines((Diagnostic("warning", f"not simulated: {own.message}", own.where),))]
+        refused = Diagnostic("warning", f"not simulated: {own.message}", own.where)
+        lines += [[], *diagnostic_lines((refused, *comparison.diagnostics), screen)]
     lines += [[], *_figures(comparison)]
     if explained:
         lines += [[], *_defects(comparison)]
     else:
         lines.append([("  why they differ: --explain", "bright_black")])
-    show(Screen.of(sys.stdout), lines)
+    show(screen, lines)
 
 
 def _figures(comparison: Comparison) -> list[list[Span]]:
     printed = figures_json(comparison.figures)
     own = comparison.own
-    ours = f"     ours {round(own.step_time_s * 1e6):,}" if isinstance(own, Simulation) else ""
-    lines: list[list[Span]] = [[("  SimAI-Analytical prints", "bold"), (" (µs, with these flags)", "")]]
-    lines += [[(f"  {word:<14} {_whole(printed[key]):>16}", "")] for key, word in _PARTS.items()]
-    lines.append([(f"  {'total':<14} {_whole(printed['total_us']):>16}", "bold"), (ours, "")])
+    lines: list[list[Span]] = [
+        [(f"  {'µs':<14} {'SimAI-Analytical':>16} {'ours' if isinstance(own, Simulation) else '':>16}", "bold")]
+    ]
+    ours = _own_parts(own) if isinstance(own, Simulation) else {}
+    for key, word in {**_PARTS, "other_us": "other", "total_us": "total"}.items():
+        if key in printed or ours.get(key):
+            theirs = _whole(printed[key]) if key in printed else ""
+            mine = f"{round(ours[key]):,}" if key in ours else ""
+            lines.append([(f"  {word:<14} {theirs:>16} {mine:>16}", "bold" if key == "total_us" else "")])
+    lines.append([("  ours: communication as far as it is exposed, mean over ranks", "bright_black")] if ours else [])
     if comparison.figures.failure:
         lines.append([(f"  SimAI prints no figures here: {comparison.figures.failure}", "yellow")])
     return lines
+
+
+def _own_parts(own: Simulation) -> dict[str, float]:
+    """Our breakdown under SimAI's headings, in microseconds; what it has no heading for is `other_us`."""
+    seconds = dict(own.breakdown.mean_s)
+    parts = {key: sum(seconds.pop(part, 0.0) for part in ours) for key, ours in _OWN_PARTS.items()}
+    parts |= {"other_us": sum(seconds.values()), "total_us": own.step_time_s}
+    return {key: 1e6 * value for key, value in parts.items()}
 
 
 def _defects(comparison: Comparison) -> list[list[Span]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -68,7 +69,7 @@ def print_simulation(simulation: Simulation, stream: TextIO | None = None) -> No
     lines += [[], *_breakdown(simulation, screen)]
     lines += _bottlenecks(simulation.bottlenecks)
     lines += _gantt(simulation, screen)
-    lines += [[], *_footer(simulation)]
+    lines += [[], *_footer(simulation, screen)]
     show(screen, lines)
 
 
@@ -87,6 +88,10 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
 
 def _headline(simulation: Simulation) -> list[list[Span]]:
     band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
+    if band and any(one.low == one.high for one in simulation.provenance):
+        # What carries no band is not thereby certain.
+        unsure = {one.source.partition(" ")[0] for one in simulation.provenance if one.low != one.high}
+        band += f" ({' and '.join(sorted(unsure))} only)"
     kind = "" if simulation.repeats else "  makespan of the one step recorded"
     ranks = "ranks" if simulation.cluster is None else f"GPUs of {simulation.cluster.name}"
     axes = simulation.mesh.replace(",", " · ").replace("=", " ")
@@ -96,7 +101,8 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
     ]
     facts = []
     if simulation.tokens_per_s_per_gpu is not None:
-        facts.append(f"{simulation.tokens_per_s_per_gpu:,.0f} tokens/s per GPU")
+        rate = simulation.tokens_per_s_per_gpu
+        facts.append(f"{_three(rate)} tokens/s per GPU, {_three(rate * simulation.world_size)} in all")
     if simulation.peak_memory is not None:
         peak = simulation.peak_memory
         facts.append(f"peak memory {format_bytes(peak.bytes)} (rank {peak.rank}, {peak.role})")
@@ -112,6 +118,11 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
     if simulation.title:
         lines.append([(f"  Job    {simulation.title}", "")])
     return lines
+
+
+def _three(number: float) -> str:
+    """Three digits, or all of a whole number."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _band(step: float, low: float, high: float) -> str:
@@ -155,11 +166,12 @@ def _bottlenecks(bottlenecks: tuple[Bottleneck, ...]) -> list[list[Span]]:
     shown = helpful[:MOST_BOTTLENECKS]
     if not shown:
         return []
-    name_width = max([len(one.name) for one in shown] + [12])
-    lines: list[list[Span]] = [[], [("  what would help", "bold"), ("           10 % faster    for free", "")]]
+    name_width = max([len(one.name) for one in shown] + [len("what would help")])
+    head = f"{'10 % faster':>15}  {'for free':>10}"
+    lines: list[list[Span]] = [[], [(f"  {'what would help':<{name_width}}", "bold"), (f"  {head}", "")]]
     for one in shown:
         faster = "" if one.gain_10_percent_s is None else _gain(one.gain_10_percent_s)
-        lines.append([(f"  {one.name:<{name_width}}  {faster:>22}  {_gain(one.gain_if_free_s):>10}", "")])
+        lines.append([(f"  {one.name:<{name_width}}  {faster:>15}  {_gain(one.gain_if_free_s):>10}", "")])
     more = f"; {len(helpful) - len(shown)} more in --json" if len(helpful) > len(shown) else ""
     lines.append(
         [(f"  each but the bubble is the step run again: gains overlap and do not add up{more}", "bright_black")]
@@ -199,7 +211,7 @@ def _coloured(letters: str) -> list[Span]:
     return spans
 
 
-def _footer(simulation: Simulation) -> list[list[Span]]:
+def _footer(simulation: Simulation, screen: Screen) -> list[list[Span]]:
     several = len(simulation.provenance) > 1
     sources = [
         one.source + (f" {format_percent(one.share)}" if several else "") + _limits(one.low, one.high)
@@ -207,13 +219,14 @@ def _footer(simulation: Simulation) -> list[list[Span]]:
     ]
     unsure = any(one.low != 1.0 or one.high != 1.0 for one in simulation.provenance)
     band = "" if unsure or not sources else "; they carry no band"
-    lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none") + band, "")]]
+    base = " (of all op time)" if several else ""
+    lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none") + base + band, "")]]
     path = simulation.critical_path
     if path.parts_s:
         total = path.length_s or 1.0
         parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
         lines.append([(f"  path     {parts} (critical path, {format_count(len(path.node))} ops)", "")])
-    lines += diagnostic_lines(simulation.diagnostics, MOST_DIAGNOSTICS)
+    lines += diagnostic_lines(simulation.diagnostics, screen, MOST_DIAGNOSTICS)
     lines.append(
         [
             (
@@ -232,10 +245,11 @@ def _limits(low: float, high: float) -> str:
     return f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)"
 
 
-def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = None) -> list[list[Span]]:
-    """Notes and warnings, one line each; of more than `most` the warnings come first and the rest is counted. Where all
-    are of one file, its name is left out: `line 9`."""
-    shown = sorted(diagnostics, key=lambda one: one.level != "warning")
+def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], screen: Screen, most: int | None = None) -> list[list[Span]]:
+    """Notes and warnings, one line each, wrapped on a terminal; of more than `most` the warnings come first, then what
+    is not about a line of the file, and the rest is counted. Where all are of one file, its name is left out: `line
+    9`."""
+    shown = sorted(diagnostics, key=lambda one: (one.level != "warning", one.where is not None))
     files = {one.where.rpartition(":")[0] for one in diagnostics if one.where}
     lines: list[list[Span]] = []
     for one in shown[:most]:
@@ -243,7 +257,10 @@ def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = Non
         if len(files) == 1 and place.rpartition(":")[2].isdecimal():
             place = f"line {place.rpartition(':')[2]}"
         style = "yellow" if one.level == "warning" else ""
-        lines.append([(f"  {one.level:<8} ", style), (f"{place}: {one.message}" if place else one.message, "")])
+        text = f"{place}: {one.message}" if place else one.message
+        parts = textwrap.wrap(text, screen.width - 11) if screen.rich else [text]
+        lines.append([(f"  {one.level:<8} ", style), (parts[0], "")])
+        lines += [[(f"{'':<11}{part}", "")] for part in parts[1:]]
     if most is not None and len(shown) > most:
         lines.append([(f"  {'':<8} {len(shown) - most} more: foretrace inspect FILE, or --json", "bright_black")])
     return lines

@@ -46,6 +46,7 @@ def print_workload(inventory: WorkloadInventory, name: str) -> None:
     if implied:
         facts.append(f"  implies  {' · '.join(implied)}")
     lines: list[list[Span]] = [[(fact, "")] for fact in facts]
+    screen = Screen.of(sys.stdout)
     if inventory.traffic:
         lines += [
             [],
@@ -55,4 +56,4 @@ def print_workload(inventory: WorkloadInventory, name: str) -> None:
             [(f"  {one.axis:<6} {one.collective:<16} {one.calls:>7,}  {format_bytes(one.bytes)}", "")]
             for one in inventory.traffic
         ]
-    show(Screen.of(sys.stdout), [*lines, [], *diagnostic_lines(inventory.diagnostics)])
+    show(screen, [*lines, [], *diagnostic_lines(inventory.diagnostics, screen)])

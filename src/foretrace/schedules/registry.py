@@ -63,17 +63,23 @@ def names() -> tuple[str, ...]:
     return tuple(_SCHEDULES)
 
 
-@lru_cache(maxsize=64)
 def make(name: str, stages: int, microbatches: int, chunks: int | None = None) -> Schedule:
     """The named schedule for so many stages and microbatches.
 
     Case, dashes and underscores in the name do not matter. `chunks` per stage defaults to what the schedule
     needs: 1, or 2 where it interleaves or folds. A schedule is never edited, so the same one is given again.
     """
-    name = _resolve(name)
+    name = resolve(name)
     for word, value in (("stages", stages), ("microbatches", microbatches)):
-        if value < 1:
+        if not isinstance(value, int) or value < 1:
             raise InputError(f"{name} needs at least 1 for {word}, not {value}")
+    if not isinstance(chunks, int | None):
+        raise InputError(f"{name} needs a whole number of chunks, not {chunks}")
+    return _made(name, stages, microbatches, chunks)
+
+
+@lru_cache(maxsize=64)
+def _made(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule:
     entry = _SCHEDULES[name]
     if isinstance(entry, _FixedChunks):
         _require_fixed_chunks(name, entry.chunks, chunks)
@@ -97,7 +103,7 @@ def _require_fixed_chunks(name: str, fixed: int, chunks: int | None) -> None:
     )
 
 
-def _resolve(name: str) -> str:
+def resolve(name: str) -> str:
     """The schedule's own name for whatever spelling of it."""
     known = {_plain(own): own for own in _SCHEDULES}
     known |= {_plain(alias): own for alias, own in _ALIASES.items()}

@@ -11,7 +11,7 @@ from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.compat.simai.own import own_choices, own_cluster
 from foretrace.compat.simai.tables import RatioTables
 from foretrace.compat.simai.totals import Figures, figures
-from foretrace.errors import ForetraceError
+from foretrace.errors import Diagnostic, ForetraceError
 from foretrace.formats.aicb import Workload
 from foretrace.lower.aicb import Choices, lower_workload
 
@@ -24,6 +24,8 @@ class Comparison:
     figures: Figures
     own: Simulation | ForetraceError
     defects: tuple[Defect, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    """What was seen in the file and the flags; part of our answer, where there is one."""
 
 
 def compare(
@@ -31,20 +33,23 @@ def compare(
 ) -> Comparison:
     """Both numbers; with `explained`, what each defect of SimAI's that touches this file amounts to."""
     theirs = figures(workload, flags, tables)
-    own = _own(workload, flags, choices)
+    chosen, notes = own_choices(flags, choices)
+    seen = (*flags.diagnostics, *notes)
+    own = _own(workload, flags, chosen, seen)
     defects: list[Defect] = []
     if explained:
         defects = explain(workload, flags, tables)
         if isinstance(own, Simulation):
             defects.append(remainder(defects, theirs.total_us, own.step_time_s * 1e6))
-    return Comparison(theirs, own, tuple(defects))
+    return Comparison(theirs, own, tuple(defects), (*workload.diagnostics, *seen))
 
 
-def _own(workload: Workload, flags: SimaiFlags, choices: Choices) -> Simulation | ForetraceError:
-    chosen, notes = own_choices(flags, choices)
+def _own(
+    workload: Workload, flags: SimaiFlags, choices: Choices, seen: tuple[Diagnostic, ...]
+) -> Simulation | ForetraceError:
     try:
-        program = lower_workload(workload, chosen)
-        program = replace(program, diagnostics=(*program.diagnostics, *flags.diagnostics, *notes))
+        program = lower_workload(workload, choices)
+        program = replace(program, diagnostics=(*program.diagnostics, *seen))
         return simulate(program, cluster=own_cluster(flags))
     except ForetraceError as error:
         return error

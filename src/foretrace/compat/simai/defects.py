@@ -125,13 +125,13 @@ def _pp_transfers(case: _Case, _: str) -> str | None:
     if not header.pp_comm_bytes or (header.pp == 1 and not paid):
         return None
     given = f"-pp_o {case.flags.pp_overlap:g}" if case.flags.pp_overlap_given else "-pp_o is 1 unless given"
-    return f"{case.workload.at(1)}: pp_comm {int(header.pp_comm_bytes):,} bytes between {header.pp} stages; {given}"
+    return f"{case.workload.at_header}: pp_comm {int(header.pp_comm_bytes):,} bytes between {header.pp} stages; {given}"
 
 
 def _division_by_zero(case: _Case, _: str) -> str | None:
     header = case.workload.header
     zero = [key for key, value in (("vpp", header.vpp), ("ga", header.ga)) if not value]
-    return f"{case.workload.at(1)}: no {' and no '.join(zero)}" if zero else None
+    return f"{case.workload.at_header}: no {' and no '.join(zero)}" if zero else None
 
 
 def _chunks(case: _Case, _: str) -> str | None:
@@ -139,7 +139,7 @@ def _chunks(case: _Case, _: str) -> str | None:
     layers = layers_of_microbatch(case.workload)
     if header.pp == 1 or header.vpp is None or header.vpp < 2 or header.vpp != layers:
         return None
-    return f"{case.workload.at(1)}: vpp {header.vpp} is the number of layers of a microbatch"
+    return f"{case.workload.at_header}: vpp {header.vpp} is the number of layers of a microbatch"
 
 
 def _changed_times(case: _Case, name: str) -> str | None:
@@ -163,7 +163,7 @@ def _thrown(case: _Case, _: str) -> str | None:
 
 def _rows_read(case: _Case, _: str) -> str | None:
     rows, declared = case.workload.rows, case.workload.declared_rows
-    count = case.workload.at(rows[0].line - 1)
+    count = case.workload.at_count
     if declared < len(rows):
         first = f"{rows[declared].name} at {case.workload.at(rows[declared].line)}"
         return f"{count}: {declared:,} rows declared of {len(rows):,}; all from {first} on are lost"

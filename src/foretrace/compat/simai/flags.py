@@ -202,8 +202,7 @@ def _known_type(
     if rate is not None:
         notes.append(Diagnostic("note", f"SimAI does not know {flag} {text}; {instead} decides"))
         return None
-    meant = did_you_mean(text, (name.lower() for name in known))
-    raise UsageError(f'SimAI does not know {flag} "{text}"{meant}', hint=f"known: {' '.join(known)}; or give {instead}")
+    raise UsageError(f'SimAI does not know {flag} "{text}"', hint=f"known: {' '.join(known)}; or give {instead}")
 
 
 def _language(given: Mapping[str, str]) -> str:

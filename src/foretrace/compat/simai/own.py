@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foretrace.compat.simai.flags import SimaiFlags
-from foretrace.cost.network.protocols import LINK_SHARE, NETWORK_SHARE
-from foretrace.errors import Diagnostic
+from foretrace.cost.network import reaching
+from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster, Node
 from foretrace.lower.aicb import Choices, Overlap
@@ -19,16 +19,9 @@ GB = 1e9
 
 
 def own_cluster(flags: SimaiFlags) -> Cluster:
-    """The cluster that the flags describe. Rates given as numbers are what SimAI takes as reached, so that our own
-    model must come to the same after its losses."""
-    gpu = presets.gpu(GPU_PRESETS[flags.gpu_type or UNNAMED_GPU])
-    if flags.nvlink_gb_per_s is not None:
-        rate = flags.nvlink_gb_per_s * GB / LINK_SHARE[gpu.architecture.lower()]
-        gpu = replace(gpu, link_bytes_per_s=rate, title=f"{gpu.title}, links as -nv {flags.nvlink_gb_per_s:g}")
-    nic = presets.nic(flags.nic_type)
-    if flags.nic_gb_per_s is not None:
-        rate = flags.nic_gb_per_s * GB / NETWORK_SHARE
-        nic = replace(nic, bytes_per_s=rate, title=f"{nic.title}, as -nic {flags.nic_gb_per_s:g}")
+    """The cluster that the flags describe. Rates given as numbers are what SimAI takes as reached; our own model comes
+    to the same after its losses."""
+    gpu, nic = presets.gpu(GPU_PRESETS[flags.gpu_type or UNNAMED_GPU]), presets.nic(flags.nic_type)
     size = flags.gpus_per_server
     title = f"server of {size} × {gpu.name}, {flags.nics_per_server} × {nic.name}"
     node = Node(
@@ -41,7 +34,19 @@ def own_cluster(flags: SimaiFlags) -> Cluster:
         nic=nic,
         nics=max(flags.nics_per_server, 1),
     )
-    return Cluster(name="SimAI's flags", title=title, node=node, nodes=-(-flags.gpus // size))
+    cluster = Cluster(name="SimAI's flags", title=title, node=node, nodes=-(-flags.gpus // size))
+    return reaching(
+        cluster,
+        link_bytes_per_s=_rate("-nv", flags.nvlink_gb_per_s),
+        nic_bytes_per_s=_rate("-nic", flags.nic_gb_per_s),
+    )
+
+
+def _rate(flag: str, gb_per_s: float | None) -> float | None:
+    """Bytes per second; a rate that no hardware has would only make numbers that mean nothing."""
+    if gb_per_s is not None and not 1e-3 <= gb_per_s <= 1e6:
+        raise InputError(f"{flag} {gb_per_s:g} GB/s is no rate of any hardware")
+    return None if gb_per_s is None else gb_per_s * GB
 
 
 def own_choices(flags: SimaiFlags, choices: Choices) -> tuple[Choices, list[Diagnostic]]:

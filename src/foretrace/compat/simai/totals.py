@@ -214,7 +214,7 @@ def _pp_comm_bytes(header: Header) -> int:
 
 def _crash(workload: Workload, rows: tuple[LoadedRow, ...]) -> str | None:
     """Why SimAI ends before it reports, or None. A key that is missing is 0 in its memory."""
-    header, where = workload.header, workload.at(1)
+    header, where = workload.header, workload.at_header
     if header.policy not in _POLICIES:
         return f"{where}: SimAI reads no parallel sizes from a {header.policy} header and divides by zero"
     for key, value in (("model_parallel_NPU_group", header.tp), ("pp", header.pp)):
@@ -225,7 +225,7 @@ def _crash(workload: Workload, rows: tuple[LoadedRow, ...]) -> str | None:
     if int(header.pp_comm_bytes or 0) >= 1 << 31:
         return f"{where}: SimAI cannot read a pp_comm of 2 GiB or more"
     if not rows:
-        return f"{workload.at(2)}: SimAI stops at a workload without rows"
+        return f"{workload.at_count}: SimAI stops at a workload without rows"
     return None
 
 

@@ -12,7 +12,7 @@ is left out: reduction in the switch, channel counts, and collectives of other c
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,12 +24,13 @@ from foretrace.cost.network.protocols import (
     LINK_SHARE_ELSEWHERE,
     LL_LIMITS,
     NETWORK_SHARE,
+    PCIE_PAYLOAD,
     PCIE_SHARE,
     PROTOCOLS,
     Protocol,
 )
 from foretrace.errors import InputError
-from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.placement import Placement
 from foretrace.program.columns import Collective, label
 from foretrace.program.program import Floats, Longs, Source
@@ -72,8 +73,9 @@ class HierarchicalNetwork:
 
     def __init__(self, cluster: Cluster, placement: Placement) -> None:
         node = cluster.node
+        _check_placement(cluster, placement)
         self.cluster = cluster
-        self.source = Source(f"network model of {cluster.name}", *BAND)
+        self.sources: tuple[Source, ...] = (Source(f"network model of {cluster.name}", *BAND),)
         place = placement.host.astype(np.int64) * node.gpus + placement.slot
         self._domain = place // node.domain_gpus
         self._island = place // max(node.domain_gpus, node.gpus)
@@ -95,12 +97,14 @@ class HierarchicalNetwork:
         """What these sizes take in a group of this layout."""
         assert isinstance(layout, Layout)
         size = np.asarray(size_bytes, dtype=np.float64)
+        source = np.zeros(size.shape, dtype=np.int64)
         if layout.size == 1:
-            return CallPrices(np.zeros(size.shape), np.zeros(size.shape))
+            return CallPrices(np.zeros(size.shape), np.zeros(size.shape), source)
         options = list(self._options(collective, layout, size))
-        duration = np.min([latency + moving for latency, moving in options], axis=0)
-        latency = np.min([latency for latency, _ in options])
-        return CallPrices(np.minimum(latency, duration), duration)
+        durations = np.array([latency + moving for latency, moving in options])
+        best = durations.argmin(axis=0)
+        latency = np.array([latency for latency, _ in options])[best]
+        return CallPrices(latency, durations.min(axis=0), source)
 
     def _options(self, collective: Collective, layout: Layout, size: Floats) -> Iterator[tuple[float, Floats]]:
         """(latency, seconds that the bytes take) in each way it can be done."""
@@ -182,7 +186,7 @@ class HierarchicalNetwork:
         return self._limited(min(rates), layout, protocol, share)
 
     def _limited(self, rate: float, layout: Layout, protocol: Protocol, share: float) -> float:
-        limits = LL_LIMITS.get(self.cluster.gpu.architecture.lower())
+        limits = LL_LIMITS.get(_family(self.cluster.gpu))
         if protocol.name == "LL" and limits:
             return min(share * rate, limits[min(layout.islands, 3) - 1])
         return share * rate
@@ -196,7 +200,7 @@ class HierarchicalNetwork:
         node, gpu = self.cluster.node, self.cluster.gpu
         if not self._has_links:
             return self._pcie_rate()
-        rate = gpu.link_bytes_per_s * LINK_SHARE.get(gpu.architecture.lower(), LINK_SHARE_ELSEWHERE)
+        rate = gpu.link_bytes_per_s * LINK_SHARE.get(_family(self.cluster.gpu), LINK_SHARE_ELSEWHERE)
         return rate if node.switched else rate * (ranks - 1) / (node.domain_gpus - 1)
 
     def _pcie_rate(self) -> float:
@@ -205,7 +209,23 @@ class HierarchicalNetwork:
     def _nic_rate(self, layout: Layout) -> float:
         """What a rank can send out of its island."""
         rate = self.cluster.node.nic.bytes_per_s * NETWORK_SHARE * layout.nics_per_rank
-        return rate / self.cluster.oversubscription
+        return min(rate / self.cluster.oversubscription, self.cluster.gpu.pcie_bytes_per_s * PCIE_PAYLOAD)
+
+
+def _check_placement(cluster: Cluster, placement: Placement) -> None:
+    """Raises an error where ranks sit on GPUs or nodes that the cluster does not have."""
+    node = cluster.node
+    if int(placement.slot.max()) >= node.gpus:
+        rank = int(placement.slot.argmax())
+        raise InputError(
+            f"rank {rank} is placed on GPU {int(placement.slot[rank])}, but nodes of {cluster.name} have {node.gpus}",
+            hint=f"GPUs of a node are numbered from 0 to {node.gpus - 1}",
+        )
+    if cluster.nodes is not None and placement.hosts > cluster.nodes:
+        raise InputError(
+            f"the placement has {placement.hosts:,} hosts, the cluster {cluster.name} {cluster.nodes:,} nodes",
+            hint=f"place the ranks on fewer, or raise nodes in {cluster.where or 'the cluster'}",
+        )
 
 
 def _spread(places: NDArray[np.int64]) -> tuple[Longs, Longs, Longs]:
@@ -241,3 +261,20 @@ def _kinds(facts: Sequence[NDArray[np.generic]]) -> tuple[Longs, Longs]:
             number = np.unique(number * len(values) + place.ravel(), return_inverse=True)[1].ravel()
     first = np.unique(number, return_index=True)[1] if number.any() else np.zeros(1, dtype=np.int64)
     return first, number
+
+
+def reaching(cluster: Cluster, *, link_bytes_per_s: float | None, nic_bytes_per_s: float | None) -> Cluster:
+    """A cluster on which this model's links and NICs reach these rates, whatever their datasheets say."""
+    node, gpu, nic = cluster.node, cluster.gpu, cluster.node.nic
+    if link_bytes_per_s is not None:
+        share = LINK_SHARE.get(_family(gpu), LINK_SHARE_ELSEWHERE)
+        gpu = replace(gpu, link_bytes_per_s=link_bytes_per_s / share)
+    if nic_bytes_per_s is not None:
+        nic = replace(nic, bytes_per_s=nic_bytes_per_s / NETWORK_SHARE)
+        gpu = replace(gpu, pcie_bytes_per_s=max(gpu.pcie_bytes_per_s, nic_bytes_per_s / PCIE_PAYLOAD))
+    return replace(cluster, node=replace(node, gpu=gpu, nic=nic))
+
+
+def _family(gpu: Gpu) -> str:
+    """A GPU's architecture without what comes after it: "Blackwell Ultra" is blackwell."""
+    return gpu.architecture.lower().partition(" ")[0]

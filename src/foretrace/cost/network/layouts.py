@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,9 @@ from foretrace.program.program import Floats, Ints, Program
 
 CallKey = tuple[int, int, int]
 """A communicator, a collective and bytes."""
+
+Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Groups of one size, a row of ranks each, and the number of each one's kind."""
 
 
 class Layouts:
@@ -41,30 +43,27 @@ class Layouts:
             rows, columns, sizes = np.array(cells).T
             yield self.kinds[kind], (rows, columns), Collective(collective), sizes.astype(np.float64)
 
-    def _sort(self, communicators: Sequence[int]) -> dict[int, list[tuple[NDArray[np.int64], NDArray[np.int64]]]]:
-        """For each communicator, its groups and the number of each group's kind; groups of one size sorted at once."""
-        by_size: dict[int, list[tuple[int, NDArray[np.int64]]]] = {}
-        same: dict[tuple[object, ...], int] = {}
-        alias: dict[int, int] = {}
+    def _sort(self, communicators: Sequence[int]) -> dict[int, list[Groups]]:
+        """For each communicator, its groups and the number of each group's kind."""
+        numbers: dict[Hashable, int] = {}
+        known: dict[tuple[object, ...], list[Groups]] = {}
+        found: dict[int, list[Groups]] = {}
         for number in communicators:
             one = self._program.communicators[number]
             # Both directions between two stages, and exchanges, are communicators of the same pairs of ranks.
             key = (one.axes, None if one.pair is None else frozenset(one.pair), one.groups)
-            if same.setdefault(key, number) == number:
+            if key not in known:
+                known[key] = []
                 for groups in one.members(self._program.mesh):
-                    by_size.setdefault(groups.shape[1], []).append((number, groups))
-            alias[number] = same[key]
-        found: dict[int, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {number: [] for number in same.values()}
-        for parts in by_size.values():
-            kinds, kind = self._network.layouts(np.concatenate([groups for _, groups in parts]))
-            bounds = np.cumsum([0, *(len(groups) for _, groups in parts)]).tolist()
-            for (number, groups), (low, high) in zip(parts, pairwise(bounds), strict=True):
-                found[number].append((groups, kind[low:high] + len(self.kinds)))
-            self.kinds.extend(kinds)
-        return {number: found[alias[number]] for number in communicators}
+                    kinds, kind = self._network.layouts(groups)
+                    renumbered = np.array([numbers.setdefault(layout, len(numbers)) for layout in kinds])
+                    known[key].append((groups, renumbered[kind]))
+            found[number] = known[key]
+        self.kinds = list(numbers)
+        return found
 
 
-def _profiles(world: int, kinds: Sequence[Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]) -> tuple[Ints, Ints]:
+def _profiles(world: int, kinds: Sequence[Sequence[Groups]]) -> tuple[Ints, Ints]:
     """The combinations of kinds that ranks see, [profiles, communicators], and the number of each rank's."""
     uniform = np.array([_only(parts) for parts in kinds], dtype=np.int32)
     split = np.flatnonzero(uniform < 0)
@@ -80,7 +79,7 @@ def _profiles(world: int, kinds: Sequence[Sequence[tuple[NDArray[np.int64], NDAr
     return profiles, profile_of.ravel().astype(np.int32)
 
 
-def _only(parts: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> int:
+def _only(parts: Sequence[Groups]) -> int:
     """The one kind that all groups of a communicator are of, -1 where there are several."""
     low = min(int(kind.min()) for _, kind in parts)
     return low if low == max(int(kind.max()) for _, kind in parts) else -1

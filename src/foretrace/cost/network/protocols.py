@@ -63,6 +63,9 @@ LINK_SHARE_ELSEWHERE: Final = 0.75
 PCIE_SHARE: Final = 0.75
 """NCCL reckons 12 GB/s of the 16 of a PCIe 3.0 ×16 slot."""
 
+PCIE_PAYLOAD: Final = 256 / (256 + 24)
+"""Payload of a PCIe packet of 256 bytes over all it takes on the link: what a NIC can draw from its GPU at most."""
+
 NETWORK_SHARE: Final = 4096 / (4096 + 82)
 """Payload of a RoCEv2 packet of 4 KiB over all it takes on the wire: Ethernet, IP, UDP and transport headers,
 checksums, preamble and gap."""

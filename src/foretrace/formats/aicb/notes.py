@@ -48,7 +48,7 @@ def header_notes(header: Header, rows: int, where: str) -> list[Diagnostic]:
     found = _missing(header, where)
     for key in _POSITIVE:
         if getattr(header, key) == 0:
-            found.append(Diagnostic("warning", f"{key}: 0 cannot be meant; 1 or more can", where))
+            found.append(Diagnostic("warning", f"{key}: 0 cannot be meant; simulated as 1", where))
     if header.pp_comm_bytes is not None and header.pp_comm_bytes >= _INT32:
         found.append(
             Diagnostic(

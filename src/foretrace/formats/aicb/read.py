@@ -63,7 +63,7 @@ def parse_workload(data: bytes, name: str = "workload") -> Workload:
     diagnostics += row_notes(reader.seen, name)
     diagnostics += text_notes(data, reader.seen.get(("trailing", "")), reader.seen.get(("blank", "")), name)
     layout = Layout(data, header, declared_rows, second + 1, rows)
-    return Workload(header, declared_rows, rows, name, layout, tuple(diagnostics))
+    return Workload(header, declared_rows, rows, name, layout, tuple(diagnostics), first + 1, second + 1)
 
 
 def line_end(data: bytes) -> bytes:

@@ -102,6 +102,18 @@ class Workload:
     path: str = field(default="workload", compare=False)
     layout: Layout = field(default=Layout(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)
+    header_line: int = field(default=1, compare=False)
+    count_line: int = field(default=2, compare=False)
+
+    @property
+    def at_header(self) -> str:
+        """`file:line` of the header."""
+        return self.at(self.header_line)
+
+    @property
+    def at_count(self) -> str:
+        """`file:line` of the number of rows."""
+        return self.at(self.count_line)
 
     def at(self, line: int) -> str:
         """`file:line`, for messages."""

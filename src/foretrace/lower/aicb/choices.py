@@ -25,7 +25,7 @@ class Overlap(StrEnum):
 _GROUPS = {"none": (), "dp": (Overlap.GRAD, Overlap.PARAM), "all": tuple(Overlap)}
 
 
-def parse_overlap(text: str, where: str = "--overlap") -> frozenset[Overlap]:
+def parse_overlap(text: str, where: str | None = None) -> frozenset[Overlap]:
     """`grad,param`, `dp` for these two, `all` or `none`."""
     chosen: set[Overlap] = set()
     for word in text.replace(",", " ").lower().split():
@@ -41,6 +41,9 @@ def parse_overlap(text: str, where: str = "--overlap") -> frozenset[Overlap]:
                 hint=f"known: {', '.join(known)}",
             )
     return frozenset(chosen)
+
+
+MOST, MOST_BYTES = 10**12, 10**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,22 @@ class Choices:
     microbatches: int | None = None
     pp_comm_bytes: int | None = None
     ends: Literal["first-last", "every-stage"] = "first-last"
+
+    def __post_init__(self) -> None:
+        overlap = self.overlap if isinstance(self.overlap, str) else ",".join(map(str, self.overlap))
+        object.__setattr__(self, "overlap", parse_overlap(overlap, where="overlap"))
+        for name, least, most in (("gpus", 1, MOST), ("microbatches", 1, MOST), ("pp_comm_bytes", 0, MOST_BYTES)):
+            _check_whole(name, getattr(self, name), least, most)
+        if self.vpp not in ("auto", "layers", "chunks"):
+            _check_whole("vpp", self.vpp, 1, MOST)
+        if self.ends not in ("first-last", "every-stage"):
+            raise InputError(f'ends "{self.ends}" are not known', hint="known: first-last, every-stage")
+        if not isinstance(self.schedule, str | None):
+            raise InputError(f"schedule is {self.schedule!r}", hint='expected a name such as "zb-h1"')
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError(f"{name} is {value!r}", hint=f"expected a whole number from {least} to {most:,}")

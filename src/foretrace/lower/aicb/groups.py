@@ -22,6 +22,9 @@ _COLLECTIVES: Final = {
 _SUFFIX_AXES: Final = {"_EP": "ep", "_DP_EP": "edp"}
 
 
+LONGEST_NS: Final = 2.6e15
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A collective of a row: what it does, over which axis, and the bytes of its whole buffer."""
@@ -41,6 +44,12 @@ class Calls:
 
     def read(self, part: Pass, which: PassName, line: int) -> Call | None:
         """The collective of a pass; None where there is none or it has nothing to send."""
+        if part.compute_ns > LONGEST_NS:
+            raise InputError(
+                f"a computation of {part.compute_ns:,} ns takes longer than a month",
+                where=self._workload.at(line),
+                hint="times are in nanoseconds",
+            )
         key = (part.collective, which == "weight_grad", part.size_bytes)
         if key not in self._known:
             self._known[key] = self._read(part, which, line)

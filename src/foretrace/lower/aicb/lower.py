@@ -28,8 +28,14 @@ def lower_workload(workload: Workload, choices: Choices = Choices()) -> Program:
     structure = find_structure(workload)
     plan = make_plan(workload, structure, choices)
     calls = Calls(workload, plan.mesh)
-    end, odd_end = find_step_end(workload, structure, calls)
+    end, odd_end = find_step_end(workload, structure, calls, plan.schedule.directions)
     notes = [
+        Diagnostic(
+            "warning",
+            "computation takes what the file says, on any GPU: only communication is priced on the cluster "
+            "(scale it with --what-if compute=1.5x)",
+            workload.at_header,
+        ),
         *(one for one in workload.diagnostics if not is_missing_key(one)),
         *structure.diagnostics,
         *plan.diagnostics,
@@ -60,7 +66,7 @@ def _refuse_cut_short(workload: Workload) -> None:
     if declared > found:
         raise InputError(
             f"{declared:,} rows declared, {found:,} found: the file is cut short",
-            where=workload.at(2),
+            where=workload.at_count,
             hint=f"get the whole file, or write {found} there if nothing is missing",
         )
 
@@ -78,9 +84,14 @@ def _overlap_notes(workload: Workload, plan: Plan, choices: Choices) -> list[Dia
         return []
     chosen = ", ".join(sorted(choices.overlap))
     text = (
-        f"overlap of communication with computation: {chosen or 'none'} (the file does not say; choose with --overlap)"
+        f"{chosen} overlapped with computation"
+        if chosen
+        else "nothing overlaps with computation (choose with --overlap)"
     )
-    return [Diagnostic("note", text, workload.at(1))]
+    return [
+        Diagnostic("note", text, workload.at_header),
+        Diagnostic("note", "memory is not predicted: the file does not hold it", workload.at_header),
+    ]
 
 
 def _write_pipeline(

@@ -102,7 +102,9 @@ def _split_evenly(workload: Workload, listed: list[list[Row]], notes: list[Diagn
     if rest or any(_facts(part) != _facts(parts[0]) for part in parts):
         return listed
     notes.append(
-        Diagnostic("note", f"no embedding rows: the list is {ga} equal parts, one for each microbatch", workload.at(1))
+        Diagnostic(
+            "note", f"no embedding rows: the list is {ga} equal parts, one for each microbatch", workload.at_header
+        )
     )
     parts[-1] += [row for row in rows if _is_loss(row)]
     return parts
@@ -147,14 +149,14 @@ def _microbatch(rows: Sequence[Row], loss: list[Row]) -> Microbatch:
 def _compare_with_header(workload: Workload, microbatches: Sequence[Microbatch], notes: list[Diagnostic]) -> None:
     found, ga = len(microbatches), workload.header.ga
     if ga is None:
-        notes.append(Diagnostic("note", f"no ga in the header: {_count(found)} found in the list", workload.at(1)))
+        notes.append(Diagnostic("note", f"no ga in the header: {_count(found)} found in the list", workload.at_header))
     elif ga != found:
         notes.append(
             Diagnostic(
                 "warning",
                 f"the header says ga {ga}, the list holds {_count(found)}: "
                 f"{found} simulated (choose with --microbatches)",
-                workload.at(1),
+                workload.at_header,
             )
         )
 

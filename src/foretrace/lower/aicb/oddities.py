@@ -62,10 +62,7 @@ def _recompute(workload: Workload, structure: Structure) -> list[Diagnostic]:
     for row in _layer_rows(structure):
         forward, backward = row.forward.compute_ns, row.input_grad.compute_ns
         if base_name(row.name).startswith("attention") and backward > 1000 and abs(forward - 2 * backward) <= 2:
-            text = (
-                f"{row.name} takes twice as long forward as backward: written with recomputation, whose second forward "
-                "the file counts in the first"
-            )
+            text = f"{row.name} takes twice as long forward as backward: recomputation, counted in the forward"
             return [Diagnostic("note", text, workload.at(row.line))]
     return []
 
@@ -78,8 +75,8 @@ def _stale_embedding(workload: Workload) -> list[Diagnostic]:
             time = row.weight_grad.compute_ns
             if time > 1000 and time == before.weight_grad.compute_ns:
                 text = (
-                    f"{row.name}'s weight gradient takes {format_time(time * 1e-9)}, just what {before.name} before it "
-                    "takes: a leftover of AICB's loop; taken as written"
+                    f"{row.name}'s weight gradient takes {format_time(time * 1e-9)}, as {before.name} before it: "
+                    "a leftover of AICB's loop; taken as written"
                 )
                 return [Diagnostic("warning", text, workload.at(row.line))]
         before = row
@@ -99,8 +96,8 @@ def _bare_reductions(workload: Workload, structure: Structure) -> list[Diagnosti
         return []
     row = rows[0]
     text = (
-        f"{row.name}'s backward reduce-scatter has 0 bytes, where its forward gathers {row.forward.size_bytes:,}: AICB "
-        f"leaves it out in {len(rows)} rows of a microbatch, so tp communication is too low; taken as written"
+        f"{row.name}'s backward reduce-scatter has 0 bytes, its forward gathers {row.forward.size_bytes:,} "
+        f"({len(rows)} rows a microbatch): AICB leaves it out, so tp is too low; taken as written"
     )
     return [Diagnostic("warning", text, workload.at(row.line))]
 

@@ -36,21 +36,22 @@ def make_plan(workload: Workload, structure: Structure, choices: Choices) -> Pla
     """Decides what the file leaves open, and says so."""
     notes: list[Diagnostic] = []
     mesh = _mesh(workload, choices, notes)
+    notes += _unread(workload, structure)
     trains = workload.header.mode != 1
     microbatches = choices.microbatches or len(structure.microbatches)
     if choices.microbatches and choices.microbatches != len(structure.microbatches):
         text = f"{microbatches:,} microbatches as asked; the list holds {len(structure.microbatches)}, taken in turn"
-        notes.append(Diagnostic("note", text, workload.at(1)))
+        notes.append(Diagnostic("note", text, workload.at_header))
     if trains:
         schedule = _schedule(workload, structure, choices, mesh.pp, microbatches, notes)
     else:
-        _check_size(structure, mesh.pp, microbatches, workload.at(1))
+        _check_size(structure, mesh.pp, microbatches, workload.at_header)
         schedule = forward_only(mesh.pp, microbatches)
         text = "an inference file (mode: 1): forward only, the time of one pass"
         ignored = [f"--schedule {choices.schedule}"] if choices.schedule else []
         ignored += [f"--overlap {kind}" for kind in sorted(choices.overlap - {Overlap.TP})]
         text += f"; {', '.join(ignored)} ignored" if ignored else ""
-        notes.append(Diagnostic("note", text, workload.at(1)))
+        notes.append(Diagnostic("note", text, workload.at_header))
     _check_chunks(workload, structure, schedule)
     transfer = _transfer_bytes(workload, structure, choices, mesh, notes) if mesh.pp > 1 else 0
     tokens = tokens_of(structure)
@@ -58,8 +59,25 @@ def make_plan(workload: Workload, structure: Structure, choices: Choices) -> Pla
     return Plan(mesh, schedule, trains, transfer, per_step, tuple(notes))
 
 
+def _unread(workload: Workload, structure: Structure) -> list[Diagnostic]:
+    """What the header or the rows ask for and the simulation does not do."""
+    header, found = workload.header, []
+    if not header.policy.startswith("HYBRID_TRANSFORMER"):
+        found.append(f"policy {header.policy}: groups are read as for HYBRID_TRANSFORMER, by suffix and pass")
+    if any(row.policy for row in workload.rows):
+        found.append("policies of single rows are not read")
+    if header.checkpoints or header.checkpoint_initiates:
+        found.append("checkpoints: recomputation of these rows is not simulated; times are taken as written")
+    if header.mode not in (None, 0, 1):
+        found.append(f"mode {header.mode} is not known: taken as training")
+    once = len(structure.step) + len(structure.optimizer)
+    if header.mode == 1 and once:
+        found.append(f"{once} rows that happen once per step are not run in inference")
+    return [Diagnostic("warning", text, workload.at_header) for text in found]
+
+
 def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh:
-    header, where = workload.header, workload.at(1)
+    header, where = workload.header, workload.at_header
     tp, pp, ep = header.tp or 1, header.pp or 1, header.ep or 1
     absent = [name for name, size in (("tp", header.tp), ("pp", header.pp), ("ep", header.ep)) if size is None]
     if absent:
@@ -80,10 +98,19 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
             hint=f"ask for a multiple of {tp * pp}, as in --gpus {max(given // (tp * pp), 1) * tp * pp}",
         )
     if choices.gpus and header.all_gpus and choices.gpus != header.all_gpus:
+        times = choices.gpus / header.all_gpus
         text = f"{choices.gpus:,} GPUs as asked, {header.all_gpus:,} in the header: dp {given // (tp * pp)}"
+        text += f", and {times:g} times the tokens in a step (--microbatches decides how many)"
         notes.append(Diagnostic("note", text, where))
+    dp = given // (tp * pp)
+    if dp % ep:
+        raise InputError(
+            f"ep {ep} does not divide dp {dp}, which is {given:,} GPUs / tp {tp} / pp {pp}",
+            where=where,
+            hint=f"ask for a multiple of {tp * pp * ep:,} GPUs",
+        )
     try:
-        return Mesh(tp=tp, dp=given // (tp * pp), pp=pp, ep=ep)
+        return Mesh(tp=tp, dp=dp, pp=pp, ep=ep)
     except InputError as error:
         raise InputError(error.message, where=where, hint=error.hint) from None
 
@@ -96,11 +123,13 @@ def _schedule(
     microbatches: int,
     notes: list[Diagnostic],
 ) -> Schedule:
-    where, asked = workload.at(1), choices.schedule
+    where, asked = workload.at_header, choices.schedule
     chunks = _chunks(workload, structure, choices, stages, notes)
     if chunks is not None and chunks > structure.layers:
         raise InputError(
-            f"{chunks:,} chunks are more than the {structure.layers} layers of a stage", where=where, hint=FEWER_CHUNKS
+            f"{chunks:,} chunks are more than the {structure.layers} layers of a stage",
+            where=where,
+            hint=f"at most {structure.layers}",
         )
     _check_size(structure, stages, microbatches, where)
     name = asked or ("interleaved-1f1b" if chunks and chunks > 1 else "1f1b")
@@ -141,11 +170,11 @@ def _chunks(
     workload: Workload, structure: Structure, choices: Choices, stages: int, notes: list[Diagnostic]
 ) -> int | None:
     """Chunks per stage as the user or the header wants them; None leaves them to the schedule."""
-    written, layers, where = workload.header.vpp, structure.layers, workload.at(1)
+    written, layers, where = workload.header.vpp, structure.layers, workload.at_header
     if isinstance(choices.vpp, int):
         return choices.vpp
     if written is None:
-        if stages > 1:
+        if stages > 1 and choices.schedule is None:
             text = "no vpp in the header, by which SimAI divides: 1 chunk per stage taken"
             notes.append(Diagnostic("note", text, where))
         return None
@@ -199,13 +228,13 @@ def _transfer_bytes(
                 f"pp_comm is {format_bytes(written)}, {written / size:g} times the {format_bytes(size)} that "
                 f"{row.name} (line {row.line}) implies; taken as written"
             )
-            notes.append(Diagnostic("warning", text, workload.at(1)))
+            notes.append(Diagnostic("warning", text, workload.at_header))
         return round(written)
     missing = "pp_comm is 0" if written is not None else "no pp_comm"
     if found is None:
         raise InputError(
             f"{missing} in the header, and no row tells the size of an activation",
-            where=workload.at(1),
+            where=workload.at_header,
             hint="say what crosses a stage boundary: --pp-comm 16MiB",
         )
     size, row = found

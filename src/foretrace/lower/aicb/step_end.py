@@ -38,9 +38,16 @@ class StepEnd:
     gathers: list[tuple[Row, Call]] = field(default_factory=list)
 
 
-def find_step_end(workload: Workload, structure: Structure, calls: Calls) -> tuple[StepEnd, list[Diagnostic]]:
-    """Sorts the rows that happen once per step."""
-    end, notes = StepEnd(), []
+def find_step_end(
+    workload: Workload, structure: Structure, calls: Calls, copies: int
+) -> tuple[StepEnd, list[Diagnostic]]:
+    """Sorts the rows that happen once per step; a rank that holds `copies` of a stage's parameters does them for
+    each."""
+    end = StepEnd()
+    notes: list[Diagnostic] = []
+    if copies > 1:
+        text = f"every rank holds {copies} stages: gradients, optimizer and gathers are {copies} times the file's"
+        notes.append(Diagnostic("note", text, workload.at_header))
     for row in structure.step:
         for which in PASSES:
             call = step_call(row, which, calls)
@@ -54,11 +61,13 @@ def find_step_end(workload: Workload, structure: Structure, calls: Calls) -> tup
                 notes.append(Diagnostic("warning", text, workload.at(row.line)))
             if call.axis not in ("dp", "edp"):
                 end.syncs.append((row, call))
-            elif call.collective == Collective.ALL_GATHER:
+                continue
+            call = Call(call.collective, call.axis, copies * call.bytes)
+            if call.collective == Collective.ALL_GATHER:
                 end.gathers.append((row, call))
             else:
                 end.reduces.append((row, call))
-        seconds = _compute_s(row)
+        seconds = copies * _compute_s(row)
         if seconds > 0:
             end.updates.append((row, seconds))
     for row in structure.optimizer:
@@ -145,9 +154,9 @@ class StepEndWriter:
         if written.update is None and (ready or users):
             # The next step begins when all gradients are there, even where no row says what is done with them.
             waits = self._update(written, "step end", 0.0, waits)
+        updated = [OpRef(written.block.number, len(written.block.rows) - 1)]
         for row, call in self.end.gathers:
             if Overlap.PARAM in self.overlap and users:
-                updated = [OpRef(written.block.number, len(written.block.rows) - 1)]
                 for part, layers in self._parts(call, users, PARAMETER_BYTES):
                     op = self._collective(written.block, row, part, None, updated)
                     written.gathers.append((op, layers[0]))

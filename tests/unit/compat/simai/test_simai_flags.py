@@ -67,7 +67,7 @@ def test_every_flag_in_its_long_spelling() -> None:
         (f"{LEAST} -g_p_s 0", "at least 1"),
         (f"{LEAST} -n_p_s 1.5", "a whole number"),
         (f"{LEAST} -l de", "expected en or ja"),
-        ("-g 8 -g_p_s 8 -n_p_s 8 -g_type H1000", "did you mean h100"),
+        ("-g 8 -g_p_s 8 -n_p_s 8 -g_type H1000", "known: A100 A800 H100 H800 H20; or give -nv"),
         (f"{LEAST} -nic_t cx8", "known: cx6 cx7 bf3"),
     ],
 )

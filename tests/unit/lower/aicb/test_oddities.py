@@ -31,7 +31,7 @@ def test_recomputation() -> None:
 def test_a_leftover_of_the_loop() -> None:
     rows = [row("grad_param_compute", 0, 0, 9_000), row("embedding_layer", 100, 0, 9_000), PLAIN]
     (found,) = said(rows, "leftover")
-    assert found.startswith("warning job.txt:4: embedding_layer's weight gradient takes 9.00 µs, just what")
+    assert found.startswith("warning job.txt:4: embedding_layer's weight gradient takes 9.00 µs, as")
 
 
 def test_a_reduction_of_no_bytes() -> None:
