@@ -80,15 +80,6 @@ class Placement:
         """Number of hosts that have a rank."""
         return int(self.host.max()) + 1
 
-    def hosts_of(self, ranks: npt.ArrayLike) -> RankArray:
-        """The hosts these ranks sit on, ascending, each once."""
-        return np.unique(self.host[np.asarray(ranks)])
-
-    def is_within_host(self, groups: RankArray) -> npt.NDArray[np.bool_]:
-        """Whether all ranks of a group sit on one host, for every row of [groups, size]."""
-        host = self.host[groups]
-        return np.asarray((host == host[:, :1]).all(axis=1))
-
     def host_ranks(self) -> list[list[int]]:
         """The ranks of each host: what `ProgramBuilder.resource(shared_by=...)` takes for a NIC of a host."""
         order = np.argsort(self.host, kind="stable")

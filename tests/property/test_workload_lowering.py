@@ -220,7 +220,7 @@ def test_every_byte_is_sent_once(job: Job) -> None:
 
 @few
 @given(jobs((*ONE_WAY, "dualpipe", "dualpipe-v")))
-def test_folded_equals_unfolded_to_the_bit(job: Job) -> None:
+def test_folded_step_times_equal_unfolded_ones_to_the_bit(job: Job) -> None:
     folded = run(job.rows, job.choices, **job.header)
     unfolded = run(job.rows, job.choices, **job.header, folded=False)
     assert folded.step_time_s == unfolded.step_time_s

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.cost.network.hierarchical import HierarchicalNetwork, Layout
-from foretrace.cost.network.protocols import NETWORK_SHARE
+from foretrace.cost.network.protocols import LINK_SHARE, LL_LIMITS, NETWORK_SHARE
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.placement import Placement
@@ -85,6 +85,27 @@ def test_fewer_nics_than_gpus_are_shared() -> None:
     )
 
 
+@pytest.mark.parametrize("name", [one for one in presets.names("gpu") if presets.gpu(one).vendor == "NVIDIA"])
+def test_nccls_tables_know_every_nvidia_gpu(name: str) -> None:
+    family = presets.gpu(name).architecture.lower().partition(" ")[0]
+    assert family in LINK_SHARE
+    assert family in LL_LIMITS
+
+
+def test_generations_that_share_links_share_prices() -> None:
+    gather = [
+        price(presets.cluster(f"{name}-dgx"), list(range(8)), Collective.ALL_GATHER, 1e9) for name in ("b200", "b300")
+    ]
+    assert gather[0] == gather[1]
+
+
+def test_a_nic_sends_no_faster_than_pcie_feeds_it() -> None:
+    slow = presets.cluster("h100-dgx")
+    fast = replace(slow, node=replace(slow.node, nic=presets.nic("cx8")))
+    time = price(fast, [0, 8], Collective.TRANSFER, 1e9)
+    assert 1e9 / 64e9 < time < 1e9 / slow.node.nic.bytes_per_s
+
+
 def test_groups_of_one_kind_are_found_together() -> None:
     network = HierarchicalNetwork(presets.cluster("h100-dgx"), Placement.packed(24, 8))
     layouts, number = network.layouts(np.arange(24).reshape(8, 3))
@@ -108,24 +129,29 @@ def test_more_bytes_never_take_less(
 
 @given(groups, st.sampled_from(PRICED), st.floats(1, 1e11))
 def test_no_collective_beats_its_busiest_port(group: tuple[str, int, int, int], what: Collective, size: float) -> None:
-    """At datasheet rates: what a rank must take in, over all its links and PCIe, and an island over all its NICs."""
+    """At datasheet rates: what a rank must send, near over its links or PCIe, far over its NICs, fed by its PCIe."""
     name, ranks, stride, first = group
     cluster = presets.cluster(name)
-    members = [first + stride * i for i in range(ranks)]
-    node = cluster.node
-    island = max(node.domain_gpus, node.gpus)
-    counts = np.bincount(np.array(members) // island)
-    counts = counts[counts > 0]
-    taken = {Collective.ALL_REDUCE: 2 * (ranks - 1) / ranks, Collective.BROADCAST: 1, Collective.REDUCE: 1}
-    taken |= {Collective.TRANSFER: 1, Collective.EXCHANGE: 1, Collective.BARRIER: 0}
-    port = max(cluster.gpu.link_bytes_per_s, cluster.gpu.pcie_bytes_per_s) + node.nic.bytes_per_s * node.nics
-    bound = taken.get(what, (ranks - 1) / ranks) * size / port
-    if len(counts) > 1 and what in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE):
-        # Everything from outside must come in through the island's NICs; reduced on the way, it is no less than a part.
-        outside = (len(counts) - 1) / len(counts) if what is not Collective.REDUCE_SCATTER else counts.min() / ranks
-        nics = island // node.gpus * node.nics
-        bound = max(bound, outside * size / (nics * node.nic.bytes_per_s))
-    assert price(cluster, members, what, size) >= bound
+    node, gpu = cluster.node, cluster.gpu
+    members = np.array([first + stride * i for i in range(ranks)])
+    island = members // max(node.domain_gpus, node.gpus)
+    spans = len(set(island.tolist())) > 1
+    near = max(gpu.link_bytes_per_s, gpu.pcie_bytes_per_s)
+    far = min(node.nic.bytes_per_s * max(1.0, node.nics / node.gpus), gpu.pcie_bytes_per_s)
+    held = np.bincount(np.unique(island, return_inverse=True)[1])
+    match what:
+        case Collective.TRANSFER | Collective.EXCHANGE:
+            bound = size / (far if spans else near)
+        case Collective.ALL_TO_ALL | Collective.GATHER | Collective.SCATTER:
+            bound = max((held.max() - 1) / ranks * size / near, (ranks - held.min()) / ranks * size / far * spans)
+        case Collective.BARRIER:
+            bound = 0.0
+        case _:
+            turns = 2 if what is Collective.ALL_REDUCE else 1
+            ring = turns * (ranks - 1) / ranks * size
+            # A ring leaves an island through the NICs of its ranks there; within, all but one of its hops are near.
+            bound = ring / (far * held.min()) if spans else ring / near
+    assert price(cluster, members.tolist(), what, size) >= bound * (1 - 1e-12)
 
 
 @given(groups, st.sampled_from(PRICED), st.floats(0, 1e11), st.floats(1, 10), st.sampled_from(["link", "nic", "pcie"]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate
-from foretrace.cost.network import HierarchicalNetwork
+from foretrace.cost.network import HierarchicalNetwork, network_of
 from foretrace.cost.price import price
 from foretrace.errors import InputError
 from foretrace.hardware import presets
@@ -105,7 +107,37 @@ def test_an_override_of_bytes_is_priced() -> None:
 
 
 def test_a_cluster_too_small_is_refused() -> None:
-    from dataclasses import replace
-
     with pytest.raises(InputError, match=r"the job has 24 GPUs, the cluster h100-dgx 16 \(2 nodes of 8\)"):
         simulate(threes(), cluster=replace(H100, nodes=2))
+
+
+@pytest.mark.parametrize(
+    ("placement", "says"),
+    [
+        (Placement.packed(24, 24), "rank 23 is placed on GPU 23, but nodes of h100-dgx have 8"),
+        (Placement.packed(8, 8), "the placement has 8 ranks, the job 24"),
+        (Placement.packed(24, 1), "the placement has 24 hosts, the cluster h100-dgx 4 nodes"),
+    ],
+)
+def test_a_placement_must_fit_the_cluster(placement: Placement, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        simulate(threes(), cluster=replace(H100, nodes=4), placement=placement)
+
+
+def test_a_placement_needs_a_cluster() -> None:
+    with pytest.raises(InputError, match="there is none"):
+        simulate(threes(), placement=Placement.packed(24, 8))
+
+
+def test_a_job_that_carries_its_prices_names_no_cluster() -> None:
+    build = ProgramBuilder(Mesh())
+    build.role("all", [0]).compute("work", 1e-3)
+    assert simulate(build.program(), cluster="h100-dgx").cluster is None
+
+
+def test_latency_is_that_of_the_way_taken() -> None:
+    """100 GB over 1,024 ranks go by Simple, whose hops take longer than LL's."""
+    network = network_of(H100, 1024)
+    (layout,), _ = network.layouts(np.arange(1024)[None])
+    priced = network.price(Collective.ALL_GATHER, layout, np.array([1e11]))
+    assert priced.latency_s[0] == pytest.approx(8.4e-6 + (1023 - 127) * 3.4e-6 + 127 * 14e-6)

@@ -123,8 +123,8 @@ class TestHeaderDiagnostics:
         [
             ("pp_comm:", "pp_comm", "note", "pp_comm has no colon; it is read as pp_comm:, as SimAI does"),
             ("ep: 2", "ep: 2 ep: 4", "warning", "ep: is given twice; the last value counts"),
-            ("pp: 4", "pp: 0", "warning", "pp: 0 cannot be meant; 1 or more can"),
-            ("ga: 16", "ga: 0", "warning", "ga: 0 cannot be meant; 1 or more can"),
+            ("pp: 4", "pp: 0", "warning", "pp: 0 cannot be meant; simulated as 1"),
+            ("ga: 16", "ga: 0", "warning", "ga: 0 cannot be meant; simulated as 1"),
             (
                 "pp_comm: 1024",
                 "pp_comm: 2147483648",

@@ -7,7 +7,7 @@ import pytest
 from foretrace.errors import InputError
 from foretrace.lower.aicb import Choices, Overlap
 from golden.reading import step_us
-from unit.lower.aicb.workloads import US, actions, lowered, messages, row, run
+from unit.lower.aicb.workloads import US, actions, listed, lowered, messages, row, run
 
 GRADIENT = (10 * US, "ALLREDUCE", 12_000_000)
 GRAD = frozenset({Overlap.GRAD})
@@ -103,3 +103,69 @@ def test_uneven_chunks_are_said() -> None:
 def test_an_activation_smaller_than_tp_tells_nothing() -> None:
     rows = [row("attention_column", (100, "ALLGATHER", 1)), row("attention_row", (100, "REDUCESCATTER", 1))]
     assert lowered(rows, tp=2, pp=2, ga=1, all_gpus=4, pp_comm=100).world == 4
+
+
+def test_experts_gathers_do_not_wait_for_dense_ones() -> None:
+    """Both begin when the optimizer has ended, each on a lane of its own."""
+    rows = [
+        row("grad_gather", 0, 0, (0, "ALLGATHER", 12_000_000)),
+        row("moe_grad_norm1", 0, 0, (0, "ALLGATHER_DP_EP", 12_000_000)),
+        row("grad_param_compute", 0, 40 * US, 0),
+        row("attention_layer", 100 * US, 50 * US, 50 * US),
+    ]
+    spans = actions(run(rows, Choices(overlap="param"), ep=2, all_gpus=4))  # type: ignore[arg-type]
+    updated = spans[0, "grad_param_compute", -1][1]
+    assert spans[0, "grad_gather all_gather", -1][0] == updated
+    assert spans[0, "moe_grad_norm1 all_gather", -1][0] == updated
+
+
+def test_two_directions_hold_two_stages() -> None:
+    rows = [row("grad_param_comm", 0, 0, (0, "REDUCESCATTER", 4000)), row("grad_param_compute", 0, 40 * US, 0)]
+    rows += [row("embedding_layer"), row("attention_layer", 100 * US, 50 * US, 50 * US)] * 4
+    header = {"pp": 2, "ga": 4, "all_gpus": 4, "pp_comm": 4096}
+    once = lowered(rows, Choices(schedule="1f1b"), **header)  # type: ignore[arg-type]
+    twice = lowered(rows, Choices(schedule="dualpipe"), **header)  # type: ignore[arg-type]
+    for program, copies in ((once, 1), (twice, 2)):
+        (reduced,) = [op.bytes for op in listed(program) if op.name == "grad_param_comm reduce_scatter"]
+        (updated,) = [op.seconds for op in listed(program) if op.name == "grad_param_compute"]
+        assert (reduced, updated) == (copies * 4000, pytest.approx(copies * 40e-6))
+    assert len(messages(twice, "every rank holds 2 stages")) == 1
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ({"overlap": "bogus"}, 'overlap "bogus" is not known'),
+        ({"vpp": "bogus"}, "vpp is 'bogus'"),
+        ({"vpp": 0}, "vpp is 0"),
+        ({"ends": "bogus"}, 'ends "bogus" are not known'),
+        ({"gpus": 0}, "gpus is 0"),
+        ({"microbatches": 2.5}, "microbatches is 2.5"),
+        ({"schedule": 3}, "schedule is 3"),
+        ({"pp_comm_bytes": -1}, "pp_comm_bytes is -1"),
+    ],
+)
+def test_choices_that_cannot_be_made(mistake: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Choices(**mistake)  # type: ignore[arg-type]
+
+
+def test_choices_of_overlap_in_words() -> None:
+    assert Choices(overlap="dp").overlap == Choices(overlap=["grad", "param"]).overlap  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ({"mode": 7}, "mode 7 is not known: taken as training"),
+        ({"mode": 1}, "1 rows that happen once per step are not run in inference"),
+    ],
+)
+def test_what_is_not_done_is_said(header: dict[str, int], says: str) -> None:
+    rows = [row("grad_param_compute", 0, 40, 0), row("attention_layer", 100)]
+    assert len(messages(lowered(rows, **header), says)) == 1
+
+
+def test_a_computation_of_years_is_refused_with_its_line() -> None:
+    with pytest.raises(InputError, match=r"^job\.txt:4: a computation of 9,000,000,000,000,000,000 ns"):
+        lowered([row("attention_layer", 100), row("attention_layer", 9 * 10**18)])

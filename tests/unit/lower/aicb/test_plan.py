@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 
 from foretrace.errors import InputError
-from foretrace.lower.aicb import Choices, Overlap
+from foretrace.formats.aicb import parse_workload
+from foretrace.lower.aicb import Choices, Overlap, lower_workload
 from foretrace.lower.aicb.choices import parse_overlap
-from unit.lower.aicb.workloads import listed, lowered, messages, row, run
+from unit.lower.aicb.workloads import listed, lowered, messages, row, run, text
 
 MIB = 1 << 20
 EMBEDDING = row("embedding_layer", 10, 1, 5)
@@ -105,7 +106,7 @@ def test_one_stage_sends_nothing() -> None:
     [
         (None, "auto", 1, "note job.txt:1: no vpp in the header, by which SimAI divides: 1 chunk per stage taken"),
         (1, "auto", 1, None),
-        (0, "auto", 1, "warning job.txt:1: vpp: 0 cannot be meant; 1 or more can"),
+        (0, "auto", 1, "warning job.txt:1: vpp: 0 cannot be meant; simulated as 1"),
         (
             4,
             "auto",
@@ -182,8 +183,9 @@ def test_other_gpus_than_the_header_change_dp() -> None:
     rows = [EMBEDDING, COLUMN] * 2
     program = lowered(rows, Choices(gpus=32), **PIPELINE)
     assert (program.world, str(program.mesh)) == (32, "tp=2,dp=8,pp=2")
-    assert messages(program, "GPUs") == ["note job.txt:1: 32 GPUs as asked, 4 in the header: dp 8"]
-    assert messages(lowered(rows, Choices(gpus=4), **PIPELINE), "GPUs") == []
+    (said,) = messages(program, "GPUs as asked")
+    assert said.startswith("note job.txt:1: 32 GPUs as asked, 4 in the header: dp 8, and 8 times the tokens")
+    assert messages(lowered(rows, Choices(gpus=4), **PIPELINE), "GPUs as asked") == []
     assert lowered(rows, Choices(gpus=8), **PIPELINE | {"all_gpus": None}).world == 8
 
 
@@ -202,7 +204,7 @@ def test_a_world_that_tp_and_pp_do_not_divide(gpus: int, fitting: int) -> None:
 
 
 def test_ep_that_does_not_divide_dp() -> None:
-    with pytest.raises(InputError, match=r"^job\.txt:1: ep=3 does not divide"):
+    with pytest.raises(InputError, match=r"^job\.txt:1: ep 3 does not divide dp 4, which is 8 GPUs / tp 2 / pp 1"):
         lowered([EMBEDDING, COLUMN], tp=2, ep=3, all_gpus=8)
 
 
@@ -262,7 +264,7 @@ def test_every_choice_is_said_once() -> None:
         "vpp 3 is neither",
         "no schedule in the file: 1f1b taken",
         "no pp_comm in the header: 8.00 MiB derived",
-        "overlap of communication with computation: grad, param",
+        "grad, param overlapped with computation",
     ]
     for words in expected:
         assert sum(words in text for text in texts) == 1, words
@@ -295,10 +297,19 @@ def test_overlap_as_people_type_it(text: str, chosen: set[Overlap]) -> None:
 
 def test_an_overlap_that_is_not_known() -> None:
     with pytest.raises(InputError, match=r'^--overlap: overlap "grads" is not known; did you mean grad\?'):
-        parse_overlap("pp,grads")
+        parse_overlap("pp,grads", "--overlap")
 
 
 def test_a_file_cut_short() -> None:
     with pytest.raises(InputError, match=r"^job\.txt:2: 9 rows declared, 2 found: the file is cut short") as refused:
         lowered([EMBEDDING, LAYER], declared=9)
     assert "write 2 there" in str(refused.value.hint)
+
+
+def test_lines_are_counted_with_blank_ones() -> None:
+    blanks = "\n\n" + text([EMBEDDING, COLUMN], declared=9, tp=2, all_gpus=2).replace("\n9\n", "\n\n9\n")
+    with pytest.raises(InputError, match=r"^job\.txt:5: 9 rows declared, 2 found"):
+        lower_workload(parse_workload(blanks.encode(), "job.txt"))
+    fewer = blanks.replace("\n9\n", "\n2\n")
+    with pytest.raises(InputError, match=r"^job\.txt:3: 7 GPUs cannot be divided into tp 2"):
+        lower_workload(parse_workload(fewer.encode(), "job.txt"), Choices(gpus=7))
