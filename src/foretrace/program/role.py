@@ -81,6 +81,26 @@ class RoleBuilder:
                 self.overrides.append((placement.number, op, column, float(number)))
         return placement
 
+    def place_all(
+        self, blocks: Sequence[BlockBuilder], microbatches: Sequence[int], waits: Sequence[Sequence[int]]
+    ) -> int:
+        """Runs blocks one after the other, and returns the number of the first placement: a fast `place` for many.
+
+        `waits[i]` are those among them, by number, whose port `out` holds back the port `in` of the i-th.
+        """
+        self._inline = None
+        first = len(self.blocks)
+        numbers = [block.number for block in blocks]
+        ports = {block.number: (block.port_op("in"), block.port_op("out")) for block in dict.fromkeys(blocks)}
+        self.blocks += numbers
+        self.microbatches += microbatches
+        self.links += [
+            (first + before, ports[numbers[before]][1], first + number, ports[numbers[number]][0], 0)
+            for number, needed in enumerate(waits)
+            for before in needed
+        ]
+        return first
+
     def link(self, op: PlacedOp, *, after: OpRef | PlacedOp, steps: int = 0) -> None:
         """Holds `op` back until `after` has ended, in the step that lies `steps` before."""
         if op.role != self.number:

@@ -11,11 +11,9 @@ one that produces the next. Transfers are issued in one of two ways:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain, pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from foretrace.errors import InputError
 from foretrace.program.block import After, BlockBuilder, PlacedOp
@@ -23,7 +21,9 @@ from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED
 from foretrace.program.program import Communicator
 from foretrace.program.role import Placement, RoleBuilder
-from foretrace.schedules.schedule import Action, ActionKind, Schedule
+from foretrace.schedules.routes import Message
+from foretrace.schedules.schedule import Action, Schedule
+from foretrace.schedules.script import StageScript, Turn, Wait, script_of
 
 Blocks = Callable[[int, Action], BlockBuilder]
 """What a stage does for an action: a block with ports `in` and `out`, or the ops first and last by default."""
@@ -42,26 +42,6 @@ class Transfer:
 
     bytes: int = 0
     duration_s: float = UNPRICED
-
-
-class Message(NamedTuple):
-    """An activation (forward) or gradient on its way from a piece of the model to the next (or the one before)."""
-
-    forward: bool
-    piece: int
-    microbatch: int
-    source: tuple[int, int]
-    target: tuple[int, int]
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The stages it goes from and to."""
-        return self.source[0], self.target[0]
-
-    @property
-    def crosses(self) -> bool:
-        """Whether it goes to another stage."""
-        return self.source[0] != self.target[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,91 +76,10 @@ def pipeline(
             f"batched transfers would deadlock under {schedule.name}", hint=f"they work for {' and '.join(BATCHED)}"
         )
     roles = tuple(build.role(f"stage {stage}", build.mesh.where(pp=stage)) for stage in range(schedule.stages))
-    writer = _Writer(build, schedule, roles, blocks, pairs, transfer)
-    if transfers == "batched":
-        for stage in range(schedule.stages):
-            writer.write_batched(stage)
-    else:
-        for stage in range(schedule.stages):
-            writer.write_async(stage)
+    writer = _Writer(build, roles, blocks, pairs, transfer, lanes_of_their_own=transfers == "async")
+    for stage, script in enumerate(script_of(schedule, transfers, pairs is not None)):
+        writer.write(stage, script)
     return Pipeline(roles, writer.placed)
-
-
-Gap = tuple[list[Message], list[Message]]
-"""What a stage sends to other stages between two slots, and what it receives from them."""
-
-Batch = tuple[Message | None, tuple[Message, ...]]
-"""What it sends by an exchange, or else the messages it issues one by one."""
-
-
-class _Routes:
-    """Where the messages of a schedule go, worked out once for each of its actions."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.slots = [list(schedule.actions(stage)) for stage in range(schedule.stages)]
-        self.needed: dict[tuple[int, Action], Message | None] = {}
-        """What an action needs from the chunk before it."""
-        self.made: dict[tuple[int, Action], Message | None] = {}
-        """What an action makes for the chunk after it."""
-        routes = [schedule.route(direction) for direction in range(schedule.directions)]
-        homes = [list(zip(stage.tolist(), chunk.tolist(), strict=True)) for stage, chunk in routes]
-        pieces, direction = schedule.piece.tolist(), schedule.direction.tolist()
-        for stage, slots in enumerate(self.slots):
-            for action in chain.from_iterable(slots):
-                kind, microbatch, chunk = action
-                piece, home, toward = pieces[stage][chunk], homes[direction[microbatch]], _TOWARD[kind]
-                key = stage, action
-                self.needed[key] = _message(kind, microbatch, piece - toward, piece, home)
-                self.made[key] = _message(kind, microbatch, piece, piece + toward, home)
-        gaps = [list(self._gaps(stage)) for stage in range(schedule.stages)]
-        fused = _fused(gaps)
-        self.batches = [[_batch(sends, receives, fused) for sends, receives in of_stage] for of_stage in gaps]
-        """Between consecutive slots of a stage: the messages it issues, or the one it sends by an exchange."""
-
-    def _gaps(self, stage: int) -> Iterator[Gap]:
-        for done, due in pairwise([(), *self.slots[stage], ()]):
-            sends = [m for action in done if (m := self.made[stage, action]) and m.crosses]
-            receives = [m for action in due if (m := self.needed[stage, action]) and m.crosses]
-            yield sends, receives
-
-
-def _fused(gaps: list[list[Gap]]) -> set[tuple[Message, Message]]:
-    """The pairs of messages, in both orders, that both neighbours issue as one exchange."""
-    wanted = {
-        (sends[0], receives[0])
-        for sends, receives in chain.from_iterable(gaps)
-        if len(sends) == len(receives) == 1 and sends[0].target[0] == receives[0].source[0]
-    }
-    return {(sent, received) for sent, received in wanted if (received, sent) in wanted}
-
-
-def _batch(sends: list[Message], receives: list[Message], fused: set[tuple[Message, Message]]) -> Batch:
-    if len(sends) == len(receives) == 1 and (sends[0], receives[0]) in fused:
-        return sends[0], ()
-    return None, (*sends, *receives)
-
-
-@lru_cache(maxsize=8)
-def _routes(schedule: Schedule) -> _Routes:
-    return _Routes(schedule)
-
-
-_TOWARD = {
-    ActionKind.FORWARD: 1,
-    ActionKind.BACKWARD: -1,
-    ActionKind.BACKWARD_INPUT: -1,
-    ActionKind.BACKWARD_WEIGHT: 0,
-}
-"""Which way along the model an action's result goes; a weight gradient goes nowhere."""
-
-
-def _message(
-    kind: ActionKind, microbatch: int, first: int, second: int, homes: list[tuple[int, int]]
-) -> Message | None:
-    """What goes from one piece of the model to another; None where there is no other."""
-    if first == second or not (0 <= first < len(homes) and 0 <= second < len(homes)):
-        return None
-    return Message(kind == ActionKind.FORWARD, first, microbatch, homes[first], homes[second])
 
 
 class _Writer:
@@ -189,119 +88,87 @@ class _Writer:
     def __init__(
         self,
         build: ProgramBuilder,
-        schedule: Schedule,
         roles: tuple[RoleBuilder, ...],
         blocks: Blocks,
         pairs: PairBlocks | None,
         transfer: Transfer | Callable[[int, int], Transfer],
+        *,
+        lanes_of_their_own: bool,
     ) -> None:
-        self.build, self.schedule, self.roles = build, schedule, roles
-        self.blocks, self.pairs = blocks, pairs
+        self.build, self.roles, self.blocks, self.pairs = build, roles, blocks, pairs
         self.transfer = (lambda _source, _target: transfer) if isinstance(transfer, Transfer) else transfer
-        self.routes = _routes(schedule)
+        self.lanes_of_their_own = lanes_of_their_own
         self.placed: dict[tuple[int, Action], Placement] = {}
-        self.output: dict[tuple[int, Action], PlacedOp] = {}
-        """The op that completes an action."""
-        self._single: dict[tuple[object, ...], BlockBuilder] = {}
+        self._channels: dict[tuple[object, ...], BlockBuilder] = {}
 
-    def write_async(self, stage: int) -> None:
-        """A stage whose transfers run beside its computation."""
-        for slot in self.routes.slots[stage]:
-            arrived = [self._arrival(stage, action) for action in slot]
-            outputs = self._place(stage, slot, arrived)
-            for action, output in zip(slot, outputs, strict=True):
-                made = self.routes.made[stage, action]
-                if made and made.crosses:
-                    block = self._transfer_block(made, sends=True, lane="")
-                    self.roles[stage].place(block, microbatch=made.microbatch, after=output)
+    def write(self, stage: int, script: StageScript) -> None:
+        """Places all turns of a stage."""
+        role = self.roles[stage]
+        if script.alone is None:
+            self._write_at_once(stage, script)
+            return
+        blocks = [
+            self.blocks(stage, turn.actions[0]) if turn.actions else self._message_block(stage, turn)
+            for turn in script.turns
+        ]
+        first = role.place_all(blocks, script.microbatches, script.alone)
+        for number, turn in enumerate(script.turns):
+            if turn.actions:
+                self.placed[stage, turn.actions[0]] = Placement(role.number, first + number, blocks[number])
 
-    def write_batched(self, stage: int) -> None:
-        """A stage that computes nothing while it communicates."""
-        slots = self.routes.slots[stage]
-        outputs: list[PlacedOp] = []
-        for index, (exchanged, messages) in enumerate(self.routes.batches[stage]):
-            if exchanged:
-                issued = [self._exchange(stage, exchanged, outputs)]
+    def _write_at_once(self, stage: int, script: StageScript) -> None:
+        """A stage some of whose actions run at once, in one block with a port for each."""
+        role, placements = self.roles[stage], list[Placement]()
+
+        def output(wait: Wait) -> PlacedOp:
+            number, which = wait
+            several = len(script.turns[number].actions) > 1
+            return placements[number][f"out {which}" if several else "out"]
+
+        for turn in script.turns:
+            waits = [[output(wait) for wait in needed] for needed in turn.waits]
+            if len(turn.actions) > 1 and self.pairs:
+                ports: dict[str | int, After] = {f"in {i}": ops for i, ops in enumerate(waits)}
+                placed = role.place(self.pairs(stage, turn.actions), microbatch=turn.microbatch, after=ports)
             else:
-                issued = [self._one_way(stage, message, outputs) for message in messages]
-            if index < len(slots):
-                slot = slots[index]
-                waits = [[*self._arrival(stage, action, local=True), *issued] for action in slot]
-                outputs = self._place(stage, slot, waits)
+                block = self.blocks(stage, turn.actions[0]) if turn.actions else self._message_block(stage, turn)
+                placed = role.place(block, microbatch=turn.microbatch, after=waits[0])
+            placements.append(placed)
+            self.placed.update(((stage, action), placed) for action in turn.actions)
 
-    def _place(self, stage: int, slot: tuple[Action, ...], after: list[list[PlacedOp]]) -> list[PlacedOp]:
-        """Places a slot's actions, each after what it waits for, and returns the op that completes each."""
-        role, outputs = self.roles[stage], []
-        if len(slot) > 1 and self.pairs:
-            block = self.pairs(stage, slot)
-            waits: dict[str | int, After] = {f"in {i}": ops for i, ops in enumerate(after)}
-            placement = role.place(block, microbatch=slot[0].microbatch, after=waits)
-            for i, action in enumerate(slot):
-                outputs.append(placement[f"out {i}"])
-                self.placed[stage, action], self.output[stage, action] = placement, outputs[-1]
-        else:
-            for action, ops in zip(slot, after, strict=True):
-                placement = role.place(self.blocks(stage, action), microbatch=action.microbatch, after=ops)
-                outputs.append(placement["out"])
-                self.placed[stage, action], self.output[stage, action] = placement, outputs[-1]
-        return outputs
+    def _message_block(self, stage: int, turn: Turn) -> BlockBuilder:
+        channel = turn.channel
+        if channel not in self._channels:
+            assert turn.message is not None
+            write = self._exchange if turn.how == "exchange" else self._one_way
+            self._channels[channel] = write(stage, turn.message, turn.how == "send")
+        return self._channels[channel]
 
-    def _arrival(self, stage: int, action: Action, *, local: bool = False) -> list[PlacedOp]:
-        """What an action waits for: a message, the chunk before it on the same stage, or its own forward."""
-        needed = self.routes.needed[stage, action]
-        if needed is None:
-            if action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):
-                return [self.output[stage, Action(ActionKind.FORWARD, action.microbatch, action.chunk)]]
-            return []
-        if needed.crosses:
-            return [] if local else [self._receive(stage, needed)]
-        kinds = (ActionKind.FORWARD,) if needed.forward else (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
-        for kind in kinds:
-            before = Action(kind, action.microbatch, needed.source[1])
-            if (stage, before) in self.output:
-                return [self.output[stage, before]]
-        raise InputError(f"stage {stage}: {action} comes before what it needs")
+    def _one_way(self, _stage: int, message: Message, sends: bool) -> BlockBuilder:
+        """One end of a message, on the lane of all or on one of its channel's own."""
+        name = f"{'send' if sends else 'receive'} {'forward' if message.forward else 'backward'}"
+        chunk = (message.source if sends else message.target)[1] if self.lanes_of_their_own else 0
+        lane = (f"pp {name} {chunk}" if chunk else f"pp {name}") if self.lanes_of_their_own else "pp"
+        block = self.build.block(f"{name} {message.source[0]}→{message.target[0]}")
+        what, pair = self.transfer(*message.ends), self._channel(message)
+        to = 1 if sends else None
+        block.transfer(name, pair, what.duration_s, to=to, bytes=what.bytes, lane=lane, chunk=chunk)
+        return block
 
-    def _receive(self, stage: int, message: Message) -> PlacedOp:
-        block = self._transfer_block(message, sends=False, lane="")
-        return self.roles[stage].place(block, microbatch=message.microbatch)[0]
-
-    def _one_way(self, stage: int, message: Message, after: list[PlacedOp]) -> PlacedOp:
-        block = self._transfer_block(message, sends=message.source[0] == stage, lane="pp")
-        return self.roles[stage].place(block, microbatch=message.microbatch, after=after)[0]
-
-    def _transfer_block(self, message: Message, *, sends: bool, lane: str) -> BlockBuilder:
-        """One end of a message on a lane, or on one of its channel's own."""
-        key = message.forward, message.source, message.target, sends
-        if key not in self._single:
-            name = f"{'send' if sends else 'receive'} {'forward' if message.forward else 'backward'}"
-            chunk = 0 if lane else (message.source if sends else message.target)[1]
-            lane = lane or (f"pp {name} {chunk}" if chunk else f"pp {name}")
-            block = self.build.block(f"{name} {message.source[0]}→{message.target[0]}")
-            what = self.transfer(*message.ends)
-            to = 1 if sends else None
-            pair = self._channel(message)
-            block.transfer(name, pair, what.duration_s, to=to, bytes=what.bytes, lane=lane, chunk=chunk)
-            self._single[key] = block
-        return self._single[key]
+    def _exchange(self, stage: int, sent: Message, _sends: bool) -> BlockBuilder:
+        """One call that sends and receives; the lower stage is position 0 of the pair."""
+        low, high = sorted(sent.ends)
+        ways = ("forward", "backward") if sent.forward else ("backward", "forward")
+        name = f"send {ways[0]}, receive {ways[1]}"
+        block = self.build.block(f"{name} {low}↔{high}")
+        pair = self.build.pair("pp", low, high, name=f"pp {low}↔{high}")
+        there, back = self.transfer(*sent.ends), self.transfer(*reversed(sent.ends))
+        to = {1 if stage == low else 0: there.bytes}
+        block.exchange(name, pair, max(there.duration_s, back.duration_s), sends=to, lane="pp")
+        return block
 
     def _channel(self, message: Message) -> Communicator:
         (source, source_chunk), (target, target_chunk) = message.source, message.target
         what = "activation" if message.forward else "gradient"
         name = f"pp {source}.{source_chunk}→{target}.{target_chunk} {what}"
         return self.build.pair("pp", source, target, name=name)
-
-    def _exchange(self, stage: int, sent: Message, after: list[PlacedOp]) -> PlacedOp:
-        """One call that sends and receives; the lower stage is position 0 of the pair."""
-        key = sent.forward, *sent.ends
-        if key not in self._single:
-            low, high = sorted(sent.ends)
-            ways = ("forward", "backward") if sent.forward else ("backward", "forward")
-            name = f"send {ways[0]}, receive {ways[1]}"
-            block = self.build.block(f"{name} {low}↔{high}")
-            pair = self.build.pair("pp", low, high, name=f"pp {low}↔{high}")
-            there, back = self.transfer(*sent.ends), self.transfer(*reversed(sent.ends))
-            to = {1 if stage == low else 0: there.bytes}
-            block.exchange(name, pair, max(there.duration_s, back.duration_s), sends=to, lane="pp")
-            self._single[key] = block
-        return self.roles[stage].place(self._single[key], microbatch=sent.microbatch, after=after)[0]
