@@ -3,6 +3,7 @@ nothing changes. It reads the program's tables and shares no code with the engin
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -109,13 +110,14 @@ class Steps:
         return min((self.start[step][key] for key in self.takes_part), default=0.0)
 
 
-def run(program: Program, steps: int, factor: dict[Key, float] | None = None) -> Steps:
-    """Runs steps one after the other; `factor` is by rank and row (over all roles) of an op."""
+def run(program: Program, steps: int, factors: dict[Key, list[float]] | None = None) -> Steps:
+    """Runs steps one after the other; `factors` are by rank and row (over all roles) of an op, applied in turn."""
     roles = roles_of(program)
     keys = [(rank, i) for rank, role in enumerate(program.role_of.tolist()) for i in range(len(roles[role]))]
     ops = {(rank, i): roles[int(program.role_of[rank])][i] for rank, i in keys}
     partners = meetings_of(program, roles)
-    duration = {key: op.duration * (factor or {}).get((key[0], op.row), 1.0) for key, op in ops.items()}
+    slower = factors or {}
+    duration = {key: math.prod(slower.get((key[0], op.row), []), start=op.duration) for key, op in ops.items()}
     done = Steps([], [], [], {key for key in keys if ops[key].enabled})
     for step in range(steps):
         start = dict.fromkeys(keys, 0.0)

@@ -59,13 +59,13 @@ def test_folded_equals_unfolded_to_the_bit(job: Job) -> None:
             assert ours.tobytes() == theirs.tobytes(), f"rank {rank}"
 
 
-def factors(job: Job) -> dict[oracle.Key, float]:
-    found: dict[oracle.Key, float] = {}
+def factors(job: Job) -> dict[oracle.Key, list[float]]:
+    found: dict[oracle.Key, list[float]] = {}
     rows = sum(map(len, oracle.roles_of(job.program)))
     for slow in job.slow:
         for rank in slow.ranks:
             for row in range(0, rows, slow.every):
-                found[rank, row] = found.get((rank, row), 1.0) * slow.factor
+                found.setdefault((rank, row), []).append(slow.factor)
     return found
 
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foretrace.errors import DeadlockError, InputError
@@ -90,6 +90,7 @@ def test_load_undoes_save(program: Program) -> None:
 
 @settings(deadline=None)
 @given(st.lists(BITS, max_size=40), DTYPES, st.integers(1, 20))
+@example([0, 0, 1 << 63, 0, 0], np.float64, 1)  # a minus zero among zeros
 def test_a_column_of_any_bits_comes_back(values: list[int], dtype: type, times: int) -> None:
     column = np.array(values * times, dtype=np.uint64).view(np.float64)
     if dtype is not np.float64:

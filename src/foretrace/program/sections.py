@@ -300,8 +300,8 @@ def _encode_decimal(values: Column) -> bytes | None:
     if values.dtype.kind != "f":
         return None
     real = np.isfinite(values)
-    if (values.view(np.uint64)[~real] != _NAN_BITS).any():
-        return None
+    if (values.view(np.uint64)[~real] != _NAN_BITS).any() or (np.signbit(values) & (values == 0)).any():
+        return None  # whole multiples have no minus zero
     finite = np.where(real, values, 0.0)
     for power in _POWERS_OF_TEN:
         scaled = finite * float(10**power)
