@@ -88,21 +88,22 @@ def _alike(parts: Iterable[Sequence[Row]]) -> list[int]:
 
 @dataclass(slots=True)
 class Marks:
-    """Ops of a block that others wait for: the first and last of each layer, and gradient collectives within it."""
+    """Ops of a block that others wait for: the first and last of each layer, and the last gradient collective of each
+    axis that runs beside them."""
 
     first: dict[int, OpRef] = field(default_factory=dict)
     last: dict[int, OpRef] = field(default_factory=dict)
-    gradients: list[OpRef] = field(default_factory=list)
+    gradients: dict[str, OpRef] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Where a layer is written: its ops, the last of its compute lane, and its gradient collectives."""
+    """Where a layer is written: its ops, the last of its compute lane, and its gradient collectives by axis."""
 
     block: BlockBuilder
     ops: range
     out: int
-    gradients: tuple[int, ...]
+    gradients: dict[str, int]
 
 
 class BlockWriter:
@@ -146,7 +147,7 @@ class BlockWriter:
         block = writer.block
         if key[-1] is None or not ops or any(dst in ops and src not in ops for src, dst in block.deps):
             return
-        gradients = tuple(ref.op for ref in writer.marks.gradients if ref.op in ops)
+        gradients = {axis: ref.op for axis, ref in writer.marks.gradients.items() if ref.op in ops}
         self._layers[key] = _Written(block, ops, writer.previous[0].op, gradients)
 
 
@@ -171,7 +172,7 @@ class _RowWriter:
         self.previous = [OpRef(number, known.out + moved)]
         self.marks.first.setdefault(layer, OpRef(number, first))
         self.marks.last[layer] = self.previous[0]
-        self.marks.gradients += [OpRef(number, op + moved) for op in known.gradients]
+        self.marks.gradients |= {axis: OpRef(number, op + moved) for axis, op in known.gradients.items()}
         return True
 
     def write(self, row: Row, layer: int, counts_to: int, beside: bool) -> None:
@@ -198,7 +199,7 @@ class _RowWriter:
             gradient = which == "weight_grad" and call.axis in ("dp", "edp")
             if gradient and Overlap.GRAD in self.owner.overlap:
                 op = self._collective(row, call, layer, None, self.previous)
-                self.marks.gradients.append(op)
+                self.marks.gradients[call.axis] = op
             elif beside and computed and call.axis == "tp":
                 op = self._collective(row, call, layer, None, [*before, *waited])
                 self.beside = [op]

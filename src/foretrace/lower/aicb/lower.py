@@ -13,8 +13,8 @@ from foretrace.lower.aicb.groups import Calls
 from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import oddities
 from foretrace.lower.aicb.plan import Plan, make_plan
-from foretrace.lower.aicb.step_end import StepEndWriter, find_step_end
-from foretrace.program.block import BlockBuilder
+from foretrace.lower.aicb.step_end import StepEndWriter, Turns, find_step_end
+from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.program import Program
 from foretrace.program.role import Placement
@@ -56,8 +56,8 @@ def lower_workload(workload: Workload, choices: Choices = Choices()) -> Program:
         ends = StepEndWriter(build, end, writer)
         beside = bool(choices.overlap & {Overlap.GRAD, Overlap.PARAM})
         for stage, role in enumerate(stages.stages):
-            finals, firsts = _turns(stages, plan.schedule, stage) if beside else ([], [])
-            ends.write(role, finals, firsts, stage == 0 or choices.ends == "every-stage")
+            turns = _turns(stages, plan.schedule, stage, writer) if beside else Turns([], [], [])
+            ends.write(role, turns, stage == 0 or choices.ends == "every-stage")
     return build.program()
 
 
@@ -126,10 +126,11 @@ def _part(schedule: Schedule, chunk: int) -> tuple[int, int]:
     return serving.index(chunk), len(serving)
 
 
-def _turns(stages: Pipeline, schedule: Schedule, stage: int) -> tuple[list[Placement], list[Placement]]:
-    """A stage's last backward and first forward of each chunk, each in the order they are issued."""
+def _turns(stages: Pipeline, schedule: Schedule, stage: int, writer: BlockWriter) -> Turns:
+    """What the end of a stage's step is tied to."""
     firsts: dict[int, Placement] = {}
     finals: dict[int, Placement] = {}
+    gradients: dict[str, PlacedOp] = {}
     for slot in schedule.actions(stage):
         for action in slot:
             placed = stages.placed[stage, action]
@@ -137,4 +138,7 @@ def _turns(stages: Pipeline, schedule: Schedule, stage: int) -> tuple[list[Place
                 firsts.setdefault(action.chunk, placed)
             elif action.kind != ActionKind.BACKWARD_INPUT:
                 finals[action.chunk] = placed
-    return sorted(finals.values(), key=lambda one: one.number), list(firsts.values())
+            marks = writer.marks[placed.block.number]
+            gradients |= {axis: placed[op] for axis, op in marks.gradients.items()}
+    in_order = sorted(finals.values(), key=lambda one: one.number)
+    return Turns(in_order, list(firsts.values()), list(gradients.values()))

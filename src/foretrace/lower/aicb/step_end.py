@@ -13,7 +13,7 @@ from foretrace.lower.aicb.blocks import COMPUTE, NS, BlockWriter
 from foretrace.lower.aicb.choices import Overlap
 from foretrace.lower.aicb.groups import PASSES, Call, Calls, PassName
 from foretrace.lower.aicb.microbatches import Structure
-from foretrace.program.block import After, BlockBuilder, OpRef
+from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import Collective, label
 from foretrace.program.role import Placement, RoleBuilder
@@ -110,6 +110,16 @@ class _Written:
     gathers: list[tuple[OpRef, int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What the end of a stage's step is tied to: its last backward of each chunk, in order; its first forward of each;
+    and the last collective on each axis that reduces gradients beside its backwards."""
+
+    finals: Sequence[Placement]
+    firsts: Sequence[Placement]
+    gradients: Sequence[PlacedOp]
+
+
 class StepEndWriter:
     """Writes the end of the step of each stage."""
 
@@ -118,9 +128,9 @@ class StepEndWriter:
         self._build = build
         self._blocks: dict[tuple[bool, int, int], _Written] = {}
 
-    def write(self, role: RoleBuilder, finals: Sequence[Placement], firsts: Sequence[Placement], first: bool) -> None:
-        """`finals` are a stage's last backwards, one for each chunk, in order; `firsts` its first forwards."""
-        marks = self.writer.marks
+    def write(self, role: RoleBuilder, turns: Turns, first: bool) -> None:
+        """The end of a stage's step; `first` is whether it has what only the first stage has."""
+        marks, finals, firsts = self.writer.marks, turns.finals, turns.firsts
         ready = [placed[op] for placed in finals for op in _by_layer(marks[placed.block.number].last, True)]
         users = [placed[op] for placed in firsts for op in _by_layer(marks[placed.block.number].first, False)]
         key = (first, len(ready), len(users))
@@ -130,9 +140,8 @@ class StepEndWriter:
         if not written.block.rows:
             return
         after: dict[str | int, After] = {op.op: ready[layer] for op, layer in written.reduces}
-        within = [placed[op] for placed in finals for op in marks[placed.block.number].gradients]
-        if written.update is not None and within:
-            after[written.update.op] = within
+        if written.update is not None and turns.gradients:
+            after[written.update.op] = turns.gradients
         placed = role.place(written.block, after=after)
         for op, layer in written.gathers:
             role.link(users[layer], after=placed[op], steps=1)
