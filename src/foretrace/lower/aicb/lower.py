@@ -16,6 +16,7 @@ from foretrace.lower.aicb.plan import Plan, make_plan
 from foretrace.lower.aicb.step_end import StepEndWriter, Turns, find_step_end
 from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.program.build import ProgramBuilder
+from foretrace.program.collector import collector_paused
 from foretrace.program.program import Program
 from foretrace.program.role import Placement
 from foretrace.schedules import Action, ActionKind, Schedule
@@ -24,6 +25,11 @@ from foretrace.schedules.pipeline import BATCHED, Pipeline, Transfer, pipeline
 
 def lower_workload(workload: Workload, choices: Choices = Choices()) -> Program:  # noqa: B008
     """The program of a workload, its communication not yet priced; what was guessed is among its diagnostics."""
+    with collector_paused():
+        return _lower(workload, choices)
+
+
+def _lower(workload: Workload, choices: Choices) -> Program:
     _refuse_cut_short(workload)
     structure = find_structure(workload)
     plan = make_plan(workload, structure, choices)
