@@ -37,8 +37,9 @@ def templates(blocks: Sequence[BlockBuilder]) -> Templates:
     sizes = [len(block.rows) for block in blocks]
     start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int32)
     rows = [row for block in blocks for row in block.rows]
+    values = list(zip(*map(itemgetter(*COLUMNS), rows), strict=True)) or [()] * len(COLUMNS)
     columns: dict[str, Any] = {
-        name: np.fromiter(map(itemgetter(name), rows), dtype, len(rows)) for name, (dtype, _) in COLUMNS.items()
+        name: np.array(column, dtype=dtype) for (name, (dtype, _)), column in zip(COLUMNS.items(), values, strict=True)
     }
 
     def shifted(facts: Callable[[BlockBuilder], list[Any]], width: int, *ops: int) -> list[Any]:

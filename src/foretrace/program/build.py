@@ -82,8 +82,8 @@ class ProgramBuilder:
             raise InputError(f'resource "{name}" is declared twice, differently')
         return name
 
-    def program(self) -> Program:
-        """The finished program, checked."""
+    def program(self, *, checked: bool = True) -> Program:
+        """The finished program, checked; `checked=False` is for code that writes only what fits together."""
         tables = self._tables
         program = Program(
             title=self.title,
@@ -104,5 +104,6 @@ class ProgramBuilder:
             tokens_per_step=self.tokens_per_step,
             diagnostics=self.diagnostics,
         )
-        check(program)
+        if checked:
+            check(program)
         return program

@@ -99,24 +99,23 @@ class _Writer:
         self.transfer = (lambda _source, _target: transfer) if isinstance(transfer, Transfer) else transfer
         self.lanes_of_their_own = lanes_of_their_own
         self.placed: dict[tuple[int, Action], Placement] = {}
-        self._channels: dict[tuple[object, ...], BlockBuilder] = {}
 
     def write(self, stage: int, script: StageScript) -> None:
         """Places all turns of a stage."""
-        role = self.roles[stage]
+        role, messages = self.roles[stage], [self._message_block(stage, turn) for turn in script.channels]
         if script.alone is None:
-            self._write_at_once(stage, script)
+            self._write_at_once(stage, script, messages)
             return
         blocks = [
-            self.blocks(stage, turn.actions[0]) if turn.actions else self._message_block(stage, turn)
-            for turn in script.turns
+            messages[channel] if channel >= 0 else self.blocks(stage, turn.actions[0])
+            for turn, channel in zip(script.turns, script.channel, strict=True)
         ]
         first = role.place_all(blocks, script.microbatches, script.alone)
         for number, turn in enumerate(script.turns):
             if turn.actions:
                 self.placed[stage, turn.actions[0]] = Placement(role.number, first + number, blocks[number])
 
-    def _write_at_once(self, stage: int, script: StageScript) -> None:
+    def _write_at_once(self, stage: int, script: StageScript, messages: list[BlockBuilder]) -> None:
         """A stage some of whose actions run at once, in one block with a port for each."""
         role, placements = self.roles[stage], list[Placement]()
 
@@ -125,26 +124,24 @@ class _Writer:
             several = len(script.turns[number].actions) > 1
             return placements[number][f"out {which}" if several else "out"]
 
-        for turn in script.turns:
+        for turn, channel in zip(script.turns, script.channel, strict=True):
             waits = [[output(wait) for wait in needed] for needed in turn.waits]
             if len(turn.actions) > 1 and self.pairs:
                 ports: dict[str | int, After] = {f"in {i}": ops for i, ops in enumerate(waits)}
                 placed = role.place(self.pairs(stage, turn.actions), microbatch=turn.microbatch, after=ports)
             else:
-                block = self.blocks(stage, turn.actions[0]) if turn.actions else self._message_block(stage, turn)
+                block = messages[channel] if channel >= 0 else self.blocks(stage, turn.actions[0])
                 placed = role.place(block, microbatch=turn.microbatch, after=waits[0])
             placements.append(placed)
             self.placed.update(((stage, action), placed) for action in turn.actions)
 
     def _message_block(self, stage: int, turn: Turn) -> BlockBuilder:
-        channel = turn.channel
-        if channel not in self._channels:
-            assert turn.message is not None
-            write = self._exchange if turn.how == "exchange" else self._one_way
-            self._channels[channel] = write(stage, turn.message, turn.how == "send")
-        return self._channels[channel]
+        assert turn.message is not None
+        if turn.how == "exchange":
+            return self._exchange(stage, turn.message)
+        return self._one_way(turn.message, turn.how == "send")
 
-    def _one_way(self, _stage: int, message: Message, sends: bool) -> BlockBuilder:
+    def _one_way(self, message: Message, sends: bool) -> BlockBuilder:
         """One end of a message, on the lane of all or on one of its channel's own."""
         name = f"{'send' if sends else 'receive'} {'forward' if message.forward else 'backward'}"
         chunk = (message.source if sends else message.target)[1] if self.lanes_of_their_own else 0
@@ -155,7 +152,7 @@ class _Writer:
         block.transfer(name, pair, what.duration_s, to=to, bytes=what.bytes, lane=lane, chunk=chunk)
         return block
 
-    def _exchange(self, stage: int, sent: Message, _sends: bool) -> BlockBuilder:
+    def _exchange(self, stage: int, sent: Message) -> BlockBuilder:
         """One call that sends and receives; the lower stage is position 0 of the pair."""
         low, high = sorted(sent.ends)
         ways = ("forward", "backward") if sent.forward else ("backward", "forward")

@@ -44,6 +44,10 @@ class StageScript:
     turns: tuple[Turn, ...]
     microbatches: tuple[int, ...]
     alone: tuple[tuple[int, ...], ...] | None
+    channels: tuple[Turn, ...]
+    """A turn of each kind of message."""
+    channel: tuple[int, ...]
+    """Which of these each turn is like; -1 for actions."""
 
 
 @lru_cache(maxsize=16)
@@ -71,7 +75,13 @@ class _StageWriter:
         waits = None
         if all(len(turn.waits) == 1 for turn in self.turns):
             waits = tuple(tuple(number for number, _ in turn.waits[0]) for turn in self.turns)
-        return StageScript(tuple(self.turns), tuple(turn.microbatch for turn in self.turns), waits)
+        channels: dict[tuple[object, ...], tuple[int, Turn]] = {}
+        channel = [
+            -1 if turn.actions else channels.setdefault(turn.channel, (len(channels), turn))[0] for turn in self.turns
+        ]
+        firsts = tuple(turn for _, turn in channels.values())
+        microbatches = tuple(turn.microbatch for turn in self.turns)
+        return StageScript(tuple(self.turns), microbatches, waits, firsts, tuple(channel))
 
     def write_async(self) -> None:
         """Transfers run beside computation, and hold up only what needs them."""

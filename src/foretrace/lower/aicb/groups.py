@@ -23,6 +23,7 @@ _SUFFIX_AXES: Final = {"_EP": "ep", "_DP_EP": "edp"}
 
 
 LONGEST_NS: Final = 2.6e15
+MOST_BYTES: Final = 10**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +70,10 @@ class Calls:
             )
         axis = _SUFFIX_AXES.get(suffix, "dp" if which == "weight_grad" else "tp")
         size = round(part.size_bytes)
+        if size > MOST_BYTES:
+            raise InputError(
+                f"{part.collective} of {size:,} bytes is more than any job sends",
+                where=self._workload.at(line),
+                hint=f"sizes are in bytes, at most {MOST_BYTES:,}",
+            )
         return None if size == 0 or self._size[axis] == 1 else Call(_COLLECTIVES[name], axis, size)

@@ -64,7 +64,8 @@ def _lower(workload: Workload, choices: Choices) -> Program:
         for stage, role in enumerate(stages.stages):
             turns = _turns(stages, plan.schedule, stage, writer) if beside else Turns([], [], [])
             ends.write(role, turns, stage == 0 or choices.ends == "every-stage")
-    return build.program()
+    # All groups but pairs of stages lie within one stage, whose ranks all do the same, and pairs follow the schedule.
+    return build.program(checked=False)
 
 
 def _refuse_cut_short(workload: Workload) -> None:

@@ -169,3 +169,8 @@ def test_what_is_not_done_is_said(header: dict[str, int], says: str) -> None:
 def test_a_computation_of_years_is_refused_with_its_line() -> None:
     with pytest.raises(InputError, match=r"^job\.txt:4: a computation of 9,000,000,000,000,000,000 ns"):
         lowered([row("attention_layer", 100), row("attention_layer", 9 * 10**18)])
+
+
+def test_a_collective_of_exabytes_is_refused_with_its_line() -> None:
+    with pytest.raises(InputError, match=r"^job\.txt:3: ALLREDUCE of 9,000,000,000,000,000,000 bytes"):
+        lowered([row("attention_layer", (100, "ALLREDUCE", 9 * 10**18))], tp=2, all_gpus=2)

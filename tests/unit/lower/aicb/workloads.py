@@ -19,6 +19,7 @@ from foretrace import Program, Simulation, simulate
 from foretrace.formats.aicb import Workload, parse_workload
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.lower.aicb import Choices, lower_workload
+from foretrace.program.check import check
 from foretrace.program.columns import Collective, Phase, label
 from foretrace.program.expand import expand
 
@@ -89,8 +90,10 @@ def workload(
 
 
 def lowered(rows: Iterable[str], choices: Choices = Choices(), **header: int | float | None) -> Program:  # noqa: B008
-    """The program of such a file."""
-    return lower_workload(workload(rows, **header), choices)
+    """The program of such a file, checked as those of users are."""
+    program = lower_workload(workload(rows, **header), choices)
+    check(program)
+    return program
 
 
 def run(
