@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.analysis.chain import Chain
+from foretrace.program.arrays import distinct
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
 
@@ -78,7 +79,7 @@ class _Counting:
         self.rank_class = graph.rank_class.astype(np.int64)
         self.runs, self.late = self._parts_of_nodes()
         meets = np.flatnonzero(graph.unit < graph.rendezvous)
-        self.meetings = np.unique(graph.unit[meets] * np.int64(len(graph.classes)) + self.rank_class[meets])
+        self.meetings = distinct(graph.unit[meets] * np.int64(len(graph.classes)) + self.rank_class[meets])
         self.earliest = self._earliest()
         self._explain(_Gaps.all_of([self._count_compute(number) for number in range(len(graph.classes))]))
 

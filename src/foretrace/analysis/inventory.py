@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import Diagnostic
+from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold
@@ -68,7 +69,7 @@ def take_inventory(program: Program, file_bytes: int) -> Inventory:
     ops = expand(program)
     enabled = ops.column("enabled").astype(bool)
     population = np.bincount(program.role_of, minlength=len(program.roles))
-    phases = np.unique(ops.ints("phase")[enabled])
+    phases = distinct(ops.ints("phase")[enabled])
     return Inventory(
         title=program.title,
         file_bytes=file_bytes,
@@ -120,7 +121,7 @@ def _traffic(ops: Ops, enabled: Mask, population: Counts) -> list[TrafficInvento
     found: dict[tuple[str, str], list[int]] = {}
     for number, one in enumerate(ops.program.communicators):
         mine = enabled & (communicator == number)
-        for what in np.unique(collective[mine]):
+        for what in distinct(collective[mine]):
             these = mine & (collective == what)
             entry = found.setdefault((one.axis, label(Collective(int(what)))), [0, 0])
             entry[0] += int(ranks[these].sum())

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from foretrace.analysis.families import select
 from foretrace.cost.prices import Prices
 from foretrace.errors import InputError
+from foretrace.program.arrays import distinct
 from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops
 
@@ -76,7 +77,7 @@ def _slow_link(ops: Ops, prices: Prices, rank: int, axis: str, factor: float) ->
     chosen: NDArray[np.bool_] = select(ops, axis) & (communicator >= 0)
     groups = {
         int(number): program.communicators[number].group_of(program.mesh, program.world)
-        for number in np.unique(communicator[chosen])
+        for number in distinct(communicator[chosen])
     }
     groups = {number: group for number, group in groups.items() if group[rank] >= 0}
     if not groups:

@@ -13,6 +13,7 @@ from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.prices import Draws, Prices
 from foretrace.errors import InputError
+from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective
 from foretrace.program.expand import Ops
 from foretrace.program.program import Longs
@@ -55,7 +56,7 @@ class _Rows:
         self.ops = ops
         self._columns = ops.program.templates.columns
         self._sizes = _larger_ways(ops)
-        self._single = np.unique(np.concatenate([ops.overridden(), np.array(list(self._sizes), dtype=np.int64)]))
+        self._single = distinct(np.concatenate([ops.overridden(), np.array(list(self._sizes), dtype=np.int64)]))
         self.of_op = ops.template
         if len(self._single):
             self.of_op = ops.template.copy()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
+from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
 from foretrace.program.program import Floats, Resource, Source
 
@@ -75,13 +76,13 @@ class Prices:
     def slowed(self, ranks: Sequence[int], factor: float, ops: NDArray[np.bool_] | bool = True) -> Prices:
         """The same prices with these ranks paying `factor` times as much, for all ops or those selected."""
         world = len(self.profile_of)
-        chosen = np.unique(np.asarray(ranks, dtype=np.int64))
+        chosen = distinct(np.asarray(ranks, dtype=np.int64))
         if len(chosen) and (chosen[0] < 0 or chosen[-1] >= world):
             bad = chosen[-1] if chosen[-1] >= world else chosen[0]
             raise InputError(f"there is no rank {bad}; the job has ranks 0 to {world - 1}")
         slower = np.where(np.broadcast_to(ops, self.duration_s.shape[1]), factor, 1.0)
         profile_of = self.profile_of.copy()
-        paid = np.unique(self.profile_of[chosen])
+        paid = distinct(self.profile_of[chosen])
         for number, row in enumerate(paid, start=len(self.duration_s)):
             profile_of[chosen[self.profile_of[chosen] == row]] = number
         return replace(

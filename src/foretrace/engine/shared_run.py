@@ -15,6 +15,7 @@ from foretrace.engine.run import timeline_of
 from foretrace.engine.shared import World, simulate
 from foretrace.engine.steady import Settled
 from foretrace.errors import DeadlockError
+from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
 
@@ -42,7 +43,7 @@ class SharedRun:
         if not self.graph.program.repeats:
             start, end = self._run(flows, durations, 1)
             return timeline_of(self.graph, start[0], end[0], None, float(end[0].max(initial=0.0)), 1, ())
-        steps, carried = FIRST_STEPS, np.unique(self.graph.next_src)
+        steps, carried = FIRST_STEPS, distinct(self.graph.next_src)
         most = min(max(MOST_STEPS, EVENTS_WORTH // max(len(self.graph), 1)), 8 * MOST_STEPS)
         while True:
             start, end = self._run(flows, durations, steps)

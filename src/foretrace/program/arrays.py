@@ -1,6 +1,8 @@
-"""Two array idioms that the expansion, the graph and the engine lean on."""
+"""Array idioms that the expansion, the graph and the engine lean on."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,3 +31,8 @@ def stable_order(keys: NDArray[np.integer]) -> NDArray[np.int64]:
         order = order[np.argsort(digit[order], kind="stable")]
         shift += 16
     return order
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The distinct values, ascending. Asked for values alone, `np.unique` imports numpy.ma, which takes 15 ms."""
+    return np.unique(values, return_counts=True)[0]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
+from foretrace.program.arrays import distinct
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase, label
 from foretrace.program.program import Program
 from foretrace.program.rendezvous import Members, check_rendezvous
@@ -116,7 +117,7 @@ def _check_indices(program: Program) -> None:
     role_of = np.repeat(np.arange(len(program.roles)), np.diff(placements.start))
     if (role_of[links.src_placement] != role_of[links.dst_placement]).any():
         raise InputError("links: a dependency leads from one role to another", hint="ranks meet in rendezvous")
-    if len(links.steps) and not set(np.unique(links.steps)) <= {0, 1}:
+    if len(links.steps) and not set(distinct(links.steps)) <= {0, 1}:
         raise InputError("links.steps: a dependency reaches further than into the next step")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.program.arrays import ranges, stable_order
+from foretrace.program.arrays import distinct, ranges, stable_order
 from foretrace.program.program import Floats, Ints, Longs, Program
 from foretrace.program.queues import Queues, Rows
 
@@ -69,7 +69,7 @@ class Ops:
 
     def overridden(self) -> NDArray[np.int64]:
         """The ops that have a value of their own in some column."""
-        return np.unique(_override_targets(self.program))
+        return distinct(_override_targets(self.program))
 
     def side_table(self, rows_op: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For a side table of the templates sorted or not by op: (ops, rows) of all its occurrences."""

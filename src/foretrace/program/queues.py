@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.program.arrays import ranges, stable_order
+from foretrace.program.arrays import distinct, ranges, stable_order
 from foretrace.program.program import Program
 
 Longs = NDArray[np.int64]
@@ -23,7 +23,7 @@ class Rows:
         templates, placements = program.templates, program.placements
         columns, count = templates.columns, len(templates.columns["kind"])
         changes = [i for i, column in enumerate(placements.override_column) if column in ("enabled", "lane")]
-        changed = np.unique(placements.override_placement[changes])
+        changed = distinct(placements.override_placement[changes])
         start, block = templates.start.astype(np.int64), placements.block.astype(np.int64)
         sizes = np.diff(start)
         extra = sizes[block[changed]]

@@ -14,7 +14,6 @@ laid out by significance (all lowest bytes, then all second-lowest, …): deflat
 
 from __future__ import annotations
 
-import secrets
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
+from foretrace.files import write_whole
 
 MAGIC: Final = b"\x93FORETRACE\r\n"
 VERSION: Final = 1
@@ -47,20 +47,7 @@ _REWRITE = "write or copy the file again"
 
 def write_file(path: Path, header: bytes, sections: Mapping[str, Column]) -> None:
     """Writes the file in one go: whoever opens `path` sees the old content or all of the new one."""
-    beside = path.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
-    try:
-        try:
-            with beside.open("xb") as stream:
-                stream.writelines(_parts(header, sections))
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"the program cannot be written: {error.strerror}",
-            where=str(path),
-            hint="give the name of a file in a folder that exists and that you may write to",
-        ) from error
+    write_whole(path, _parts(header, sections), "program")
 
 
 def read_file(path: Path, dtypes: Mapping[str, np.dtype[Any]]) -> tuple[bytes, dict[str, Column]]:

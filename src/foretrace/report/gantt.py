@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.program.arrays import distinct
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
 
@@ -35,7 +36,7 @@ def gantt(timeline: Timeline, width: int) -> list[tuple[str, str]]:
     rank computes for less than half of it; empty if there are too many roles to read."""
     graph = timeline.graph
     roles = graph.program.role_of[graph.classes.representative]
-    shown = [(int(role), int(np.flatnonzero(roles == role)[0])) for role in np.unique(roles)]
+    shown = [(int(role), int(np.flatnonzero(roles == role)[0])) for role in distinct(roles)]
     if len(shown) > MOST_ROWS or timeline.step_time_s <= 0:
         return []
     letters = np.array([*LETTERS.values(), "."])

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
+from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops
 from foretrace.program.graph import Graph
@@ -229,7 +230,7 @@ class _Trace:
         self.enabled = self.ops.column("enabled").astype(bool)
         self.words = pb.Words()
         self.step = self._step_title()
-        roles = np.unique(self.program.role_of[list(shown)])
+        roles = distinct(self.program.role_of[list(shown)])
         self.issued = {int(role): self._issued(int(role)) for role in roles}
         self.bodies = _bodies(self.ops, np.concatenate(list(self.issued.values())), self.words)
         self.flows = _flows(self.ops, shown)
@@ -244,7 +245,7 @@ class _Trace:
         for index, rank in enumerate(self.shown):
             process = next(self.uuids)
             events = self._op_events(index, rank)
-            tracks, described = self._rank_tracks(rank, process, np.unique(events.lane))
+            tracks, described = self._rank_tracks(rank, process, distinct(events.lane))
             yield described
             yield from self._encoded(events, tracks)
             if rank in self.memory:
@@ -265,7 +266,7 @@ class _Trace:
     def _step(self) -> bytes:
         """The track that shows how long the step takes."""
         uuid = next(self.uuids)
-        time_ns = np.unique(_nanoseconds(np.array([0.0, self.timeline.step_time_s])))
+        time_ns = distinct(_nanoseconds(np.array([0.0, self.timeline.step_time_s])))
         types = [pb.EventType.SLICE_BEGIN, pb.EventType.SLICE_END] if len(time_ns) > 1 else [pb.EventType.INSTANT]
         said = [self.step, b""][: len(types)]
         events = pb.events(time_ns, np.array(types), np.full(len(types), uuid), [said])

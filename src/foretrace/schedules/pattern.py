@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from foretrace.program.arrays import distinct
 from foretrace.schedules.schedule import ActionKind, IntArray, StageActions
 
 Phase = tuple[str, int]
@@ -47,7 +48,7 @@ def number_microbatches(slot: IntArray, kind: IntArray, chunk: IntArray) -> Stag
     is_weight = kind == ActionKind.BACKWARD_WEIGHT
     is_forward = kind == ActionKind.FORWARD
     for rows_of_kind in (is_forward, ~is_forward & ~is_weight):
-        for one_chunk in np.unique(chunk[rows_of_kind]):
+        for one_chunk in distinct(chunk[rows_of_kind]):
             rows = np.flatnonzero(rows_of_kind & (chunk == one_chunk))
             microbatch[rows] = np.arange(len(rows))
     is_input = kind == ActionKind.BACKWARD_INPUT

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 from foretrace.errors import InputError
+from foretrace.files import write_whole
 from foretrace.formats.aicb.fields import quoted, shown
 from foretrace.formats.aicb.header import KEYS, LISTS, parse_header
 from foretrace.formats.aicb.read import line_end
@@ -28,20 +28,7 @@ def workload_text(workload: Workload) -> str:
 
 def write_workload(workload: Workload, path: str | Path) -> None:
     """Writes the file in one go: whoever opens `path` sees the old content or all of the new one."""
-    data, path = workload_text(workload).encode(), Path(path)
-    beside = path.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
-    try:
-        try:
-            beside.write_bytes(data)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"the workload cannot be written: {error.strerror}",
-            where=str(path),
-            hint="give the name of a file in a folder that exists and that you may write to",
-        ) from error
+    write_whole(Path(path), [workload_text(workload).encode()], "workload")
 
 
 def _parts(workload: Workload) -> Iterator[bytes]:
