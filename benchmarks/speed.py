@@ -25,13 +25,11 @@ import numpy as np
 import foretrace
 import jobs
 from foretrace import Choices, load_cluster, simulate
-from foretrace.cost.network import network_of
 from foretrace.cost.price import price
 from foretrace.engine import jit
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun
 from foretrace.formats.aicb import read_workload
-from foretrace.lower.aicb import lower_workload
 from foretrace.program.expand import expand
 from foretrace.program.file import load, save, to_json
 from foretrace.program.fold import fold, unfold
@@ -224,11 +222,7 @@ def workloads() -> list[Row]:
     cluster = load_cluster("h100-dgx")
 
     def run(gpus: int | None = None) -> float:
-        program = lower_workload(read_workload(path), Choices(gpus=gpus))
-        ops = expand(program)
-        prices = price(ops, network_of(cluster, program.world))
-        graph = fold(ops, prices.profile_of)
-        return FixedRun(graph).timeline(prices.durations(graph)).step_time_s
+        return simulate(foretrace.load(path, Choices(gpus=gpus)), cluster=cluster, explain=False).step_time_s
 
     def command(*more: str) -> Callable[[], object]:
         words = [sys.executable, "-m", "foretrace", "simulate", str(path), "--cluster", "h100-dgx", *more]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from foretrace.analysis.breakdown import Breakdown
+from foretrace.analysis.breakdown import breakdown as find_breakdown
+from foretrace.analysis.chain import Chain
 from foretrace.analysis.critical import CriticalPath
-from foretrace.analysis.lanes import LaneUse
+from foretrace.analysis.critical import critical_path as find_critical_path
+from foretrace.analysis.lanes import LaneUse, lane_use
 from foretrace.analysis.memory import Floats, Longs, MemoryTrack
 from foretrace.analysis.scenario import Scenario
 from foretrace.errors import Diagnostic
@@ -45,7 +49,7 @@ class Provenance:
     high: float
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)  # without slots: what takes long to read off is read off when it is asked for
 class Simulation:
     """The answer to a simulation.
 
@@ -66,15 +70,41 @@ class Simulation:
     repeats: bool
     steps_run: int
     tokens_per_s_per_gpu: float | None
-    breakdown: Breakdown
-    critical_path: CriticalPath
-    bottlenecks: tuple[Bottleneck, ...]
-    lanes: tuple[LaneUse, ...]
+    gains: tuple[Bottleneck, ...] | None
+    """What each family of ops and each resource would gain; None where it was not worked out."""
     memory: tuple[MemoryTrack, ...]
     peak_memory: PeakMemory | None
     provenance: tuple[Provenance, ...]
     diagnostics: tuple[Diagnostic, ...]
     timeline: Timeline
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Where the time of every rank goes."""
+        return find_breakdown(self.timeline, self._chain)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """The ops that make the step as long as it is."""
+        return find_critical_path(self._chain)
+
+    @cached_property
+    def lanes(self) -> tuple[LaneUse, ...]:
+        """How busy each lane is."""
+        return tuple(lane_use(self.timeline))
+
+    @cached_property
+    def bottlenecks(self) -> tuple[Bottleneck, ...]:
+        """The gains and the bubble, the largest first; nothing where gains were not worked out."""
+        if self.gains is None:
+            return ()
+        bubble = self.breakdown.mean_s.get("bubble")
+        lost = () if bubble is None else (Bottleneck("bubble", bubble, None, bubble),)
+        return tuple(sorted((*self.gains, *lost), key=lambda one: -one.gain_if_free_s))
+
+    @cached_property
+    def _chain(self) -> Chain:
+        return Chain(self.timeline)
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {seconds:.6g}" for name, seconds in self.breakdown.mean_s.items())

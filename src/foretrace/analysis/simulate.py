@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.analysis.answer import Bottleneck, PeakMemory, Provenance, Simulation
-from foretrace.analysis.breakdown import breakdown
-from foretrace.analysis.chain import Chain
-from foretrace.analysis.critical import critical_path
 from foretrace.analysis.families import families
-from foretrace.analysis.lanes import lane_use
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
@@ -26,6 +22,7 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.placement import Placement
+from foretrace.program.collector import collector_paused
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold, unfold
 from foretrace.program.graph import Graph
@@ -65,20 +62,21 @@ def simulate(
     """
     if executor not in ("auto", "fixed", "shared"):
         raise InputError(f'executor "{executor}" is not known', hint="known: auto, fixed, shared")
-    ops = expand(program)
-    if cluster is not None and not isinstance(cluster, Cluster):
-        cluster = load_cluster(str(cluster))
-    if cluster is None and placement is not None:
-        raise InputError("a placement says where ranks sit on a cluster, but there is none", hint="name a cluster")
-    network = None if cluster is None else network_of(cluster, program.world, placement)
-    as_is = price(ops, network)
-    if network is not None and not set(network.sources) & set(as_is.sources):
-        cluster = None  # the job carries all its prices
-    scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}))
-    shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
-    runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded)
-    unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
-    return _read_off(runner, scenario, cluster, unchanged, explain)
+    with collector_paused():
+        ops = expand(program)
+        if cluster is not None and not isinstance(cluster, Cluster):
+            cluster = load_cluster(str(cluster))
+        if cluster is None and placement is not None:
+            raise InputError("a placement says where ranks sit on a cluster, but there is none", hint="name a cluster")
+        network = None if cluster is None else network_of(cluster, program.world, placement)
+        as_is = price(ops, network)
+        if network is not None and not set(network.sources) & set(as_is.sources):
+            cluster = None  # the job carries all its prices
+        scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}))
+        shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
+        runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded)
+        unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
+        return _read_off(runner, scenario, cluster, unchanged, explain)
 
 
 class _Runner:
@@ -132,14 +130,12 @@ def _read_off(
 ) -> Simulation:
     timeline, prices, program = runner.timeline(), runner.prices, runner.graph.program
     graph, step = timeline.graph, timeline.step_time_s
-    chain = Chain(timeline)
-    parts = breakdown(timeline, chain)
     tracks = memory_tracks(timeline)
     notes = [*program.diagnostics, *timeline.diagnostics, *memory_notes(timeline, tracks)]
     kind = "shared" if runner.shares else "fixed"
     certain = all(one.low == 1.0 == one.high for one in prices.sources)
     limits: tuple[float, float] | None = (step, step) if certain else None
-    bottlenecks: list[Bottleneck] = []
+    gains: tuple[Bottleneck, ...] | None = None
     if prices.draws and not runner.shares:
         notes.append(Diagnostic("note", "ops of this job share resources; the fixed executor runs each as if alone"))
     if explain and len(graph) > MOST_EXPLAINED[kind]:
@@ -147,7 +143,8 @@ def _read_off(
     elif explain:
         bands = [(one.low, one.high) for one in prices.sources]
         limits = band(prices.source, bands, step, runner.step_times)
-        bottlenecks = _bottlenecks(runner, step, parts.mean_s)
+        found = sensitivities(graph, runner.durations, step, runner.step_times, families(graph.ops))
+        gains = (*found, *runner.resource_gains(step))
     tokens = program.tokens_per_step
     return Simulation(
         title=program.title,
@@ -162,24 +159,13 @@ def _read_off(
         repeats=program.repeats,
         steps_run=timeline.steps_run,
         tokens_per_s_per_gpu=tokens / step / program.world if tokens and step > 0 else None,
-        breakdown=parts,
-        critical_path=critical_path(chain),
-        bottlenecks=tuple(bottlenecks),
-        lanes=tuple(lane_use(timeline)),
+        gains=gains,
         memory=tuple(tracks),
         peak_memory=_peak(timeline, tracks),
         provenance=tuple(_provenance(prices, runner)),
         diagnostics=tuple(notes),
         timeline=timeline,
     )
-
-
-def _bottlenecks(runner: _Runner, step: float, parts: dict[str, float]) -> list[Bottleneck]:
-    gains = sensitivities(runner.graph, runner.durations, step, runner.step_times, families(runner.graph.ops))
-    gains += runner.resource_gains(step)
-    if "bubble" in parts:
-        gains.append(Bottleneck("bubble", parts["bubble"], None, parts["bubble"]))
-    return sorted(gains, key=lambda one: -one.gain_if_free_s)
 
 
 def _peak(timeline: Timeline, tracks: list[MemoryTrack]) -> PeakMemory | None:

@@ -1,4 +1,4 @@
-"""Python's cycle collector, kept out of the way while a program is built."""
+"""Python's cycle collector, kept out of the way while a program is built or run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Building makes thousands of small objects and no cycles: every so many, the collector would look through all
-    objects of the process and find nothing to free."""
+    """Building and running make thousands of small objects and no cycles: every so many, the collector would look
+    through all objects of the process and find nothing to free."""
     was_running = gc.isenabled()
     gc.disable()
     try:
