@@ -13,6 +13,7 @@ from foretrace.analysis.answer import Simulation
 from foretrace.analysis.simulate import Executor, simulate
 from foretrace.cli.progress import Progress
 from foretrace.errors import InputError, UsageError
+from foretrace.files import write_text
 from foretrace.lower.aicb import Choices
 from foretrace.lower.load import file_kind, load
 from foretrace.report.json import simulation_json, write_json
@@ -133,10 +134,7 @@ def run_simai(
     ratios = load_tables(tables)
     comparison = compare(workload, flags, ratios, choices, explained=explained)
     if csv is not None:
-        try:
-            csv.write_text(end_to_end_csv(workload, flags, ratios), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", where=str(csv)) from None
+        write_text(csv, end_to_end_csv(workload, flags, ratios))
     own = comparison.own if isinstance(comparison.own, Simulation) else None
     if own is None and outputs.perfetto is not None:
         raise InputError(f"no timeline to write: {comparison.own}", where=str(outputs.perfetto))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.analysis.answer import Simulation
-from foretrace.errors import Diagnostic, InputError
+from foretrace.errors import Diagnostic
+from foretrace.files import write_text
 
 SIMULATION_SCHEMA = "foretrace.simulation/1"
 
@@ -63,10 +64,7 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
 
 def write_json(result: dict[str, Any], path: Path) -> None:
     """Writes an answer to a file."""
-    try:
-        path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from error
+    write_text(path, json.dumps(result, indent=1, allow_nan=False) + "\n")
 
 
 def diagnostics_json(diagnostics: tuple[Diagnostic, ...]) -> list[dict[str, Any]]:
