@@ -113,6 +113,8 @@ def parse_flags(arguments: Sequence[str], *, workload: str | None = None) -> Sim
     )
     if flags.workload is not None and workload is not None and PurePath(flags.workload) != PurePath(workload):
         notes.append(Diagnostic("note", f"-w {flags.workload} is not read: the workload is {workload}"))
+    if flags.visual:
+        notes.append(Diagnostic("note", "-v: SimAI's chart is not drawn; --perfetto writes our timeline"))
     return replace(flags, diagnostics=tuple(notes))
 
 

@@ -12,7 +12,9 @@ from foretrace.compat.simai.load import Kind, LoadedPass, LoadedRow, Work, load_
 from foretrace.compat.simai.machine import divide, f32, int32, scaled, tick, wrapped
 from foretrace.compat.simai.tables import RatioTables, SizeBeyondTableError
 from foretrace.compat.simai.times import CollectiveTimes
-from foretrace.formats.aicb import Header, Workload, base_name
+from foretrace.errors import InputError
+from foretrace.formats.aicb import Header, Workload
+from foretrace.lower.aicb.microbatches import find_structure
 
 _POLICIES: Final = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")
 """The policies under which SimAI reads tp, ep, pp, vpp and ga at all."""
@@ -137,15 +139,11 @@ def report(workload: Workload, flags: SimaiFlags, tables: RatioTables, mended: S
 
 
 def layers_of_microbatch(workload: Workload) -> int:
-    """Transformer layers of one microbatch of one stage: attention blocks between two embedding rows."""
-    names = [base_name(row.name) for row in workload.rows]
-    starts = [i for i, name in enumerate(names) if name == "embedding_layer"]
-    if starts:
-        names = names[starts[0] + 1 : starts[1] if len(starts) > 1 else None]
-    else:
-        names = names[: len(names) // max(workload.header.ga or 1, 1)]
-    first = ("attention_column", "attention_layer", "attention_linear_q_lora", "attention_q_column")
-    return next((names.count(name) for name in first if name in names), 0)
+    """Transformer layers of one microbatch of one stage, as our own reading counts them; 0 where there are none."""
+    try:
+        return find_structure(workload).layers
+    except InputError:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,54 @@
+"""Our own run beside SimAI's: the cluster and the choices that its flags describe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrace.compat.simai.flags import parse_flags
+from foretrace.compat.simai.own import own_choices, own_cluster
+from foretrace.cost.network import network_of
+from foretrace.errors import InputError
+from foretrace.lower.aicb import Choices, Overlap
+from foretrace.program.columns import Collective
+
+SERVERS = "-g 32 -g_p_s 8 -n_p_s 8"
+
+
+def reached(flags: str, ranks: list[int]) -> float:
+    """GB/s at which a group gathers 100 GB, latency left out."""
+    cluster = own_cluster(parse_flags(f"{SERVERS} {flags}".split()))
+    network = network_of(cluster, 32)
+    (layout,), _ = network.layouts(np.array([ranks]))
+    priced = network.price(Collective.ALL_GATHER, layout, np.array([1e11]))
+    moving = float(priced.duration_s[0] - priced.latency_s[0])
+    return 1e11 * (len(ranks) - 1) / len(ranks) / moving / 1e9
+
+
+def test_rates_given_as_numbers_are_what_we_reach() -> None:
+    near, far = list(range(8)), [0, 8, 16, 24]
+    assert reached("-g_type H100 -nv 360 -nic 48.5", near) == pytest.approx(360)
+    assert reached("-g_type H100 -nv 360 -nic 48.5", far) == pytest.approx(48.5)
+    assert reached("-g_type A100 -nv 500 -nic 200", near) == pytest.approx(500)
+    assert reached("-g_type A100 -nv 500 -nic 200", far) == pytest.approx(200)
+
+
+def test_types_are_our_presets() -> None:
+    cluster = own_cluster(parse_flags(f"{SERVERS} -g_type H800 -nic_t cx6".split()))
+    assert (cluster.gpu.name, cluster.node.nic.name) == ("h800-sxm", "cx6")
+    assert (cluster.nodes, cluster.node.gpus, cluster.node.nics) == (4, 8, 8)
+
+
+@pytest.mark.parametrize("flags", ["-g_type H100 -nic 1e-320", "-nv 1e-300", "-g_type H100 -nv 1e300"])
+def test_rates_that_no_hardware_has(flags: str) -> None:
+    with pytest.raises(InputError, match="is no rate of any hardware"):
+        own_cluster(parse_flags(f"{SERVERS} {flags}".split()))
+
+
+def test_what_simai_hides_by_a_share_we_overlap() -> None:
+    choices, notes = own_choices(parse_flags(f"{SERVERS} -g_type H100 -dp_o .5 -tp_o .3 -ep_o .2".split()), Choices())
+    assert choices.gpus == 32
+    assert choices.overlap == {Overlap.GRAD, Overlap.PARAM, Overlap.TP}
+    assert [one.level for one in notes] == ["note", "note", "warning"]
+    plain, silent = own_choices(parse_flags(f"{SERVERS} -g_type H100".split()), Choices())
+    assert (plain.overlap, silent) == (frozenset(), [])
