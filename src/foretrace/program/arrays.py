@@ -34,5 +34,5 @@ def stable_order(keys: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """The distinct values, ascending. Asked for values alone, `np.unique` imports numpy.ma, which takes 15 ms."""
+    """The distinct values, ascending. Asked for values alone, `np.unique` imports numpy.ma, which takes a while."""
     return np.unique(values, return_counts=True)[0]

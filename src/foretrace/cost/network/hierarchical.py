@@ -40,8 +40,9 @@ PER_PEER_S: Final = 1e-6
 tuning.cc)."""
 
 BAND: Final = (0.8, 1.6)
-"""How far the model may be off, as factors: holds nine in ten of 121 published nccl-tests results of 16 MB and more on
-hardware that presets describe (`benchmarks/collectives.py`). Smaller messages take longer than it says."""
+"""How far the model may be off, as factors: set so that it holds nine in ten of 121 published nccl-tests results of 16
+MB and more on hardware that presets describe (`benchmarks/collectives.py`), to which no other constant was fitted.
+Smaller messages take longer than it says."""
 
 _STEPS: Final = {
     Collective.ALL_REDUCE: 2,

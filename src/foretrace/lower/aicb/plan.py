@@ -17,7 +17,7 @@ MOST_STAGES = 1024
 MOST_GPUS = 4_000_000
 FEWER_CHUNKS = "take fewer chunks: --vpp 1"
 MOST_OPS = 8_000_000
-"""Of one rank of every stage; so many take a minute and 3 GB."""
+"""Of one rank of every stage; more would take gigabytes and longer than a person waits."""
 
 
 @dataclass(frozen=True, slots=True)
