@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foretrace.errors import ForetraceError
     from foretrace.hardware.cluster import Cluster
     from foretrace.hardware.presets import cluster as load_cluster
-    from foretrace.lower.aicb import Choices
+    from foretrace.lower.choices import Choices
     from foretrace.lower.load import load
     from foretrace.mesh import Mesh
     from foretrace.program.build import ProgramBuilder
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "Choices": ("foretrace.lower.aicb", "Choices"),
+    "Choices": ("foretrace.lower.choices", "Choices"),
     "Cluster": ("foretrace.hardware.cluster", "Cluster"),
     "ForetraceError": ("foretrace.errors", "ForetraceError"),
     "Mesh": ("foretrace.mesh", "Mesh"),

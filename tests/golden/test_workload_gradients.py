@@ -13,7 +13,8 @@ from __future__ import annotations
 import pytest
 
 from foretrace import Simulation
-from foretrace.lower.aicb import Choices, Overlap, step_end
+from foretrace.lower.aicb import step_end
+from foretrace.lower.choices import Choices, Overlap
 from golden.reading import parts_us, step_us
 from unit.lower.aicb.workloads import US, actions, row, run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrace.lower.aicb import Choices
+from foretrace.lower.choices import Choices
 from golden.reading import mean_us, step_us
 from unit.lower.aicb.workloads import US, actions, row, run
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foretrace.errors import InputError
 from foretrace.formats.aicb import Pass, Row, Workload, split_collective
-from foretrace.lower.aicb import Choices, Overlap
+from foretrace.lower.choices import Choices, Overlap
 from foretrace.schedules import Schedule, make
 from unit.lower.aicb.workloads import Op, listed, lowered, row, run, workload
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.analysis.families import select
+from foretrace.analysis.jitter import check_jitter
 from foretrace.cost.prices import Prices
 from foretrace.errors import InputError
 from foretrace.program.arrays import distinct
@@ -21,14 +22,19 @@ MOST_TIMES = 1e6
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Families of ops or resources that are so many times as fast; ranks that compute so many times as slowly; ranks
-    whose communication over an axis is so many times as slow."""
+    whose communication over an axis is so many times as slow; and by which share of its time every computation varies
+    (one standard deviation)."""
 
     what_if: dict[str, float]
     stragglers: dict[int, float]
     slow_links: dict[tuple[int, str], float]
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "jitter", check_jitter(self.jitter))
 
     def __bool__(self) -> bool:
-        return bool(self.what_if or self.stragglers or self.slow_links)
+        return bool(self.what_if or self.stragglers or self.slow_links or self.jitter)
 
     def describe(self) -> list[str]:
         """Each change in words."""
@@ -36,10 +42,11 @@ class Scenario:
             *(f"{what} {factor:g}× as fast" for what, factor in self.what_if.items()),
             *(f"rank {rank} computes {factor:g}× as slowly" for rank, factor in self.stragglers.items()),
             *(f"{axis} of rank {rank} {factor:g}× as slow" for (rank, axis), factor in self.slow_links.items()),
+            *([f"compute jitters by {100 * self.jitter:g} %"] if self.jitter else []),
         ]
 
     def applied_to(self, ops: Ops, prices: Prices) -> Prices:
-        """The prices with all changes."""
+        """The prices with all changes but jitter, which prices do not know: it is waiting (see `jitter`)."""
         resources = {resource.name for resource in ops.program.resources}
         for text, factor in self.what_if.items():
             _check_factor(text, factor)

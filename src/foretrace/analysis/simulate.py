@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from foretrace.analysis.answer import Bottleneck, PeakMemory, Provenance, Simulation
 from foretrace.analysis.families import families
+from foretrace.analysis.jitter import Waits
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
@@ -19,10 +20,13 @@ from foretrace.cost.price import price
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
 from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.nccl_tests import read_measurements
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.placement import Placement
+from foretrace.program.arrays import ranges
 from foretrace.program.collector import collector_paused
+from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold, unfold
 from foretrace.program.graph import Graph
@@ -44,9 +48,11 @@ def simulate(
     *,
     cluster: Cluster | str | Path | None = None,
     placement: Placement | None = None,
+    collectives: str | Path | None = None,
     what_if: Mapping[str, float] | None = None,
     stragglers: Mapping[int, float] | None = None,
     slow_links: Mapping[tuple[int, str], float] | None = None,
+    jitter: float = 0.0,
     executor: Executor = "auto",
     folded: bool = True,
     explain: bool = True,
@@ -54,10 +60,13 @@ def simulate(
     """Runs a program: at the prices it carries, and where it carries none, at those of a cluster's network.
 
     `cluster` is a preset's name, a file or a `Cluster`; ranks fill its nodes in order unless a `placement` says
-    otherwise. `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*":
-    2}`); `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
-    communicates over an axis, with whom it may be (`{(5, "dp"): 2}`). `executor` says whether ops that draw on one
-    resource at once divide it (`shared`, chosen by itself where the program has such draws) or not (`fixed`).
+    otherwise. `collectives` names measurements of nccl-tests, which price communication before the model does.
+    `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*": 2}`);
+    `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
+    communicates over an axis, with whom it may be (`{(5, "dp"): 2}`); `jitter` makes every computation vary by this
+    share of its time (0.03: one standard deviation is 3 %), so that groups wait for their slowest. `executor` says
+    whether ops that draw on one resource at once divide it (`shared`, chosen by itself where the program has such
+    draws) or not (`fixed`).
     `explain=False` leaves out what takes further runs: the gains and the band.
     """
     if executor not in ("auto", "fixed", "shared"):
@@ -68,46 +77,86 @@ def simulate(
             cluster = load_cluster(str(cluster))
         if cluster is None and placement is not None:
             raise InputError("a placement says where ranks sit on a cluster, but there is none", hint="name a cluster")
-        network = None if cluster is None else network_of(cluster, program.world, placement)
-        as_is = price(ops, network)
+        if cluster is None and collectives is not None:
+            raise InputError("collectives price the network of a cluster, but there is none", hint="name a cluster")
+        measured = None if collectives is None else read_measurements(collectives)
+        network = None if cluster is None else network_of(cluster, program.world, placement, measured)
+        as_is = price(ops, network, None if cluster is None else cluster.gpu)
         if network is not None and not set(network.sources) & set(as_is.sources):
             cluster = None  # the job carries all its prices
-        scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}))
+        scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}), jitter)
         shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
-        runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded)
+        runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded, scenario.jitter)
         unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
-        return _read_off(runner, scenario, cluster, unchanged, explain)
+        notes = () if network is None or cluster is None else network.notes
+        return _read_off(runner, scenario, cluster, unchanged, notes, explain)
 
 
 class _Runner:
-    """A graph with its prices, run by whichever executor fits."""
+    """A graph with its prices, run by whichever executor fits; `waits_s` is what jitter adds to each node."""
 
     def __init__(self, graph: Graph, prices: Prices, shares: bool) -> None:
         self.graph = graph
         self.prices = prices
         self.shares = shares
         self.durations = prices.durations(graph)
+        self.waits_s: Floats | None = None
         self._fixed = None if shares else FixedRun(graph)
 
     @classmethod
-    def of(cls, ops: Ops, prices: Prices, shares: bool, folded: bool) -> _Runner:
+    def of(cls, ops: Ops, prices: Prices, shares: bool, folded: bool, jitter: float = 0.0) -> _Runner:
         """The program at these prices, with ranks that behave alike folded or not."""
-        return cls(fold(ops, prices.profile_of, sharing=shares) if folded else unfold(ops), prices, shares)
+        if not folded and not jitter:
+            return cls(unfold(ops), prices, shares)
+        runner = cls(fold(ops, prices.profile_of, sharing=shares), prices, shares)
+        if jitter:
+            runner._jitter(jitter)
+        return runner if folded else runner._unfolded()
+
+    def _jitter(self, jitter: float) -> None:
+        """Finds what ops wait for the slowest; where resources are shared, ops run as long as without jitter."""
+        elapsed = self.durations
+        if self.shares:
+            timeline = self.timeline()
+            elapsed = timeline.end_s - timeline.start_s
+        self.waits_s = Waits(self.graph, jitter).of(elapsed, self.durations)
+
+    def _unfolded(self) -> _Runner:
+        """The same with every rank on its own; ranks of one class wait alike."""
+        whole, graph = _Runner(unfold(self.graph.ops), self.prices, self.shares), self.graph
+        if self.waits_s is not None:
+            whole.waits_s = self.waits_s[ranges(graph.start[graph.classes.of_rank], np.diff(whole.graph.start))]
+        return whole
 
     def timeline(self) -> Timeline:
         """The settled step."""
-        return self._shared(self.prices) if self._fixed is None else self._fixed.timeline(self.durations)
+        if self._fixed is None:
+            return self._shared(self.prices)
+        return self._fixed.timeline(self.durations if self.waits_s is None else self.durations + self.waits_s)
 
     def step_times(self, factors: Floats) -> Floats:
         """The step times of scenarios, in which each op's price is multiplied by a factor: [ops, scenarios]."""
+        varies = self._waits_factor(factors)
         if self._fixed is None:
-            return np.array([self._shared(self.prices.scaled(factor)).step_time_s for factor in factors.T])
+            scaled = zip(factors.T, varies.tolist(), strict=True)
+            return np.array([self._shared(self.prices.scaled(factor), wait).step_time_s for factor, wait in scaled])
         at_once = self._fixed.scenarios_at_once
-        parts = [
-            self._fixed.step_times(self.durations[:, None] * factors[:, low : low + at_once][self.graph.op])
-            for low in range(0, factors.shape[1], at_once)
-        ]
+        parts = []
+        for low in range(0, factors.shape[1], at_once):
+            durations = self.durations[:, None] * factors[:, low : low + at_once][self.graph.op]
+            if self.waits_s is not None:
+                durations += self.waits_s[:, None] * varies[low : low + at_once]
+            parts.append(self._fixed.step_times(durations))
         return np.concatenate(parts)
+
+    def _waits_factor(self, factors: Floats) -> Floats:
+        """What jitter's waits are multiplied by in each scenario: as computation as a whole, which is what varies."""
+        if self.waits_s is None:
+            return np.ones(factors.shape[1])
+        op = self.graph.op
+        taken = np.bincount(op, weights=self.durations * self.graph.weight, minlength=len(factors))
+        taken *= self.graph.ops.ints("kind") == Kind.COMPUTE
+        return np.asarray(taken @ factors / max(float(taken.sum()), 1e-300))
 
     def resource_gains(self, step: float) -> list[Bottleneck]:
         """What more of each resource would gain, where resources are shared."""
@@ -118,24 +167,33 @@ class _Runner:
             gains.append(Bottleneck(resource.name, None, gain(step, wider), gain(step, endless)))
         return gains
 
-    def _shared(self, prices: Prices) -> Timeline:
+    def _shared(self, prices: Prices, wait: float = 1.0) -> Timeline:
         from foretrace.engine.shared_run import SharedRun  # most jobs do without, and start faster
 
-        run = SharedRun(self.graph, prices.latencies(self.graph), prices.draws)
-        return run.timeline(prices.durations(self.graph))
+        latencies, durations = prices.latencies(self.graph), prices.durations(self.graph)
+        if self.waits_s is not None:
+            latencies, durations = latencies + wait * self.waits_s, durations + wait * self.waits_s
+        return SharedRun(self.graph, latencies, prices.draws).timeline(durations)
 
 
 def _read_off(
-    runner: _Runner, scenario: Scenario, cluster: Cluster | None, unchanged: float | None, explain: bool
+    runner: _Runner,
+    scenario: Scenario,
+    cluster: Cluster | None,
+    unchanged: float | None,
+    network_notes: tuple[Diagnostic, ...],
+    explain: bool,
 ) -> Simulation:
     timeline, prices, program = runner.timeline(), runner.prices, runner.graph.program
     graph, step = timeline.graph, timeline.step_time_s
     tracks = memory_tracks(timeline)
-    notes = [*program.diagnostics, *timeline.diagnostics, *memory_notes(timeline, tracks)]
+    notes = [*program.diagnostics, *network_notes, *timeline.diagnostics, *memory_notes(timeline, tracks)]
     kind = "shared" if runner.shares else "fixed"
     certain = all(one.low == 1.0 == one.high for one in prices.sources)
     limits: tuple[float, float] | None = (step, step) if certain else None
     gains: tuple[Bottleneck, ...] | None = None
+    if scenario.jitter:
+        notes.append(_jitter_note(scenario.jitter))
     if prices.draws and not runner.shares:
         notes.append(Diagnostic("note", "ops of this job share resources; the fixed executor runs each as if alone"))
     if explain and len(graph) > MOST_EXPLAINED[kind]:
@@ -165,6 +223,14 @@ def _read_off(
         provenance=tuple(_provenance(prices, runner)),
         diagnostics=tuple(notes),
         timeline=timeline,
+    )
+
+
+def _jitter_note(jitter: float) -> Diagnostic:
+    return Diagnostic(
+        "note",
+        f"every computation varies by {100 * jitter:g} % (one standard deviation), each by itself; the wait for the "
+        "slowest is its expectation, worked out for normal arrivals, and counts with the op that waits (exposed)",
     )
 
 

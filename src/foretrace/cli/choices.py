@@ -5,39 +5,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from foretrace.errors import InputError, UsageError
-from foretrace.units import parse_bytes, parse_count
+from foretrace.units import parse_bytes, parse_count, parse_factor
 
 if TYPE_CHECKING:
-    from foretrace.lower.aicb import Choices
+    from foretrace.lower.choices import Choices
 
 
 def read_choices(
     *,
-    gpus: str | None,
-    schedule: str | None,
-    vpp: str | None,
-    overlap: str | None,
-    microbatches: int | None,
-    pp_comm: str | None,
-    every_stage: bool,
+    gpus: str | None = None,
+    mesh: str | None = None,
+    schedule: str | None = None,
+    vpp: str | None = None,
+    overlap: str | None = None,
+    microbatches: int | None = None,
+    pp_comm: str | None = None,
+    every_stage: bool = False,
+    routing: str | None = None,
 ) -> Choices:
     """The choices that the options make; what is not given is read off the file."""
-    from foretrace.lower.aicb import Choices
-    from foretrace.lower.aicb.choices import parse_overlap
+    from foretrace.lower.choices import Choices, parse_overlap
+    from foretrace.mesh import Mesh
     from foretrace.schedules.registry import resolve
 
     try:
         return Choices(
             gpus=None if gpus is None else int(parse_count(gpus, where="--gpus")),
+            mesh=None if mesh is None else Mesh.parse(mesh, where="--mesh"),
             schedule=None if schedule is None else resolve(schedule),
             vpp=_vpp(vpp),
             overlap=parse_overlap(overlap or "", where="--overlap"),
             microbatches=microbatches,
             pp_comm_bytes=None if pp_comm is None else round(parse_bytes(pp_comm, where="--pp-comm")),
             ends="every-stage" if every_stage else "first-last",
+            routing=None if routing is None else _routing(routing),
         )
     except InputError as error:
         raise UsageError(error.message, where=error.where, hint=error.hint) from None
+
+
+def _routing(text: str) -> float:
+    """`balanced`, or how many times the mean the busiest receives."""
+    return 1.0 if text.strip().lower() == "balanced" else parse_factor(text, where="--routing")
 
 
 def _vpp(text: str | None) -> int | Literal["auto", "layers", "chunks"]:

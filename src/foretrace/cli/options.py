@@ -86,3 +86,17 @@ def _split(text: str, option: str, example: str) -> tuple[str, str]:
     if not equals or not what.strip():
         raise UsageError(f"{option} {text}: expected NAME=FACTOR", hint=f"example: {option} {example}")
     return what.strip(), value.strip()
+
+
+def read_jitter(text: str | None) -> float:
+    """`3%` or `0.03`: a standard deviation as a share of the time."""
+    if text is None:
+        return 0.0
+    number, per_cent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        value = float(number) / (100 if per_cent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"--jitter {text}: expected a share of the time from 0 to 100 %", hint="example: --jitter 3%")
+    return value

@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foretrace.analysis.answer import Simulation
-from foretrace.analysis.simulate import Executor, simulate
-from foretrace.cli.progress import Progress
+from foretrace.cli.job import Job
 from foretrace.errors import InputError, UsageError
 from foretrace.files import write_text
-from foretrace.lower.aicb import Choices
-from foretrace.lower.load import file_kind, load
+from foretrace.lower.choices import Choices
 from foretrace.report.json import simulation_json, write_json
 
 
 @dataclass(frozen=True, slots=True)
-class Scenarios:
-    """What is different from the job as it is."""
-
-    what_if: Mapping[str, float] = field(default_factory=dict)
-    stragglers: Mapping[int, float] = field(default_factory=dict)
-    slow_links: Mapping[tuple[int, str], float] = field(default_factory=dict)
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is."""
-        return bool(self.what_if or self.stragglers or self.slow_links)
-
-
-@dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where the answer goes: JSON to the screen or a file, a timeline of some ranks."""
+    """Where the answer goes: JSON to the screen or a file, a timeline of some ranks, as rank traces too."""
 
     as_json: bool
     json_file: Path | None
     perfetto: Path | None
+    traces: Path | None
     ranks: list[int] | None
 
     def write(self, answer: Simulation | None, result: dict[str, Any]) -> bool:
@@ -49,6 +33,8 @@ class Outputs:
 
             summary = write_perfetto(answer.timeline, self.perfetto, ranks=self.ranks, memory=answer.memory_by_rank())
             print(f"{self.perfetto}: {summary}", file=sys.stderr)
+        if self.traces is not None and answer is not None:
+            _write_traces(answer, self.traces, self.ranks)
         if self.json_file is not None:
             write_json(result, self.json_file)
         if self.as_json:
@@ -56,52 +42,26 @@ class Outputs:
         return not self.as_json
 
 
-def run_job(
-    file: Path,
-    choices: Choices,
-    cluster_name: str | None,
-    placement_file: Path | None,
-    scenarios: Scenarios,
-    outputs: Outputs,
-    *,
-    executor: Executor,
-    folded: bool,
-) -> None:
-    """Simulates a program or a workload."""
-    from foretrace.hardware.presets import cluster as load_cluster
-    from foretrace.placement import Placement
-    from foretrace.report.terminal import print_simulation
+def _write_traces(answer: Simulation, folder: Path, ranks: list[int] | None) -> None:
+    """Writes the timeline as rank traces, and says what was written and left out."""
+    from foretrace.formats.megatron_trace import write_runs
+    from foretrace.report.traces import timeline_facts, timeline_traces
 
-    is_workload = file_kind(file) == "aicb"
-    if not is_workload and choices != Choices():
-        changed = [one.name for one in fields(Choices) if getattr(choices, one.name) != getattr(Choices(), one.name)]
-        raise UsageError(
-            f"{file} is a program, in which {', '.join(changed)} are settled",
-            hint="make the program anew, or simulate the workload it was made of",
-        )
-    with Progress(f"reading {file}"):
-        program = load(file, choices)
-    if is_workload and cluster_name is None:
-        raise UsageError(
-            f"{file} says how many bytes are sent, not how long that takes: on what cluster?",
-            hint="for example --cluster h100-dgx; see foretrace list clusters",
-        )
-    cluster = None if cluster_name is None else load_cluster(cluster_name)
-    if cluster is not None:
-        cluster.check_fits(program.world, f"{file}:1" if is_workload else str(file))
-    placement = None if placement_file is None else Placement.load(placement_file, program.world)
-    with Progress(f"simulating {program.op_count:,} ops on {program.world:,} ranks"):
-        answer = simulate(
-            program,
-            cluster=cluster,
-            placement=placement,
-            what_if=scenarios.what_if,
-            stragglers=scenarios.stragglers,
-            slow_links=scenarios.slow_links,
-            executor=executor,
-            folded=folded,
-        )
+    traces = timeline_traces(answer.timeline, ranks)
+    written = write_runs(traces, folder, timeline_facts(answer.timeline))
+    print(f"{folder}: {len(written.paths)} traces of {answer.world_size:,} ranks", file=sys.stderr)
+    for one in dict.fromkeys(
+        note.message for note in (*written.diagnostics, *(n for t in traces for n in t.diagnostics))
+    ):
+        print(f"note: {one}", file=sys.stderr)
+
+
+def run_job(job: Job, outputs: Outputs) -> None:
+    """Simulates a program, a workload or traces."""
+    answer = job.simulate()
     if outputs.write(answer, simulation_json(answer)):
+        from foretrace.report.terminal import print_simulation
+
         print_simulation(answer)
 
 
@@ -136,7 +96,7 @@ def run_simai(
     if csv is not None:
         write_text(csv, end_to_end_csv(workload, flags, ratios))
     own = comparison.own if isinstance(comparison.own, Simulation) else None
-    if own is None and outputs.perfetto is not None:
-        raise InputError(f"no timeline to write: {comparison.own}", where=str(outputs.perfetto))
+    if own is None and (outputs.perfetto or outputs.traces):
+        raise InputError(f"no timeline to write: {comparison.own}", where=str(outputs.perfetto or outputs.traces))
     if outputs.write(own, comparison_json(comparison, explained=explained)):
         print_comparison(comparison, explained=explained)

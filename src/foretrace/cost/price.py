@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.prices import Draws, Prices
+from foretrace.cost.streaming import stream_s, stream_source, streams
 from foretrace.errors import InputError
+from foretrace.hardware.cluster import Gpu
 from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective
 from foretrace.program.expand import Ops
-from foretrace.program.program import Longs
+from foretrace.program.program import Longs, Source
 
 
-def price(ops: Ops, network: Network | None = None) -> Prices:
-    """The price of every op: as written in the program, and where it is not, the network's."""
+def price(ops: Ops, network: Network | None = None, gpu: Gpu | None = None) -> Prices:
+    """The price of every op: as written in the program, and where it is not, the network's; what only streams memory
+    goes at the rate of the GPU's."""
     rows = _Rows(ops)
     enabled = rows.column("enabled").astype(bool)
     duration = np.where(enabled, rows.column("duration_s"), 0.0)[None]
@@ -28,15 +31,24 @@ def price(ops: Ops, network: Network | None = None) -> Prices:
     source, sources = rows.column("source").astype(np.int64, copy=True), ops.program.sources
     profile_of = np.zeros(ops.program.world, dtype=np.int32)
     missing = np.isnan(duration[0])
-    if network is not None and missing.any():
-        chosen = np.flatnonzero(missing & (rows.column("communicator").astype(np.int64) >= 0))
+    chosen = np.flatnonzero(missing & (rows.column("communicator").astype(np.int64) >= 0))
+    if network is not None and len(chosen):
         layouts, priced = _network_prices(rows, chosen, network)
         duration = np.repeat(duration, len(layouts.profiles), axis=0)
         latency = np.repeat(latency, len(layouts.profiles), axis=0)
         duration[:, chosen], latency[:, chosen] = priced.duration_s, priced.latency_s
-        source[chosen] = len(sources) + priced.source[0]  # ranks that pay differently do so by the same source
+        source[chosen] = len(sources) + priced.source[0]
         sources, profile_of = (*sources, *network.sources), layouts.profile_of
         missing = np.isnan(duration[0])
+    if gpu is not None and missing.any():
+        kind = rows.column("kind").astype(np.int64)
+        flops, moved = (rows.column(name).astype(np.float64) for name in ("flops", "moved_bytes"))
+        streaming = streams(kind, flops, moved, duration[0])
+        if streaming.any():
+            duration[:, streaming], latency[:, streaming] = stream_s(moved[streaming], gpu), 0.0
+            source[streaming] = len(sources)
+            sources = (*sources, stream_source(gpu))
+            missing = np.isnan(duration[0])
     _check_priced(rows, missing, network)
     return Prices(
         duration_s=duration[:, rows.of_op],
@@ -90,19 +102,32 @@ def _larger_ways(ops: Ops) -> dict[int, int]:
 
 
 def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> tuple[Layouts, CallPrices]:
-    """What the chosen rows take for each profile of ranks: [profiles, chosen]."""
+    """What the chosen rows take for each profile of ranks: [profiles, chosen]. A row has one source for all of them."""
     numbers: dict[CallKey, int] = {}
     names = ("communicator", "collective", "bytes")
     keys = zip(*(rows.column(name)[chosen].tolist() for name in names), strict=True)
     call_of = [numbers.setdefault(key, len(numbers)) for key in keys]
     calls = list(numbers)
-    layouts = Layouts(rows.ops.program, sorted({communicator for communicator, *_ in calls}), network)
-    shape = (len(layouts.profiles), len(calls))
-    latency, duration, source = np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64)
+    communicators = sorted({communicator for communicator, *_ in calls})
+    layouts = Layouts(rows.ops.program, communicators, network)
+    column = {number: at for at, number in enumerate(communicators)}
+    # Ranks outside a communicator have none of its ops; their profile needs no price of it.
+    member = layouts.profiles[:, [column[communicator] for communicator, *_ in calls]] >= 0
+    latency, duration, source = np.zeros(member.shape), np.zeros(member.shape), np.full(member.shape, -1)
     for kind, cells, what, sizes in layouts.requests(calls):
-        priced = network.price(what, kind, sizes)
-        latency[cells], duration[cells], source[cells] = priced.latency_s, priced.duration_s, priced.source
+        within = member[cells]
+        if within.any():
+            here = (cells[0][within], cells[1][within])
+            priced = network.price(what, kind, sizes[within])
+            latency[here], duration[here], source[here] = priced.latency_s, priced.duration_s, priced.source
+    source[:] = _least_sure(source, network.sources)
     return layouts, CallPrices(latency[:, call_of], duration[:, call_of], source[:, call_of])
+
+
+def _least_sure(source: Longs, sources: tuple[Source, ...]) -> Longs:
+    """For each call the widest-banded of the sources by which ranks pay for it; -1 is of ranks that do not."""
+    width = np.array([*(one.high / one.low for one in sources), 0.0])
+    return np.asarray(np.take_along_axis(source, width[source].argmax(axis=0)[None], axis=0)[0])
 
 
 def _draws(ops: Ops) -> Draws:

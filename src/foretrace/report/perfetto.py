@@ -1,10 +1,11 @@
-"""A timeline as a native Perfetto trace, for ui.perfetto.dev.
+"""Timelines as a native Perfetto trace, for ui.perfetto.dev.
 
 Every rank shown is a process, every lane it uses a thread of it, and every op a slice; what an op waits for its
 partners is a slice of its own before it. Flows join the members of a rendezvous. Times are nanoseconds from the start
 of the step; packets name no clock, so that readers take them for trace time and need no clock snapshot.
 
 What events say (names, categories, annotations) is interned and encoded once per distinct op, not once per slice.
+Several timelines in one trace share its tables and numbers; each rank's processes stand one below the other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import gzip
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,15 @@ EVENTS_AT_ONCE: Final = 1 << 17
 
 GZIP_LEVEL: Final = 3
 """A trace repeats itself so much that higher levels cost time and gain little."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTimeline:
+    """One of several timelines of a trace; its name goes ahead of its tracks': `predicted · rank 0`."""
+
+    name: str
+    timeline: Timeline
+    memory: Memory = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +84,25 @@ def write_perfetto(
     `ranks` are those to show: by default all, in a large job at most 64 that stand for the others. `memory` adds
     counters to those ranks shown that it covers.
     """
-    shown = _shown(timeline.graph, ranks)
-    trace = _Trace(timeline, shown, memory or {})
+    return write_timelines([NamedTimeline("", timeline, memory or {})], path, ranks=ranks)
+
+
+def write_timelines(
+    timelines: Sequence[NamedTimeline], path: str | os.PathLike[str], *, ranks: Sequence[int] | None = None
+) -> PerfettoSummary:
+    """Writes several timelines into one trace, as `write_perfetto` does one. Those of equally many ranks show the same
+    ranks."""
+    worlds = [one.timeline.graph.program.world for one in timelines]
+    numbering = _Numbering(len(timelines), max(worlds))
+    traces: list[_Trace] = []
+    for one, world in zip(timelines, worlds, strict=True):
+        shown = traces[0].shown if traces and world == worlds[0] else _shown(one.timeline.graph, ranks)
+        traces.append(_Trace(one, shown, numbering, len(traces)))
     target = Path(path)
-    size = _write(target, trace.chunks())
-    world = timeline.graph.program.world
-    return PerfettoSummary(target, tuple(shown), world, trace.slices, trace.waits, trace.flows.count, size)
+    size = _write(target, _chunks(traces, numbering))
+    everyone = sorted({rank for trace in traces for rank in trace.shown})
+    slices, waits = sum(trace.slices for trace in traces), sum(trace.waits for trace in traces)
+    return PerfettoSummary(target, tuple(everyone), max(worlds), slices, waits, numbering.flows, size)
 
 
 def _shown(graph: Graph, ranks: Sequence[int] | None) -> list[int]:
@@ -188,14 +211,14 @@ class _Flows:
     count: int
 
 
-def _flows(ops: Ops, shown: Sequence[int]) -> _Flows:
-    """Flows for every group of a communicator of which two members or more are shown."""
+def _flows(ops: Ops, shown: Sequence[int], before: int) -> _Flows:
+    """Flows for every group of a communicator of which two members or more are shown, numbered after those `before`."""
     program, roles = ops.program, ops.program.role_of[list(shown)]
     issued = np.zeros((len(program.communicators), len(program.roles)), dtype=np.int64)
     meets = ops.order >= 0
     np.add.at(issued, (ops.ints("communicator")[meets], ops.role[meets]), 1)
     first = np.zeros((len(program.communicators), len(shown)), dtype=np.int64)
-    total = 0
+    total = before
     for number, communicator in enumerate(program.communicators):
         group = communicator.group_of(program.mesh, program.world)[list(shown)]
         mine = np.flatnonzero((group >= 0) & (issued[number, roles] > 0))
@@ -204,7 +227,7 @@ def _flows(ops: Ops, shown: Sequence[int]) -> _Flows:
         ends = total + np.cumsum(lengths)
         first[number, mine] = np.where(members > 1, ends - lengths + 1, 0)[which]
         total = int(ends[-1]) if len(ends) else total
-    return _Flows(first, total)
+    return _Flows(first, total - before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,30 +241,58 @@ class _Events:
     flow: Longs
 
 
-class _Trace:
-    """A trace to be: what its packets share, and how many slices it came to."""
+class _Numbering:
+    """What the timelines of a trace share: strings, and numbers of tracks, flows and processes."""
 
-    def __init__(self, timeline: Timeline, shown: Sequence[int], memory: Memory) -> None:
-        self.timeline, self.shown, self.memory = timeline, shown, memory
+    def __init__(self, timelines: int, world: int) -> None:
+        self.timelines = timelines
+        # Process 0 is the idle process to Perfetto, and of threads the one numbered as its process comes first, then
+        # the others by number: so rank 3 of 8 is process 13, and its lanes are the threads 13, 23, 33, ...
+        self.base = 10 ** len(str(timelines * world))
+        self.words = pb.Words()
+        self.uuids = count(1)
+        self.flows = 0
+
+    def place(self, rank: int, number: int) -> int:
+        """Where a rank of one of the timelines stands among all processes."""
+        return rank * self.timelines + number
+
+
+def _chunks(traces: Sequence[_Trace], numbering: _Numbering) -> Iterator[bytes]:
+    """The trace, piece by piece."""
+    yield pb.packet(numbering.words.encoded(), sequence_flags=pb.STATE_CLEARED)
+    yield pb.root_track()
+    for trace in traces:
+        yield trace.step_track()
+    for trace in traces:
+        yield from trace.chunks()
+
+
+class _Trace:
+    """A timeline's part of a trace to be: what its packets share, and how many slices it came to."""
+
+    def __init__(self, named: NamedTimeline, shown: Sequence[int], numbering: _Numbering, number: int) -> None:
+        timeline = named.timeline
+        self.timeline, self.shown, self.memory = timeline, shown, named.memory
+        self.prefix = f"{named.name} · " if named.name else ""
+        self.numbering, self.number = numbering, number
         self.ops, self.program = timeline.graph.ops, timeline.graph.program
         self.lanes = _lane_order(self.program)
         self.lane = np.argsort(self.lanes)[self.ops.ints("lane")]
         self.communicator = self.ops.ints("communicator")
         self.enabled = self.ops.column("enabled").astype(bool)
-        self.words = pb.Words()
+        self.words = numbering.words
         self.step = self._step_title()
         roles = distinct(self.program.role_of[list(shown)])
         self.issued = {int(role): self._issued(int(role)) for role in roles}
         self.bodies = _bodies(self.ops, np.concatenate(list(self.issued.values())), self.words)
-        self.flows = _flows(self.ops, shown)
-        self.uuids = count(1)
+        self.flows = _flows(self.ops, shown, numbering.flows)
+        numbering.flows += self.flows.count
+        self.uuids = numbering.uuids
         self.slices = self.waits = 0
 
     def chunks(self) -> Iterator[bytes]:
-        """The trace, piece by piece."""
-        yield pb.packet(self.words.encoded(), sequence_flags=pb.STATE_CLEARED)
-        yield pb.root_track()
-        yield self._step()
+        """The ranks, piece by piece."""
         for index, rank in enumerate(self.shown):
             process = next(self.uuids)
             events = self._op_events(index, rank)
@@ -263,22 +314,20 @@ class _Trace:
         job = self.words.fact("job", self.program.title) if self.program.title else b""
         return self.words.title("step", "step") + job + self.words.fact("ranks shown", shown)
 
-    def _step(self) -> bytes:
+    def step_track(self) -> bytes:
         """The track that shows how long the step takes."""
         uuid = next(self.uuids)
         time_ns = distinct(_nanoseconds(np.array([0.0, self.timeline.step_time_s])))
         types = [pb.EventType.SLICE_BEGIN, pb.EventType.SLICE_END] if len(time_ns) > 1 else [pb.EventType.INSTANT]
         said = [self.step, b""][: len(types)]
         events = pb.events(time_ns, np.array(types), np.full(len(types), uuid), [said])
-        return pb.track(uuid, pb.text(pb.TrackDescriptor.NAME, "step")) + events
+        return pb.track(uuid, pb.text(pb.TrackDescriptor.NAME, f"{self.prefix}step")) + events
 
     def _rank_tracks(self, rank: int, process: int, lanes: Longs) -> tuple[Longs, bytes]:
         """(track of each lane, descriptors of the rank's process and of the lanes it uses)."""
-        # Process 0 is the idle process to Perfetto, and of threads the one numbered as its process comes first, then
-        # the others by number: so rank 3 of 8 is process 13, and its lanes are the threads 13, 23, 33, ...
-        base = 10 ** len(str(self.program.world))
-        pid = base + rank
-        described = [pb.process_track(process, pid, _rank_name(self.program, rank), rank)]
+        base, at = self.numbering.base, self.numbering.place(rank, self.number)
+        pid = base + at
+        described = [pb.process_track(process, pid, self.prefix + _rank_name(self.program, rank), at)]
         tracks = np.zeros(len(self.lanes), dtype=np.int64)
         for place in lanes.tolist():
             uuid, lane = next(self.uuids), self.program.lanes[int(self.lanes[place])]

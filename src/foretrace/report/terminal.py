@@ -92,7 +92,7 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
         # What carries no band is not thereby certain.
         unsure = {one.source.partition(" ")[0] for one in simulation.provenance if one.low != one.high}
         band += f" ({' and '.join(sorted(unsure))} only)"
-    kind = "" if simulation.repeats else "  makespan of the one step recorded"
+    kind = "" if simulation.repeats else "  makespan of one step"
     ranks = "ranks" if simulation.cluster is None else f"GPUs of {simulation.cluster.name}"
     axes = simulation.mesh.replace(",", " · ").replace("=", " ")
     job = f"{format_count(simulation.world_size)} {ranks} · {axes}"

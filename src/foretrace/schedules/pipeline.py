@@ -11,7 +11,7 @@ one that produces the next. Transfers are issued in one of two ways:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,8 +45,18 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Ranks of a stage that do the same: all of them, or those whose experts receive the same."""
+
+    stage: int
+    name: str
+    ranks: Iterable[int]
+    blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The roles of the stages, and where each action was placed."""
+    """The roles of the parts, one per stage unless there are several, and where each placed each action."""
 
     stages: tuple[RoleBuilder, ...]
     placed: dict[tuple[int, Action], Placement]
@@ -55,13 +65,13 @@ class Pipeline:
 def pipeline(
     build: ProgramBuilder,
     schedule: Schedule,
-    blocks: Blocks,
+    blocks: Blocks | Sequence[Part],
     transfer: Transfer | Callable[[int, int], Transfer],
     *,
     transfers: Literal["async", "batched"] = "async",
     pairs: PairBlocks | None = None,
 ) -> Pipeline:
-    """Places the schedule's actions on the stages of the builder's mesh, one role per stage.
+    """Places the schedule's actions on the stages of the builder's mesh, one role per stage, or per part of one.
 
     `transfer` is what goes over every boundary, or a function of the stages it goes from and to.
     """
@@ -75,10 +85,14 @@ def pipeline(
         raise InputError(
             f"batched transfers would deadlock under {schedule.name}", hint=f"they work for {' and '.join(BATCHED)}"
         )
-    roles = tuple(build.role(f"stage {stage}", build.mesh.where(pp=stage)) for stage in range(schedule.stages))
-    writer = _Writer(build, roles, blocks, pairs, transfer, lanes_of_their_own=transfers == "async")
-    for stage, script in enumerate(script_of(schedule, transfers, pairs is not None)):
-        writer.write(stage, script)
+    parts = blocks
+    if callable(parts):
+        parts = [Part(stage, f"stage {stage}", build.mesh.where(pp=stage), parts) for stage in range(schedule.stages)]
+    roles = tuple(build.role(part.name, part.ranks) for part in parts)
+    writer = _Writer(build, roles, parts, pairs, transfer, lanes_of_their_own=transfers == "async")
+    scripts = script_of(schedule, transfers, pairs is not None)
+    for number, part in enumerate(parts):
+        writer.write(number, scripts[part.stage])
     return Pipeline(roles, writer.placed)
 
 
@@ -89,57 +103,64 @@ class _Writer:
         self,
         build: ProgramBuilder,
         roles: tuple[RoleBuilder, ...],
-        blocks: Blocks,
+        parts: Sequence[Part],
         pairs: PairBlocks | None,
         transfer: Transfer | Callable[[int, int], Transfer],
         *,
         lanes_of_their_own: bool,
     ) -> None:
-        self.build, self.roles, self.blocks, self.pairs = build, roles, blocks, pairs
+        self.build, self.roles, self.parts, self.pairs = build, roles, parts, pairs
         self.transfer = (lambda _source, _target: transfer) if isinstance(transfer, Transfer) else transfer
         self.lanes_of_their_own = lanes_of_their_own
         self.placed: dict[tuple[int, Action], Placement] = {}
+        self._messages: dict[tuple[object, ...], BlockBuilder] = {}
 
-    def write(self, stage: int, script: StageScript) -> None:
-        """Places all turns of a stage."""
-        role, messages = self.roles[stage], [self._message_block(stage, turn) for turn in script.channels]
+    def write(self, number: int, script: StageScript) -> None:
+        """Places all turns of a part."""
+        role, part = self.roles[number], self.parts[number]
+        messages = [self._message_block(part.stage, turn) for turn in script.channels]
         if script.alone is None:
-            self._write_at_once(stage, script, messages)
+            self._write_at_once(number, script, messages)
             return
         blocks = [
-            messages[channel] if channel >= 0 else self.blocks(stage, turn.actions[0])
+            messages[channel] if channel >= 0 else part.blocks(part.stage, turn.actions[0])
             for turn, channel in zip(script.turns, script.channel, strict=True)
         ]
         first = role.place_all(blocks, script.microbatches, script.alone)
-        for number, turn in enumerate(script.turns):
+        for place, turn in enumerate(script.turns):
             if turn.actions:
-                self.placed[stage, turn.actions[0]] = Placement(role.number, first + number, blocks[number])
+                self.placed[number, turn.actions[0]] = Placement(role.number, first + place, blocks[place])
 
-    def _write_at_once(self, stage: int, script: StageScript, messages: list[BlockBuilder]) -> None:
-        """A stage some of whose actions run at once, in one block with a port for each."""
-        role, placements = self.roles[stage], list[Placement]()
+    def _write_at_once(self, number: int, script: StageScript, messages: list[BlockBuilder]) -> None:
+        """A part some of whose actions run at once, in one block with a port for each."""
+        role, part, placements = self.roles[number], self.parts[number], list[Placement]()
 
         def output(wait: Wait) -> PlacedOp:
-            number, which = wait
-            several = len(script.turns[number].actions) > 1
-            return placements[number][f"out {which}" if several else "out"]
+            place, which = wait
+            several = len(script.turns[place].actions) > 1
+            return placements[place][f"out {which}" if several else "out"]
 
         for turn, channel in zip(script.turns, script.channel, strict=True):
             waits = [[output(wait) for wait in needed] for needed in turn.waits]
             if len(turn.actions) > 1 and self.pairs:
                 ports: dict[str | int, After] = {f"in {i}": ops for i, ops in enumerate(waits)}
-                placed = role.place(self.pairs(stage, turn.actions), microbatch=turn.microbatch, after=ports)
+                placed = role.place(self.pairs(part.stage, turn.actions), microbatch=turn.microbatch, after=ports)
             else:
-                block = messages[channel] if channel >= 0 else self.blocks(stage, turn.actions[0])
+                block = messages[channel] if channel >= 0 else part.blocks(part.stage, turn.actions[0])
                 placed = role.place(block, microbatch=turn.microbatch, after=waits[0])
             placements.append(placed)
-            self.placed.update(((stage, action), placed) for action in turn.actions)
+            self.placed.update(((number, action), placed) for action in turn.actions)
 
     def _message_block(self, stage: int, turn: Turn) -> BlockBuilder:
+        """The block of a message, which all parts of a stage share."""
         assert turn.message is not None
-        if turn.how == "exchange":
-            return self._exchange(stage, turn.message)
-        return self._one_way(turn.message, turn.how == "send")
+        key = (stage, *turn.channel)
+        if key not in self._messages:
+            if turn.how == "exchange":
+                self._messages[key] = self._exchange(stage, turn.message)
+            else:
+                self._messages[key] = self._one_way(turn.message, turn.how == "send")
+        return self._messages[key]
 
     def _one_way(self, message: Message, sends: bool) -> BlockBuilder:
         """One end of a message, on the lane of all or on one of its channel's own."""

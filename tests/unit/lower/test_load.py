@@ -8,7 +8,7 @@ import pytest
 
 from foretrace import Mesh, ProgramBuilder, save
 from foretrace.errors import InputError
-from foretrace.lower.aicb import Choices
+from foretrace.lower.choices import Choices
 from foretrace.lower.load import file_kind, load
 from unit.lower.aicb.workloads import row, text
 

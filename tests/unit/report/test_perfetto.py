@@ -21,7 +21,7 @@ from foretrace.program.expand import expand
 from foretrace.program.fold import fold, unfold
 from foretrace.program.program import Program, Source
 from foretrace.program.timeline import Timeline
-from foretrace.report.perfetto import write_perfetto
+from foretrace.report.perfetto import NamedTimeline, write_perfetto, write_timelines
 from foretrace.report.protobuf import padded_varints, rows, varint, varint_width
 
 Event = proto.TrackEvent
@@ -370,3 +370,60 @@ def test_varints_of_any_width_are_read_alike() -> None:
     assert [varint(value) for value in (0, 127, 128, 300)] == [b"\x00", b"\x7f", b"\x80\x01", b"\xac\x02"]
     assert [varint_width(most) for most in (0, 127, 128, (1 << 35) - 1, 1 << 35)] == [1, 1, 2, 5, 6]
     assert rows(padded_varints(np.array([1, 300]), 3)) == [b"\x81\x80\x00", b"\xac\x82\x00"]
+
+
+def test_several_timelines_share_one_trace(path: Path) -> None:
+    program = pipeline(tp=2, microbatches=1)
+    one, other = run(program), run(program, slow=2)
+    alone = {}
+    for timeline in (one, other):
+        write_perfetto(timeline, path)
+        alone[id(timeline)] = read(path)
+    summary = write_timelines([NamedTimeline("predicted", one), NamedTimeline("measured", other)], path)
+    trace = read(path)
+    for name, timeline in (("predicted", one), ("measured", other)):
+        slices = {(process, lane): unjoined(line) for (process, lane), line in alone[id(timeline)].slices.items()}
+        mine = {}
+        for (process, lane), line in trace.slices.items():
+            if name in (process.split(" · ")[0], lane.split(" · ")[0]):
+                mine[process.removeprefix(f"{name} · "), lane.removeprefix(f"{name} · ")] = unjoined(line)
+        assert mine == slices, name
+    assert summary.slices == 2 * len(
+        [s for rank in range(4) for line in alone[id(one)].ops(rank).values() for s in line]
+    )
+    assert (summary.ranks, summary.world) == ((0, 1, 2, 3), 4)
+
+
+def unjoined(line: list[Slice]) -> list[Slice]:
+    return [replace(one, flows=()) for one in line]
+
+
+def test_processes_of_a_rank_stand_together_and_flows_stay_within_a_timeline(path: Path) -> None:
+    timeline = run(pipeline(tp=2, microbatches=1))
+    summary = write_timelines([NamedTimeline("predicted", timeline), NamedTimeline("measured", timeline)], path)
+    trace = read(path)
+    processes = sorted(
+        (track for track in trace.tracks.values() if track.HasField("process")), key=lambda t: t.sibling_order_rank
+    )
+    names = [" · ".join(track.process.process_name.split(" · ")[:2]) for track in processes]
+    assert names == [f"{side} · rank {rank}" for rank in range(4) for side in ("predicted", "measured")]
+    pids = [track.process.pid for track in processes]
+    assert pids == sorted(set(pids)) and pids[0] > 0
+    threads = [track.thread.tid for track in trace.tracks.values() if track.HasField("thread")]
+    assert len(set(threads)) == len(threads)
+    joined: dict[int, set[str]] = defaultdict(set)
+    for (process, _), line in trace.slices.items():
+        for one in line:
+            for flow in one.flows:
+                joined[flow].add(process.split(" · ")[0])
+    assert summary.flows == len(joined) and all(len(sides) == 1 for sides in joined.values())
+
+
+def test_timelines_of_other_sizes_show_the_ranks_they_have(path: Path) -> None:
+    small, large = run(pipeline()), run(pipeline(tp=2))
+    summary = write_timelines([NamedTimeline("small", small), NamedTimeline("large", large)], path)
+    assert (summary.ranks, summary.world) == ((0, 1, 2, 3), 4)
+    sides = [process.split(" · ")[0] for process in {process for process, _ in read(path).slices} if process]
+    assert sorted(sides) == ["large"] * 4 + ["small"] * 2
+    with pytest.raises(InputError, match="there is no rank 3"):
+        write_timelines([NamedTimeline("large", large), NamedTimeline("small", small)], path, ranks=[3])

@@ -13,7 +13,8 @@ from foretrace.compat.simai.tables import RatioTables
 from foretrace.compat.simai.totals import Figures, figures
 from foretrace.errors import Diagnostic, ForetraceError
 from foretrace.formats.aicb import Workload
-from foretrace.lower.aicb import Choices, lower_workload
+from foretrace.lower.aicb import lower_workload
+from foretrace.lower.choices import Choices
 
 
 @dataclass(frozen=True, slots=True)

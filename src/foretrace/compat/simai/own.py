@@ -9,7 +9,7 @@ from foretrace.cost.network import reaching
 from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster, Node
-from foretrace.lower.aicb import Choices, Overlap
+from foretrace.lower.choices import Choices, Overlap
 
 GPU_PRESETS = {"A100": "a100-80g-sxm", "A800": "a800-80g-sxm", "H100": "h100-sxm", "H800": "h800-sxm", "H20": "h20"}
 UNNAMED_GPU = "A100"

@@ -29,7 +29,7 @@ from foretrace.cost.network.protocols import (
     PROTOCOLS,
     Protocol,
 )
-from foretrace.errors import InputError
+from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.placement import Placement
 from foretrace.program.columns import Collective, label
@@ -71,6 +71,8 @@ class Layout:
 
 class HierarchicalNetwork:
     """The network of a cluster with ranks in their places."""
+
+    notes: tuple[Diagnostic, ...] = ()
 
     def __init__(self, cluster: Cluster, placement: Placement) -> None:
         node = cluster.node

@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.errors import Diagnostic
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats, Longs, Source
 
@@ -36,6 +37,11 @@ class Network(Protocol):
 
     sources: tuple[Source, ...]
     """Where its prices come from: a model, a measured table."""
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """What a reader of the prices given so far should know."""
+        ...
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups of one communicator, [groups, size], and the number of the kind of each."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Row, Workload, base_name
-from foretrace.lower.aicb.choices import Choices
 from foretrace.lower.aicb.groups import PASSES, Calls
 from foretrace.lower.aicb.lower import lower_workload
 from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import hidden_size
 from foretrace.lower.aicb.plan import Plan, make_plan
 from foretrace.lower.aicb.step_end import step_call
+from foretrace.lower.choices import Choices
 from foretrace.program.columns import label
 
 

@@ -8,12 +8,12 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Workload
 from foretrace.formats.aicb.notes import is_missing_key
 from foretrace.lower.aicb.blocks import BlockWriter, Stretches
-from foretrace.lower.aicb.choices import Choices, Overlap
 from foretrace.lower.aicb.groups import Calls
 from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import oddities
 from foretrace.lower.aicb.plan import Plan, make_plan
 from foretrace.lower.aicb.step_end import StepEndWriter, Turns, find_step_end
+from foretrace.lower.choices import Choices, Overlap
 from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.collector import collector_paused

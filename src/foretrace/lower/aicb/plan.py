@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Row, Workload, split_collective
-from foretrace.lower.aicb.choices import Choices, Overlap
 from foretrace.lower.aicb.microbatches import Structure
+from foretrace.lower.choices import Choices, Overlap
 from foretrace.mesh import Mesh
 from foretrace.schedules import Schedule, make
 from foretrace.schedules.in_turn import forward_only

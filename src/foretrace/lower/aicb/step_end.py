@@ -10,9 +10,9 @@ from foretrace.errors import Diagnostic
 from foretrace.formats.aicb import Row, Workload
 from foretrace.formats.aicb.records import base_name
 from foretrace.lower.aicb.blocks import COMPUTE, NS, BlockWriter
-from foretrace.lower.aicb.choices import Overlap
 from foretrace.lower.aicb.groups import PASSES, Call, Calls, PassName
 from foretrace.lower.aicb.microbatches import Structure
+from foretrace.lower.choices import Overlap
 from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import Collective, label

@@ -9,7 +9,7 @@ from foretrace.compat.simai.flags import parse_flags
 from foretrace.compat.simai.own import own_choices, own_cluster
 from foretrace.cost.network import network_of
 from foretrace.errors import InputError
-from foretrace.lower.aicb import Choices, Overlap
+from foretrace.lower.choices import Choices, Overlap
 from foretrace.program.columns import Collective
 
 SERVERS = "-g 32 -g_p_s 8 -n_p_s 8"

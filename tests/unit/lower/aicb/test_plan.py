@@ -8,8 +8,8 @@ import pytest
 
 from foretrace.errors import InputError
 from foretrace.formats.aicb import parse_workload
-from foretrace.lower.aicb import Choices, Overlap, lower_workload
-from foretrace.lower.aicb.choices import parse_overlap
+from foretrace.lower.aicb import lower_workload
+from foretrace.lower.choices import Choices, Overlap, parse_overlap
 from unit.lower.aicb.workloads import listed, lowered, messages, row, run, text
 
 MIB = 1 << 20

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from foretrace import Program, Simulation, simulate
 from foretrace.formats.aicb import Workload, parse_workload
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
-from foretrace.lower.aicb import Choices, lower_workload
+from foretrace.lower.aicb import lower_workload
+from foretrace.lower.choices import Choices
 from foretrace.program.check import check
 from foretrace.program.columns import Collective, Phase, label
 from foretrace.program.expand import expand

@@ -1,12 +1,13 @@
-"""What a workload file leaves open, and who decides it."""
+"""What a job's files leave open, and who decides it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Literal
 
 from foretrace.errors import InputError, did_you_mean
+from foretrace.mesh import Mesh
 
 
 class Overlap(StrEnum):
@@ -43,25 +44,40 @@ def parse_overlap(text: str, where: str | None = None) -> frozenset[Overlap]:
     return frozenset(chosen)
 
 
-MOST, MOST_BYTES = 10**12, 10**15
+MOST, MOST_BYTES, MOST_SKEWED = 10**12, 10**15, 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How to read a workload; what is None is read off the file, and said.
+    """How to read a job; what is None is read off its files, and said.
 
     `vpp` reads the header's vpp as layers per stage (which AICB writes) or as chunks per stage (which SimAI reads), or
     is the number of chunks itself. `ends` puts the embedding on the first stage and head and loss on the last, or, as
-    SimAI has it, all of them on every stage.
+    SimAI has it, all of them on every stage. `mesh` is that of the job to predict, where traces leave it open or were
+    taken on another; `routing` how many times the mean the busiest expert rank receives, 1 being balanced; `priced`
+    whether communication that a real run recorded is priced anew on a cluster.
     """
 
     gpus: int | None = None
+    mesh: Mesh | None = None
     schedule: str | None = None
     vpp: Literal["auto", "layers", "chunks"] | int = "auto"
     overlap: frozenset[Overlap] = frozenset()
     microbatches: int | None = None
     pp_comm_bytes: int | None = None
     ends: Literal["first-last", "every-stage"] = "first-last"
+    routing: float | None = None
+    priced: bool = False
+
+    def made(self) -> list[str]:
+        """The names of what is chosen."""
+        return [one.name for one in fields(self) if getattr(self, one.name) != getattr(_NONE_MADE, one.name)]
+
+    def refuse(self, names: tuple[str, ...], why: str, where: str | None = None) -> None:
+        """Raises an error where one of these is chosen for a job that cannot heed it."""
+        chosen = [name.replace("_bytes", "").replace("_", "-") for name in self.made() if name in names]
+        if chosen:
+            raise InputError(f"{', '.join(chosen)}: {why}", where=where)
 
     def __post_init__(self) -> None:
         overlap = self.overlap if isinstance(self.overlap, str) else ",".join(map(str, self.overlap))
@@ -72,6 +88,12 @@ class Choices:
             _check_whole("vpp", self.vpp, 1, MOST)
         if self.ends not in ("first-last", "every-stage"):
             raise InputError(f'ends "{self.ends}" are not known', hint="known: first-last, every-stage")
+        if not isinstance(self.mesh, Mesh | None):
+            raise InputError(f"mesh is {self.mesh!r}", hint="expected a Mesh, as of Mesh.parse")
+        if self.routing is not None and not 1.0 <= self.routing <= MOST_SKEWED:
+            raise InputError(
+                f"routing is {self.routing!r}", hint=f"expected how uneven it is, from 1 (balanced) to {MOST_SKEWED:g}"
+            )
         if not isinstance(self.schedule, str | None):
             raise InputError(f"schedule is {self.schedule!r}", hint='expected a name such as "zb-h1"')
 
@@ -81,3 +103,6 @@ def _check_whole(name: str, value: object, least: int, most: int) -> None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InputError(f"{name} is {value!r}", hint=f"expected a whole number from {least} to {most:,}")
+
+
+_NONE_MADE = Choices()

@@ -1,0 +1,234 @@
+"""Sweeps: the same job over a range of one thing, a simulation for each value.
+
+`microbatches=8,16,32`       values written out
+`gpus=16:1024:x2`            from low to high, each so many times the one before (x2 unless said)
+`compute=1x,1.5x,2x`         ops or a resource so many times as fast, as in a what-if; `network` is all communication
+`straggler:5=1x,1.2x`        rank 5 so many times as slow
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from foretrace.analysis.answer import Simulation
+from foretrace.analysis.jitter import check_jitter
+from foretrace.errors import ForetraceError, InputError, UsageError, did_you_mean
+from foretrace.units import format_count, parse_count, parse_factor
+
+AxisKind = Literal["count", "cluster", "jitter", "routing", "straggler", "what-if"]
+Value = int | float | str
+
+COUNTS = ("microbatches", "gpus", "dp", "pp", "ep")
+MOST_POINTS = 1000
+"""More would not be read, and take long."""
+
+_FORM = "expected NAME=v1,v2,… or NAME=low:high:x2, as in --over microbatches=8,16,32"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What is varied, and the values it takes: counts, shares, factors, or names of clusters. `what` is the family of a
+    what-if, `rank` that of a straggler."""
+
+    name: str
+    kind: AxisKind
+    values: tuple[Value, ...]
+    what: str = ""
+    rank: int = -1
+
+    def label(self, value: Value) -> str:
+        """A value as people write it."""
+        if isinstance(value, str):
+            return value
+        if self.kind == "count":
+            return format_count(int(value))
+        return f"{100 * value:g} %" if self.kind == "jitter" else f"{value:g}×"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One value of a sweep and what came of it, or why nothing did (`error`).
+
+    `efficiency` is the work done per second and GPU, relative to the first value that ran: by tokens where they are
+    known; otherwise a step is taken to be as much work per GPU as the first, but in proportion to the microbatches, and
+    to the GPUs it is spread over where pp varies.
+    """
+
+    value: Value
+    label: str
+    world_size: int | None = None
+    step_time_s: float | None = None
+    step_time_band_s: tuple[float, float] | None = None
+    tokens_per_s_per_gpu: float | None = None
+    efficiency: float | None = None
+    breakdown_s: dict[str, float] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The outcomes of a sweep in the order of its values; those finished, where it was `interrupted`. `title` is what
+    the titles of all that ran have in common."""
+
+    axis: Axis
+    outcomes: tuple[Outcome, ...]
+    interrupted: bool = False
+    title: str = ""
+
+    @property
+    def best(self) -> Outcome | None:
+        """The first of those that do most work per second and GPU; None where fewer than two ran."""
+        ran = [one for one in self.outcomes if one.efficiency is not None]
+        return max(ran, key=lambda one: one.efficiency or 0.0) if len(ran) > 1 else None
+
+
+def sweep(axis: Axis, run: Callable[[Value], Simulation], starts: Callable[[int, Sweep], None] | None = None) -> Sweep:
+    """Runs every value of an axis. What is wrong with one value is kept as its outcome; an interrupt ends the sweep and
+    keeps what is finished. `starts` is told the number of each value before it runs, and what there is so far."""
+    found = Sweep(axis, ())
+    for number, value in enumerate(axis.values):
+        label = axis.label(value)
+        if starts is not None:
+            starts(number, found)
+        try:
+            answer = run(value)
+            outcome = _outcome(axis, value, answer, found.outcomes)
+            found = replace(found, title=_common(found.title, answer.title) if found.title else answer.title)
+        except ForetraceError as error:
+            place = f"{error.where}: " if error.where else ""
+            outcome = Outcome(value, label, error=f"{place}{error.message}")
+        except KeyboardInterrupt:
+            return replace(found, interrupted=True)
+        found = replace(found, outcomes=(*found.outcomes, outcome))
+    return found
+
+
+def _common(title: str, other: str) -> str:
+    """The parts that two titles begin with."""
+    parts = [one for one, two in zip(title.split(" · "), other.split(" · "), strict=False) if one == two]
+    return " · ".join(parts)
+
+
+def _outcome(axis: Axis, value: Value, answer: Simulation, before: Iterable[Outcome]) -> Outcome:
+    mine = Outcome(
+        value,
+        axis.label(value),
+        answer.world_size,
+        answer.step_time_s,
+        answer.step_time_band_s,
+        answer.tokens_per_s_per_gpu,
+        1.0,
+        answer.breakdown.mean_s,
+    )
+    first = next((one for one in before if one.step_time_s is not None), mine)
+    return replace(mine, efficiency=_efficiency(axis, mine, first))
+
+
+def _efficiency(axis: Axis, mine: Outcome, first: Outcome) -> float | None:
+    if not mine.step_time_s or not first.step_time_s or not mine.world_size or not first.world_size:
+        return None
+    if mine.tokens_per_s_per_gpu and first.tokens_per_s_per_gpu:
+        return mine.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu
+    work = 1.0
+    if axis.name == "microbatches":
+        work = float(mine.value) / float(first.value)
+    elif axis.name == "pp":
+        work = first.world_size / mine.world_size
+    return work * first.step_time_s / mine.step_time_s
+
+
+def parse_axis(text: str) -> Axis:
+    """An axis as it is written on the command line."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    where = f"--over {text}"
+    if not equals or not name or not values:
+        raise UsageError("a sweep needs a name and values", where=where, hint=_FORM)
+    name = "communication" if name == "network" else name
+    try:
+        axis = _kind_of(name, values, where)
+        found = _values(axis, values, where)
+    except InputError as error:
+        raise UsageError(error.message, where=where, hint=error.hint) from None
+    if len(set(found)) < len(found):
+        twice = next(one for one in found if found.count(one) > 1)
+        raise UsageError(f"{axis.label(twice)} is given twice", where=where)
+    return replace(axis, values=found)
+
+
+def _kind_of(name: str, values: str, where: str) -> Axis:
+    head, colon, rest = name.partition(":")
+    if head == "straggler":
+        rank = rest.removeprefix("rank").strip()
+        if not colon or not rank.isdecimal():
+            raise UsageError("which rank is slow?", where=where, hint="example: --over straggler:5=1x,1.2x,1.5x")
+        return Axis(name, "straggler", (), rank=int(rank))
+    if name in ("cluster", "jitter", "routing"):
+        return Axis(name, "cluster" if name == "cluster" else "jitter" if name == "jitter" else "routing", ())
+    factors = re.search(r"[0-9.]\s*[x×%]", values.split(":")[0]) is not None
+    if name in COUNTS and not factors:
+        return Axis(name, "count", ())
+    if not factors:
+        raise UsageError(
+            f'"{name}" takes factors{did_you_mean(name, (*COUNTS, "cluster", "jitter", "routing"))}',
+            where=where,
+            hint=f"{name}=1x,2x makes it so many times as fast; counts: {', '.join(COUNTS)}",
+        )
+    return Axis(name, "what-if", (), what=name)
+
+
+def _values(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
+    if axis.kind == "cluster":
+        names = tuple(part.strip() for part in text.split(","))
+        if not all(names):
+            raise UsageError("a name is missing", where=where, hint="example: --over cluster=a100-dgx,h100-dgx")
+        return names
+    if ":" in text:
+        return _range(axis, text, where)
+    # 1,024 in a list of values is two of them: thousands are not set apart here.
+    return tuple(_value(axis, part, where) for part in text.split(","))
+
+
+def _value(axis: Axis, text: str, where: str) -> int | float:
+    match axis.kind:
+        case "count":
+            count = parse_count(text, where=where)
+            if count < 1:
+                raise UsageError(f"{axis.name} of {count} cannot be", where=where, hint="counts begin at 1")
+            return count
+        case "jitter":
+            return check_jitter(0.0 if text.strip() in ("0", "0%") else parse_factor(text, where=where))
+        case "straggler":
+            factor = parse_factor(text, where=where)
+            if factor < 1:
+                raise UsageError(f"{factor:g} times as slow would be faster", where=where, hint="20 % slower is 1.2x")
+            return factor
+        case _:
+            return parse_factor(text, where=where)
+
+
+def _range(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
+    """`low:high` or `low:high:x3`: each value so many times the one before."""
+    parts = text.split(":")
+    times = re.fullmatch(r"x\s*([0-9.]+)", parts[2].strip()) if len(parts) == 3 else None
+    if len(parts) > 3 or (len(parts) == 3 and times is None):
+        raise UsageError(
+            f'"{text}" is no range', where=where, hint="a range is low:high or low:high:xFACTOR, as 4:64:x2"
+        )
+    low, high = _value(axis, parts[0], where), _value(axis, parts[1], where)
+    factor = parse_factor(times[1], where=where) if times else 2.0
+    if low <= 0 or high < low or factor <= 1:
+        raise UsageError(
+            f'"{text}" goes nowhere', where=where, hint="low is above 0, high above low, the factor above 1"
+        )
+    found: list[Value] = []
+    value = float(low)
+    while value <= high * (1 + 1e-9):
+        if len(found) == MOST_POINTS:
+            raise UsageError(f'"{text}" has more than {MOST_POINTS:,} values', where=where, hint="take a larger factor")
+        exact = round(value) if axis.kind == "count" else float(f"{value:.12g}")
+        found += [exact] if exact not in found else []
+        value *= factor
+    return tuple(found)

@@ -1,0 +1,122 @@
+"""A job as the command line names it: files, what they leave open, what it runs on and what is different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretrace.analysis.simulate import Executor, simulate
+from foretrace.cli.progress import Progress
+from foretrace.errors import UsageError
+from foretrace.lower.choices import Choices
+from foretrace.lower.load import file_kind, load
+
+if TYPE_CHECKING:
+    from foretrace.analysis.answer import Simulation
+    from foretrace.mesh import Mesh
+    from foretrace.program.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Scenarios:
+    """What is different from the job as it is."""
+
+    what_if: Mapping[str, float] = field(default_factory=dict)
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    slow_links: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    jitter: float = 0.0
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is."""
+        return bool(self.what_if or self.stragglers or self.slow_links or self.jitter)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything a simulation needs; `paths` are several where they are campaigns of one job."""
+
+    paths: tuple[Path, ...]
+    choices: Choices = Choices()  # noqa: RUF009: frozen
+    cluster: str | None = None
+    placement: Path | None = None
+    collectives: Path | None = None
+    scenarios: Scenarios = Scenarios()  # noqa: RUF009: frozen
+    executor: Executor = "auto"
+    folded: bool = True
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return " ".join(map(str, self.paths))
+
+    def program(self) -> Program:
+        """The program of its files; a cluster prices what a real run communicates anew."""
+        self._check()
+        choices = self.choices
+        if self.cluster is not None and file_kind(self.paths[0]) == "traces":
+            choices = replace(choices, priced=True)
+        with Progress(f"reading {self.name}"):
+            return load(self.paths, choices)
+
+    def mesh(self) -> Mesh:
+        """The mesh of its program."""
+        return self.choices.mesh or self.program().mesh
+
+    def simulate(self, explain: bool = True) -> Simulation:
+        """Runs it."""
+        from foretrace.hardware.presets import cluster as load_cluster
+        from foretrace.placement import Placement
+
+        program = self.program()
+        cluster = None if self.cluster is None else load_cluster(self.cluster)
+        if cluster is not None:
+            is_file = file_kind(self.paths[0]) == "aicb"
+            cluster.check_fits(program.world, f"{self.paths[0]}:1" if is_file else self.name)
+        placement = None if self.placement is None else Placement.load(self.placement, program.world)
+        with Progress(f"simulating {program.op_count:,} ops on {program.world:,} ranks"):
+            return simulate(
+                program,
+                cluster=cluster,
+                placement=placement,
+                collectives=self.collectives,
+                what_if=self.scenarios.what_if,
+                stragglers=self.scenarios.stragglers,
+                slow_links=self.scenarios.slow_links,
+                jitter=self.scenarios.jitter,
+                executor=self.executor,
+                folded=self.folded,
+                explain=explain,
+            )
+
+    def measured(self) -> Simulation:
+        """What was recorded, where the files are traces of a real run; otherwise the same as `simulate`."""
+        if file_kind(self.paths[0]) == "traces":
+            from foretrace.analysis.recorded import recorded
+            from foretrace.lower.megatron_trace import read_recording
+
+            recording = read_recording(self.paths, self.choices)
+            if recording is not None:
+                return recorded(recording)
+        return self.simulate()
+
+    def _check(self) -> None:
+        kinds = {file_kind(path) for path in self.paths}
+        if len(self.paths) > 1 and kinds != {"traces"}:
+            raise UsageError(
+                f"{self.name}: only traces of one job are read together", hint="give one workload or program at a time"
+            )
+        if "program" in kinds and self.choices.made():
+            raise UsageError(
+                f"{self.name} is a program, in which {', '.join(self.choices.made())} are settled",
+                hint="make the program anew, or simulate what it was made of",
+            )
+        if "aicb" in kinds and self.cluster is None:
+            raise UsageError(
+                f"{self.name} says how many bytes are sent, not how long that takes: on what cluster?",
+                hint="for example --cluster h100-dgx; see foretrace list clusters",
+            )
+        if self.cluster is None and self.collectives is not None:
+            raise UsageError("--collectives prices the network of a cluster", hint="name it with --cluster")

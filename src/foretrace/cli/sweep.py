@@ -1,0 +1,222 @@
+"""`foretrace sweep`: a job over a range of one thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from foretrace.analysis.answer import Simulation
+    from foretrace.analysis.sweep import Axis, Sweep, Value
+    from foretrace.cli.job import Job
+    from foretrace.lower.choices import Choices
+
+EXAMPLES = """Examples:
+
+foretrace sweep examples/llama405b_1024gpu.txt --over microbatches=16:128:x2 --cluster h100-dgx
+
+foretrace sweep examples/llama405b_1024gpu.txt --over gpus=1024:16384:x2 --cluster h100-dgx --overlap dp --json
+
+foretrace sweep job.foretrace --over compute=1x,1.5x,2x"""
+
+
+def command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="A workload, a program, or traces of one job.", show_default=False),
+    ],
+    over: Annotated[
+        str,
+        typer.Option(
+            "--over",
+            metavar="NAME=VALUES",
+            help="What to vary: microbatches, gpus, dp, pp, ep, cluster, jitter, routing, straggler:RANK, or anything "
+            "of --what-if; v1,v2,… or low:high:x2.",
+            show_default=False,
+        ),
+    ],
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="What it runs on: see foretrace list clusters.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option("--gpus", metavar="N", help="Another number of GPUs: dp follows.")] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option("--mesh", metavar="tp=2,pp=4,dp=8", help="The parallelism, where traces leave it open."),
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", metavar="NAME", help="1f1b, interleaved-1f1b, zb-h1, zb-v, …")
+    ] = None,
+    vpp: Annotated[
+        str | None,
+        typer.Option("--vpp", metavar="layers|chunks|N", help="What the file's vpp means, or chunks per stage."),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option("--overlap", metavar="grad,param,tp,pp", help="What overlaps; dp = grad,param; all; none."),
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", metavar="N", help="Another number of microbatches.")
+    ] = None,
+    placement: Annotated[
+        Path | None, typer.Option("--placement", metavar="FILE", help="Which rank sits where.")
+    ] = None,
+    collectives: Annotated[
+        Path | None, typer.Option("--collectives", metavar="FILE", help="Measured times of collectives.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="WHAT=1.1x", help="Make ops or a resource so many times as fast."),
+    ] = None,
+    straggler: Annotated[
+        list[str] | None,
+        typer.Option("--straggler", metavar="RANK=1.2x", help="Make a rank compute so many times as slowly."),
+    ] = None,
+    jitter: Annotated[
+        str | None, typer.Option("--jitter", metavar="3%", help="How much every computation varies, each by itself.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Also write the JSON to a file.")
+    ] = None,
+) -> None:
+    """Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs."""
+    from dataclasses import replace
+
+    from foretrace.analysis.sweep import parse_axis
+    from foretrace.cli.choices import read_choices
+    from foretrace.cli.job import Job, Scenarios
+    from foretrace.cli.options import check_outputs, read_stragglers, read_what_ifs
+    from foretrace.mesh import Mesh
+
+    axis = parse_axis(over)
+    choices = read_choices(
+        gpus=gpus,
+        schedule=schedule,
+        vpp=vpp,
+        overlap=overlap,
+        microbatches=microbatches,
+        pp_comm=None,
+        every_stage=False,
+    )
+    if mesh is not None:
+        choices = replace(choices, mesh=Mesh.parse(mesh, where="--mesh"))
+    scenarios = Scenarios(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, _jitter(jitter))
+    for file in files:
+        check_outputs(file, [output])
+    job = Job(tuple(files), choices, cluster, placement, collectives, scenarios)
+    _check(job, axis)
+    show(_run(job, axis), as_json, output)
+
+
+def _jitter(text: str | None) -> float:
+    from foretrace.analysis.jitter import check_jitter
+    from foretrace.errors import InputError, UsageError
+    from foretrace.units import parse_factor
+
+    try:
+        return 0.0 if text in (None, "0", "0%") else check_jitter(parse_factor(text or "", where="--jitter"))
+    except InputError as error:
+        raise UsageError(error.message, where="--jitter", hint="expected a share from 0 to 1: 3% or 0.03") from None
+
+
+def _check(job: Job, axis: Axis) -> None:
+    """Refuses what no value of the axis could mean."""
+    from foretrace.errors import UsageError
+    from foretrace.lower.load import file_kind
+
+    if axis.kind == "cluster" and job.cluster is not None:
+        raise UsageError("--over cluster=… names the clusters", hint="leave out --cluster")
+    kind = file_kind(job.paths[0])
+    if kind == "program" and (axis.kind == "routing" or axis.kind == "count"):
+        raise UsageError(
+            f"{job.name} is a program, in which {axis.name} is settled",
+            hint="sweep over what-ifs, stragglers, jitter or clusters, or sweep the workload it was made of",
+        )
+    if kind == "aicb" and axis.name in ("pp", "ep"):
+        raise UsageError(
+            f"--over {axis.name}: the layers of {job.name} are written for its own {axis.name}",
+            hint="sweep over gpus, dp or microbatches, or write the workload anew",
+        )
+
+
+def _run(job: Job, axis: Axis) -> Sweep:
+    from foretrace.analysis.sweep import sweep
+    from foretrace.cli.progress import Progress
+
+    with Progress(f"sweep over {axis.name}") as progress:
+
+        def starts(number: int, found: Sweep) -> None:
+            best = f", best so far {found.best.label}" if found.best is not None else ""
+            what = f"{axis.name} {axis.label(axis.values[number])}"
+            progress.text = f"sweep: {what}, {number + 1} of {len(axis.values)}{best}"
+
+        return sweep(axis, lambda value: _with(job, axis, value), starts)
+
+
+def _with(job: Job, axis: Axis, value: Value) -> Simulation:
+    """The job at one value."""
+    from dataclasses import replace
+
+    scenarios, choices = job.scenarios, job.choices
+    match axis.kind:
+        case "cluster":
+            return replace(job, cluster=str(value)).simulate()
+        case "count":
+            return replace(job, choices=_counted(job, axis.name, int(value))).simulate()
+        case "routing":
+            return replace(job, choices=replace(choices, routing=float(value))).simulate()
+        case "jitter":
+            scenarios = replace(scenarios, jitter=float(value))
+        case "straggler":
+            scenarios = replace(scenarios, stragglers={**scenarios.stragglers, axis.rank: float(value)})
+        case "what-if":
+            scenarios = replace(scenarios, what_if={**scenarios.what_if, axis.what: float(value)})
+    return replace(job, scenarios=scenarios).simulate()
+
+
+def _counted(job: Job, name: str, count: int) -> Choices:
+    """The choices with one count: microbatches or GPUs as asked for, or an axis of the mesh, the others as they are."""
+    from dataclasses import replace
+
+    from foretrace.lower.load import file_kind
+
+    choices = job.choices
+    if name == "microbatches":
+        return replace(choices, microbatches=count)
+    if name == "gpus":
+        return replace(choices, gpus=count)
+    mesh = job.mesh()
+    if name == "dp" and file_kind(job.paths[0]) == "aicb":
+        return replace(choices, gpus=mesh.world // mesh.dp * count)
+    match name:
+        case "dp":
+            return replace(choices, mesh=replace(mesh, dp=count))
+        case "pp":
+            return replace(choices, mesh=replace(mesh, pp=count))
+        case _:
+            return replace(choices, mesh=replace(mesh, ep=count))
+
+
+def show(found: Sweep, as_json: bool, output: Path | None) -> None:
+    """Prints and writes a sweep; what an interrupt left of it as well, before the interrupt goes on."""
+    import json
+
+    from foretrace.errors import InputError
+    from foretrace.report.json import write_json
+    from foretrace.report.sweep import print_sweep, sweep_json
+
+    if found.outcomes and all(one.error is not None for one in found.outcomes) and not found.interrupted:
+        raise InputError(
+            f"no value of {found.axis.name} can be run; {found.outcomes[0].label}: {found.outcomes[0].error}"
+        )
+    result = sweep_json(found)
+    if output is not None:
+        write_json(result, output)
+    if as_json:
+        print(json.dumps(result, allow_nan=False))
+    else:
+        print_sweep(found)
+    if found.interrupted:
+        raise KeyboardInterrupt

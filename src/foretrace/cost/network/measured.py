@@ -1,0 +1,257 @@
+"""Measured collectives as prices, and the network model held to them where nothing was measured.
+
+For each kind of call the best of: a table of this collective in this very layout; tables of it among other numbers of
+GPUs, by their ratio to the model; the all-reduce's ratio to the model, at the size that moves as much through the
+busiest port; the model alone. Whatever is not a table is the model times a ratio, so the seams between them do not
+jump.
+
+Tables are of groups spread evenly over their nodes, alone on them. Where a group sits otherwise (8 + 2 GPUs, or NICs
+shared with other groups), its table is not this layout's and counts by its ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.cost.network.curves import Curve, Seconds, bound_s, passes
+from foretrace.cost.network.hierarchical import HierarchicalNetwork, Layout
+from foretrace.cost.network.interface import CallPrices
+from foretrace.errors import Diagnostic
+from foretrace.formats.nccl_tests import Measurements, Table
+from foretrace.placement import Placement
+from foretrace.program.columns import Collective, label
+from foretrace.program.program import Floats, Longs, Source
+
+LEAST_BAND: Final = (0.95, 1.05)
+"""What repeats of nccl-tests on one machine differ by where nobody measured it: no fit, a floor for the band."""
+
+ANCHORED_BAND: Final = (0.74, 1.41)
+"""How far the model may be off once it is held to measurements of the same machine, at any size: set so that it holds
+nine in ten of 423 all-reduce times from 1 KB to 16 GB on two A100 clusters, each priced by the tables of the other
+numbers of GPUs alone (a test does it again). No training step was looked at. That it holds for other collectives too is
+an assumption: nobody measured these beside an all-reduce on one machine."""
+
+_MODEL, _MEASURED, _ANCHORED = range(3)
+"""Which of the sources."""
+
+_MEASURED_AS: Final = {Collective.BARRIER: Collective.ALL_REDUCE, Collective.EXCHANGE: Collective.TRANSFER}
+"""A barrier is an all-reduce of a word. An exchange goes both ways at once over links and NICs that are full duplex,
+and takes what one way takes."""
+
+_UNANCHORED: Final = (Collective.ALL_REDUCE, Collective.TRANSFER)
+"""What the ratio of an all-reduce says nothing about: itself, and two ranks among many."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """A table and the layout its group had."""
+
+    table: Table
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What a call in a layout is priced by: a curve, or None for the model alone, and how it came about."""
+
+    curve: Curve | None
+    source: int
+    how: str = ""
+
+
+class MeasuredNetwork:
+    """A network priced by measured collectives as far as these go, by a model held to them beyond."""
+
+    def __init__(self, model: HierarchicalNetwork, measurements: Measurements) -> None:
+        self.model = model
+        self.measurements = measurements
+        low, high = min(measurements.spread[0], LEAST_BAND[0]), max(measurements.spread[1], LEAST_BAND[1])
+        self.sources: tuple[Source, ...] = (
+            *model.sources,
+            Source("measured collectives", low, high),
+            Source("network model, anchored to measurements", min(low, ANCHORED_BAND[0]), max(high, ANCHORED_BAND[1])),
+        )
+        self._tables: dict[Collective, list[_Measured]] = defaultdict(list)
+        self._found: dict[tuple[Collective, Layout], _Found] = {}
+        own = [note for table in measurements.tables for note in self._take(table)]
+        self._odd: tuple[Diagnostic, ...] = (*measurements.diagnostics, *own)
+        """What is odd about the measurements, and which of them do not fit this cluster."""
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """What is odd about the measurements; which of the calls priced so far were not measured, and what they were
+        priced by instead."""
+        sizes: dict[tuple[Collective, str], set[int]] = defaultdict(set)
+        for (what, layout), found in self._found.items():
+            if found.source != _MEASURED:
+                sizes[what, found.how].add(layout.size)
+        unmeasured = (
+            Diagnostic("note", f"no {_called(what)} measurement of {_listed(sorted(gpus))} GPUs {how}")
+            for (what, how), gpus in sizes.items()
+        )
+        return (*self._odd, *unmeasured)
+
+    def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
+        """The kinds of groups among these, and which kind each is: the model's."""
+        return self.model.layouts(groups)
+
+    def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
+        """What these sizes take in a group of this layout."""
+        assert isinstance(layout, Layout)
+        size = np.asarray(size_bytes, dtype=np.float64)
+        modelled = self.model.price(collective, layout, size)
+        if layout.size == 1:
+            return modelled
+        found = self._find(collective, layout)
+        if found.curve is None:
+            return modelled
+        duration = found.curve(size)
+        # The model says which part of a time is latency; measurements do not.
+        latency = modelled.latency_s * (duration / modelled.duration_s)
+        source = np.where(size > found.curve.size_bytes[-1], _ANCHORED, found.source)
+        return CallPrices(latency, duration, source)
+
+    def _take(self, table: Table) -> list[Diagnostic]:
+        """Keeps a table with its layout; says where it does not fit the cluster, or beats its line rates."""
+        node = self.model.cluster.node
+        group = f"{_called(table.collective)} of {table.gpus:,} GPUs on {_nodes(table.nodes)}"
+        if -(-table.gpus // table.nodes) > node.gpus:
+            message = f"the measured {group} is not used: nodes of {self.model.cluster.name} have {node.gpus}"
+            return [Diagnostic("warning", message, table.files[0])]
+        one = _Measured(table, self._layout(table.gpus, table.nodes))
+        self._tables[table.collective].append(one)
+        least = bound_s(self.model.cluster, table.collective, one.layout, table.size_bytes)
+        beats = table.time_s < least
+        if not beats.any():
+            return []
+        worst = int((table.time_s / least).argmin())
+        message = (
+            f"the measured {group} beats the line rates of its GPUs and their NICs on {self.model.cluster.name} in "
+            f"{int(beats.sum())} of {len(beats)} sizes ({table.size_bytes[worst]:,.0f} bytes in "
+            f"{table.time_s[worst] / least[worst]:.2f} of the least time); it is kept"
+        )
+        return [Diagnostic("warning", message, table.files[0])]
+
+    def _layout(self, gpus: int, nodes: int) -> Layout:
+        """Of so many GPUs spread evenly over so many nodes, with nothing else on them."""
+        number = np.arange(gpus)
+        host = number * nodes // gpus
+        slot = number - np.searchsorted(host, host)
+        cluster = replace(self.model.cluster, nodes=None)
+        alone = HierarchicalNetwork(cluster, Placement(host.astype(np.int32), slot.astype(np.int32)))
+        layout = alone.layouts(number[None])[0][0]
+        assert isinstance(layout, Layout)
+        return layout
+
+    def _find(self, what: Collective, layout: Layout) -> _Found:
+        key = (what, layout)
+        if key not in self._found:
+            self._found[key] = self._search(what, layout)
+        return self._found[key]
+
+    def _search(self, what: Collective, layout: Layout) -> _Found:
+        like = _MEASURED_AS.get(what, what)
+        near = [one for one in self._tables[like] if _tier(one.layout) == _tier(layout)]
+        exact = next((one for one in near if _same(one.layout, layout)), None)
+        if exact is not None:
+            return _Found(self._curve_of(exact), _MEASURED)
+        where = ("on one node", "on one node, over PCIe", "over nodes")[_tier(layout)]
+        if near:
+            curve, sizes = self._between(like, near, layout)
+            how = f"that sit like these {where}: the model, anchored to the measured of {_listed(sizes)} GPUs"
+            return _Found(curve, _ANCHORED, how)
+        if like not in _UNANCHORED:
+            anchor = self._search(Collective.ALL_REDUCE, layout)
+            if anchor.curve is not None:
+                how = f"{where}: the model, anchored to the measured all-reduce"
+                return _Found(self._anchored(what, layout, anchor.curve), _ANCHORED, how)
+        return _Found(None, _MODEL, f"{where}: the network model alone")
+
+    def _curve_of(self, one: _Measured) -> Curve:
+        what, table = one.table.collective, one.table
+        return Curve(table.size_bytes, table.time_s, self._model(what, one.layout), self._bound(what, one.layout))
+
+    def _between(self, what: Collective, near: Sequence[_Measured], layout: Layout) -> tuple[Curve, list[int]]:
+        """The model times the ratio that the next smaller and larger groups have to it, by the logarithm of their
+        size; and these sizes."""
+        below, above = _neighbours(near, layout)
+        size = np.union1d(below.table.size_bytes, above.table.size_bytes)
+        ratio = self._ratio(below, size)
+        if above is not below:
+            span = math.log(above.layout.size / below.layout.size)
+            part = math.log(layout.size / below.layout.size) / span
+            ratio = ratio + part * (self._ratio(above, size) - ratio)
+        sizes = sorted({below.layout.size, above.layout.size})
+        return self._held(what, layout, size, ratio), sizes
+
+    def _anchored(self, what: Collective, layout: Layout, reduce: Curve) -> Curve:
+        """The model times the all-reduce's ratio to it, at sizes that move the same through the busiest port."""
+        ratio = reduce.time_s / self._model(Collective.ALL_REDUCE, layout)(reduce.size_bytes)
+        scale = passes(Collective.ALL_REDUCE, layout.size) / passes(what, layout.size)
+        return self._held(what, layout, reduce.size_bytes * scale, ratio)
+
+    def _held(self, what: Collective, layout: Layout, size: Floats, ratio: Floats) -> Curve:
+        """The model times a ratio at these sizes, never below the bound and never falling."""
+        model, bound = self._model(what, layout), self._bound(what, layout)
+        time = np.maximum(model(size) * ratio, bound(size))
+        return Curve(size, np.maximum.accumulate(time), model, bound)
+
+    def _ratio(self, one: _Measured, size: Floats) -> Floats:
+        """Measured over modelled."""
+        return np.asarray(self._curve_of(one)(size) / self._model(one.table.collective, one.layout)(size))
+
+    def _model(self, what: Collective, layout: Layout) -> Seconds:
+        return lambda size: self.model.price(what, layout, size).duration_s
+
+    def _bound(self, what: Collective, layout: Layout) -> Seconds:
+        return lambda size: bound_s(self.model.cluster, what, layout, size)
+
+
+def _tier(layout: Layout) -> int:
+    """What a group needs at most: 0 links alone, 1 PCIe, 2 NICs."""
+    return 2 if layout.islands > 1 else 1 if layout.domains > 1 else 0
+
+
+def _same(measured: Layout, layout: Layout) -> bool:
+    """Whether two layouts are alike; the NICs of a group that needs none do not matter."""
+    if measured.islands == 1:
+        measured = replace(measured, nics_per_rank=layout.nics_per_rank)
+    return measured == layout
+
+
+def _neighbours(near: Sequence[_Measured], layout: Layout) -> tuple[_Measured, _Measured]:
+    """The table of the largest group that is no larger than this one, and of the smallest that is no smaller; where
+    there is only one of them, that one twice. Of equal groups the one on the most similar number of islands."""
+
+    def apart(one: _Measured) -> float:
+        return abs(math.log(one.layout.islands / layout.islands))
+
+    below = [one for one in near if one.layout.size <= layout.size]
+    above = [one for one in near if one.layout.size >= layout.size]
+    low = max(below, key=lambda one: (one.layout.size, -apart(one))) if below else None
+    high = min(above, key=lambda one: (one.layout.size, apart(one))) if above else None
+    if low is not None and (high is None or high.layout.size == low.layout.size):
+        return low, low
+    assert high is not None
+    return low or high, high
+
+
+def _called(what: Collective) -> str:
+    return label(what).replace("_", "-")
+
+
+def _nodes(count: int) -> str:
+    return "one node" if count == 1 else f"{count:,} nodes"
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """2, 4 and 8."""
+    words = [f"{size:,}" for size in sizes]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

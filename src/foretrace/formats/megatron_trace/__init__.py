@@ -1,0 +1,80 @@
+"""Rank traces of Megatron: what each rank of a job did, op by op, as a tracer in its schedule wrote it down.
+
+Several tracers and versions of them write this form; it is read by key. Stage plans are the schedule alone.
+
+Names are loaded when they are asked for: any input is sniffed, and most are no traces.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretrace.formats.megatron_trace.lines import line_text, parse_line
+    from foretrace.formats.megatron_trace.plan import PlanOp, StagePlan, make_plan, plan_text, read_plan, write_plan
+    from foretrace.formats.megatron_trace.read import parse_trace, read_trace
+    from foretrace.formats.megatron_trace.records import Facts, RankTrace, Run, SubOp, TraceOp
+    from foretrace.formats.megatron_trace.runs import read_runs
+    from foretrace.formats.megatron_trace.sniff import looks_like_trace
+    from foretrace.formats.megatron_trace.values import dtype_bytes
+    from foretrace.formats.megatron_trace.write import Written, make_op, make_sub, trace_text, write_runs
+
+_HOMES = {
+    "Facts": "records",
+    "PlanOp": "plan",
+    "RankTrace": "records",
+    "Run": "records",
+    "StagePlan": "plan",
+    "SubOp": "records",
+    "TraceOp": "records",
+    "Written": "write",
+    "dtype_bytes": "values",
+    "line_text": "lines",
+    "looks_like_trace": "sniff",
+    "make_op": "write",
+    "make_plan": "plan",
+    "make_sub": "write",
+    "parse_line": "lines",
+    "parse_trace": "read",
+    "plan_text": "plan",
+    "read_plan": "plan",
+    "read_runs": "runs",
+    "read_trace": "read",
+    "trace_text": "write",
+    "write_plan": "plan",
+    "write_runs": "write",
+}
+
+__all__ = [
+    "Facts",
+    "PlanOp",
+    "RankTrace",
+    "Run",
+    "StagePlan",
+    "SubOp",
+    "TraceOp",
+    "Written",
+    "dtype_bytes",
+    "line_text",
+    "looks_like_trace",
+    "make_op",
+    "make_plan",
+    "make_sub",
+    "parse_line",
+    "parse_trace",
+    "plan_text",
+    "read_plan",
+    "read_runs",
+    "read_trace",
+    "trace_text",
+    "write_plan",
+    "write_runs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,122 @@
+"""Reads the trace of one rank; what cannot be read is refused with its line, what is odd is said."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from foretrace.errors import Diagnostic, InputError, nearest
+from foretrace.formats.megatron_trace.lines import (
+    EXAMPLE,
+    KEYS,
+    SUB_KEYS,
+    parse_line,
+)
+from foretrace.formats.megatron_trace.records import RankTrace, TraceOp
+from foretrace.formats.megatron_trace.sniff import BYTE_ORDER_MARK, begins_like_trace
+
+LARGEST_FILE_BYTES: Final = 512 << 20
+
+_MOST_NEAR = 1000
+_BLANKS = " \t\r"
+
+
+def read_trace(path: str | Path) -> RankTrace:
+    """The trace in a file; diagnostics say what is odd about it."""
+    return parse_trace(contents(path, "a rank trace"), str(path))
+
+
+def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
+    """The trace in the bytes of a file, which messages call `name`."""
+    lines = text_lines(data, name)
+    last = lines[-1][1]
+    if begins_like_trace(last) and not last.endswith(")"):
+        raise InputError(
+            "the file is cut short here: its last line does not end",
+            where=f"{name}:{lines[-1][0]}",
+            hint="take this line out, or record the rank once more",
+        )
+    ops = tuple([parse_line(text, f"{name}:{line}", line) for line, text in lines])
+    first = ops[0]
+    for op in ops:
+        if op.rank != first.rank:
+            message = f"this line is of rank {op.rank}, line {first.line} of rank {first.rank}"
+            raise InputError(message, where=f"{name}:{op.line}", hint="a file holds the ops of one rank")
+    return RankTrace(name, first.rank, ops, (*_key_notes(ops, name), *_iteration_notes(ops, name)))
+
+
+def contents(path: str | Path, noun: str) -> bytes:
+    """The bytes of a file; `noun` says in errors what it should be."""
+    try:
+        with Path(path).open("rb") as stream:
+            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
+            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        near = _near_file(Path(path))
+        raise InputError("there is no such file", where=str(path), hint=near and f"did you mean {near}?") from None
+    except IsADirectoryError:
+        raise InputError("this is a folder", where=str(path), hint=f"give the name of {noun}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{noun} cannot be read: {reason}", where=str(path)) from None
+    if too_long or len(data) > LARGEST_FILE_BYTES:
+        raise InputError("the file has more than 512 MiB", where=str(path), hint=EXAMPLE)
+    return data
+
+
+def text_lines(data: bytes, name: str, hint: str = EXAMPLE) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers; at least one."""
+    try:
+        text = data.removeprefix(BYTE_ORDER_MARK).decode()
+        at, what = text.find("\0"), "is zero"
+    except UnicodeDecodeError as error:
+        text, at, what = "", error.start, "is not UTF-8"
+    if at >= 0:
+        line = data.count(b"\n", 0, at) + 1
+        raise InputError(f"this is not a text file: byte {at:,} {what}", where=f"{name}:{line}", hint=hint)
+    numbered = enumerate(text.split("\n"), 1)
+    lines = [(number, stripped) for number, line in numbered if (stripped := line.strip(_BLANKS))]
+    if not lines:
+        message = "the file holds nothing but blanks" if text else "the file is empty"
+        raise InputError(message, where=f"{name}:1", hint=hint)
+    return lines
+
+
+def _near_file(path: Path) -> str | None:
+    """A file beside a missing one that was probably meant."""
+    try:
+        near = nearest(path.name, [one.name for one in islice(path.parent.iterdir(), _MOST_NEAR)], 0.75)
+    except (OSError, ValueError):
+        return None
+    return str(path.parent / near) if near else None
+
+
+def _key_notes(ops: Sequence[TraceOp], name: str) -> list[Diagnostic]:
+    """One note on all keys that no known tracer writes."""
+    odd: dict[str, int] = {}
+    for op in ops:
+        if not op.text.keys() <= KEYS:
+            strange = [key for key in op.text if key not in KEYS and not key.startswith("completion_")]
+            odd |= {key: op.line for key in strange if key not in odd}
+        for sub in op.subs:
+            if not sub.text.keys() <= SUB_KEYS:
+                odd |= {key: op.line for key in sub.text if key not in SUB_KEYS and key not in odd}
+    if not odd:
+        return []
+    message = f"unknown fields are kept, but mean nothing here: {', '.join(odd)}"
+    return [Diagnostic("note", message, f"{name}:{min(odd.values())}")]
+
+
+def _iteration_notes(ops: Sequence[TraceOp], name: str) -> list[Diagnostic]:
+    """Whether batch ids repeat, and so the file holds several iterations."""
+    seen = Counter((op.op, op.batch) for op in ops if op.batch is not None)
+    if not seen:
+        return []
+    (op, batch), times = max(seen.items(), key=lambda item: item[1])
+    if times == 1:
+        return []
+    return [Diagnostic("note", f"{op} {batch} appears {times} times: the file holds {times} iterations", name)]

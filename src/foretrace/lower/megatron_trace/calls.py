@@ -1,0 +1,127 @@
+"""What a trace's communication is: the collective, the axis of the mesh it runs over, and how many bytes.
+
+The traces' words are not the mesh's: their `ep` is the *embedding* group (first and last stage), their `exp` is expert
+parallel (reference: Megatron's process groups as the tracer names them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from foretrace.errors import InputError
+from foretrace.formats.megatron_trace import SubOp, TraceOp
+from foretrace.mesh import Mesh
+from foretrace.program.columns import UNPRICED, Collective
+
+AXES: Final = {
+    "tp": "tp",
+    "cp": "cp",
+    "dp": "dp",
+    "pp": "pp",
+    "exp": "ep",
+    "exp_dp": "edp",
+    "ep_dp": "edp",
+    "ep": "embd",
+    "pep": "embd",
+}
+"""The mesh's word for each of the traces'. `pep`, T5's position embedding, is taken as the embedding group."""
+
+COLLECTIVES: Final = {
+    "allreduce": Collective.ALL_REDUCE,
+    "allgather": Collective.ALL_GATHER,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "all_to_all": Collective.ALL_TO_ALL,
+    "broadcast": Collective.BROADCAST,
+}
+
+DTYPE_BYTES: Final = {
+    "float64": 8,
+    "int64": 8,
+    "float32": 4,
+    "int32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "half": 2,
+    "int16": 2,
+    "uint8": 1,
+    "int8": 1,
+    "bool": 1,
+}
+"""Bytes of an element; float8 types have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective: what it does, over which axis, and its bytes as `cost.network` counts them.
+
+    `duration_s` is what it takes where that was measured. `beside` says that it runs beside the computation that
+    follows it, which waits for it only at its end.
+    """
+
+    collective: Collective
+    axis: str
+    bytes: int
+    name: str
+    beside: bool = False
+    duration_s: float = UNPRICED
+
+
+def tensor_bytes(shape: tuple[int, ...] | None, dtype: str | None, where: str) -> int:
+    """The size of a tensor."""
+    if shape is None or dtype is None:
+        raise InputError("a communication without the shape and dtype of its tensor", where=where)
+    name = dtype.removeprefix("torch.")
+    size = 1 if name.startswith("float8") else DTYPE_BYTES.get(name)
+    if size is None:
+        known = ", ".join(DTYPE_BYTES)
+        raise InputError(f'dtype "{dtype}" is not known', where=where, hint=f"known: {known}, float8…")
+    return prod(shape) * size
+
+
+def axis_of(group: str | None, where: str) -> str:
+    """The mesh's word for a group."""
+    if group not in AXES:
+        raise InputError(f'group "{group}" is not known', where=where, hint=f"known: {', '.join(AXES)}")
+    return AXES[group]
+
+
+def sub_call(sub: SubOp, mesh: Mesh | None, where: str, *, hidden: bool = False) -> Call | None:
+    """The call of a sub-operation; None where its group has a single rank (a mesh of None is not known).
+
+    `hidden` is for backwards traced ex situ, where collectives that Megatron runs beside the weight gradient are
+    written as if they did not overlap.
+    """
+    axis = axis_of(sub.group, where)
+    if sub.comm not in COLLECTIVES:
+        known = ", ".join(COLLECTIVES)
+        raise InputError(f'communication "{sub.comm}" is not known', where=where, hint=f"known: {known}")
+    what, size = COLLECTIVES[sub.comm], 1 if mesh is None else group_size(mesh, axis)
+    if size == 1 and mesh is not None:
+        return None
+    local = tensor_bytes(sub.shape, sub.dtype, where)
+    # A gather's size is that of what all ranks have together.
+    whole = local * size if what == Collective.ALL_GATHER else local
+    # Megatron-core's LinearWithGradAccumulationAndAsyncCommunication: the input gradient is reduced (or scattered, with
+    # sequence parallelism) while the weight gradient is computed.
+    beside = sub.overlaps or (hidden and axis == "tp" and what in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER))
+    return Call(what, axis, whole, f"{sub.name or axis} {sub.comm}", beside=beside)
+
+
+GRADIENT_OPS: Final = ("dp_allreduce", "exp_dp_allreduce", "ep_dp_allreduce", "ep_allreduce", "pep_allreduce")
+"""Ops that reduce gradients at the end of a step."""
+
+
+def gradient_call(op: TraceOp, where: str, element_bytes: int | None = None) -> Call:
+    """The call of a gradient reduction; `element_bytes` where the trace's dtype is known to be wrong."""
+    axis = {"dp_allreduce": "dp", "ep_allreduce": "embd", "pep_allreduce": "embd"}.get(op.op, "edp")
+    size = tensor_bytes(op.shape, op.dtype, where)
+    if element_bytes is not None:
+        size = prod(op.shape or ()) * element_bytes
+    return Call(Collective.ALL_REDUCE, axis, size, op.op)
+
+
+def group_size(mesh: Mesh, axis: str) -> int:
+    """How many ranks a group has."""
+    return min(mesh.pp, 2) if axis == "embd" else mesh.size(axis)

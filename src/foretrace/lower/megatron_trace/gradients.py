@@ -1,0 +1,92 @@
+"""The gradient reductions of a step's end, and what of their size a trace leaves out or gets wrong.
+
+Ex-situ traces of 2025-08-18 and before have one `dp_allreduce` over all parameters, experts included, which a real run
+reduces over the few ranks that hold the same experts; and they write float16 whatever the buffers are. Megatron keeps
+gradients of a bf16 model in fp32 (arguments.py: bf16 sets accumulate_allreduce_grads_in_fp32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from foretrace.errors import Diagnostic
+from foretrace.formats.megatron_trace import RankTrace, TraceOp
+from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call, gradient_call
+from foretrace.lower.megatron_trace.layout import TraceJob
+
+ATTENTION_SQUARES = 4
+"""Parameters of an attention in squares of the hidden size: query, key, value and output (fewer with grouped
+queries)."""
+
+VOCABULARY = 50_304
+"""GPT-2's 50,257 tokens, padded to a multiple of 128 as Megatron does."""
+
+
+def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tuple[list[Call], list[Diagnostic]]:
+    """The reductions of a rank, in order, from the first campaign that has them apart for experts, else from any."""
+    found = [(trace, [op for op in trace.ops if op.op in GRADIENT_OPS and op.shape]) for trace in traces]
+    found = [(trace, ops) for trace, ops in found if ops]
+    if not found:
+        return [], []
+    split = [one for one in found if any("exp_dp" in op.op or "ep_dp" in op.op for op in one[1])]
+    trace, ops = (split or found)[0]
+    ops = _one_step(ops)
+    calls = []
+    notes: list[Diagnostic] = []
+    for op in ops:
+        size = 4 if _is_bf16(trace) and op.dtype == "torch.float16" else None
+        if size:
+            text = "gradients are written as float16, but Megatron reduces those of a bf16 model in fp32: taken as fp32"
+            notes.append(Diagnostic("note", text, trace.at(op.line)))
+        calls.append(gradient_call(op, trace.at(op.line), size))
+    if job.mesh.ep > 1 and not split:
+        calls, more = _apart(job, calls, ops[0], trace, stage)
+        notes += more
+    return calls, notes
+
+
+def _one_step(ops: list[TraceOp]) -> list[TraceOp]:
+    """Those of one iteration, where a file holds several."""
+    seen: dict[str, TraceOp] = {}
+    for op in ops:
+        seen.setdefault(op.op, op)
+    return list(seen.values())
+
+
+def _is_bf16(trace: RankTrace) -> bool:
+    return any(sub.dtype == "torch.bfloat16" for op in trace.ops for sub in op.subs)
+
+
+def _apart(
+    job: TraceJob, calls: list[Call], op: TraceOp, trace: RankTrace, stage: int
+) -> tuple[list[Call], list[Diagnostic]]:
+    """One reduction of all parameters as two: those of the experts over the ranks that hold the same ones."""
+    hidden = job.facts.hidden or _hidden(trace)
+    layers, call = job.layers_per_stage, calls[0]
+    if hidden is None or layers is None or call.axis != "dp":
+        text = "one reduction of all gradients: experts' are taken to be reduced over dp with the rest"
+        return calls, [Diagnostic("warning", text, trace.at(op.line))]
+    parameters = prod(op.shape or ())
+    embeds = job.place(stage) != "middle"
+    dense = min(ATTENTION_SQUARES * hidden * hidden * layers + (VOCABULARY * hidden if embeds else 0), parameters)
+    size = call.bytes // parameters
+    apart = [replace(call, bytes=dense * size)]
+    apart.append(replace(call, axis="edp", bytes=(parameters - dense) * size, name="exp_dp_allreduce"))
+    text = (
+        f"one reduction of all {parameters / 1e6:,.0f} M parameters, experts included: {dense / 1e6:,.0f} M of them "
+        f"are taken to be dense (4·{hidden}² a layer"
+        + (f" and a vocabulary of {VOCABULARY:,}" if embeds else "")
+        + "), the rest are experts'"
+    )
+    return [*apart, *calls[1:]], [Diagnostic("warning", text, trace.at(op.line))]
+
+
+def _hidden(trace: RankTrace) -> int | None:
+    """The hidden size, from what an all-to-all sends."""
+    for op in trace.ops:
+        for sub in op.subs:
+            if sub.comm == "all_to_all" and sub.shape and len(sub.shape) == 2:
+                return sub.shape[1]
+    return None

@@ -1,0 +1,210 @@
+"""From traces of ranks to a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.megatron_trace import RankTrace, TraceOp, read_runs
+from foretrace.lower.choices import Choices
+from foretrace.lower.megatron_trace.calls import Call, group_size, tensor_bytes
+from foretrace.lower.megatron_trace.layout import TraceJob, find_job
+from foretrace.lower.megatron_trace.pools import AIM
+from foretrace.lower.megatron_trace.recording import Recording, make_recording
+from foretrace.lower.megatron_trace.replay import replay
+from foretrace.lower.megatron_trace.resize import resized
+from foretrace.lower.megatron_trace.whole_job import HOST_GAP_S, Plan, whole_job
+from foretrace.lower.megatron_trace.work import RankWork, Stones, Work, read_stones
+from foretrace.mesh import Mesh
+from foretrace.program.collector import collector_paused
+from foretrace.program.columns import UNPRICED, Collective
+from foretrace.program.program import Program
+from foretrace.schedules.pipeline import Transfer
+from foretrace.schedules.registry import make, resolve
+
+REBUILT_BY = ("microbatches", "schedule", "gpus", "routing", "pp_comm_bytes")
+"""Choices for which a real run is not replayed but built anew of what its ops take."""
+
+
+def lower_traces(paths: Sequence[str | Path], choices: Choices) -> Program:
+    """The program of traces: a real run as it was, or the whole job that ex-situ campaigns foretell. Choices that
+    change a real run build it anew, of what its ops took."""
+    choices.refuse(("overlap", "ends", "vpp"), "traces do not leave this open", str(paths[0]))
+    with collector_paused():
+        job = _job(paths, choices)
+        target = _target(job, choices)
+        rebuilt = target != job.mesh or any(name in REBUILT_BY for name in choices.made())
+        if job.ex_situ or (rebuilt and not job.alone):
+            return _whole(job, choices, target)
+        recording = make_recording(job)
+        notes = [*_run_notes(job), *recording.notes]
+        if job.alone:
+            text = "one rank alone: what it waited for others cannot be told from what communication took"
+            notes.append(Diagnostic("warning", text, job.runs[0].path))
+        if choices.priced:
+            notes.append(Diagnostic("note", "communication of the real run is priced anew on the cluster"))
+        return replay(recording, notes, priced=choices.priced)
+
+
+def read_recording(paths: Sequence[str | Path], choices: Choices) -> Recording | None:
+    """What was recorded, where the traces are of a real run."""
+    with collector_paused():
+        job = _job(paths, choices)
+        return None if job.ex_situ else make_recording(job)
+
+
+def _job(paths: Sequence[str | Path], choices: Choices) -> TraceJob:
+    return find_job(read_runs(paths), choices.mesh)
+
+
+def _run_notes(job: TraceJob) -> list[Diagnostic]:
+    return [*(one for run in job.runs for one in run.diagnostics), *job.notes]
+
+
+def _target(job: TraceJob, choices: Choices) -> Mesh:
+    """The mesh of the job to build."""
+    target = choices.mesh or job.mesh
+    if choices.gpus is None:
+        return target
+    inner = target.tp * target.cp * target.pp
+    if choices.gpus % (inner * target.ep):
+        raise InputError(
+            f"{choices.gpus:,} GPUs do not divide into {target}", hint=f"ask for a multiple of {inner * target.ep:,}"
+        )
+    return replace(target, dp=choices.gpus // inner)
+
+
+def _whole(job: TraceJob, choices: Choices, target: Mesh) -> Program:
+    stones = read_stones(job)
+    recorded = {} if job.ex_situ or choices.priced else _recorded_calls(job, target)
+    if target != job.mesh or choices.routing is not None:
+        stones = resized(job, stones, target, choices.routing)
+    if recorded:
+        stones = Stones({key: _timed(work, recorded) for key, work in stones.work.items()}, stones.pools, stones.notes)
+    notes = [*_run_notes(job), *stones.notes]
+    plan = _plan(job, target, choices, recorded, notes)
+    if job.ex_situ:
+        notes.append(_repeats(stones, len(job.runs)))
+    else:
+        notes.append(Diagnostic("note", "built anew of what the ops of the real run took, not replayed"))
+    if job.alone:
+        text = (
+            "one rank alone: its computation is what it took, but communication takes no time here, because whom it "
+            "communicates with is not known, and there are no other ranks to wait for"
+        )
+        notes.append(Diagnostic("warning", text, job.runs[0].path))
+    return whole_job(stones, plan, notes)
+
+
+def _repeats(stones: Stones, campaigns: int) -> Diagnostic:
+    needed = stones.pools.campaigns_for()
+    what = f"{campaigns} campaign{'' if campaigns == 1 else 's'}"
+    low, high = stones.pools.spread(lambda _: True)
+    spread = f"computation is sure to −{100 * (1 - low):.1f} to +{100 * (high - 1):.1f} %"
+    if needed <= campaigns:
+        return Diagnostic("note", f"{what}: {spread}")
+    return Diagnostic("note", f"{what}: {spread}; ± {100 * AIM:.0f} % would take about {needed} campaigns")
+
+
+_Recorded = dict[tuple[Collective, str, int], float]
+
+
+def _recorded_calls(job: TraceJob, target: Mesh) -> _Recorded:
+    """What calls of a real run take without waiting, where their groups stay as large."""
+    taken: dict[tuple[Collective, str, int], list[float]] = {}
+    for items in make_recording(job).ranks:
+        for item in items:
+            call = item.call
+            if call is not None and (
+                call.axis == "pp" or group_size(job.mesh, call.axis) == group_size(target, call.axis)
+            ):
+                taken.setdefault((call.collective, call.axis, call.bytes), []).append(item.net_s)
+    return {key: median(times) for key, times in taken.items()}
+
+
+def _timed(work: RankWork, recorded: _Recorded) -> RankWork:
+    def call_of(call: Call) -> Call:
+        return replace(call, duration_s=recorded.get((call.collective, call.axis, call.bytes), UNPRICED))
+
+    def works(each: Iterable[Work]) -> tuple[Work, ...]:
+        return tuple(one if one.call is None else replace(one, call=call_of(one.call)) for one in each)
+
+    return replace(
+        work,
+        forward=works(work.forward),
+        loss=works(work.loss),
+        backward=works(work.backward),
+        gradients=tuple(call_of(call) for call in work.gradients),
+    )
+
+
+def _plan(job: TraceJob, target: Mesh, choices: Choices, recorded: _Recorded, notes: list[Diagnostic]) -> Plan:
+    count = choices.microbatches or _microbatches(job)
+    if job.ex_situ and choices.microbatches is None:
+        text = "1 microbatch a step taken: the traces do not say (choose with --microbatches)"
+        notes.append(Diagnostic("warning", text))
+    name = resolve(choices.schedule or "1f1b")
+    if choices.schedule is None and target.pp > 1:
+        notes.append(Diagnostic("note", "no schedule in the traces: 1f1b taken (choose with --schedule)"))
+    schedule = make(name, target.pp, count)
+    size, tokens = _activation(job, target, choices, notes)
+    taken = recorded.get((Collective.TRANSFER, "pp", size), UNPRICED)
+    return Plan(
+        title=f"{job.name} · {schedule.name}, {count} microbatch{'' if count == 1 else 'es'}",
+        mesh=target,
+        schedule=schedule,
+        transfer=Transfer(size, taken),
+        tokens_per_step=None if tokens is None else float(tokens * count * target.dp),
+        ex_situ=job.ex_situ,
+        gap_s=HOST_GAP_S,
+        alone=job.alone,
+    )
+
+
+def _microbatches(job: TraceJob) -> int:
+    """How often a rank of a real run goes forward; 1 for ex-situ traces."""
+    if job.ex_situ:
+        return 1
+    trace = next(iter(job.runs[0].ranks.values()))
+    return max(sum(op.op == "forward_step" for op in trace.ops), 1)
+
+
+def _activation(job: TraceJob, target: Mesh, choices: Choices, notes: list[Diagnostic]) -> tuple[int, int | None]:
+    """What crosses a stage boundary for a microbatch, in bytes, and the tokens of a microbatch where they are known."""
+    facts = job.facts
+    tokens = facts.sequence * (facts.micro_batch or 1) if facts.sequence else None
+    if choices.pp_comm_bytes is not None or target.pp == 1:
+        return choices.pp_comm_bytes or 0, tokens
+    for trace, op in _ops(job):
+        if op.op in ("send_forward", "recv_forward") and op.shape:
+            return tensor_bytes(op.shape, op.dtype, trace.at(op.line)), tokens
+    found = _from_sub_ops(job)
+    if found is None:
+        raise InputError(
+            "what crosses a stage boundary is not in the traces, nor the sequence length in their names",
+            where=job.runs[0].path,
+            hint="say it with --pp-comm, as in --pp-comm 8MiB",
+        )
+    size, why = found
+    text = f"no transfers in ex-situ traces: {size / 2**20:g} MiB cross a stage boundary for a microbatch, {why}"
+    notes.append(Diagnostic("note", text))
+    return size, tokens
+
+
+def _from_sub_ops(job: TraceJob) -> tuple[int, str] | None:
+    sequence, batch = job.facts.sequence, job.facts.micro_batch or 1
+    for trace, op in _ops(job):
+        for sub in op.subs:
+            if (op.op, sub.group, sub.comm, sub.name) == ("forward_step", "tp", "allreduce", "linear_fwd"):
+                return tensor_bytes(sub.shape, sub.dtype, trace.at(op.line)), "as a layer's tp all-reduce has"
+            if sub.comm == "all_to_all" and sequence and sub.shape and len(sub.shape) == 2:
+                size = tensor_bytes((sequence * batch, sub.shape[1]), sub.dtype, trace.at(op.line))
+                return size, "by the sequence length and hidden size"
+    return None
+
+
+def _ops(job: TraceJob) -> Iterator[tuple[RankTrace, TraceOp]]:
+    return ((trace, op) for run in job.runs for trace in run.ranks.values() for op in trace.ops)

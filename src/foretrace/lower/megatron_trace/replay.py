@@ -1,0 +1,121 @@
+"""A real run as a program that takes as long as the run did: computation, calls without waiting, and gaps.
+
+No recorded start is an input: when things happen follows from what they wait for. So every what-if starts from the
+real step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from foretrace.errors import Diagnostic
+from foretrace.lower.megatron_trace.recording import Item, Recording, channel
+from foretrace.mesh import Mesh
+from foretrace.program.block import BlockBuilder, OpRef
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.columns import UNPRICED, Collective, Kind
+from foretrace.program.program import Communicator, Floats, Program, Source
+
+RECORDED = Source("recorded")
+
+_PHASES = {
+    "forward_step": "forward",
+    "loss_func": "forward",
+    "backward_step": "backward",
+    "optimizer_step": "optimizer",
+}
+
+
+def replay(recording: Recording, notes: Iterable[Diagnostic], *, priced: bool = False) -> Program:
+    """The program of a recording, one role per rank; with `priced`, communication is left to a cluster's prices."""
+    job = recording.job
+    build = ProgramBuilder(job.mesh, title=f"{job.name} · real run", repeats=False, diagnostics=notes)
+    writer = _Writer(build, recording, priced)
+    for rank in range(job.mesh.world):
+        writer.write(rank)
+    return build.program()
+
+
+def recorded_times(recording: Recording) -> tuple[Floats, Floats, Floats]:
+    """When each op of the replay's program was really ready, began and ended, in the order of the program. A call
+    begins when the last of its members has come."""
+    items = [item for rank in recording.ranks for item in rank]
+    ready = np.array([item.start_s for item in items])
+    end = np.array([item.end_s for item in items])
+    net = np.array([item.net_s if item.call is not None else item.taken_s for item in items])
+    return ready, np.maximum(ready, end - net), end
+
+
+class _Writer:
+    """Writes the ranks of a recording."""
+
+    def __init__(self, build: ProgramBuilder, recording: Recording, priced: bool) -> None:
+        self.build, self.recording, self.priced = build, recording, priced
+        self._communicators: dict[tuple[str, int, int], Communicator] = {}
+
+    def write(self, rank: int) -> None:
+        """What one rank did."""
+        role = self.build.role(f"rank {rank}", [rank])
+        block: BlockBuilder | None = None
+        now: object = None
+        beside: list[OpRef] = []
+        for item in self.recording.ranks[rank]:
+            if item.op is not now or block is None:
+                if block is not None:
+                    role.place(block, microbatch=_microbatch(now))
+                # What runs beside an op ends with it: the tracer waits for the GPU after each.
+                block, now, beside = self.build.block(item.op.op), item.op, []
+            beside = self._add(block, rank, item, beside)
+        if block is not None:
+            role.place(block, microbatch=_microbatch(now))
+
+    def _add(self, block: BlockBuilder, rank: int, item: Item, beside: list[OpRef]) -> list[OpRef]:
+        """Appends an item; returns what runs beside the next one."""
+        facts: dict[str, Any] = {"phase": _PHASES.get(item.op.op, "none"), "layer": item.layer, "source": RECORDED}
+        call = item.call
+        if call is None:
+            kind = Kind.HOST if item.kind == "host" else Kind.COMPUTE
+            block.add(kind, item.name, item.taken_s, "compute", "compute", **facts)
+            return beside
+        takes = UNPRICED if self.priced and not self.recording.job.alone else item.net_s
+        pair = self._communicator(rank, item)
+        here = [OpRef(block.number, len(block.rows) - 1)] if block.rows else []
+        if call.collective in (Collective.TRANSFER, Collective.EXCHANGE):
+            to = 0 if item.peer is not None and item.peer < self.recording.job.stage(rank) else 1
+            sends = {to: call.bytes} if item.sends else {}
+            if call.collective == Collective.EXCHANGE:
+                block.exchange(item.name, pair, takes, sends=sends or {to: call.bytes}, lane="compute", **facts)
+            else:
+                block.transfer(
+                    item.name, pair, takes, to=to if item.sends else None, bytes=call.bytes, lane="compute", **facts
+                )
+            return beside
+        lane = None if call.beside else "compute"
+        facts["after"] = [*here, *beside] if call.beside else beside
+        done = block.collective(call.collective, pair, takes, name=item.name, lane=lane, bytes=call.bytes, **facts)
+        return [done] if call.beside else []
+
+    def _communicator(self, rank: int, item: Item) -> Communicator:
+        job = self.recording.job
+        key = channel(job, rank, item)
+        if key not in self._communicators:
+            self._communicators[key] = self._made(job.mesh, job.alone, *key)
+        return self._communicators[key]
+
+    def _made(self, mesh: Mesh, alone: bool, what: str, low: int, high: int) -> Communicator:
+        if alone:
+            return self.build.groups(what, [[0]])
+        if what == "embd":
+            return self.build.pair("pp", 0, mesh.pp - 1, name="embd", axis="embd")
+        if what in ("forward", "backward", "exchange"):
+            return self.build.pair("pp", low, high, name=f"pp {low}-{high} {what}")
+        return self.build.communicator(what)
+
+
+def _microbatch(op: object) -> int:
+    """The microbatch of an op; -1 for what happens once a step."""
+    name, batch = getattr(op, "op", ""), getattr(op, "batch", None)
+    return -1 if batch is None or name.endswith("allreduce") or name == "optimizer_step" else int(batch)

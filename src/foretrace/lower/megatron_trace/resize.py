@@ -1,0 +1,243 @@
+"""The same job on another mesh, or with other routing: stages with more or fewer layers, experts shared out among more
+or fewer ranks. What one layer takes is in the traces; so is how an expert's time grows with its tokens, for ranks
+receive different numbers of them. Another tp is not: it changes every computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from foretrace.errors import Diagnostic, InputError
+from foretrace.lower.megatron_trace.calls import Call
+from foretrace.lower.megatron_trace.gradients import VOCABULARY
+from foretrace.lower.megatron_trace.layout import TraceJob
+from foretrace.lower.megatron_trace.routing import reshaped
+from foretrace.lower.megatron_trace.work import RankWork, Stones, Work, all_to_alls
+from foretrace.mesh import Mesh
+from foretrace.program.columns import Collective
+
+GRADIENT_BYTES = 4
+
+
+def resized(job: TraceJob, stones: Stones, target: Mesh, routing: float | None) -> Stones:
+    """The stones of the job on `target`, with the busiest expert rank receiving `routing` times the mean."""
+    mesh = job.mesh
+    if (target.tp, target.cp) != (mesh.tp, mesh.cp):
+        raise InputError(
+            f"tp={target.tp},cp={target.cp} asked, traced with tp={mesh.tp},cp={mesh.cp}",
+            hint="another tp or cp changes every computation: trace it anew, or change dp, pp or ep",
+        )
+    notes = list(stones.notes)
+    work = dict(stones.work)
+    if target.ep != mesh.ep or routing is not None:
+        work = _rerouted(job, work, target.ep, routing, notes)
+    if target.pp != mesh.pp:
+        work = _restaged(job, work, target, notes)
+    if target != mesh:
+        notes.append(Diagnostic("note", f"traced on {mesh}, built for {target}"))
+    return Stones(work, stones.pools, notes)
+
+
+def _rerouted(
+    job: TraceJob, work: dict[tuple[int, int], RankWork], ep: int, routing: float | None, notes: list[Diagnostic]
+) -> dict[tuple[int, int], RankWork]:
+    """The same layers with experts shared out among `ep` ranks, and tokens as uneven as asked."""
+    had, experts = job.mesh.ep, job.facts.experts
+    if had == 1:
+        raise InputError(
+            "no expert parallelism in these traces", hint="--routing and another ep need traces of experts"
+        )
+    if max(ep, had) % min(ep, had) or (experts and experts % ep):
+        count = f" of {experts} experts" if experts else ""
+        raise InputError(f"experts shared out among {had} ranks cannot be so among {ep}{count}")
+    found: dict[tuple[int, int], RankWork] = {}
+    for stage in range(job.mesh.pp):
+        each = [work[stage, expert] for expert in range(had)]
+        forward = _spread([one.forward for one in each], ep, routing)
+        backward = _spread([one.backward for one in each], ep, routing)
+        for expert in range(ep):
+            like = each[expert * had // ep]
+            gradients = tuple(
+                replace(call, bytes=call.bytes * had // ep) if call.axis == "edp" else call for call in like.gradients
+            )
+            share = _total(gradients) / max(_total(like.gradients), 1)
+            found[stage, expert] = replace(
+                like,
+                forward=forward[expert],
+                backward=backward[expert],
+                gradients=gradients,
+                optimizer_s=like.optimizer_s * share,
+            )
+    text = "experts' times for other numbers of tokens: a straight line through those of the traced ranks"
+    notes.append(Diagnostic("note", text))
+    return found
+
+
+def _spread(passes: Sequence[Sequence[Work]], ep: int, routing: float | None) -> list[tuple[Work, ...]]:
+    """A pass of every expert coordinate, for `ep` of them."""
+    had = len(passes)
+    exchanged = set(all_to_alls(passes[0]))
+    rows = _rows(passes)
+    sent = sum(rows) / had
+    shares = [sum(rows[one * had // ep : max((one + 1) * had // ep, one * had // ep + 1)]) for one in range(ep)]
+    parts = max(ep // had, 1)
+    now = [round(share / parts * ep / had) for share in shares]
+    if routing is not None:
+        now = reshaped(now, routing)
+    spread: list[tuple[Work, ...]] = []
+    for expert in range(ep):
+        like, works = passes[expert * had // ep], []
+        was = rows[expert * had // ep]
+        for number, one in enumerate(like):
+            call = one.call
+            if call is not None and number in exchanged and was and call.bytes % was == 0 and one.rows is not None:
+                call = replace(call, bytes=call.bytes // was * now[expert])
+            elif call is not None and call.collective == Collective.ALL_GATHER and call.axis == "ep":
+                call = replace(call, bytes=call.bytes * ep // had)
+            seconds = one.compute_s
+            if one.rows is not None:
+                line = Line.through([(works_of[number].rows or 0, works_of[number].compute_s) for works_of in passes])
+                seconds = line.at(now[expert])
+            works.append(replace(one, compute_s=seconds, call=call, rows=None if one.rows is None else now[expert]))
+        spread.append(tuple(works))
+    del sent
+    return spread
+
+
+def _rows(passes: Sequence[Sequence[Work]]) -> list[int]:
+    """What each expert coordinate receives."""
+    return [next((one.rows for one in works if one.rows is not None), 0) for works in passes]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Seconds that grow with tokens."""
+
+    fixed_s: float
+    per_row_s: float
+
+    @classmethod
+    def through(cls, points: Sequence[tuple[int, float]]) -> Line:
+        """The line nearest to (tokens, seconds); through the origin where all have the same tokens."""
+        rows, seconds = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+        if len(set(rows.tolist())) < 2:
+            return cls(0.0, float(seconds.mean() / rows[0])) if rows[0] else cls(float(seconds.mean()), 0.0)
+        slope, fixed = np.polyfit(rows, seconds, 1)
+        if slope < 0:
+            return cls(float(seconds.mean()), 0.0)
+        return cls(float(max(fixed, 0.0)), float(slope))
+
+    def at(self, rows: int) -> float:
+        """What so many tokens take."""
+        return self.fixed_s + self.per_row_s * rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Layered:
+    """A pass: what lies before its layers, its layers, and what lies after."""
+
+    head: tuple[Work, ...]
+    layers: tuple[tuple[Work, ...], ...]
+    tail: tuple[Work, ...]
+
+    @classmethod
+    def of(cls, works: Sequence[Work]) -> _Layered:
+        numbers = [number for number, work in enumerate(works) if work.layer >= 0]
+        if not numbers:
+            raise InputError(
+                "the traces do not say how many layers a stage has", hint="another pp needs it: keep the tracer's names"
+            )
+        first, last = numbers[0], numbers[-1] + 1
+        count = max(work.layer for work in works) + 1
+        starts = [next(n for n, work in enumerate(works) if work.layer == layer) for layer in range(count)] + [last]
+        layers = tuple(tuple(works[starts[n] : starts[n + 1]]) for n in range(count))
+        return cls(tuple(works[:first]), layers, tuple(works[last:]))
+
+
+def _restaged(
+    job: TraceJob, work: dict[tuple[int, int], RankWork], target: Mesh, notes: list[Diagnostic]
+) -> dict[tuple[int, int], RankWork]:
+    """The layers of all stages dealt out to another number of them."""
+    each = job.layers_per_stage
+    if each is None:
+        raise InputError("the traces' names do not say how many layers there are", hint="another pp needs it")
+    total = each * job.mesh.pp
+    if total % target.pp:
+        raise InputError(f"{total} layers do not divide into {target.pp} stages", hint="choose a pp that divides them")
+    count, last = total // target.pp, job.mesh.pp - 1
+    middle = 1 if job.mesh.pp > 2 else None
+    found: dict[tuple[int, int], RankWork] = {}
+    for expert in range(target.ep):
+        ends = [work[stage, expert] for stage in (0, last)]
+        inner = work[middle, expert] if middle is not None else None
+        for stage in range(target.pp):
+            first_here, last_here = stage == 0, stage == target.pp - 1
+            begins = ends[0] if first_here else inner or ends[1]
+            closes = ends[1] if last_here else inner or ends[0]
+            gradients, share = _stage_gradients(job, ends, inner, first_here, last_here, count, notes)
+            found[stage, expert] = RankWork(
+                (ends[0] if first_here else ends[1]).get_batch_s if first_here or last_here else None,
+                _pass(begins.forward, closes.forward, count),
+                ends[1].loss if last_here else (),
+                _pass(closes.backward, begins.backward, count),
+                gradients if target.pp > 1 else tuple(call for call in gradients if call.axis != "embd"),
+                share,
+            )
+    return found
+
+
+def _pass(first: Sequence[Work], last: Sequence[Work], count: int) -> tuple[Work, ...]:
+    """A pass through `count` layers that begins as one stage's does and ends as another's."""
+    begins, ends = _Layered.of(first), _Layered.of(last)
+    inner = begins.layers[1] if len(begins.layers) > 1 else ends.layers[-1]
+    layers = [begins.layers[0], *[inner] * (count - 1)]
+    numbered = [replace(work, layer=number) for number, layer in enumerate(layers) for work in layer]
+    return (*begins.head, *numbered, *ends.tail)
+
+
+def _stage_gradients(
+    job: TraceJob,
+    ends: Sequence[RankWork],
+    inner: RankWork | None,
+    first: bool,
+    last: bool,
+    count: int,
+    notes: list[Diagnostic],
+) -> tuple[tuple[Call, ...], float]:
+    """What a stage of `count` layers reduces, and what its optimizer takes: in proportion to its parameters."""
+    each = job.layers_per_stage or 1
+    embedding = [_embedding_bytes(job, end, inner, notes) for end in ends]
+    like = ends[0] if first else ends[1] if last else inner or ends[0]
+    own = embedding[0] if like is ends[0] else embedding[1] if like is ends[1] else 0
+    extra = (embedding[0] if first else 0) + (embedding[1] if last else 0)
+    calls = []
+    for call in like.gradients:
+        if call.axis == "embd":
+            if first or last:
+                calls.append(call)
+            continue
+        body = call.bytes - (own if call.axis == "dp" else 0)
+        calls.append(replace(call, bytes=body * count // each + (extra if call.axis == "dp" else 0)))
+    share = _total(calls) / max(_total(like.gradients), 1)
+    return tuple(calls), like.optimizer_s * share
+
+
+def _embedding_bytes(job: TraceJob, end: RankWork, inner: RankWork | None, notes: list[Diagnostic]) -> int:
+    """The gradient bytes of an embedding or head: what an outer stage has more than one in the middle, or a guess."""
+    mine = next((call.bytes for call in end.gradients if call.axis == "dp"), 0)
+    if inner is not None:
+        return max(mine - next((call.bytes for call in inner.gradients if call.axis == "dp"), 0), 0)
+    hidden = job.facts.hidden
+    if hidden is None:
+        return 0
+    text = f"embedding and head taken to have {VOCABULARY:,} × {hidden} parameters: no stage without them was traced"
+    if not any(one.message == text for one in notes):
+        notes.append(Diagnostic("warning", text))
+    return min(VOCABULARY * hidden * GRADIENT_BYTES, mine)
+
+
+def _total(calls: Sequence[Call]) -> int:
+    return sum(call.bytes for call in calls if call.axis != "embd")

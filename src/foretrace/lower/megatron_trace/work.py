@@ -1,0 +1,138 @@
+"""What a rank does for a microbatch and at the end of a step, read off traces: the building stones of a whole job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.megatron_trace import RankTrace, TraceOp
+from foretrace.lower.megatron_trace.calls import Call
+from foretrace.lower.megatron_trace.gradients import gradient_calls
+from foretrace.lower.megatron_trace.layout import TraceJob, fill_notes
+from foretrace.lower.megatron_trace.pieces import MS, Piece, PieceKey, pieces_of
+from foretrace.lower.megatron_trace.pools import Pools
+from foretrace.program.columns import Collective
+
+CUT_OPS: Final = ("forward_step", "loss_func", "backward_step")
+"""Ops that are cut at their communication."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Computation, in seconds, and the call after it. `rows` are the tokens it works on, where experts do."""
+
+    compute_s: float
+    call: Call | None
+    layer: int = -1
+    rows: int | None = None
+    key: PieceKey = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankWork:
+    """What the ranks of a stage with the same experts do: per microbatch, and at the end of a step."""
+
+    get_batch_s: float | None
+    forward: tuple[Work, ...]
+    loss: tuple[Work, ...]
+    backward: tuple[Work, ...]
+    gradients: tuple[Call, ...]
+    optimizer_s: float
+
+
+@dataclass(slots=True)
+class Stones:
+    """The work of every kind of rank, by stage and expert coordinate, and how sure it is."""
+
+    work: dict[tuple[int, int], RankWork]
+    pools: Pools
+    notes: list[Diagnostic] = field(default_factory=list)
+
+
+def read_stones(job: TraceJob) -> Stones:
+    """Pools all timings, and gives every kind of rank the typical ones."""
+    # A campaign of which only some ranks were traced counts for as much as it holds.
+    pools = Pools(sum(len(run.ranks) for run in job.runs) / len(job.present))
+    cut: dict[tuple[int, int, str], list[Piece]] = {}
+    for number, run in enumerate(job.runs):
+        for rank, trace in run.ranks.items():
+            for op in trace.ops:
+                _pool(job, pools, cut, (number, rank), trace, op)
+    stones = Stones({}, pools)
+    roles = {
+        (stage, expert): job.standing_in(stage, expert) for stage in range(job.mesh.pp) for expert in range(job.mesh.ep)
+    }
+    said: set[str] = set()
+    for (stage, expert), (rank, _) in roles.items():
+        number = next(number for number, run in enumerate(job.runs) if rank in run.ranks)
+        work, notes = _rank_work(job, pools, cut, number, rank, stage)
+        stones.work[stage, expert] = work
+        stones.notes += [one for one in notes if one.message.partition(":")[0] not in said]
+        said.update(one.message.partition(":")[0] for one in notes)
+    stones.notes += fill_notes(job, roles)
+    return stones
+
+
+def _pool(
+    job: TraceJob,
+    pools: Pools,
+    cut: dict[tuple[int, int, str], list[Piece]],
+    which: tuple[int, int],
+    trace: RankTrace,
+    op: TraceOp,
+) -> None:
+    """Takes the timings of one op into the pools."""
+    if op.duration_ms is None or op.timestamp_ms is None:
+        return
+    place = job.place(job.stage(trace.rank))
+    if op.op in CUT_OPS:
+        pieces = pieces_of(op, job.known_mesh, trace.at(op.line), job.layers_per_stage, place, job.ex_situ)
+        cut.setdefault((*which, op.op), pieces)
+        for piece in pieces:
+            pools.add(piece.key, piece.compute_s)
+    elif op.op in ("get_batch", "optimizer_step"):
+        pools.add(_plain_key(job, trace.rank, op.op), op.duration_ms * MS)
+
+
+def _plain_key(job: TraceJob, rank: int, op: str) -> PieceKey:
+    """Reading a batch is the same everywhere; optimizers of stages in the middle are alike."""
+    return (op,) if op == "get_batch" else (op, job.place(job.stage(rank)))
+
+
+def _rank_work(
+    job: TraceJob, pools: Pools, cut: dict[tuple[int, int, str], list[Piece]], number: int, rank: int, stage: int
+) -> tuple[RankWork, list[Diagnostic]]:
+    def works(op: str) -> tuple[Work, ...]:
+        pieces = cut.get((number, rank, op), [])
+        return tuple(Work(pools.typical(one.key), one.call, one.layer, one.rows, one.key) for one in pieces)
+
+    traces = list(job.traces(rank))
+    forward, backward = works("forward_step"), works("backward_step")
+    if not forward or not backward:
+        lacking = "forward_step" if not forward else "backward_step"
+        raise InputError(f"rank {rank} has no {lacking}", where=traces[0].path, hint="trace a whole iteration")
+    gradients, notes = gradient_calls(job, traces, stage)
+    optimizer = _plain_key(job, rank, "optimizer_step")
+    if optimizer not in pools.samples:
+        notes.append(Diagnostic("warning", "no optimizer_step in the trace: its time is not counted", traces[0].path))
+    ends = job.place(stage) != "middle" and any(op.op == "get_batch" for trace in traces for op in trace.ops)
+    return RankWork(
+        pools.fastest(("get_batch",)) if ends else None,
+        forward,
+        works("loss_func") if job.place(stage) in ("last", "only") else (),
+        backward,
+        tuple(gradients),
+        pools.typical(optimizer) if optimizer in pools.samples else 0.0,
+    ), notes
+
+
+def all_to_alls(works: Sequence[Work]) -> list[int]:
+    """Which of these end with an all-to-all of experts."""
+    return [number for number, work in enumerate(works) if _exchanges(work)]
+
+
+def _exchanges(work: Work) -> bool:
+    call = work.call
+    return call is not None and call.collective == Collective.ALL_TO_ALL and call.axis == "ep"

@@ -1,0 +1,265 @@
+"""A prediction beside a measurement, as a screen, as JSON and as one Perfetto trace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from foretrace.analysis.answer import Simulation
+from foretrace.analysis.compare import Comparison, GroupRow, KindRow, Pair, Part, RankRow, StageRow
+from foretrace.report.json import diagnostics_json
+from foretrace.report.perfetto import NamedTimeline, PerfettoSummary, write_timelines
+from foretrace.report.terminal import MOST_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
+from foretrace.units import format_count, format_percent, format_time
+
+COMPARISON_SCHEMA = "foretrace.comparison/1"
+MOST_PARTS = 6
+WORST = 3
+"""Ranks, stages and groups shown; all are in the JSON."""
+
+_ROUNDING = 1e-6
+"""What differs by a smaller share of the step is not among the worst."""
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """All of it; seconds, and shares of the measured step."""
+    until = comparison.until_optimizer
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "predicted": _run(comparison.predicted),
+        "measured": _run(comparison.measured),
+        "step": _pair(comparison, comparison.step),
+        "error": comparison.step.error,
+        "band_contains_measured": comparison.band_contains_measured,
+        "until_optimizer": None if until is None else _pair(comparison, until) | {"error": until.error},
+        "breakdown": [_part(comparison, row) for row in comparison.breakdown],
+        "kinds": [
+            {"kind": row.name, "running": _pair(comparison, row.running), "wait": _pair(comparison, row.wait)}
+            for row in comparison.kinds
+        ],
+        "critical_path": [_part(comparison, row) for row in comparison.critical_path],
+        "ranks": [
+            {
+                "ranks": list(row.ranks),
+                "compute": _pair(comparison, row.compute),
+                "held_up": _pair(comparison, row.held_up),
+                "end": _pair(comparison, row.end),
+            }
+            for row in comparison.ranks
+        ],
+        "stages": [
+            {
+                "stage": row.stage,
+                "pass": row.direction,
+                "predicted": None if row.predicted is None else asdict(row.predicted),
+                "measured": None if row.measured is None else asdict(row.measured),
+                "error": None if row.mean is None else row.mean.error,
+            }
+            for row in comparison.stages
+        ],
+        "groups": [
+            {
+                "axis": row.axis,
+                "groups": [list(group) for group in row.groups],
+                "running": _pair(comparison, row.running),
+                "wait": _pair(comparison, row.wait),
+            }
+            for row in comparison.groups
+        ],
+        "diagnostics": diagnostics_json(comparison.diagnostics),
+    }
+
+
+def _run(simulation: Simulation) -> dict[str, Any]:
+    return {
+        "title": simulation.title,
+        "world_size": simulation.world_size,
+        "mesh": simulation.mesh,
+        "cluster": None if simulation.cluster is None else simulation.cluster.name,
+        "step_time_s": simulation.step_time_s,
+        "step_time_band_s": simulation.step_time_band_s and list(simulation.step_time_band_s),
+        "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
+    }
+
+
+def _pair(comparison: Comparison, pair: Pair) -> dict[str, float | None]:
+    return {
+        "predicted_s": pair.predicted_s,
+        "measured_s": pair.measured_s,
+        "difference_s": pair.difference_s,
+        "share_of_step": _share(comparison, pair),
+    }
+
+
+def _part(comparison: Comparison, part: Part) -> dict[str, Any]:
+    return {"part": part.name, **_pair(comparison, part.seconds)}
+
+
+def _share(comparison: Comparison, pair: Pair) -> float | None:
+    step = comparison.measured.step_time_s
+    return pair.difference_s / step if step > 0 else None
+
+
+def write_comparison_perfetto(
+    comparison: Comparison, path: str | os.PathLike[str], *, ranks: Sequence[int] | None = None
+) -> PerfettoSummary:
+    """Both timelines in one trace, each rank's predicted process above its measured one."""
+    sides = {"predicted": comparison.predicted, "measured": comparison.measured}
+    named = [NamedTimeline(name, one.timeline, one.memory_by_rank()) for name, one in sides.items()]
+    return write_timelines(named, path, ranks=ranks)
+
+
+def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> None:
+    """One screen: the error first, then where it comes from."""
+    screen = Screen.of(stream or sys.stdout)
+    lines: list[list[Span]] = [[], *_headline(comparison)]
+    lines += [[], *_breakdown(comparison)]
+    lines += [[], *_kinds(comparison)]
+    lines += [[], *_critical_path(comparison)]
+    lines += _stages(comparison) + _ranks(comparison) + _groups(comparison)
+    lines += [[], *diagnostic_lines(comparison.diagnostics, screen, MOST_DIAGNOSTICS)]
+    lines.append([("  see      --json · --perfetto out.pftrace: both timelines in one file", "bright_black")])
+    show(screen, lines)
+
+
+def _headline(comparison: Comparison) -> list[list[Span]]:
+    measured = comparison.measured
+    axes = measured.mesh.replace(",", " · ").replace("=", " ")
+    job = f"     {format_count(measured.world_size)} ranks · {axes}"
+    lines: list[list[Span]] = [[("  Step   ", ""), *_versus(comparison.step), (job, "")]]
+    band, contains = comparison.predicted.step_time_band_s, comparison.band_contains_measured
+    if band is None or contains is None:
+        lines.append([("         the prediction carries no band", "")])
+    else:
+        verdict = "contains the measured" if contains else "does not contain the measured"
+        lines.append([(f"         its band, {format_time(band[0])} to {format_time(band[1])}, {verdict}", "")])
+    if comparison.until_optimizer is not None:
+        lines.append([("         up to the optimizer ", ""), *_versus(comparison.until_optimizer)])
+    titles = {"predicted": comparison.predicted.title, "measured": measured.title}
+    return lines + [[(f"         {side}: {title}", "")] for side, title in titles.items() if title]
+
+
+def _versus(pair: Pair) -> list[Span]:
+    text = f"predicted {format_time(pair.predicted_s)}, measured {format_time(pair.measured_s)}: "
+    return [(text, ""), (_percent(pair.error) or "a share of nothing", "bold")]
+
+
+_PAIR = ("predicted", "measured", "difference", "of step")
+_RANK_TIMES = ("compute", "held up", "end")
+
+
+def _cells(comparison: Comparison, pair: Pair) -> tuple[str, ...]:
+    rounding = 1e-9 * max(comparison.step.predicted_s, comparison.step.measured_s)
+    change = pair.difference_s if abs(pair.difference_s) > rounding else 0.0
+    text = f"+{format_time(change)}" if change > 0 else format_time(change)
+    return (*_both(pair), text, _percent(_share(comparison, pair)))
+
+
+def _both(pair: Pair) -> tuple[str, str]:
+    return format_time(pair.predicted_s), format_time(pair.measured_s)
+
+
+def _breakdown(comparison: Comparison) -> list[list[Span]]:
+    rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.breakdown]
+    rows.append(("step", *_cells(comparison, comparison.step)))
+    return _table(("where the error comes from", *_PAIR), rows, "mean over ranks; the differences sum to the step's")
+
+
+def _kinds(comparison: Comparison) -> list[list[Span]]:
+    def row(kind: KindRow) -> tuple[str, ...]:
+        waits = kind.wait.predicted_s > 0 or kind.wait.measured_s > 0
+        return (kind.name, *_cells(comparison, kind.running), *(_both(kind.wait) if waits else ("", "")))
+
+    heads = ("what ops do", *_PAIR, "waits, predicted", "measured")
+    note = "mean over ranks; waits are for late partners, and may pass while the rank computes"
+    return _table(heads, [row(kind) for kind in comparison.kinds], note)
+
+
+def _critical_path(comparison: Comparison) -> list[list[Span]]:
+    rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.critical_path[:MOST_PARTS]]
+    hidden = len(comparison.critical_path) - len(rows)
+    return _table(("critical path", *_PAIR), rows, f"{hidden} more in --json" if hidden else "")
+
+
+def _stages(comparison: Comparison) -> list[list[Span]]:
+    def row(one: StageRow) -> tuple[str, ...]:
+        sides = []
+        for side in (one.predicted, one.measured):
+            sides += ["", ""] if side is None else [format_time(side.mean_s), _spread(side.least_s, side.most_s)]
+        return (f"stage {one.stage} {one.direction}", *sides, _percent(one.mean.error) if one.mean else "")
+
+    heads = ("compute of a microbatch", "predicted", "least to most", "measured", "least to most", "error")
+    ordered = sorted(comparison.stages, key=lambda one: -_size(one.mean))
+    return _worst(comparison, heads, [_size(one.mean) for one in ordered], [row(one) for one in ordered])
+
+
+def _ranks(comparison: Comparison) -> list[list[Span]]:
+    def row(one: RankRow) -> tuple[str, ...]:
+        alike = f" and {len(one.ranks) - 1:,} alike" if len(one.ranks) > 1 else ""
+        return (f"rank {one.ranks[0]}{alike}", *_both(one.compute), *_both(one.held_up), *_both(one.end))
+
+    # What holds a rank up is mostly another's doing: those that compute otherwise than predicted are named first.
+    ordered = sorted(comparison.ranks, key=lambda one: -_size(one.compute))
+    sizes = [_size(one.compute) + _size(one.held_up) for one in ordered]
+    sides = [f"{what}, {side}" if side == "predicted" else side for what in _RANK_TIMES for side in _PAIR[:2]]
+    return _worst(comparison, ("ranks furthest off", *sides), sizes, [row(one) for one in ordered])
+
+
+def _groups(comparison: Comparison) -> list[list[Span]]:
+    def row(one: GroupRow) -> tuple[str, ...]:
+        alike = f" and {len(one.groups) - 1:,} alike" if len(one.groups) > 1 else ""
+        return (f"{one.axis} {_ranks_text(one.groups[0])}{alike}", *_both(one.running), *_both(one.wait))
+
+    ordered = sorted(comparison.groups, key=lambda one: -(_size(one.running) + _size(one.wait)))
+    sizes = [_size(one.running) + _size(one.wait) for one in ordered]
+    heads = ("groups furthest off", "running, predicted", "measured", "waits, predicted", "measured")
+    return _worst(comparison, heads, sizes, [row(one) for one in ordered])
+
+
+def _worst(
+    comparison: Comparison, heads: tuple[str, ...], sizes: list[float], rows: list[tuple[str, ...]]
+) -> list[list[Span]]:
+    """A table of the few rows that differ most, those that do not differ left out; nothing where none do."""
+    rounding = _ROUNDING * comparison.measured.step_time_s
+    shown = [row for row, size in zip(rows, sizes, strict=True) if size > rounding][:WORST]
+    if not shown:
+        return []
+    hidden = len(rows) - len(shown)
+    return [[], *_table(heads, shown, f"{hidden:,} more in --json" if hidden else "")]
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], note: str) -> list[list[Span]]:
+    """A heading, rows of cells, the first to the left and the others to the right, and a remark."""
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+
+    def line(cells: tuple[str, ...]) -> str:
+        rest = "".join(f"  {cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+        return f"{cells[0]:<{widths[0]}}{rest}"
+
+    head = line(heads)
+    lines: list[list[Span]] = [[(f"  {head[: widths[0]]}", "bold"), (head[widths[0] :], "")]]
+    lines += [[(f"  {line(row)}", "")] for row in rows]
+    return [*lines, [(f"  {note}", "bright_black")]] if note else lines
+
+
+def _size(pair: Pair | None) -> float:
+    return 0.0 if pair is None else abs(pair.difference_s)
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return ""
+    text = format_percent(share)
+    return f"+{text}" if share > 0 and text != format_percent(0.0) else text
+
+
+def _spread(least_s: float, most_s: float) -> str:
+    return f"{format_time(least_s)} to {format_time(most_s)}"
+
+
+def _ranks_text(ranks: tuple[int, ...]) -> str:
+    """`0 4 8 12`; of many the first two and the last."""
+    return " ".join(map(str, ranks)) if len(ranks) <= 4 else f"{ranks[0]} {ranks[1]} … {ranks[-1]}"

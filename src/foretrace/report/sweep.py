@@ -1,0 +1,153 @@
+"""A sweep as one screen, with its curve on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+from foretrace.analysis.sweep import Outcome, Sweep
+from foretrace.report.terminal import Screen, Span, show
+from foretrace.units import format_count, format_percent, format_time
+
+SWEEP_SCHEMA = "foretrace.sweep/1"
+CURVE_ROWS = 8
+MOST_PARTS = 3
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def sweep_json(sweep: Sweep) -> dict[str, Any]:
+    """The whole sweep."""
+    best = sweep.best
+    return {
+        "schema": SWEEP_SCHEMA,
+        "title": sweep.title,
+        "over": sweep.axis.name,
+        "interrupted": sweep.interrupted,
+        "best": None if best is None else best.value,
+        "points": [
+            {
+                "value": one.value,
+                "world_size": one.world_size,
+                "step_time_s": one.step_time_s,
+                "step_time_band_s": one.step_time_band_s and list(one.step_time_band_s),
+                "tokens_per_s_per_gpu": one.tokens_per_s_per_gpu,
+                "efficiency": one.efficiency,
+                "breakdown_s": one.breakdown_s,
+                "error": one.error,
+            }
+            for one in sweep.outcomes
+        ],
+    }
+
+
+def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
+    """The screen of a sweep."""
+    screen = Screen.of(stream or sys.stdout)
+    lines: list[list[Span]] = [[]]
+    if sweep.title:
+        lines += [[(f"  Job    {sweep.title}", "")], []]
+    lines += _table(sweep)
+    if screen.rich:
+        lines += _curve(sweep, screen.width)
+    lines += [[], *_footer(sweep)]
+    show(screen, lines)
+
+
+def _table(sweep: Sweep) -> list[list[Span]]:
+    ran = [one for one in sweep.outcomes if one.error is None]
+    parts = _largest_parts(ran)
+    tokens = any(one.tokens_per_s_per_gpu is not None for one in ran)
+    gpus = sweep.axis.name != "gpus"
+    head = [sweep.axis.name, *(["GPUs"] if gpus else []), "step", *(["tokens/s per GPU"] if tokens else [])]
+    head += ["efficiency", *parts]
+    rows = [_cells(one, gpus, tokens, parts) for one in ran]
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    label = max([widths[0], *(len(one.label) for one in sweep.outcomes)])
+    widths[0] = label
+    cells = iter(rows)
+    lines: list[list[Span]] = [[("  " + _row(head, widths), "bold")]]
+    for one in sweep.outcomes:
+        if one.error is not None:
+            lines.append([(f"  {one.label:<{label}}  ", ""), (one.error, "yellow")])
+        else:
+            is_best = one is sweep.best
+            text = _row(next(cells), widths) + ("  best" if is_best else "")
+            lines.append([("  " + text, "bold green" if is_best else "")])
+    return lines
+
+
+def _row(cells: list[str], widths: list[int]) -> str:
+    first, *others = (
+        f"{cell:{'<' if i == 0 else '>'}{width}}" for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return "  ".join([first, *others])
+
+
+def _cells(one: Outcome, gpus: bool, tokens: bool, parts: list[str]) -> list[str]:
+    step = one.step_time_s or 0.0
+    rate = [] if not tokens else ["" if one.tokens_per_s_per_gpu is None else _three(one.tokens_per_s_per_gpu)]
+    seconds = one.breakdown_s or {}
+    return [
+        one.label,
+        *([format_count(one.world_size or 0)] if gpus else []),
+        format_time(step) + _band(one),
+        *rate,
+        "" if one.efficiency is None else format_percent(one.efficiency),
+        *(format_percent(seconds.get(part, 0.0) / step if step else 0.0) for part in parts),
+    ]
+
+
+def _three(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _band(one: Outcome) -> str:
+    """How far the step may be off, as the larger side of its band."""
+    if one.step_time_band_s is None or not one.step_time_s:
+        return ""
+    low, high = one.step_time_band_s
+    off = max(one.step_time_s - low, high - one.step_time_s)
+    return f" ± {format_percent(off / one.step_time_s)}" if off > 0 else ""
+
+
+def _largest_parts(ran: list[Outcome]) -> list[str]:
+    """The parts of the breakdown that take the largest share of any step."""
+    most: dict[str, float] = {}
+    for one in ran:
+        for part, seconds in (one.breakdown_s or {}).items():
+            most[part] = max(most.get(part, 0.0), seconds / one.step_time_s if one.step_time_s else 0.0)
+    return sorted(most, key=lambda part: -most[part])[:MOST_PARTS]
+
+
+def _curve(sweep: Sweep, width: int) -> list[list[Span]]:
+    """The efficiency over the values, one column of blocks for each, from 0 to the largest."""
+    ran = [one for one in sweep.outcomes if one.efficiency is not None]
+    top = max((one.efficiency or 0.0 for one in ran), default=0.0)
+    label = max((len(one.label) for one in ran), default=0)
+    if len(ran) < 2 or top <= 0 or len(ran) * (label + 1) > width - 12:
+        return []
+    lines: list[list[Span]] = [[], [("  efficiency", "bold"), (" (work per second and GPU, the first is 100 %)", "")]]
+    for row in reversed(range(CURVE_ROWS)):
+        scale = format_percent(top) if row == CURVE_ROWS - 1 else "0 %" if row == 0 else ""
+        line: list[Span] = [(f"  {scale:>8} ", "bright_black")]
+        for one in ran:
+            eighths = round((one.efficiency or 0.0) / top * CURVE_ROWS * 8) - row * 8
+            block = _EIGHTHS[min(max(eighths, 0), 8)]
+            line.append((f" {block * label}", "green" if one is sweep.best else "blue"))
+        lines.append(line)
+    lines.append([(f"  {'':>8} " + "".join(f" {one.label:^{label}}" for one in ran), "bright_black")])
+    return lines
+
+
+def _footer(sweep: Sweep) -> list[list[Span]]:
+    lines: list[list[Span]] = []
+    if sweep.interrupted:
+        done, asked = len(sweep.outcomes), len(sweep.axis.values)
+        lines.append([("  note     ", "yellow"), (f"interrupted: {done} of {asked} values are finished", "")])
+    for text in (
+        "efficiency is the work done per second and GPU, relative to the first value that ran",
+        "± is the larger side of the band; parts are shares of the step, mean over ranks; all of them are in --json",
+        "foretrace simulate says of each what its prices rest on and what was guessed",
+    ):
+        lines.append([(f"  {text}", "bright_black")])
+    return lines

@@ -1,0 +1,238 @@
+"""A timeline as rank traces: lines, spans and words agree with what was simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import foretrace
+from foretrace import Mesh, ProgramBuilder, Timeline, Transfer, pipeline, schedule, simulate
+from foretrace.errors import InputError
+from foretrace.formats.megatron_trace import TraceOp, read_runs, write_runs
+from foretrace.program.block import BlockBuilder
+from foretrace.report.traces import ORIGIN_MS, timeline_facts, timeline_traces
+from foretrace.schedules import Action, ActionKind
+from shared_files import ROOT
+
+FORWARD_S, BACKWARD_S, REDUCE_S, TRANSFER_S = 4e-3, 8e-3, 1e-3, 0.5e-3
+GRADIENTS_S, OPTIMIZER_S, EMBEDDING_S = 3e-3, 2e-3, 0.25e-3
+NS_IN_MS = 1e-6
+
+
+def job(stages: int = 3, microbatches: int = 4, name: str = "1f1b", transfers: str = "batched") -> Timeline:
+    mesh = Mesh(tp=2, pp=stages, dp=2)
+    plan = schedule(name, stages, microbatches)
+    build = ProgramBuilder(mesh, title="small", repeats=False)
+    tp, dp, embd = (
+        build.communicator("tp"),
+        build.communicator("dp"),
+        build.pair("pp", 0, stages - 1, name="embd", axis="embd"),
+    )
+    blocks: dict[ActionKind, BlockBuilder] = {}
+
+    def block(_stage: int, action: Action) -> BlockBuilder:
+        if action.kind not in blocks:
+            made = blocks[action.kind] = build.block(action.kind.name.lower())
+            phase = action.kind.name.lower()
+            made.compute("layer", FORWARD_S if phase == "forward" else BACKWARD_S, phase=phase)
+            made.collective("all_gather", tp, REDUCE_S, bytes=4096, lane="compute", phase=phase, dtype="bfloat16")
+        return blocks[action.kind]
+
+    placed = pipeline(build, plan, block, Transfer(bytes=512, duration_s=TRANSFER_S), transfers=transfers)  # type: ignore[arg-type]
+    for stage, role in enumerate(placed.stages):
+        last = [action for slot in plan.actions(stage) for action in slot][-1]
+        grads = role.collective("reduce_scatter", dp, GRADIENTS_S, bytes=64, after=placed.placed[stage, last]["out"])
+        if stage in (0, stages - 1):
+            grads = role.collective("all_reduce", embd, EMBEDDING_S, bytes=32, after=grads, name="tied weights")
+        role.compute("adam", OPTIMIZER_S, phase="optimizer", after=grads)
+    return simulate(build.program(), explain=False).timeline
+
+
+def words(ops: tuple[TraceOp, ...], *names: str) -> list[tuple[str, int | None, str | None]]:
+    return [(op.op, op.batch, op.state) for op in ops if op.op in names]
+
+
+def test_lines_of_a_middle_stage_are_those_of_megatron() -> None:
+    timeline = job()
+    rank = timeline.graph.program.mesh.rank(pp=1, tp=0, dp=0)
+    (trace,) = timeline_traces(timeline, [rank])
+    assert {op.stage for op in trace.ops} == {1}
+    assert [(op.op, op.batch, op.state) for op in trace.ops] == [
+        ("recv_forward", 0, "warmup"),
+        ("forward_step", 0, "warmup"),
+        ("send_forward", 0, "warmup"),
+        ("recv_forward", 1, "help"),
+        ("forward_step", 1, "steady"),
+        ("send_forward", 1, "steady"),
+        ("recv_backward", 0, "steady"),
+        ("backward_step", 0, "steady"),
+        ("send_backward", 0, "steady"),
+        ("recv_forward", 2, "steady"),
+        ("forward_step", 2, "steady"),
+        ("send_forward", 2, "steady"),
+        ("recv_backward", 1, "steady"),
+        ("backward_step", 1, "steady"),
+        ("send_backward", 1, "steady"),
+        ("recv_forward", 3, "steady"),
+        ("forward_step", 3, "steady"),
+        ("send_forward", 3, "steady"),
+        ("recv_backward", 2, "steady"),
+        ("backward_step", 2, "steady"),
+        ("send_backward", 2, "steady"),
+        ("recv_backward", 3, "cooldown"),
+        ("backward_step", 3, "cooldown"),
+        ("send_backward", 3, "cooldown"),
+        ("dp_allreduce", 0, "finalize"),
+        ("optimizer_step", 0, "finalize"),
+    ]
+    assert trace.ops[-2].description == "reduce_scatter"
+    assert (trace.ops[-2].group, trace.ops[-2].shape, trace.ops[-2].dtype) == ("dp", (64,), "torch.uint8")
+
+
+def test_both_lines_of_an_exchange_have_the_same_span() -> None:
+    trace = timeline_traces(job())[4]
+    fused = [
+        (one, two) for one, two in zip(trace.ops, trace.ops[1:], strict=False) if one.timestamp_ms == two.timestamp_ms
+    ]
+    assert len(fused) == 5
+    for one, two in fused:
+        assert (one.op[:4], two.op[:4]) == ("send", "recv")
+        assert one.duration_ms == two.duration_ms
+
+
+def test_spans_agree_with_the_timeline() -> None:
+    timeline = job()
+    for trace in timeline_traces(timeline):
+        rank = timeline.rank(trace.rank)
+        layers = [i for i, name in enumerate(rank.name) if name == "layer"]
+        steps = [op for op in trace.ops if op.op in ("forward_step", "backward_step")]
+        assert len(layers) == len(steps) == 8
+        for i, op in zip(layers, steps, strict=True):
+            assert op.start_ms == pytest.approx(ORIGIN_MS + rank.start_s[i] * 1e3, abs=2 * NS_IN_MS)
+            assert op.timestamp_ms == pytest.approx(ORIGIN_MS + rank.end_s[i + 1] * 1e3, abs=2 * NS_IN_MS)
+            (sub,) = op.subs
+            assert sub.duration_ms == pytest.approx(REDUCE_S * 1e3, abs=NS_IN_MS)
+            assert sub.timestamp_ms == op.timestamp_ms
+            assert (sub.comm, sub.group, sub.source, sub.overlaps) == ("allgather", "tp", "allgather", False)
+            # What this rank gives to an all-gather of 4096 bytes among two, in bfloat16.
+            assert (sub.shape, sub.dtype) == ((1024,), "torch.bfloat16")
+
+
+def test_a_transfer_includes_what_it_waits() -> None:
+    timeline = job()
+    (trace,) = timeline_traces(timeline, [timeline.graph.program.mesh.rank(pp=1, tp=0, dp=0)])
+    first = trace.ops[0]
+    assert first.start_ms == ORIGIN_MS
+    assert first.duration_ms == pytest.approx((FORWARD_S + REDUCE_S + TRANSFER_S) * 1e3, abs=NS_IN_MS)
+
+
+def test_lines_of_a_rank_that_does_one_thing_at_a_time_do_not_overlap() -> None:
+    for trace in timeline_traces(job()):
+        ends = ORIGIN_MS
+        # Gradients go out beside the last transfer.
+        for op in (op for op in trace.ops if op.state != "finalize"):
+            assert op.start_ms is not None
+            assert op.timestamp_ms is not None
+            if op.timestamp_ms > ends + NS_IN_MS:
+                assert op.start_ms >= ends - 3 * NS_IN_MS
+            ends = max(ends, op.timestamp_ms)
+        assert ends <= ORIGIN_MS + job().makespan_s * 1e3 + NS_IN_MS
+
+
+def test_the_embedding_group_is_called_ep() -> None:
+    first, middle = (timeline_traces(job(), [rank])[0] for rank in (0, 4))
+    (tied,) = [op for op in first.ops if op.op == "ep_allreduce"]
+    assert (tied.group, tied.state, tied.description) == ("ep", "finalize", "tied weights: all_reduce")
+    assert not [op for op in middle.ops if op.op == "ep_allreduce"]
+
+
+def test_one_microbatch_has_no_steady_part_before_the_last_stage() -> None:
+    first, last = timeline_traces(job(2, 1), [0, 4])
+    assert words(first.ops, "forward_step", "backward_step") == [
+        ("forward_step", 0, "warmup"),
+        ("backward_step", 0, "cooldown"),
+    ]
+    assert words(last.ops, "forward_step", "backward_step") == [
+        ("forward_step", 0, "steady"),
+        ("backward_step", 0, "steady"),
+    ]
+
+
+def test_all_forwards_first_is_all_warmup() -> None:
+    first = timeline_traces(job(3, 4, "gpipe"), [0])[0]
+    assert {state for op, _, state in words(first.ops, "forward_step")} == {"warmup"}
+    assert {state for op, _, state in words(first.ops, "backward_step")} == {"cooldown"}
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zb-h1", "zb-v"])
+def test_any_schedule_is_written_and_read_back(tmp_path: Path, name: str) -> None:
+    timeline = job(2, 4, name, "async")
+    traces = timeline_traces(timeline)
+    assert [trace.rank for trace in traces] == list(range(8))
+    written = write_runs(traces, tmp_path, timeline_facts(timeline))
+    (run,) = read_runs([tmp_path])
+    assert [Path(trace.path).name for trace in run.ranks.values()] == [path.name for path in written.paths]
+    assert {rank: trace.ops for rank, trace in run.ranks.items()} == {trace.rank: trace.ops for trace in traces}
+    assert (run.facts.world, run.facts.tp, run.facts.pp) == (8, 2, 2)
+    # Batch ids tell iterations apart, so none may repeat.
+    assert not [trace.diagnostics for trace in run.ranks.values() if trace.diagnostics]
+
+
+def test_a_collective_beside_computation_overlaps() -> None:
+    build = ProgramBuilder(Mesh(tp=2, dp=2), repeats=False)
+    block = build.block("backward")
+    ep = build.communicator("tp")
+    first = block.compute("a", 1e-3, phase="backward")
+    block.collective("all_reduce", ep, 0.5e-3, after=first, phase="backward", name="hidden, all=of it")
+    second = block.compute("b", 2e-3, phase="backward")
+    block.collective("all_reduce", ep, 0.5e-3, after=second, phase="backward", name="seen")
+    build.role("all", range(4)).place(block, microbatch=0)
+    (trace,) = timeline_traces(simulate(build.program(), explain=False).timeline, [3])
+    (op,) = trace.ops
+    assert [(sub.name, sub.source, sub.overlaps) for sub in op.subs] == [
+        ("hidden_ all_of it", "allreduce_async", True),
+        ("seen", "allreduce", False),
+    ]
+    assert op.duration_ms == pytest.approx(3.5)
+
+
+def test_collectives_within_the_optimizer_are_part_of_it() -> None:
+    build = ProgramBuilder(Mesh(tp=2, dp=2), repeats=False)
+    block = build.block("step end")
+    tp, dp = build.communicator("tp"), build.communicator("dp")
+    block.collective("all_reduce", dp, 1e-3, bytes=8, lane="compute")
+    block.collective("all_reduce", tp, 1e-3, bytes=8, lane="compute", name="before")
+    block.compute("norm", 1e-3, phase="optimizer")
+    block.collective("all_reduce", tp, 1e-3, bytes=8, lane="compute", name="within")
+    block.compute("adam", 1e-3, phase="optimizer")
+    build.role("all", range(4)).place(block)
+    (trace,) = timeline_traces(simulate(build.program(), explain=False).timeline, [0])
+    assert [(op.op, op.duration_ms, [sub.name for sub in op.subs]) for op in trace.ops] == [
+        ("dp_allreduce", 1.0, []),
+        ("tp_allreduce", 1.0, []),
+        ("optimizer_step", 3.0, ["within"]),
+    ]
+
+
+def test_ranks_must_exist() -> None:
+    with pytest.raises(InputError, match="there is no rank 12; the job has ranks 0 to 11"):
+        timeline_traces(job(), [12])
+
+
+def test_an_example_workload(tmp_path: Path) -> None:
+    program = foretrace.load(ROOT / "examples" / "llama405b_1024gpu.txt")
+    timeline = simulate(program, cluster="h100-dgx", explain=False).timeline
+    traces = timeline_traces(timeline, [0, 8])
+    write_runs(traces, tmp_path, timeline_facts(timeline))
+    (run,) = read_runs([tmp_path])
+    assert {rank: trace.ops for rank, trace in run.ranks.items()} == {trace.rank: trace.ops for trace in traces}
+    for trace in traces:
+        rank = timeline.rank(trace.rank)
+        assert len(words(trace.ops, "forward_step")) == len(words(trace.ops, "backward_step")) == 16
+        assert trace.ops[-1].timestamp_ms == pytest.approx(ORIGIN_MS + rank.end_s.max() * 1e3, abs=NS_IN_MS)
+        subs = sum(len(op.subs) for op in trace.ops)
+        outside = sum(op.op.endswith("_allreduce") for op in trace.ops)
+        lanes = [name for name in rank.name if name.endswith(("all_reduce", "all_gather", "reduce_scatter"))]
+        assert subs + outside == len(lanes)
+        assert {op.group for op in trace.ops} == {None, "pp", "dp", "tp"}
