@@ -92,7 +92,7 @@ def account(simulation: Simulation) -> Account:
         ranks=_ranks(simulation, nodes),
         stages=_stages(nodes),
         microbatches=len(np.unique(nodes.microbatch[nodes.microbatch >= 0], return_counts=True)[0]),
-        until_optimizer_s=_until_optimizer(nodes),
+        until_optimizer_s=simulation.until_optimizer_s,
     )
 
 
@@ -219,12 +219,3 @@ def _stages(nodes: _Nodes) -> dict[tuple[int, str], PerMicrobatch]:
             mean = float(np.average(seconds[here], weights=weight[here, stage]))
             found[stage, word] = PerMicrobatch(mean, float(seconds[here].min()), float(seconds[here].max()))
     return dict(sorted(found.items(), key=lambda entry: (entry[0][0], entry[0][1] == "backward")))
-
-
-def _until_optimizer(nodes: _Nodes) -> float | None:
-    updates = np.flatnonzero(nodes.phase == Phase.OPTIMIZER)
-    if not len(updates):
-        return None
-    first = np.full(len(nodes.graph.classes), np.inf)
-    np.minimum.at(first, nodes.rank_class[updates], nodes.start_s[updates])
-    return float(first[np.isfinite(first)].max())

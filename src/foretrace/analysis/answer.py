@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from foretrace.analysis.breakdown import Breakdown
 from foretrace.analysis.breakdown import breakdown as find_breakdown
 from foretrace.analysis.chain import Chain
@@ -15,6 +17,7 @@ from foretrace.analysis.memory import Floats, Longs, MemoryTrack
 from foretrace.analysis.scenario import Scenario
 from foretrace.errors import Diagnostic
 from foretrace.hardware.cluster import Cluster
+from foretrace.program.columns import Phase
 from foretrace.program.timeline import Timeline
 
 
@@ -53,7 +56,7 @@ class Provenance:
 class Simulation:
     """The answer to a simulation.
 
-    `step_time_s` is the steady period where the job `repeats`, otherwise the makespan of the one step recorded. Where a
+    `step_time_s` is the steady period where the job `repeats`, otherwise the makespan of the one step there is. Where a
     scenario changes the job, `unchanged_step_time_s` is what it takes without. The band is None where it was not
     worked out.
     """
@@ -87,6 +90,20 @@ class Simulation:
     def critical_path(self) -> CriticalPath:
         """The ops that make the step as long as it is."""
         return find_critical_path(self._chain)
+
+    @cached_property
+    def until_optimizer_s(self) -> float | None:
+        """When the last rank begins to update its parameters: its gradients are reduced by then. None where no op is an
+        optimizer's."""
+        timeline = self.timeline
+        graph = timeline.graph
+        updates = np.flatnonzero(graph.ops.ints("phase")[graph.op] == Phase.OPTIMIZER)
+        if not len(updates):
+            return None
+        first = np.full(len(graph.classes), -np.inf)
+        # Going backwards, the first update of each class is written last.
+        first[graph.rank_class[updates[::-1]]] = timeline.start_s[updates[::-1]]
+        return float(first.max())
 
     @cached_property
     def lanes(self) -> tuple[LaneUse, ...]:

@@ -13,20 +13,38 @@ EXAMPLES = """Examples:
 
 foretrace inspect examples/llama405b_1024gpu.txt
 
+foretrace inspect examples/traces/moe_ex_situ_rank2.txt
+
 foretrace inspect job.foretrace --json"""
 
 
 def command(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="A SimAI/AICB workload or a program (.foretrace).", show_default=False),
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="A SimAI/AICB workload, folders of Megatron rank traces, or a program (.foretrace).",
+            show_default=False,
+        ),
     ],
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="tp=1,pp=2,ep=8,dp=8", help="The mesh of traces.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Say what a file is, what is in it and what is odd about it."""
+    from foretrace.errors import UsageError
     from foretrace.lower.load import file_kind
 
-    result, screen = _program(file) if file_kind(file) == "program" else _workload(file)
+    kind = file_kind(files[0])
+    if kind != "traces" and (len(files) > 1 or mesh):
+        raise UsageError(
+            "several files, or a mesh, are only for traces", hint="inspect one workload or program at a time"
+        )
+    if kind == "traces":
+        result, screen = _traces(files, mesh)
+    else:
+        result, screen = _program(files[0]) if kind == "program" else _workload(files[0])
     if as_json:
         print(json.dumps(result, allow_nan=False))
     else:
@@ -40,6 +58,15 @@ def _program(file: Path) -> tuple[dict[str, Any], Callable[[], None]]:
 
     inventory = take_inventory(load(file), file.stat().st_size)
     return inventory_json(inventory), lambda: print_inventory(inventory, file.name)
+
+
+def _traces(files: list[Path], mesh: str | None) -> tuple[dict[str, Any], Callable[[], None]]:
+    from foretrace.lower.megatron_trace.inventory import take_inventory
+    from foretrace.mesh import Mesh
+    from foretrace.report.trace_inventory import print_traces, traces_json
+
+    inventory = take_inventory(files, None if mesh is None else Mesh.parse(mesh, where="--mesh"))
+    return traces_json(inventory), lambda: print_traces(inventory, " ".join(file.name for file in files))
 
 
 def _workload(file: Path) -> tuple[dict[str, Any], Callable[[], None]]:

@@ -39,11 +39,11 @@ class Job:
     """Everything a simulation needs; `paths` are several where they are campaigns of one job."""
 
     paths: tuple[Path, ...]
-    choices: Choices = Choices()  # noqa: RUF009: frozen
+    choices: Choices = field(default_factory=Choices)
     cluster: str | None = None
     placement: Path | None = None
     collectives: Path | None = None
-    scenarios: Scenarios = Scenarios()  # noqa: RUF009: frozen
+    scenarios: Scenarios = field(default_factory=Scenarios)
     executor: Executor = "auto"
     folded: bool = True
 
@@ -71,10 +71,15 @@ class Job:
         from foretrace.placement import Placement
 
         program = self.program()
+        is_workload = file_kind(self.paths[0]) == "aicb"
+        if is_workload and self.cluster is None:
+            raise UsageError(
+                f"{self.name} says how many bytes are sent, not how long that takes: on what cluster?",
+                hint="for example --cluster h100-dgx; see foretrace list clusters",
+            )
         cluster = None if self.cluster is None else load_cluster(self.cluster)
         if cluster is not None:
-            is_file = file_kind(self.paths[0]) == "aicb"
-            cluster.check_fits(program.world, f"{self.paths[0]}:1" if is_file else self.name)
+            cluster.check_fits(program.world, f"{self.paths[0]}:1" if is_workload else self.name)
         placement = None if self.placement is None else Placement.load(self.placement, program.world)
         with Progress(f"simulating {program.op_count:,} ops on {program.world:,} ranks"):
             return simulate(
@@ -112,11 +117,6 @@ class Job:
             raise UsageError(
                 f"{self.name} is a program, in which {', '.join(self.choices.made())} are settled",
                 hint="make the program anew, or simulate what it was made of",
-            )
-        if "aicb" in kinds and self.cluster is None:
-            raise UsageError(
-                f"{self.name} says how many bytes are sent, not how long that takes: on what cluster?",
-                hint="for example --cluster h100-dgx; see foretrace list clusters",
             )
         if self.cluster is None and self.collectives is not None:
             raise UsageError("--collectives prices the network of a cluster", hint="name it with --cluster")

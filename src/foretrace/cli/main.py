@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from foretrace.cli import compare, inspect, show, simulate, sweep
+from foretrace.cli import compare, explain, inspect, show, simulate, sweep
 from foretrace.cli import list as listing
 from foretrace.errors import ForetraceError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
+app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
 app.command("list", epilog=listing.EXAMPLES)(listing.command)
 app.command("show", epilog=show.EXAMPLES)(show.command)

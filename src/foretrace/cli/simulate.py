@@ -173,7 +173,9 @@ def command(
     files = tuple(Path(path) for path in (paths if compat is None else paths[:1]))
     check_outputs(files[0], [perfetto, output, csv])
     if compat is None:
-        for name, value in {"--simai-tables": simai_tables, "--csv": csv, "--explain": explain}.items():
+        flags = " ".join(path for path in paths if path.startswith("-"))
+        simai_only = {"--simai-tables": simai_tables, "--csv": csv, "--explain": explain, flags: flags}
+        for name, value in simai_only.items():
             if value:
                 raise UsageError(f"{name}: only with --compat simai", hint="see foretrace simulate --help")
         job = Job(files, choices, cluster, placement, collectives, scenarios, executor.value, not unfolded)

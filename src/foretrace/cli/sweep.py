@@ -82,43 +82,19 @@ def command(
     ] = None,
 ) -> None:
     """Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs."""
-    from dataclasses import replace
-
     from foretrace.analysis.sweep import parse_axis
     from foretrace.cli.choices import read_choices
     from foretrace.cli.job import Job, Scenarios
-    from foretrace.cli.options import check_outputs, read_stragglers, read_what_ifs
-    from foretrace.mesh import Mesh
+    from foretrace.cli.options import check_outputs, read_jitter, read_stragglers, read_what_ifs
 
     axis = parse_axis(over)
-    choices = read_choices(
-        gpus=gpus,
-        schedule=schedule,
-        vpp=vpp,
-        overlap=overlap,
-        microbatches=microbatches,
-        pp_comm=None,
-        every_stage=False,
-    )
-    if mesh is not None:
-        choices = replace(choices, mesh=Mesh.parse(mesh, where="--mesh"))
-    scenarios = Scenarios(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, _jitter(jitter))
+    choices = read_choices(gpus=gpus, mesh=mesh, schedule=schedule, vpp=vpp, overlap=overlap, microbatches=microbatches)
+    scenarios = Scenarios(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, read_jitter(jitter))
     for file in files:
         check_outputs(file, [output])
     job = Job(tuple(files), choices, cluster, placement, collectives, scenarios)
     _check(job, axis)
     show(_run(job, axis), as_json, output)
-
-
-def _jitter(text: str | None) -> float:
-    from foretrace.analysis.jitter import check_jitter
-    from foretrace.errors import InputError, UsageError
-    from foretrace.units import parse_factor
-
-    try:
-        return 0.0 if text in (None, "0", "0%") else check_jitter(parse_factor(text or "", where="--jitter"))
-    except InputError as error:
-        raise UsageError(error.message, where="--jitter", hint="expected a share from 0 to 1: 3% or 0.03") from None
 
 
 def _check(job: Job, axis: Axis) -> None:

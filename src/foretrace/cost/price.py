@@ -164,7 +164,8 @@ def _check_priced(rows: _Rows, missing: NDArray[np.bool_], network: Network | No
         return
     first = int(unpriced[0])
     role = ops.program.roles[int(ops.role[first])]
-    communicates = bool((ops.ints("communicator")[unpriced] >= 0).all())
+    streams = (ops.floats("moved_bytes")[unpriced] > 0) & (ops.floats("flops")[unpriced] == 0)
+    communicates = bool(((ops.ints("communicator")[unpriced] >= 0) | streams).all())
     hint = "this program carries sizes, not times; give every op a duration"
     if communicates and network is None:
         hint = "the job says how many bytes, not how long: name a cluster, as in --cluster h100-dgx"

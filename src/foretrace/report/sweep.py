@@ -144,10 +144,9 @@ def _footer(sweep: Sweep) -> list[list[Span]]:
     if sweep.interrupted:
         done, asked = len(sweep.outcomes), len(sweep.axis.values)
         lines.append([("  note     ", "yellow"), (f"interrupted: {done} of {asked} values are finished", "")])
-    for text in (
+    words = (
         "efficiency is the work done per second and GPU, relative to the first value that ran",
         "± is the larger side of the band; parts are shares of the step, mean over ranks; all of them are in --json",
         "foretrace simulate says of each what its prices rest on and what was guessed",
-    ):
-        lines.append([(f"  {text}", "bright_black")])
-    return lines
+    )
+    return lines + [[(f"  {text}", "bright_black")] for text in words]

@@ -93,7 +93,8 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
         unsure = {one.source.partition(" ")[0] for one in simulation.provenance if one.low != one.high}
         band += f" ({' and '.join(sorted(unsure))} only)"
     kind = "" if simulation.repeats else "  makespan of one step"
-    ranks = "ranks" if simulation.cluster is None else f"GPUs of {simulation.cluster.name}"
+    one = simulation.world_size == 1
+    ranks = ("rank" if one else "ranks") if simulation.cluster is None else f"GPUs of {simulation.cluster.name}"
     axes = simulation.mesh.replace(",", " · ").replace("=", " ")
     job = f"{format_count(simulation.world_size)} {ranks} · {axes}"
     lines: list[list[Span]] = [

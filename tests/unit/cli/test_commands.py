@@ -73,7 +73,12 @@ def test_what_if_and_straggler_change_the_step(job: Path, capsys: pytest.Capture
 def test_a_scenario_is_named_beside_what_it_changes(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--what-if", "compute=2x", "--straggler", "1=1.5x", "--slow-link", "0:pp=2x"]
     answer = answer_of(capsys, "simulate", job, *options)
-    assert answer["scenario"] == {"what_if": {"compute": 2.0}, "stragglers": {"1": 1.5}, "slow_links": {"0:pp": 2.0}}
+    assert answer["scenario"] == {
+        "what_if": {"compute": 2.0},
+        "stragglers": {"1": 1.5},
+        "jitter": 0.0,
+        "slow_links": {"0:pp": 2.0},
+    }
     assert answer["unchanged_step_time_s"] == pytest.approx(3e-3)
     call("simulate", job, *options)
     text = capsys.readouterr().out

@@ -109,8 +109,8 @@ class TestWorkload:
         [
             (["--over", "cluster=a100-dgx", "--cluster", "h100-dgx"], "names the clusters"),
             (["--over", "pp=2,4", "--cluster", "h100-dgx"], "for its own pp"),
-            (["--over", "jitter=0,1%", "--cluster", "h100-dgx", "--jitter", "200%"], "jitter is 2.0"),
-            (["--over", "jitter=0,1%", "--cluster", "h100-dgx", "--jitter", "-1%"], "is negative"),
+            (["--over", "jitter=0,1%", "--cluster", "h100-dgx", "--jitter", "200%"], "expected a share"),
+            (["--over", "jitter=0,1%", "--cluster", "h100-dgx", "--jitter", "nan"], "expected a share"),
             (["--over", "what", "--cluster", "h100-dgx"], "a name and values"),
             (["--over", "microbatches=2,4", "--cluster", "h100-dgx", "-o", str(MOE)], "would be written over"),
         ],

@@ -7,7 +7,7 @@ import pytest
 from foretrace import Mesh, ProgramBuilder
 from foretrace.cost.network import network_of
 from foretrace.cost.price import price
-from foretrace.cost.streaming import STREAM_SHARE
+from foretrace.cost.streaming import STREAM_BAND, STREAM_SHARE
 from foretrace.errors import InputError
 from foretrace.hardware import presets
 from foretrace.program.expand import Ops, expand
@@ -42,7 +42,7 @@ def test_streams_need_no_network() -> None:
     build.role("all", [0]).compute("update", moved_bytes=1e9)
     prices = price(expand(build.program()), None, H100.gpu)
     assert prices.duration_s[0, 0] == pytest.approx(1e9 / (H100.gpu.memory_bytes_per_s * STREAM_SHARE))
-    assert (prices.sources[-1].low, prices.sources[-1].high) == (0.93, 1.07)
+    assert (prices.sources[-1].low, prices.sources[-1].high) == STREAM_BAND
 
 
 @pytest.mark.parametrize("basis", [{}, {"flops": 1e12}, {"flops": 1e12, "moved_bytes": 1e9}])

@@ -8,13 +8,22 @@ gradients of a bf16 model in fp32 (arguments.py: bf16 sets accumulate_allreduce_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from foretrace.errors import Diagnostic
 from foretrace.formats.megatron_trace import RankTrace, TraceOp
-from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call, gradient_call
+from foretrace.lower.megatron_trace.calls import (
+    COLLECTIVES,
+    GRADIENT_OPS,
+    Call,
+    axis_of,
+    gradient_call,
+    group_size,
+    tensor_bytes,
+)
 from foretrace.lower.megatron_trace.layout import TraceJob
+from foretrace.program.columns import Collective
 
 ATTENTION_SQUARES = 4
 """Parameters of an attention in squares of the hidden size: query, key, value and output (fewer with grouped
@@ -24,9 +33,59 @@ VOCABULARY = 50_304
 """GPT-2's 50,257 tokens, padded to a multiple of 128 as Megatron does."""
 
 
+BUCKET_OP = "ddp_grad_comm"
+PLACEHOLDERS = ("metadata_placeholder", "wait_flush_only")
+"""What `op_semantics` says of a reduction that is none: its buckets were reduced beside the backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of gradients, reduced beside the last backward: after which share of it it was launched."""
+
+    after_share: float
+    call: Call
+
+
+def is_placeholder(op: TraceOp) -> bool:
+    """Whether a reduction only stands for buckets, or waits for them."""
+    return op.text.get("op_semantics") in PLACEHOLDERS
+
+
+def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[Bucket, ...]:
+    """The buckets of a rank; those written before a backward were launched in it."""
+    for trace in traces:
+        found: list[Bucket] = []
+        waiting: list[TraceOp] = []
+        for op in trace.ops:
+            if op.op == BUCKET_OP:
+                waiting.append(op)
+            elif op.op == "backward_step" and op.start_ms is not None and op.duration_ms:
+                found = [_bucket(job, trace, one, op.start_ms, op.duration_ms) for one in waiting] or found
+                waiting = []
+        if found:
+            return tuple(one for one in found if one.call.bytes)
+    return ()
+
+
+def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, duration_ms: float) -> Bucket:
+    where = trace.at(op.line)
+    axis = axis_of(op.group or "dp", where)
+    what = COLLECTIVES.get(op.text.get("comm_func", "allreduce"), Collective.ALL_REDUCE)
+    size = tensor_bytes(op.shape, op.dtype, where) if job.alone or group_size(job.mesh, axis) > 1 else 0
+    try:
+        launched = float(op.text["launch_timestamp_ms"])
+    except (KeyError, ValueError):
+        launched = start_ms + duration_ms
+    share = min(max((launched - start_ms) / duration_ms, 0.0), 1.0)
+    return Bucket(share, Call(what, axis, size, f"bucket {op.text.get('bucket_id', '')}".strip()))
+
+
 def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tuple[list[Call], list[Diagnostic]]:
     """The reductions of a rank, in order, from the first campaign that has them apart for experts, else from any."""
-    found = [(trace, [op for op in trace.ops if op.op in GRADIENT_OPS and op.shape]) for trace in traces]
+    found = [
+        (trace, [op for op in trace.ops if op.op in GRADIENT_OPS and op.shape and not is_placeholder(op)])
+        for trace in traces
+    ]
     found = [(trace, ops) for trace, ops in found if ops]
     if not found:
         return [], []

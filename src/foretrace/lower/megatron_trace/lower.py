@@ -10,13 +10,14 @@ from statistics import median
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import RankTrace, TraceOp, read_runs
 from foretrace.lower.choices import Choices
-from foretrace.lower.megatron_trace.calls import Call, group_size, tensor_bytes
+from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
+from foretrace.lower.megatron_trace.corrections import HOST_GAP_S
 from foretrace.lower.megatron_trace.layout import TraceJob, find_job
 from foretrace.lower.megatron_trace.pools import AIM
 from foretrace.lower.megatron_trace.recording import Recording, make_recording
 from foretrace.lower.megatron_trace.replay import replay
 from foretrace.lower.megatron_trace.resize import resized
-from foretrace.lower.megatron_trace.whole_job import HOST_GAP_S, Plan, whole_job
+from foretrace.lower.megatron_trace.whole_job import Plan, whole_job
 from foretrace.lower.megatron_trace.work import RankWork, Stones, Work, read_stones
 from foretrace.mesh import Mesh
 from foretrace.program.collector import collector_paused
@@ -36,6 +37,8 @@ def lower_traces(paths: Sequence[str | Path], choices: Choices) -> Program:
     with collector_paused():
         job = _job(paths, choices)
         target = _target(job, choices)
+        if not job.ex_situ and choices.microbatches == _microbatches(job):
+            choices = replace(choices, microbatches=None)  # as it was
         rebuilt = target != job.mesh or any(name in REBUILT_BY for name in choices.made())
         if job.ex_situ or (rebuilt and not job.alone):
             return _whole(job, choices, target)
@@ -79,13 +82,15 @@ def _target(job: TraceJob, choices: Choices) -> Mesh:
 
 def _whole(job: TraceJob, choices: Choices, target: Mesh) -> Program:
     stones = read_stones(job)
-    recorded = {} if job.ex_situ or choices.priced else _recorded_calls(job, target)
+    recording = None if job.ex_situ else make_recording(job)
+    recorded = {} if recording is None or choices.priced else _recorded_calls(recording, target)
     if target != job.mesh or choices.routing is not None:
         stones = resized(job, stones, target, choices.routing)
     if recorded:
         stones = Stones({key: _timed(work, recorded) for key, work in stones.work.items()}, stones.pools, stones.notes)
     notes = [*_run_notes(job), *stones.notes]
-    plan = _plan(job, target, choices, recorded, notes)
+    gap = HOST_GAP_S if recording is None else _mean_gap(recording)
+    plan = _plan(job, target, choices, recorded, gap, notes)
     if job.ex_situ:
         notes.append(_repeats(stones, len(job.runs)))
     else:
@@ -112,12 +117,22 @@ def _repeats(stones: Stones, campaigns: int) -> Diagnostic:
 _Recorded = dict[tuple[Collective, str, int], float]
 
 
-def _recorded_calls(job: TraceJob, target: Mesh) -> _Recorded:
+def _mean_gap(recording: Recording) -> float:
+    """What the host took between two ops of a real run."""
+    gaps = [item.taken_s for items in recording.ranks for item in items if item.name == "gap"]
+    return sum(gaps) / len(gaps) if gaps else 0.0
+
+
+def _recorded_calls(recording: Recording, target: Mesh) -> _Recorded:
     """What calls of a real run take without waiting, where their groups stay as large."""
+    job = recording.job
     taken: dict[tuple[Collective, str, int], list[float]] = {}
-    for items in make_recording(job).ranks:
+    for items in recording.ranks:
         for item in items:
             call = item.call
+            if call is None and item.op.op in GRADIENT_OPS and item.kind == "compute":
+                call = gradient_call(item.op, job.runs[0].path)
+                item.net_s = item.taken_s
             if call is not None and (
                 call.axis == "pp" or group_size(job.mesh, call.axis) == group_size(target, call.axis)
             ):
@@ -141,7 +156,9 @@ def _timed(work: RankWork, recorded: _Recorded) -> RankWork:
     )
 
 
-def _plan(job: TraceJob, target: Mesh, choices: Choices, recorded: _Recorded, notes: list[Diagnostic]) -> Plan:
+def _plan(
+    job: TraceJob, target: Mesh, choices: Choices, recorded: _Recorded, gap_s: float, notes: list[Diagnostic]
+) -> Plan:
     count = choices.microbatches or _microbatches(job)
     if job.ex_situ and choices.microbatches is None:
         text = "1 microbatch a step taken: the traces do not say (choose with --microbatches)"
@@ -159,7 +176,7 @@ def _plan(job: TraceJob, target: Mesh, choices: Choices, recorded: _Recorded, no
         transfer=Transfer(size, taken),
         tokens_per_step=None if tokens is None else float(tokens * count * target.dp),
         ex_situ=job.ex_situ,
-        gap_s=HOST_GAP_S,
+        gap_s=gap_s,
         alone=job.alone,
     )
 

@@ -7,11 +7,13 @@ real step.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
 from typing import Any
 
 import numpy as np
 
 from foretrace.errors import Diagnostic
+from foretrace.lower.megatron_trace.calls import GRADIENT_OPS
 from foretrace.lower.megatron_trace.recording import Item, Recording, channel
 from foretrace.mesh import Mesh
 from foretrace.program.block import BlockBuilder, OpRef
@@ -82,11 +84,18 @@ class _Writer:
             return beside
         takes = UNPRICED if self.priced and not self.recording.job.alone else item.net_s
         pair = self._communicator(rank, item)
+        if isnan(takes) and item.op.op in GRADIENT_OPS and call.axis != "embd":
+            block.compute(f"scale {item.name}", UNPRICED, moved_bytes=2.0 * call.bytes)
         here = [OpRef(block.number, len(block.rows) - 1)] if block.rows else []
         if call.collective in (Collective.TRANSFER, Collective.EXCHANGE):
             to = 0 if item.peer is not None and item.peer < self.recording.job.stage(rank) else 1
             sends = {to: call.bytes} if item.sends else {}
-            if call.collective == Collective.EXCHANGE:
+            if self.recording.job.alone:
+                # The other end is not known: a call of one member, which a transfer cannot be.
+                block.collective(
+                    Collective.BARRIER, pair, takes, name=item.name, bytes=call.bytes, lane="compute", **facts
+                )
+            elif call.collective == Collective.EXCHANGE:
                 block.exchange(item.name, pair, takes, sends=sends or {to: call.bytes}, lane="compute", **facts)
             else:
                 block.transfer(
@@ -107,7 +116,8 @@ class _Writer:
 
     def _made(self, mesh: Mesh, alone: bool, what: str, low: int, high: int) -> Communicator:
         if alone:
-            return self.build.groups(what, [[0]])
+            axis = "pp" if what in ("forward", "backward", "exchange") else what
+            return self.build.groups(f"{axis} {what} {low}-{high}", [[0]], axis=axis)
         if what == "embd":
             return self.build.pair("pp", 0, mesh.pp - 1, name="embd", axis="embd")
         if what in ("forward", "backward", "exchange"):

@@ -9,7 +9,7 @@ from typing import Final
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import RankTrace, TraceOp
 from foretrace.lower.megatron_trace.calls import Call
-from foretrace.lower.megatron_trace.gradients import gradient_calls
+from foretrace.lower.megatron_trace.gradients import Bucket, gradient_buckets, gradient_calls
 from foretrace.lower.megatron_trace.layout import TraceJob, fill_notes
 from foretrace.lower.megatron_trace.pieces import MS, Piece, PieceKey, pieces_of
 from foretrace.lower.megatron_trace.pools import Pools
@@ -40,6 +40,8 @@ class RankWork:
     backward: tuple[Work, ...]
     gradients: tuple[Call, ...]
     optimizer_s: float
+    buckets: tuple[Bucket, ...] = ()
+    """Gradients reduced beside the last backward."""
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class Stones:
 def read_stones(job: TraceJob) -> Stones:
     """Pools all timings, and gives every kind of rank the typical ones."""
     # A campaign of which only some ranks were traced counts for as much as it holds.
-    pools = Pools(sum(len(run.ranks) for run in job.runs) / len(job.present))
+    pools = Pools(sum(len(run.ranks) for run in job.runs) / len(job.present), one_sided=job.ex_situ)
     cut: dict[tuple[int, int, str], list[Piece]] = {}
     for number, run in enumerate(job.runs):
         for rank, trace in run.ranks.items():
@@ -119,12 +121,13 @@ def _rank_work(
         notes.append(Diagnostic("warning", "no optimizer_step in the trace: its time is not counted", traces[0].path))
     ends = job.place(stage) != "middle" and any(op.op == "get_batch" for trace in traces for op in trace.ops)
     return RankWork(
-        pools.fastest(("get_batch",)) if ends else None,
+        (pools.fastest if job.ex_situ else pools.typical)(("get_batch",)) if ends else None,
         forward,
         works("loss_func") if job.place(stage) in ("last", "only") else (),
         backward,
         tuple(gradients),
         pools.typical(optimizer) if optimizer in pools.samples else 0.0,
+        gradient_buckets(job, traces),
     ), notes
 
 

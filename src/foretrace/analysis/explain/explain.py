@@ -1,0 +1,98 @@
+"""What happened in a run, and why it took so long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foretrace.analysis.account import account
+from foretrace.analysis.answer import Simulation
+from foretrace.analysis.explain.advice import Advice, Findings, advice
+from foretrace.analysis.explain.communication import CallKind, WorstCall, call_kinds, worst_calls
+from foretrace.analysis.explain.experts import Experts, experts
+from foretrace.analysis.explain.path import HostGaps, PathReading, host_gaps, path_reading
+from foretrace.analysis.explain.pipeline import Pipeline, pipeline
+from foretrace.analysis.explain.rows import Rows
+from foretrace.analysis.explain.stragglers import RankLateness, lateness
+from foretrace.analysis.explain.variation import Variation, variation
+from foretrace.errors import Diagnostic
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a step took as long as it did, in SI units.
+
+    `ranks` has every rank class in the order of ranks; `experts` is None without expert parallelism; `variation` is
+    empty with fewer than three microbatches. `replay_step_s` is what the engine makes of the same ops where the run was
+    recorded and someone has run it: how far the story told here accounts for the step.
+    """
+
+    simulation: Simulation
+    calls: tuple[CallKind, ...]
+    worst_calls: tuple[WorstCall, ...]
+    pipeline: Pipeline
+    ranks: tuple[RankLateness, ...]
+    experts: Experts | None
+    variation: tuple[Variation, ...]
+    critical_path: PathReading
+    host: HostGaps
+    advice: tuple[Advice, ...]
+    notes: tuple[Diagnostic, ...]
+    replay_step_s: float | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the run was recorded; otherwise it is a prediction."""
+        return self.simulation.executor == "recorded"
+
+    @property
+    def replay_error(self) -> float | None:
+        """By how much the replay differs from the recorded step, as a share of it; None without either."""
+        step = self.simulation.step_time_s
+        return None if self.replay_step_s is None or step <= 0 else self.replay_step_s / step - 1
+
+    @property
+    def stragglers(self) -> tuple[RankLateness, ...]:
+        """The ranks that are flagged, those that hold others up longest first."""
+        return tuple(sorted((one for one in self.ranks if one.flags), key=lambda one: -one.held_others_s))
+
+
+def explain(simulation: Simulation) -> Explanation:
+    """Reads a run: recorded or simulated, of any program."""
+    rows, spent = Rows.of(simulation), account(simulation)
+    ranks = lateness(rows, spent)
+    found = Findings(
+        simulation=simulation,
+        calls=call_kinds(rows),
+        pipeline=pipeline(simulation, rows, spent),
+        ranks=ranks,
+        experts=experts(rows, ranks, spent.microbatches),
+        variation=variation(rows),
+        critical_path=path_reading(simulation, rows),
+        host=host_gaps(rows),
+    )
+    return Explanation(
+        simulation=simulation,
+        calls=found.calls,
+        worst_calls=worst_calls(rows),
+        pipeline=found.pipeline,
+        ranks=ranks,
+        experts=found.experts,
+        variation=found.variation,
+        critical_path=found.critical_path,
+        host=found.host,
+        advice=advice(found),
+        notes=tuple(_missing(found)),
+    )
+
+
+def _missing(found: Findings) -> list[Diagnostic]:
+    """What a run has too little of to say anything about."""
+    texts = []
+    if found.simulation.world_size == 1:
+        texts.append("one rank: there are no partners to wait for, and no peers to compare it with")
+    elif not found.calls:
+        texts.append("nothing communicates: ranks do not wait for each other")
+    count = found.pipeline.microbatches
+    if not found.variation and any(one.microbatch_s > 0 for one in found.pipeline.stages):
+        texts.append(f"{count} microbatch{'' if count == 1 else 'es'}: too few to see how much the same op varies")
+    return [Diagnostic("note", text) for text in texts]

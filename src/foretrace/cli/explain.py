@@ -1,0 +1,111 @@
+"""`foretrace explain`: what happened in a run, and why it took so long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from foretrace.analysis.explain import Explanation
+    from foretrace.cli.job import Job
+
+EXAMPLES = """Examples:
+
+foretrace explain real_traces/ --perfetto run.pftrace
+
+foretrace explain examples/moe_128gpu.txt --cluster h100-dgx --json"""
+
+
+def command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH…",
+            help="Traces of a real run's ranks, or anything foretrace simulates, which is then predicted first.",
+            show_default=False,
+        ),
+    ],
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="What to predict on: foretrace list clusters.")
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", metavar="N", help="How many microbatches to predict.")
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="tp=2,pp=4,dp=8", help="The mesh, where traces leave it open.")
+    ] = None,
+    collectives: Annotated[
+        Path | None, typer.Option("--collectives", metavar="PATH", help="Measured collectives, to price the network.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole explanation as JSON.")] = False,
+    perfetto: Annotated[
+        Path | None, typer.Option("--perfetto", metavar="OUT", help="Write the timeline for ui.perfetto.dev.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", metavar="0,7,16-19", help="Which ranks the Perfetto file shows.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Also write the JSON to a file.")
+    ] = None,
+) -> None:
+    """Explain a run: what it waited for, for whom, and what to change."""
+    from foretrace.cli.choices import read_choices
+    from foretrace.cli.job import Job
+    from foretrace.cli.options import check_outputs, read_ranks
+    from foretrace.errors import UsageError
+
+    shown = read_ranks(ranks)
+    if shown is not None and perfetto is None:
+        raise UsageError("--ranks chooses what --perfetto shows", hint="add --perfetto out.pftrace")
+    for path in paths:
+        check_outputs(path, [perfetto, output])
+    choices = read_choices(mesh=mesh, microbatches=microbatches)
+    job = Job(tuple(paths), choices, cluster=cluster, collectives=collectives)
+    _show(_explanation(job), as_json, perfetto, shown, output)
+
+
+def _explanation(job: Job) -> Explanation:
+    """What is to be said of a job; a recorded run is also run again from its ops."""
+    from dataclasses import replace
+
+    from foretrace.analysis.explain import explain
+    from foretrace.errors import UsageError
+    from foretrace.lower.choices import Choices
+
+    explanation = explain(job.measured())
+    if not explanation.recorded:
+        return explanation
+    given = {"--cluster": job.cluster, "--collectives": job.collectives, "--microbatches": job.choices.microbatches}
+    useless = [name for name, value in given.items() if value is not None]
+    if useless:
+        raise UsageError(
+            f"{' and '.join(useless)}: {job.name} was recorded, and is explained as it was",
+            hint="what else it could be: foretrace simulate",
+        )
+    again = replace(job, choices=Choices(mesh=job.choices.mesh)).simulate(explain=False)
+    return replace(explanation, replay_step_s=again.step_time_s)
+
+
+def _show(
+    explanation: Explanation, as_json: bool, perfetto: Path | None, ranks: list[int] | None, output: Path | None
+) -> None:
+    import json
+    import sys
+
+    from foretrace.report.explain import explanation_json, print_explanation
+    from foretrace.report.json import write_json
+
+    run = explanation.simulation
+    if perfetto is not None:
+        from foretrace.report.perfetto import write_perfetto
+
+        summary = write_perfetto(run.timeline, perfetto, ranks=ranks, memory=run.memory_by_rank())
+        print(f"{perfetto}: {summary}", file=sys.stderr)
+    if output is not None:
+        write_json(explanation_json(explanation), output)
+    if as_json:
+        print(json.dumps(explanation_json(explanation), allow_nan=False))
+    else:
+        print_explanation(explanation)

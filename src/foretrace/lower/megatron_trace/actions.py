@@ -1,0 +1,186 @@
+"""What a rank does for one action of the schedule: a list of steps, from what a microbatch takes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from foretrace.errors import InputError
+from foretrace.lower.megatron_trace.calls import Call
+from foretrace.lower.megatron_trace.corrections import EXPERT_SLOWDOWN
+from foretrace.lower.megatron_trace.gradients import Bucket
+from foretrace.lower.megatron_trace.routing import Exchange, exchange
+from foretrace.lower.megatron_trace.work import RankWork, Stones, Work, all_to_alls
+from foretrace.mesh import Mesh
+from foretrace.program.columns import UNPRICED
+from foretrace.schedules.schedule import ActionKind, Schedule
+
+WEIGHT_SHARE = 0.5
+"""Of a backward, where a schedule takes weight gradients apart: they have as many flops as input gradients. Traces time
+both together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op of a block: work of the host or the GPU, in seconds or by the bytes it moves, or a call.
+
+    `apart` is for calls that hold up nothing of the block: gradient buckets, for which the optimizer waits.
+    """
+
+    kind: Literal["host", "compute", "call"]
+    name: str
+    seconds: float = 0.0
+    moved_bytes: float = 0.0
+    call: Call | None = None
+    size: int = 0
+    sends: tuple[int, ...] | None = None
+    layer: int = -1
+    experts: bool = False
+    apart: bool = False
+
+
+class Actions:
+    """The steps of every kind of action."""
+
+    def __init__(self, stones: Stones, mesh: Mesh, schedule: Schedule, *, gap_s: float, ex_situ: bool) -> None:
+        self.stones, self.mesh, self.schedule, self.ex_situ = stones, mesh, schedule, ex_situ
+        self.gap = [Step("host", "gap", gap_s)] if gap_s else []
+        self._exchanges: dict[tuple[int, str], dict[int, Exchange]] = {}
+
+    def steps(self, stage: int, expert: int, kind: ActionKind, chunk: int, final: bool) -> list[Step]:
+        """What an action does; `final` where it is the last backward of its chunk, which reduces gradient buckets."""
+        work = self.stones.work[stage, expert]
+        piece = int(self.schedule.piece[stage][chunk])
+        first, last = piece == 0, piece == self.schedule.pieces - 1
+        if kind == ActionKind.FORWARD:
+            return self._forward(stage, expert, work, chunk, first, last)
+        if kind == ActionKind.BACKWARD_WEIGHT:
+            parts = self._pass("backward_step", stage, expert, work.backward, chunk, WEIGHT_SHARE)
+            computed = sum(step.seconds for step in parts if step.kind == "compute")
+            return self._with_buckets([Step("compute", "weight gradients", computed)], work.buckets, final)
+        part = 1 - WEIGHT_SHARE if kind == ActionKind.BACKWARD_INPUT else 1.0
+        steps = self._pass("backward_step", stage, expert, work.backward, chunk, part)
+        steps = self._with_buckets(steps, work.buckets, final and kind == ActionKind.BACKWARD)
+        return [*([] if last else self.gap), *steps, *self.gap]
+
+    def _forward(self, stage: int, expert: int, work: RankWork, chunk: int, first: bool, last: bool) -> list[Step]:
+        steps = [] if first else list(self.gap)
+        if work.get_batch_s is not None and (first or last):
+            steps += [Step("host", "get_batch", work.get_batch_s), *self.gap]
+        steps += [*self._pass("forward_step", stage, expert, work.forward, chunk, 1.0), *self.gap]
+        if last and work.loss:
+            steps += [*self._pass("loss_func", stage, expert, work.loss, None, 1.0), *self.gap]
+        return steps
+
+    def _pass(
+        self, name: str, stage: int, expert: int, works: Sequence[Work], chunk: int | None, part: float
+    ) -> list[Step]:
+        exchanges = self._exchanges_of(stage, name)
+        slower = EXPERT_SLOWDOWN if self.ex_situ else 1.0
+        steps = []
+        for number in self._of_chunk(works, chunk, backward=name == "backward_step"):
+            work = works[number]
+            experts = work.rows is not None
+            seconds = part * work.compute_s * (slower if experts else 1.0)
+            steps.append(Step("compute", name, seconds, layer=work.layer, experts=experts))
+            if work.call is not None:
+                even = exchanges.get(number)
+                sends = None if even is None else tuple(int(one) for one in even.bytes[expert])
+                size = work.call.bytes if even is None else even.even_bytes
+                steps.append(Step("call", work.call.name, call=work.call, size=size, sends=sends, layer=work.layer))
+        return steps
+
+    def _with_buckets(self, steps: list[Step], buckets: Sequence[Bucket], final: bool) -> list[Step]:
+        """Steps of a last backward with the gradient buckets launched where they were: after so much of it."""
+        if not final or not buckets:
+            return steps
+        total = sum(step.seconds for step in steps if step.kind == "compute")
+        merged: list[Step] = []
+        waiting = sorted(buckets, key=lambda one: one.after_share)
+        done = 0.0
+        for step in steps:
+            merged.append(step)
+            done += step.seconds if step.kind == "compute" else 0.0
+            while waiting and waiting[0].after_share * total <= done and step.kind == "compute":
+                merged += _bucket_steps(waiting.pop(0).call)
+        for bucket in waiting:
+            merged += _bucket_steps(bucket.call)
+        return merged
+
+    def _of_chunk(self, works: Sequence[Work], chunk: int | None, *, backward: bool) -> range:
+        """Which works are of a chunk: its share of the layers, and what lies before the first or after the last."""
+        chunks = self.schedule.chunks
+        if chunk is None or chunks == 1:
+            return range(len(works))
+        layers = max((work.layer for work in works), default=-1) + 1
+        if layers < 1 or layers % chunks:
+            raise InputError(
+                f"{layers or 'an unknown number of'} layers a stage do not divide into {chunks} chunks",
+                hint="choose a schedule with one chunk per stage, such as 1f1b or zb-h1",
+            )
+        each = layers // chunks
+        turn = chunks - 1 - chunk if backward else chunk
+        starts = {work.layer: number for number, work in reversed(list(enumerate(works)))}
+        bounds = [0, *(starts[number * each] for number in range(1, chunks)), len(works)]
+        return range(bounds[turn], bounds[turn + 1])
+
+    def _exchanges_of(self, stage: int, name: str) -> dict[int, Exchange]:
+        """The all-to-alls of a stage's pass, by number of the work they end."""
+        if (stage, name) not in self._exchanges:
+            self._exchanges[stage, name] = self._find_exchanges(stage, name)
+        return self._exchanges[stage, name]
+
+    def _find_exchanges(self, stage: int, name: str) -> dict[int, Exchange]:
+        which = {"forward_step": "forward", "backward_step": "backward"}.get(name)
+        if which is None or self.mesh.ep == 1:
+            return {}
+        each: list[Sequence[Work]] = [getattr(self.stones.work[stage, one], which) for one in range(self.mesh.ep)]
+        if len({len(works) for works in each}) > 1:
+            raise InputError(f"ranks of stage {stage} differ in how often they communicate in {name}")
+        numbers = all_to_alls(each[0])
+        found: dict[int, Exchange] = {}
+        for place, number in enumerate(numbers):
+            # What experts give back is what they were given.
+            back = numbers[place ^ 1] if len(numbers) % 2 == 0 else number
+            sent, received = ([_bytes(works[one]) for works in each] for one in (number, back))
+            found[number] = exchange(sent, received)
+        return found
+
+
+def _bucket_steps(call: Call) -> list[Step]:
+    """A bucket of gradients, scaled and reduced beside what goes on."""
+    scaled = Step("compute", f"scale {call.name}", UNPRICED, moved_bytes=2.0 * call.bytes)
+    return [scaled, Step("call", call.name, call=call, size=call.bytes, apart=True)]
+
+
+def _bytes(work: Work) -> int:
+    return 0 if work.call is None else work.call.bytes
+
+
+def repeated_layers(steps: Sequence[Step]) -> dict[int, int]:
+    """Where a layer begins that is as the one before it, and how many steps it has. Layers with calls that run beside
+    something are left out, for what those hold up may lie in the next."""
+    bounds = [number for number in range(1, len(steps)) if steps[number].layer != steps[number - 1].layer]
+    bounds.append(len(steps))
+    found: dict[int, int] = {}
+    for first, second, third in zip(bounds, bounds[1:], bounds[2:], strict=False):
+        if steps[second].layer >= 0 and third - second == second - first:
+            pairs = zip(steps[first:second], steps[second:third], strict=True)
+            if all(_alike(one, other) for one, other in pairs):
+                found[second] = third - second
+    return found
+
+
+def _alike(one: Step, other: Step) -> bool:
+    if one.apart or (one.call is not None and one.call.beside):
+        return False
+    return (one.kind, one.name, one.seconds, one.call, one.size, one.sends, one.experts) == (
+        other.kind,
+        other.name,
+        other.seconds,
+        other.call,
+        other.size,
+        other.sends,
+        other.experts,
+    )

@@ -1,0 +1,127 @@
+"""What is in a set of rank traces, counted: what they say, what can be said of them, and what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.megatron_trace import Facts, RankTrace, Run, SubOp, TraceOp, read_runs
+from foretrace.lower.megatron_trace.calls import AXES, tensor_bytes
+from foretrace.lower.megatron_trace.layout import TRANSFERS, find_job, is_ex_situ
+from foretrace.mesh import Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class OpSummary:
+    """An op: how often it is in the traces, and its milliseconds."""
+
+    op: str
+    lines: int
+    least_s: float
+    mean_s: float
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """Communication of one kind: how often, over which axis, and bytes that ranks give to it in all."""
+
+    axis: str
+    collective: str
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInventory:
+    """The contents of traces. What the names do not say, and what cannot be found out, is None."""
+
+    kind: str
+    """`real run` or `ex situ`."""
+    runs: tuple[tuple[str, int], ...]
+    """Each run and how many ranks of it there are."""
+    ranks: int
+    missing_ranks: int | None
+    facts: Facts
+    mesh: str | None
+    world_size: int | None
+    stages: tuple[int, ...]
+    microbatches: int
+    lines: int
+    ops: tuple[OpSummary, ...]
+    calls: tuple[CallSummary, ...]
+    expert_tokens: tuple[int, ...]
+    """What the experts of the ranks receive in an all-to-all, least to most."""
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def take_inventory(paths: Sequence[str | Path], mesh: Mesh | None = None) -> TraceInventory:
+    """Counts what traces hold, and tries what job they are of."""
+    runs = read_runs(paths)
+    notes = [one for run in runs for one in (*run.diagnostics, *(n for t in run.ranks.values() for n in t.diagnostics))]
+    facts, found = runs[0].facts, mesh
+    try:
+        job = find_job(runs, mesh)
+        facts, found = job.facts, job.known_mesh
+        notes += job.notes
+    except InputError as error:
+        notes.append(Diagnostic("warning", f"cannot be simulated: {error.message}", error.where))
+    ranks = {rank for run in runs for rank in run.ranks}
+    ops = [op for _, op in _ops(runs)]
+    forwards = Counter(op.rank for op in ops if op.op == "forward_step")
+    return TraceInventory(
+        kind="ex situ" if is_ex_situ(runs) else "real run",
+        runs=tuple((run.name, len(run.ranks)) for run in runs),
+        ranks=len(ranks),
+        missing_ranks=None if found is None else found.world - len(ranks),
+        facts=facts,
+        mesh=None if found is None else str(found),
+        world_size=None if found is None else found.world,
+        stages=tuple(sorted({op.stage for op in ops if op.stage is not None})),
+        microbatches=max(forwards.values(), default=0) // max(len(runs), 1),
+        lines=len(ops),
+        ops=tuple(_summaries(ops)),
+        calls=tuple(_calls(runs)),
+        expert_tokens=tuple(sorted(_tokens(runs))),
+        diagnostics=tuple(notes),
+    )
+
+
+def _ops(runs: Sequence[Run]) -> Iterator[tuple[RankTrace, TraceOp]]:
+    return ((trace, op) for run in runs for trace in run.ranks.values() for op in trace.ops)
+
+
+def _summaries(ops: Sequence[TraceOp]) -> Iterator[OpSummary]:
+    times: dict[str, list[float]] = {}
+    for op in ops:
+        times.setdefault(op.op, []).append((op.duration_ms or 0.0) * 1e-3)
+    for name, seconds in times.items():
+        yield OpSummary(name, len(seconds), min(seconds), sum(seconds) / len(seconds), max(seconds))
+
+
+def _calls(runs: Sequence[Run]) -> Iterator[CallSummary]:
+    counts: dict[tuple[str, str], list[int]] = {}
+    for trace, op in _ops(runs):
+        where = trace.at(op.line)
+        given: list[tuple[str | None, str, TraceOp | SubOp]] = [(sub.group, sub.comm or "", sub) for sub in op.subs]
+        if op.shape and (op.op in TRANSFERS or op.op.endswith("allreduce")):
+            given.append((op.group, "transfer" if op.op in TRANSFERS else "allreduce", op))
+        for group, what, tensor in given:
+            if tensor.shape is not None and tensor.dtype is not None:
+                size = tensor_bytes(tensor.shape, tensor.dtype, where)
+                counts.setdefault((AXES.get(group or "", group or "?"), what), []).append(size)
+    for (axis, what), sizes in sorted(counts.items()):
+        yield CallSummary(axis, what, len(sizes), sum(sizes))
+
+
+def _tokens(runs: Sequence[Run]) -> set[int]:
+    """Rows of the second all-to-all of each pair: what experts received and give back."""
+    found: set[int] = set()
+    for _, op in _ops(runs):
+        rows = [sub.shape[0] for sub in op.subs if sub.comm == "all_to_all" and sub.group == "exp" and sub.shape]
+        if op.op == "forward_step" and len(rows) % 2 == 0:
+            found.update(rows[1::2])
+    return found

@@ -1,0 +1,302 @@
+"""An explanation as one screen and as JSON."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from foretrace.analysis.account import PerMicrobatch
+from foretrace.analysis.explain import Explanation
+from foretrace.analysis.explain.communication import CallKind, WorstCall
+from foretrace.analysis.explain.path import LongOp
+from foretrace.analysis.explain.rows import Place
+from foretrace.report.json import diagnostics_json
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
+from foretrace.units import format_bandwidth, format_bytes, format_count, format_percent, format_time
+
+EXPLANATION_SCHEMA = "foretrace.explanation/1"
+MOST_CALLS = 6
+MOST_STAGES = 4
+MOST_RANKS = 3
+MOST_NOTES = 4
+MOST_LOADS = 16
+
+
+def explanation_json(explanation: Explanation) -> dict[str, Any]:
+    """All of it, in SI units."""
+    simulation, path, experts = explanation.simulation, explanation.critical_path, explanation.experts
+    line, slowest = explanation.pipeline, explanation.pipeline.slowest
+    return {
+        "schema": EXPLANATION_SCHEMA,
+        "title": simulation.title,
+        "world_size": simulation.world_size,
+        "mesh": simulation.mesh,
+        "cluster": None if simulation.cluster is None else simulation.cluster.name,
+        "recorded": explanation.recorded,
+        "step_time_s": simulation.step_time_s,
+        "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
+        "replay_step_s": explanation.replay_step_s,
+        "replay_error": explanation.replay_error,
+        "breakdown_s": simulation.breakdown.mean_s,
+        "advice": [asdict(one) for one in explanation.advice],
+        "calls": [asdict(one) for one in explanation.calls],
+        "worst_calls": [asdict(one) for one in explanation.worst_calls],
+        "pipeline": {
+            **asdict(line),
+            "stages": [asdict(one) | {"waits_s": one.waits_s} for one in line.stages],
+            "slowest_stage": None if slowest is None else slowest.stage,
+        },
+        "ranks": [asdict(one) for one in explanation.ranks],
+        "stragglers": [one.rank for one in explanation.stragglers],
+        "experts": None if experts is None else asdict(experts),
+        "variation": [asdict(one) for one in explanation.variation],
+        "critical_path": {
+            **asdict(path),
+            "by_stage_s": [{"stage": stage, "seconds": seconds} for stage, seconds in path.by_stage_s.items()],
+            "by_rank_s": [{"rank": rank, "seconds": seconds} for rank, seconds in path.by_rank_s.items()],
+        },
+        "host": asdict(explanation.host),
+        "diagnostics": diagnostics_json((*explanation.notes, *simulation.diagnostics)),
+    }
+
+
+def print_explanation(explanation: Explanation, stream: TextIO | None = None) -> None:
+    """One screen: the step and what made it long first, then what that rests on."""
+    screen = Screen.of(stream or sys.stdout)
+    lines: list[list[Span]] = [[], *_headline(explanation)]
+    lines += [[], *_advice(explanation, screen)]
+    lines += _calls(explanation.calls) + _worst(explanation.worst_calls)
+    lines += _stages(explanation) + _ranks(explanation)
+    lines += [[], *_facts(explanation, screen)]
+    lines += diagnostic_lines((*explanation.notes, *explanation.simulation.diagnostics), screen, MOST_NOTES)
+    lines.append(
+        [("  see      --json: every rank, stage and call · --perfetto out.pftrace: the timeline", "bright_black")]
+    )
+    show(screen, lines)
+
+
+def _headline(explanation: Explanation) -> list[list[Span]]:
+    simulation = explanation.simulation
+    kind = "recorded" if explanation.recorded else "predicted, not recorded"
+    count = explanation.pipeline.microbatches
+    axes = simulation.mesh.replace(",", " · ").replace("=", " ")
+    many = f" · {count} microbatch{'' if count == 1 else 'es'}" if count else ""
+    job = f"{format_count(simulation.world_size)} rank{'' if simulation.world_size == 1 else 's'} · {axes}{many}"
+    lines: list[list[Span]] = [
+        [("  Step   ", ""), (format_time(simulation.step_time_s), "bold"), (f"  {kind}     {job}", "")]
+    ]
+    error = explanation.replay_error
+    if explanation.replay_step_s is not None and error is not None:
+        off = "+" if error > 0 else ""
+        text = f"run again from its ops: {format_time(explanation.replay_step_s)} ({off}{format_percent(error)})"
+        lines.append([(f"         {text}", "")])
+    if simulation.title:
+        lines.append([(f"  Job    {simulation.title}", "")])
+    step = simulation.step_time_s
+    parts = sorted(simulation.breakdown.mean_s.items(), key=lambda part: -part[1])
+    shown = [f"{name} {format_time(seconds)} {format_percent(seconds / step)}" for name, seconds in parts if step > 0]
+    lines += _wrapped("Parts", shown or ["nothing in this job takes time"])
+    return lines
+
+
+def _wrapped(word: str, items: Sequence[str], width: int = 100) -> list[list[Span]]:
+    """Items after a word, as many to a line as fit; none is broken."""
+    rows: list[str] = []
+    for item in items:
+        if rows and len(rows[-1]) + len(item) + 3 <= width:
+            rows[-1] += f" · {item}"
+        else:
+            rows.append(item)
+    return [[(f"  {word if number == 0 else '':<6} {row}", "")] for number, row in enumerate(rows)]
+
+
+def _advice(explanation: Explanation, screen: Screen) -> list[list[Span]]:
+    if not explanation.advice:
+        return []
+    lines: list[list[Span]] = [[("  what made it so long", "bold"), (" (means over ranks; they may overlap)", "")]]
+    for number, one in enumerate(explanation.advice, 1):
+        parts = textwrap.wrap(one.text, max(screen.width - 6, 40)) if screen.rich else [one.text]
+        lines.append([(f"  {number}. {parts[0]}", "")])
+        lines += [[(f"     {part}", "")] for part in parts[1:]]
+    return lines
+
+
+def _calls(calls: Sequence[CallKind]) -> list[list[Span]]:
+    rows = [
+        (
+            f"{one.axis} {one.collective}",
+            format_count(one.calls),
+            format_bytes(one.bytes / one.calls) if one.bytes else "",
+            format_time(one.transfer_s),
+            format_time(one.held_s),
+            format_time(one.transfer.median_s),
+            format_time(one.transfer.max_s),
+            format_time(one.held.max_s),
+            "" if one.bytes_per_s is None else format_bandwidth(one.bytes_per_s),
+        )
+        for one in calls[:MOST_CALLS]
+    ]
+    heads = (
+        "communication",
+        "calls",
+        "a call",
+        "transfer",
+        "waiting",
+        "median",
+        "longest",
+        "longest wait",
+        "bandwidth",
+    )
+    return _table(heads, rows, len(calls) - len(rows))
+
+
+def _worst(worst: Sequence[WorstCall]) -> list[list[Span]]:
+    """The worst call of each axis."""
+    first: dict[str, WorstCall] = {}
+    for one in worst:
+        first.setdefault(one.axis, one)
+    lines: list[list[Span]] = []
+    for one in first.values():
+        late = one.waited_for
+        whom = "nobody that came later" if late is None else f"rank {late.rank}, busy with {_op(late)}"
+        place = _where(one.place, named=False)
+        lines.append([(f"  {one.axis:<5}  {place} waited {format_time(one.held_s)} for {whom}", "")])
+    return [[], [("  the longest wait of each axis", "bold")], *lines] if lines else []
+
+
+def _stages(explanation: Explanation) -> list[list[Span]]:
+    line = explanation.pipeline
+    if len(line.stages) == 1 or explanation.simulation.step_time_s <= 0:
+        return []
+    chosen = sorted(line.stages, key=lambda one: (one is not line.slowest, -one.waits_s))[:MOST_STAGES]
+    rows = [
+        (
+            f"stage {one.stage}{' (slowest)' if one is line.slowest else ''}",
+            _pass(one.forward),
+            _pass(one.backward),
+            format_time(one.bubble_s),
+            format_time(one.embd_wait_s + one.idle_s),
+            format_percent(one.waits_s / explanation.simulation.step_time_s),
+        )
+        for one in sorted(chosen, key=lambda one: one.stage)
+    ]
+    heads = ("pipeline", "forward", "backward", "bubble", "waits at the end", "of step")
+    ideal = "" if line.ideal_bubble is None else f"; equal stages: {format_percent(line.ideal_bubble)}"
+    note = f"compute of a microbatch; all stages wait {format_percent(line.waits_share)} of the step{ideal}"
+    return _table(heads, rows, len(line.stages) - len(rows), note)
+
+
+def _pass(one: PerMicrobatch | None) -> str:
+    return "" if one is None else format_time(one.mean_s)
+
+
+def _ranks(explanation: Explanation) -> list[list[Span]]:
+    ordered = sorted(explanation.ranks, key=lambda one: (not one.flags, -one.held_others_s))
+    shown = [one for one in ordered if one.held_others_s > 0 or one.flags][:MOST_RANKS]
+    rows = [
+        (
+            f"rank {one.rank}" + (f" and {one.alike - 1:,} alike" if one.alike > 1 else "") + f", stage {one.stage}",
+            f"{one.times_last:,} of {one.meetings:,}",
+            format_time(one.held_others_s),
+            format_time(one.held_up_s),
+            "" if one.compute_ratio is None else f"{one.compute_ratio:.2f}×",
+            ", ".join(one.flags),
+        )
+        for one in shown
+    ]
+    heads = ("who is waited for", "came last", "others lost, in sum", "lost itself", "compute / stage's", "")
+    return _table(heads, rows, len(explanation.ranks) - len(rows))
+
+
+def _facts(explanation: Explanation, screen: Screen) -> list[list[Span]]:
+    """What fits into a line each: experts, variation, the critical path, the host."""
+    path, host, step = explanation.critical_path, explanation.host, explanation.simulation.step_time_s
+    texts = [("experts", _experts(explanation)), ("jitter", _variation(explanation))]
+    if path.by_part_s and step > 0:
+        gaps = {"gaps": path.gaps_s} if path.gaps_s > 1e-9 * step else {}
+        parts = [f"{name} {format_time(one)}" for name, one in list((path.by_part_s | gaps).items())[:6]]
+        ranks = [f"rank {rank} {format_time(one)}" for rank, one in list(path.by_rank_s.items())[:3]]
+        texts.append(("path", f"{' · '.join(parts)} (critical path, {format_count(path.ops)} ops)"))
+        longest = f"; longest op {_long(path.longest[0])}" if path.longest else ""
+        texts.append(("", f"most on {', '.join(ranks)}{longest}"))
+    if host.longest:
+        share = format_percent(host.share)
+        texts.append(
+            (
+                "host",
+                f"{format_time(host.total_s)}, {share} of the step; longest gap {_long(host.longest[0], host=True)}",
+            )
+        )
+    lines: list[list[Span]] = []
+    for word, text in texts:
+        parts = textwrap.wrap(text, screen.width - 11) if screen.rich and text else [text]
+        lines += [[(f"  {word if number == 0 else '':<8} {part}", "")] for number, part in enumerate(parts) if part]
+    return lines
+
+
+def _experts(explanation: Explanation) -> str:
+    experts = explanation.experts
+    if experts is None:
+        return ""
+    stage = experts.busiest.stage
+    loads = [f"{one.load:.2f}" for one in experts.loads if one.stage == stage]
+    more = f" … ({len(loads)} in all)" if len(loads) > MOST_LOADS else ""
+    return (
+        f"tokens of stage {stage}'s by the mean: {' '.join(loads[:MOST_LOADS])}{more}; expert compute of a microbatch "
+        f"{format_time(experts.busiest_compute_s)}, mean {format_time(experts.mean_compute_s)}; even routing saves at "
+        f"most {format_time(experts.balanced_saves_s)}"
+    )
+
+
+def _variation(explanation: Explanation) -> str:
+    worst = {}
+    for one in explanation.variation:
+        if one.phase not in worst or one.of_passes > worst[one.phase].of_passes:
+            worst[one.phase] = one
+    texts = [
+        f"{phase} ± {format_percent(one.of_passes)} a pass, ± {format_percent(one.of_ops)} an op (stage {one.stage})"
+        for phase, one in worst.items()
+    ]
+    return f"{' · '.join(texts)}: median deviation between microbatches" if texts else ""
+
+
+def _long(one: LongOp, host: bool = False) -> str:
+    name = _where(one.place, named=not host)
+    where = f"{name}, at {one.place.block}" if host else name
+    return f"{format_time(one.seconds)} ({where})"
+
+
+def _where(place: Place, named: bool = True) -> str:
+    """`rank 7 (stage 0, microbatch 7, layer 2)`."""
+    alike = f" and {place.alike - 1:,} alike" if place.alike > 1 else ""
+    facts = [f"stage {place.stage}"]
+    facts += [f"microbatch {place.microbatch}"] if place.microbatch is not None else []
+    facts += [f"layer {place.layer}"] if place.layer is not None else []
+    name = f"{place.op}, " if named else ""
+    return f"{name}rank {place.rank}{alike}, {', '.join(facts)}"
+
+
+def _op(place: Place) -> str:
+    """`forward_step of microbatch 3`."""
+    return place.op if place.microbatch is None else f"{place.op} of microbatch {place.microbatch}"
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], hidden: int, note: str = "") -> list[list[Span]]:
+    """A blank line, a heading, rows of cells, the first to the left and the others to the right, and a remark; nothing
+    without rows."""
+    if not rows:
+        return []
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+
+    def line(cells: tuple[str, ...]) -> str:
+        rest = "".join(f"  {cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+        return f"{cells[0]:<{widths[0]}}{rest}"
+
+    head = line(heads)
+    lines: list[list[Span]] = [[], [(f"  {head[: widths[0]]}", "bold"), (head[widths[0] :], "")]]
+    lines += [[(f"  {line(row)}", "")] for row in rows]
+    remarks = [one for one in (note, f"{hidden:,} more in --json" if hidden > 0 else "") if one]
+    return [*lines, [(f"  {'; '.join(remarks)}", "bright_black")]] if remarks else lines
