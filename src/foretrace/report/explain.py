@@ -13,6 +13,7 @@ from foretrace.analysis.explain import Explanation
 from foretrace.analysis.explain.communication import CallKind, WorstCall
 from foretrace.analysis.explain.path import LongOp
 from foretrace.analysis.explain.rows import Place
+from foretrace.analysis.explain.variation import Variation
 from foretrace.report.json import diagnostics_json
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.units import format_bandwidth, format_bytes, format_count, format_percent, format_time
@@ -21,7 +22,7 @@ EXPLANATION_SCHEMA = "foretrace.explanation/1"
 MOST_CALLS = 6
 MOST_STAGES = 4
 MOST_RANKS = 3
-MOST_NOTES = 4
+MOST_NOTES = 3
 MOST_LOADS = 16
 
 
@@ -88,13 +89,14 @@ def _headline(explanation: Explanation) -> list[list[Span]]:
     lines: list[list[Span]] = [
         [("  Step   ", ""), (format_time(simulation.step_time_s), "bold"), (f"  {kind}     {job}", "")]
     ]
+    texts = [simulation.title] if simulation.title else []
     error = explanation.replay_error
     if explanation.replay_step_s is not None and error is not None:
-        off = "+" if error > 0 else ""
-        text = f"run again from its ops: {format_time(explanation.replay_step_s)} ({off}{format_percent(error)})"
-        lines.append([(f"         {text}", "")])
-    if simulation.title:
-        lines.append([(f"  Job    {simulation.title}", "")])
+        off = format_percent(error)
+        sign = "+" if error > 0 and off != format_percent(0.0) else ""
+        texts.append(f"run again from its ops {format_time(explanation.replay_step_s)}, {sign}{off}")
+    if texts:
+        lines.append([(f"  Job    {'; '.join(texts)}", "")])
     step = simulation.step_time_s
     parts = sorted(simulation.breakdown.mean_s.items(), key=lambda part: -part[1])
     shown = [f"{name} {format_time(seconds)} {format_percent(seconds / step)}" for name, seconds in parts if step > 0]
@@ -163,8 +165,9 @@ def _worst(worst: Sequence[WorstCall]) -> list[list[Span]]:
         late = one.waited_for
         whom = "nobody that came later" if late is None else f"rank {late.rank}, busy with {_op(late)}"
         place = _where(one.place, named=False)
-        lines.append([(f"  {one.axis:<5}  {place} waited {format_time(one.held_s)} for {whom}", "")])
-    return [[], [("  the longest wait of each axis", "bold")], *lines] if lines else []
+        text = f"longest {one.axis} wait: {place} waited {format_time(one.held_s)} for {whom}"
+        lines.append([(f"  {text}", "")])
+    return lines
 
 
 def _stages(explanation: Explanation) -> list[list[Span]]:
@@ -245,16 +248,15 @@ def _experts(explanation: Explanation) -> str:
     loads = [f"{one.load:.2f}" for one in experts.loads if one.stage == stage]
     more = f" … ({len(loads)} in all)" if len(loads) > MOST_LOADS else ""
     return (
-        f"tokens of stage {stage}'s by the mean: {' '.join(loads[:MOST_LOADS])}{more}; expert compute of a microbatch "
-        f"{format_time(experts.busiest_compute_s)}, mean {format_time(experts.mean_compute_s)}; even routing saves at "
-        f"most {format_time(experts.balanced_saves_s)}"
+        f"tokens × the mean, by ep rank of stage {stage}: {' '.join(loads[:MOST_LOADS])}{more}; a microbatch's expert "
+        f"compute: busiest {format_time(experts.busiest_compute_s)}, mean {format_time(experts.mean_compute_s)}"
     )
 
 
 def _variation(explanation: Explanation) -> str:
-    worst = {}
+    worst: dict[str, Variation] = {}
     for one in explanation.variation:
-        if one.phase not in worst or one.of_passes > worst[one.phase].of_passes:
+        if one.of_ops > 0 and (one.phase not in worst or one.of_passes > worst[one.phase].of_passes):
             worst[one.phase] = one
     texts = [
         f"{phase} ± {format_percent(one.of_passes)} a pass, ± {format_percent(one.of_ops)} an op (stage {one.stage})"
@@ -284,7 +286,7 @@ def _op(place: Place) -> str:
     return place.op if place.microbatch is None else f"{place.op} of microbatch {place.microbatch}"
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], hidden: int, note: str = "") -> list[list[Span]]:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], hidden: int, note: str = "") -> list[list[Span]]:
     """A blank line, a heading, rows of cells, the first to the left and the others to the right, and a remark; nothing
     without rows."""
     if not rows:

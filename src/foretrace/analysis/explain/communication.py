@@ -28,7 +28,8 @@ class CallKind:
     `calls` counts every rank's part in a call, `bytes` adds up the sizes of those parts. `transfer_s`, `wait_s` and
     `held_s` are per step, means over all ranks of the job: from start to end, from ready to start, and the part of
     that wait which held the rank up. `transfer` and `held` are of single calls. `bytes_per_s` is bytes by the time of
-    the calls that carry any; None where none does or they take no time.
+    the calls that carry any and have partners (the time of a lone rank's includes what it waited for others); None
+    where there is none or they take no time.
     """
 
     axis: str
@@ -75,14 +76,14 @@ def call_kinds(rows: Rows) -> tuple[CallKind, ...]:
 
 def _kind(rows: Rows, axis: str, collective: int, mine: Longs) -> CallKind:
     weight = rows.ranks[mine]
-    carries = rows.bytes[mine] > 0
-    carried = float((rows.bytes[mine] * weight).sum())
-    running = float((rows.running_s[mine] * weight)[carries].sum())
+    met = mine[(rows.bytes[mine] > 0) & (rows.members[mine] > 1)]
+    carried = float((rows.bytes * rows.ranks)[met].sum())
+    running = float((rows.running_s * rows.ranks)[met].sum())
     return CallKind(
         axis=axis,
         collective=label(Collective(collective)),
         calls=round(float(weight.sum())),
-        bytes=round(carried),
+        bytes=round(float((rows.bytes[mine] * weight).sum())),
         transfer_s=rows.mean_over_ranks(rows.running_s, mine),
         wait_s=rows.mean_over_ranks(rows.wait_s, mine),
         held_s=rows.mean_over_ranks(rows.held_s, mine),

@@ -88,7 +88,9 @@ def explain(simulation: Simulation) -> Explanation:
 def _missing(found: Findings) -> list[Diagnostic]:
     """What a run has too little of to say anything about."""
     texts = []
-    if found.simulation.world_size == 1:
+    if found.simulation.world_size == 1 and found.calls:
+        texts.append("one rank alone: what it waited for others cannot be told from what communication took")
+    elif found.simulation.world_size == 1:
         texts.append("one rank: there are no partners to wait for, and no peers to compare it with")
     elif not found.calls:
         texts.append("nothing communicates: ranks do not wait for each other")

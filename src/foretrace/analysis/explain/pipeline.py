@@ -10,6 +10,9 @@ from foretrace.analysis.account import Account, PerMicrobatch
 from foretrace.analysis.answer import Simulation
 from foretrace.analysis.explain.rows import ACROSS_STAGES, Floats, Rows
 
+_ROUNDING = 1e-12
+"""A mean below this share of the step is what adding up left over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -72,7 +75,7 @@ def pipeline(simulation: Simulation, rows: Rows, account: Account) -> Pipeline:
     stages = []
     for number in range(mesh.pp):
         forward, backward = (account.stages.get((number, word)) for word in ("forward", "backward"))
-        means = (_mean(one, ranks[:, number]) for one in (bubble, embd_wait, idle))
+        means = (_mean(one, ranks[:, number], rows.step_s) for one in (bubble, embd_wait, idle))
         stages.append(Stage(number, round(float(ranks[:, number].sum())), forward, backward, *means))
     total = max(rows.step_s * rows.world, 1e-300)
     count = account.microbatches
@@ -85,5 +88,6 @@ def pipeline(simulation: Simulation, rows: Rows, account: Account) -> Pipeline:
     )
 
 
-def _mean(seconds: Floats, ranks: Floats) -> float:
-    return float(seconds @ ranks) / max(float(ranks.sum()), 1.0)
+def _mean(seconds: Floats, ranks: Floats, step_s: float) -> float:
+    mean = float(seconds @ ranks) / max(float(ranks.sum()), 1.0)
+    return mean if mean > _ROUNDING * step_s else 0.0

@@ -123,6 +123,11 @@ class Rows:
         names = np.array([*(one.axis for one in self.graph.program.communicators), ""])
         return np.asarray(names[self.communicator])
 
+    @property
+    def members(self) -> Floats:
+        """How many ranks take part in each row's unit; in a folded graph, in all alike together."""
+        return np.asarray(np.bincount(self.unit, weights=self.ranks, minlength=self.graph.units)[self.unit])
+
     def mean_over_ranks(self, seconds: Floats, which: NDArray[np.generic] | slice = slice(None)) -> float:
         """Seconds of some rows as a mean over all ranks of the job."""
         return float((seconds * self.ranks)[which].sum()) / max(self.world, 1)

@@ -85,8 +85,7 @@ def lateness(rows: Rows, account: Account) -> tuple[RankLateness, ...]:
 
 def _meetings(rows: Rows) -> Longs:
     """How many rendezvous of more than one rank each class takes part in."""
-    members = np.bincount(rows.unit, weights=rows.ranks, minlength=rows.graph.units)
-    meets = (rows.communicator >= 0) & (members[rows.unit] > 1)
+    meets = (rows.communicator >= 0) & (rows.members > 1)
     return np.asarray(np.bincount(rows.owner[meets], minlength=len(rows.graph.classes)))
 
 

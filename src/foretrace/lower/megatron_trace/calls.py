@@ -87,17 +87,39 @@ def axis_of(group: str | None, where: str) -> str:
     return AXES[group]
 
 
+_GROUPS_BY_SOURCE: Final = {"expert": "exp", "all_to_all": "exp"}
+"""The group of sub-operations that name none, by a word in the function that made them; tp elsewhere."""
+
+
+def group_of(sub: SubOp) -> str:
+    """The group of a sub-operation; where it names none, that of the function it comes from."""
+    if sub.group is not None:
+        return sub.group
+    return next((group for word, group in _GROUPS_BY_SOURCE.items() if word in sub.source), "tp")
+
+
+def comm_of(sub: SubOp) -> str | None:
+    """The collective of a sub-operation; where it names none, that of the function it comes from."""
+    if sub.comm is not None:
+        return sub.comm
+    source = sub.source
+    for word, comm in (("all_to_all", "all_to_all"), ("gather", "allgather"), ("broadcast", "broadcast")):
+        if word in source:
+            return comm
+    return "reduce_scatter" if "scatter" in source else "allreduce" if "reduce" in source or "_bwd" in source else None
+
+
 def sub_call(sub: SubOp, mesh: Mesh | None, where: str, *, hidden: bool = False) -> Call | None:
     """The call of a sub-operation; None where its group has a single rank (a mesh of None is not known).
 
     `hidden` is for backwards traced ex situ, where collectives that Megatron runs beside the weight gradient are
     written as if they did not overlap.
     """
-    axis = axis_of(sub.group, where)
-    if sub.comm not in COLLECTIVES:
+    axis, comm = axis_of(group_of(sub), where), comm_of(sub)
+    if comm not in COLLECTIVES:
         known = ", ".join(COLLECTIVES)
-        raise InputError(f'communication "{sub.comm}" is not known', where=where, hint=f"known: {known}")
-    what, size = COLLECTIVES[sub.comm], 1 if mesh is None else group_size(mesh, axis)
+        raise InputError(f'communication "{comm or sub.source}" is not known', where=where, hint=f"known: {known}")
+    what, size = COLLECTIVES[comm], 1 if mesh is None else group_size(mesh, axis)
     if size == 1 and mesh is not None:
         return None
     local = tensor_bytes(sub.shape, sub.dtype, where)
@@ -106,7 +128,7 @@ def sub_call(sub: SubOp, mesh: Mesh | None, where: str, *, hidden: bool = False)
     # Megatron-core's LinearWithGradAccumulationAndAsyncCommunication: the input gradient is reduced (or scattered, with
     # sequence parallelism) while the weight gradient is computed.
     beside = sub.overlaps or (hidden and axis == "tp" and what in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER))
-    return Call(what, axis, whole, f"{sub.name or axis} {sub.comm}", beside=beside)
+    return Call(what, axis, whole, f"{sub.name or axis} {comm}", beside=beside)
 
 
 GRADIENT_OPS: Final = ("dp_allreduce", "exp_dp_allreduce", "ep_dp_allreduce", "ep_allreduce", "pep_allreduce")

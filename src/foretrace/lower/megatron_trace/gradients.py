@@ -46,9 +46,9 @@ class Bucket:
     call: Call
 
 
-def is_placeholder(op: TraceOp) -> bool:
-    """Whether a reduction only stands for buckets, or waits for them."""
-    return op.text.get("op_semantics") in PLACEHOLDERS
+def reduces_gradients(op: TraceOp) -> bool:
+    """Whether an op is a reduction, and does not only stand or wait for buckets."""
+    return op.op in GRADIENT_OPS and bool(op.shape) and op.text.get("op_semantics") not in PLACEHOLDERS
 
 
 def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[Bucket, ...]:
@@ -82,10 +82,7 @@ def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, durat
 
 def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tuple[list[Call], list[Diagnostic]]:
     """The reductions of a rank, in order, from the first campaign that has them apart for experts, else from any."""
-    found = [
-        (trace, [op for op in trace.ops if op.op in GRADIENT_OPS and op.shape and not is_placeholder(op)])
-        for trace in traces
-    ]
+    found = [(trace, [op for op in trace.ops if reduces_gradients(op)]) for trace in traces]
     found = [(trace, ops) for trace, ops in found if ops]
     if not found:
         return [], []

@@ -115,10 +115,24 @@ def find_job(runs: Sequence[Run], mesh: Mesh | None) -> TraceJob:
         text = f"{len(runs)} real runs; {whole.name} is taken: runs are replayed one at a time"
         notes.append(Diagnostic("warning", text, whole.path))
         runs = [whole]
+    notes += _unnamed(runs)
     job = TraceJob(tuple(runs), found, facts, ex_situ, tuple(notes))
     _check_ranks(job)
     _check_shapes(job)
     return job
+
+
+def _unnamed(runs: Sequence[Run]) -> list[Diagnostic]:
+    """What to say of communication that does not name its group."""
+    for trace in (trace for run in runs for trace in run.ranks.values()):
+        for op in trace.ops:
+            for sub in op.subs:
+                if sub.group is None or sub.comm is None:
+                    text = (
+                        f"{sub.source} names no {'group' if sub.group is None else 'collective'}: taken from its name"
+                    )
+                    return [Diagnostic("note", text, trace.at(op.line))]
+    return []
 
 
 def is_ex_situ(runs: Sequence[Run]) -> bool:

@@ -15,6 +15,7 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import RankTrace, TraceOp
 from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
 from foretrace.lower.megatron_trace.clocks import Meeting, clock_offsets
+from foretrace.lower.megatron_trace.gradients import BUCKET_OP, reduces_gradients
 from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob
 from foretrace.lower.megatron_trace.pieces import MS, pieces_of
 from foretrace.lower.megatron_trace.work import CUT_OPS
@@ -78,6 +79,12 @@ def make_recording(job: TraceJob) -> Recording:
             f"{len(filled)} of {job.mesh.world} ranks have no trace: rank {rank} is taken to be as {source}, and so on"
         )
         recording.notes.append(Diagnostic("warning", text))
+    buckets = sum(op.op == BUCKET_OP for run in job.runs for trace in run.ranks.values() for op in trace.ops)
+    if buckets:
+        text = (
+            f"{buckets} gradient buckets, of which only the launch was traced: the wait for them is taken as recorded"
+        )
+        recording.notes.append(Diagnostic("warning", text))
     meetings = _match(recording)
     _set_clocks(recording, meetings)
     return recording
@@ -136,12 +143,14 @@ def _op_items(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | Non
                 cursor = until if piece.call.beside else done
     elif op.op in TRANSFERS:
         yield _transfer(job, trace, op, fused, start, end)
-    elif op.op in GRADIENT_OPS and op.shape:
+    elif reduces_gradients(op):
         call = gradient_call(op, where)
         if job.alone or group_size(job.mesh, call.axis) > 1:
             yield Item("call", op.op, op, start, end, call)
         else:
             yield Item("compute", f"scale {op.op}", op, start, end)
+    elif op.op in GRADIENT_OPS:
+        yield Item("host", f"wait for buckets of {op.op}", op, start, end)
     else:
         yield Item("compute", op.op, op, start, end)
 

@@ -18,11 +18,10 @@ from foretrace.lower.megatron_trace.calls import Call, group_size
 from foretrace.lower.megatron_trace.corrections import HOST, compute_sources
 from foretrace.lower.megatron_trace.work import RankWork, Stones
 from foretrace.mesh import Mesh
-from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp
+from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.program import Communicator, Program
-from foretrace.program.role import Placement, RoleBuilder
 from foretrace.schedules.pipeline import BATCHED, Part, Pipeline, Transfer, pipeline
 from foretrace.schedules.schedule import Action, ActionKind, Schedule
 
@@ -200,19 +199,11 @@ class _Writer:
             self._blocks[key] = self._write_end(work)
         block = self._blocks[key]
         # What was issued last may be a transfer, for which the rank waits.
-        after: dict[str | int, After] = {0: [PlacedOp(role.number, len(role.blocks) - 1, 0)]}
-        buckets = [placed[op] for placed in self._finals(stages, number, role) for op in self._buckets_of(placed)]
-        if buckets:
-            after[block.port_op("out")] = [*buckets, *(_refs(after[0]) if block.port_op("out") == 0 else ())]
-        role.place(block, after=after)
-
-    def _finals(self, stages: Pipeline, number: int, role: RoleBuilder) -> list[Placement]:
-        stage = number // self.plan.mesh.ep
-        del role
-        return [stages.placed[number, action] for action in sorted(self.last[stage])]
-
-    def _buckets_of(self, placed: Placement) -> list[int]:
-        return self._buckets.get(placed.block.number, [])
+        placed = role.place(block, after=[PlacedOp(role.number, len(role.blocks) - 1, 0)])
+        for action in sorted(self.last[number // self.plan.mesh.ep]):
+            final = stages.placed[number, action]
+            for op in self._buckets.get(final.block.number, []):
+                role.link(placed["out"], after=final[op])
 
     def _write_end(self, work: RankWork) -> BlockBuilder:
         block = self.build.block("step end")
@@ -229,10 +220,6 @@ class _Writer:
                 self._host(block, step, (), {})
         block.compute("optimizer_step", work.optimizer_s, phase="optimizer", source=self.sources[False])
         return block
-
-
-def _refs(after: After) -> tuple[Any, ...]:
-    return () if after is None else tuple(after)
 
 
 def _last_backwards(schedule: Schedule, stage: int) -> frozenset[Action]:
