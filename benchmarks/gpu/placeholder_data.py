@@ -2,12 +2,14 @@
 
     python benchmarks/gpu/placeholder_data.py > result.json
 
-1. Expert GEMMs (tokens × 4096 × 14336 and back, bf16), forward and both gradients, on normal random inputs, on zeros, and
-   on memory that was freed and taken again, as a faked all-to-all leaves it: the same work draws less power on
+1. Expert GEMMs (tokens × 4096 × 14336 and back, bf16), forward and both gradients, on normal random inputs, on zeros,
+   and on memory that was freed and taken again, as a faked all-to-all leaves it: the same work draws less power on
    predictable data, so a GPU at its power limit runs it faster. In bursts (like one traced microbatch after ten warm
    ones) and sustained.
-2. Scaling a gradient buffer in place (fp32, as Megatron does by 1/dp before the all-reduce): bytes moved per second over
-   the datasheet's.
+2. Scaling a gradient buffer in place (fp32, as Megatron does by 1/dp before the all-reduce): bytes moved per second
+   over the datasheet's.
+
+What an H200 gave is in placeholder_data_h200.json.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
     """One screen: the step and what made it long first, then what that rests on."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(explanation)]
-    lines += [[], *_advice(explanation, screen)]
+    lines += _advice(explanation, screen)
     lines += _calls(explanation.calls) + _worst(explanation.worst_calls)
     lines += _stages(explanation) + _ranks(explanation)
     lines += [[], *_facts(explanation, screen)]
@@ -104,7 +104,7 @@ def _headline(explanation: Explanation) -> list[list[Span]]:
     return lines
 
 
-def _wrapped(word: str, items: Sequence[str], width: int = 100) -> list[list[Span]]:
+def _wrapped(word: str, items: Sequence[str], width: int = 112) -> list[list[Span]]:
     """Items after a word, as many to a line as fit; none is broken."""
     rows: list[str] = []
     for item in items:
@@ -118,7 +118,7 @@ def _wrapped(word: str, items: Sequence[str], width: int = 100) -> list[list[Spa
 def _advice(explanation: Explanation, screen: Screen) -> list[list[Span]]:
     if not explanation.advice:
         return []
-    lines: list[list[Span]] = [[("  what made it so long", "bold"), (" (means over ranks; they may overlap)", "")]]
+    lines: list[list[Span]] = [[], [("  what made it so long", "bold"), (" (means over ranks; they may overlap)", "")]]
     for number, one in enumerate(explanation.advice, 1):
         parts = textwrap.wrap(one.text, max(screen.width - 6, 40)) if screen.rich else [one.text]
         lines.append([(f"  {number}. {parts[0]}", "")])

@@ -138,9 +138,10 @@ def _calls(found: Findings) -> Iterator[Advice]:
         return
     rate = "" if kind.bytes_per_s is None else f" at {format_bandwidth(kind.bytes_per_s)}"
     seconds = exposed[axis]
+    alone = " One rank alone does not tell how much of that is waiting." if found.simulation.world_size == 1 else ""
     text = (
         f"{axis} communication is exposed for {format_time(seconds)}, {format_percent(seconds / found.step_s)} of the "
-        f"step, most of it {kind.collective} ({format_time(kind.transfer.mean_s)} a call{rate})."
+        f"step, most of it {kind.collective} ({format_time(kind.transfer.mean_s)} a call{rate}).{alone}"
     )
     yield Advice("communication", seconds, text)
 

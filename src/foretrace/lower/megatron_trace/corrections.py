@@ -5,7 +5,7 @@ None of them is fitted on a run that a prediction is compared with.
 
 from __future__ import annotations
 
-from math import sqrt
+from math import hypot, sqrt
 from typing import Final
 
 from foretrace.lower.megatron_trace.work import Stones
@@ -26,6 +26,15 @@ numbers: an A100, 8192³ bf16 (H. He, "Strangely, matrix multiplications on GPUs
 data!", 2024). benchmarks/gpu/placeholder_data.py finds 1.15 for experts on an H200 in bursts. How much of it a traced
 microbatch enjoys is unknown: the middle is taken, and the band holds none and all of it."""
 
+BURST_GAIN: Final = 1.08
+"""How much faster computation runs in a burst, as ex-situ traces time it, than all day long: 1.07 to 1.10 for experts
+on random numbers on an H200 (benchmarks/gpu/placeholder_data_h200.json). Whether a traced microbatch is such a burst
+depends on what ran before it, so this widens the band upwards and moves nothing else."""
+
+CAMPAIGN_SPREAD: Final = 0.025
+"""What one campaign as a whole may be off, either way: two campaigns of the same job differ by 2.2 % (root mean square
+of four jobs, see benchmarks/traces.py; no real run is looked at), so one of them by 1.55 %, and nine in ten by 2.5 %."""
+
 EXPERT_SLOWDOWN: Final = sqrt(PLACEHOLDER_GAIN)
 """What experts' ex-situ times are multiplied by."""
 
@@ -40,6 +49,8 @@ def compute_sources(stones: Stones, ex_situ: bool) -> tuple[Source, Source]:
     low, high = pools.spread(lambda key: key not in experts)
     below, above = pools.spread(lambda key: key in experts)
     if ex_situ:
-        below = 1 - sqrt((1 - below) ** 2 + (1 - 1 / EXPERT_SLOWDOWN) ** 2)
-        above = 1 + sqrt((above - 1) ** 2 + (EXPERT_SLOWDOWN - 1) ** 2)
+        whole = CAMPAIGN_SPREAD / sqrt(pools.campaigns)
+        low, high = 1 - hypot(1 - low, whole), 1 + hypot(high - 1, whole, BURST_GAIN - 1)
+        below = 1 - hypot(1 - below, whole, 1 - 1 / EXPERT_SLOWDOWN)
+        above = 1 + hypot(above - 1, whole, EXPERT_SLOWDOWN - 1, BURST_GAIN - 1)
     return Source(name, low, high), Source(f"{name} of experts", below, above)

@@ -82,7 +82,7 @@ def make_recording(job: TraceJob) -> Recording:
     buckets = sum(op.op == BUCKET_OP for run in job.runs for trace in run.ranks.values() for op in trace.ops)
     if buckets:
         text = (
-            f"{buckets} gradient buckets, of which only the launch was traced: the wait for them is taken as recorded"
+            f"{buckets} gradient buckets, of which only the launch was traced: waits for them are as recorded"
         )
         recording.notes.append(Diagnostic("warning", text))
     meetings = _match(recording)
