@@ -11,7 +11,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make fuzz    run the random laws on new examples"
 	@echo "make check   format, lint, types, import contract"
-	@echo "make bench   speed against its bounds"
+	@echo "make bench   speed against its bounds, traces against real runs"
 
 demo: $(VENV)/core
 	@$(BIN)/foretrace simulate examples/llama405b_1024gpu.txt --cluster h100-dgx
@@ -30,6 +30,7 @@ check: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/traces.py
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

@@ -13,7 +13,7 @@ import pytest
 from foretrace.cost.network import network_of
 from foretrace.cost.streaming import STREAM_SHARE
 from foretrace.formats.megatron_trace import Facts
-from foretrace.lower.megatron_trace.whole_job import HOST_GAP_S, PLACEHOLDER_GAIN
+from foretrace.lower.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST_GAP_S
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
 from unit.lower.aicb.workloads import CLUSTER
@@ -127,7 +127,7 @@ def test_uneven_all_to_all_of_four_ranks(tmp_path: Path) -> None:
                              received from them 1200  600  300  300
 
     Rank 0's way in is the busiest, 1200 rows: as an even all-to-all of 1200 · 4/3 = 1600 rows would make it. Experts
-    take 1 ms for 400 rows; ex situ they computed on memory that nobody wrote, which is √gain too fast. The busiest
+    take 1 ms for 400 rows; ex situ they computed on memory that nobody wrote, which is too fast by a factor. The busiest
     rank, 0, decides: the other three wait for it in the second all-to-all.
     """
     received = (1600, 800, 400, 400)
@@ -155,7 +155,7 @@ def test_uneven_all_to_all_of_four_ranks(tmp_path: Path) -> None:
         assert int(ops.ints("bytes")[first]) == 1600 * row
     assert tables == sent
     back = price_s(Collective.ALL_TO_ALL, [0, 1, 2, 3], 1600 * row, 4)
-    expected = (2 + 4 * PLACEHOLDER_GAIN**0.5 + 1 + 20 + 5) * MS + 2 * back + 2 * G
+    expected = (2 + 4 * EXPERT_SLOWDOWN + 1 + 20 + 5) * MS + 2 * back + 2 * G
     assert answer(folder).step_time_s == pytest.approx(expected, abs=1e-9)
 
 

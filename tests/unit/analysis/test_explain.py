@@ -180,8 +180,8 @@ class TestExperts:
         assert experts is not None
         assert (experts.busiest_compute_s, experts.mean_compute_s) == pytest.approx((16.0, 10.0))
         assert experts.balanced_saves_s == pytest.approx(12.0)
-        balanced = simulate_step(moe([10, 10, 10, 10]))
-        assert found.simulation.step_time_s - balanced == pytest.approx(experts.balanced_saves_s)
+        balanced = moe([10, 10, 10, 10])
+        assert found.simulation.step_time_s - balanced.step_time_s == pytest.approx(experts.balanced_saves_s)
 
     def test_others_wait_for_it(self, found: Explanation) -> None:
         experts = found.experts
@@ -190,17 +190,13 @@ class TestExperts:
         assert experts.busiest.held_others_s == pytest.approx(2 * (8 + 6 + 10))
         text = found.advice[0].text
         assert text.startswith("rank 1 (stage 0, experts 1) receives 1.6× the mean tokens")
-        assert "12.0 s of the step" in text.replace("12.00 s", "12.0 s")
+        assert "12.00 s of the step is others waiting" in text and "save at most 12.00 s" in text
 
     def test_even_experts_are_no_advice(self) -> None:
         found = explain(moe([10, 10, 10, 10]))
         assert found.experts is not None and found.experts.max_load == 1.0
         assert found.experts.balanced_saves_s == pytest.approx(0.0)
         assert "experts" not in [one.topic for one in found.advice]
-
-
-def simulate_step(simulation: Simulation) -> float:
-    return simulation.step_time_s
 
 
 def test_jitter_is_the_median_deviation_between_microbatches() -> None:

@@ -2,7 +2,8 @@
 
 An op may wait for a partner while its rank computes something else: a receive that is posted early costs nothing. So
 beside the wait of every op (from ready to start) stands how long it *held its rank up*: the part of the wait in which
-the rank computed nothing and no other of its waits was to end sooner. What holds one rank up never exceeds the step.
+nothing ran on the lanes the rank computes on and no other of its waits was to end sooner. What holds one rank up never
+exceeds the step.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class Rows:
         meets = ops.ints("communicator")[op] >= 0
         wait = np.where(meets, np.clip(timeline.wait_s[node], 0.0, timeline.step_time_s), 0.0)
         start, end = timeline.start_s[node], timeline.end_s[node]
+        lane = ops.ints("lane")[op]
+        busies = np.isin(lane, lane[kind == Kind.COMPUTE])
         return cls(
             graph=graph,
             step_s=timeline.step_time_s,
@@ -102,7 +105,7 @@ class Rows:
             start_s=start,
             running_s=end - start,
             wait_s=wait,
-            held_s=_held(timeline, owner, kind == Kind.COMPUTE, start, end, wait),
+            held_s=_held(timeline, owner, busies, start, end, wait),
             last=row_of[chain.latest[node]],
             before=row_of[chain.last[node]],
         )
@@ -163,7 +166,7 @@ def weighted_median(values: Floats, weights: Floats) -> float:
 
 
 def _held(
-    timeline: Timeline, owner: Longs, computes: NDArray[np.bool_], start: Floats, end: Floats, wait: Floats
+    timeline: Timeline, owner: Longs, busies: NDArray[np.bool_], start: Floats, end: Floats, wait: Floats
 ) -> Floats:
     """How long each wait held its rank up, in seconds."""
     held = np.zeros(len(wait))
@@ -178,7 +181,7 @@ def _held(
         # Of several waits at once, time goes to the one that ends first; the last of the step before may reach in.
         sooner = until[-1] - period if period else -np.inf
         since = np.maximum(until - wait[waits], np.concatenate([[sooner], until[:-1]]))
-        busy = _Busy.of(start[low:high][computes[low:high]], end[low:high][computes[low:high]], period)
+        busy = _Busy.of(start[low:high][busies[low:high]], end[low:high][busies[low:high]], period)
         held[waits] = np.maximum(until - since - (busy.until(until) - busy.until(since)), 0.0)
     return held
 

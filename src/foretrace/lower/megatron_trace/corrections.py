@@ -33,7 +33,7 @@ depends on what ran before it, so this widens the band upwards and moves nothing
 
 CAMPAIGN_SPREAD: Final = 0.025
 """What one campaign as a whole may be off, either way: two campaigns of the same job differ by 2.2 % (root mean square
-of four jobs, see benchmarks/traces.py; no real run is looked at), so one of them by 1.55 %, and nine in ten by 2.5 %."""
+of four jobs, see benchmarks/traces.py; no real run is looked at), so one of them by 1.55 %; nine in ten by 2.5 %."""
 
 EXPERT_SLOWDOWN: Final = sqrt(PLACEHOLDER_GAIN)
 """What experts' ex-situ times are multiplied by."""

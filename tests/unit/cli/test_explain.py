@@ -1,0 +1,127 @@
+"""`foretrace explain` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+from foretrace import Mesh, ProgramBuilder, save
+from foretrace.cli.explain import command
+from foretrace.errors import ForetraceError, InputError, UsageError
+from shared_files import shared
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Two ranks reduce over dp; the second comes 1 ms later."""
+    build = ProgramBuilder(Mesh(dp=2), title="a job", repeats=False)
+    for rank in range(2):
+        role = build.role(f"rank {rank}", [rank])
+        done = role.compute("layer", (2 + rank) * 1e-3, phase="forward", microbatch=0)
+        role.collective("all_reduce", build.communicator("dp"), 1e-3, bytes=4096, after=done)
+    save(build.program(), tmp_path / "job.foretrace")
+    return tmp_path / "job.foretrace"
+
+
+def test_the_screen(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command([job])
+    out = capsys.readouterr()
+    assert out.err == ""
+    assert out.out.strip().startswith("Step   4.00 ms  predicted, not recorded     2 ranks · dp 2 · 1 microbatch")
+    assert "longest dp wait: rank 0, stage 0 waited 1.00 ms for rank 1, busy with layer" in out.out
+
+
+def test_json_and_a_timeline(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command([job], as_json=True, output=tmp_path / "out.json", perfetto=tmp_path / "run.pftrace", ranks="1")
+    out = capsys.readouterr()
+    result = json.loads(out.out)
+    assert result["schema"] == "foretrace.explanation/1" and result["recorded"] is False
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == result
+    assert "open it at ui.perfetto.dev" in out.err
+    trace = proto.Trace()
+    trace.ParseFromString((tmp_path / "run.pftrace").read_bytes())
+    processes = [packet.track_descriptor.process.process_name for packet in trace.packet]
+    assert [name for name in processes if name] == ["rank 1"]
+
+
+def test_a_recorded_run_is_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+    command([shared("data", "traces", "dense4", "real")], as_json=True)
+    result = json.loads(capsys.readouterr().out)
+    assert result["recorded"] is True
+    assert result["step_time_s"] == pytest.approx(0.9077, abs=1e-4)
+    assert abs(result["replay_error"]) < 0.01
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples/traces").glob("*.txt")))
+def test_one_rank_alone(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command([ROOT / "examples/traces" / name], as_json=True)
+    result = json.loads(capsys.readouterr().out)
+    assert result["world_size"] == 1 and result["stragglers"] == []
+    assert any("one rank alone" in one["message"] for one in result["diagnostics"])
+
+
+def test_traces_that_are_not_of_a_whole_run_are_predicted_and_that_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = shared("data", "traces", "dense4", "scaling_a")
+    command([folder], cluster="a100-dgx", microbatches=4)
+    assert "predicted, not recorded     4 ranks · tp 2 · pp 2 · 4 microbatches" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"ranks": "0"}, UsageError, "--perfetto"),
+        ({"output": "job.foretrace"}, UsageError, "written over"),
+        ({"mesh": "tp=two"}, UsageError, "--mesh"),
+        ({"microbatches": 4}, UsageError, "settled"),
+        ({"path": "nothing.foretrace"}, InputError, "nothing.foretrace"),
+    ],
+)
+def test_refusals(
+    options: dict[str, object], kind: type[ForetraceError], says: str, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = job.with_name(str(options.pop("path", job.name)))
+    if "output" in options:
+        options = {"output": job.with_name(str(options["output"]))}
+    with pytest.raises(kind) as refused:
+        command([path], **options)  # type: ignore[arg-type]
+    assert says in str(refused.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_recorded_run_takes_no_options_of_a_prediction() -> None:
+    with pytest.raises(UsageError, match="--cluster and --microbatches: .* was recorded"):
+        command([ROOT / "examples/traces/gpt13b_real_rank0.txt"], cluster="h100-dgx", microbatches=2)
+
+
+def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/explain.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    import runpy
+    import sys
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setattr(sys, "argv", ["pipeline.py", "job.foretrace"])
+    stream = StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    runpy.run_path(str(ROOT / "examples/pipeline.py"), run_name="__main__")
+    stream.truncate(0)
+    stream.seek(0)
+    exec(code, {})
+    assert stream.getvalue().strip("\n") in page
+    from foretrace import load, simulate
+    from foretrace.analysis.explain import explain
+    from foretrace.report.explain import explanation_json
+
+    for key in explanation_json(explain(simulate(load("job.foretrace")))):
+        assert f"`{key}`" in page, key
