@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foretrace.schedules.pipeline import Transfer, pipeline
     from foretrace.schedules.registry import make as schedule
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "Choices": ("foretrace.lower.choices", "Choices"),

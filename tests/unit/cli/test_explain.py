@@ -98,7 +98,7 @@ def test_refusals(
 
 
 def test_a_recorded_run_takes_no_options_of_a_prediction() -> None:
-    with pytest.raises(UsageError, match="--cluster and --microbatches: .* was recorded"):
+    with pytest.raises(UsageError, match=r"--cluster and --microbatches: .* was recorded"):
         command([ROOT / "examples/traces/gpt13b_real_rank0.txt"], cluster="h100-dgx", microbatches=2)
 
 

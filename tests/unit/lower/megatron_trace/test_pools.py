@@ -117,18 +117,15 @@ def test_campaigns_are_pooled_and_the_band_says_how_sure_that_is(tmp_path: Path)
     assert "3 campaigns: computation is sure to −5.2 to +15.6 %; ± 2 % would take about 183 campaigns" in said(found)
 
 
-def test_pools_that_are_too_small_spread_as_the_others_do(tmp_path: Path) -> None:
-    """One campaign of one rank tells nothing of its spread: what is usual is taken."""
+def test_pools_that_are_too_small_spread_as_the_others_do() -> None:
+    """Two timings tell nothing of their spread: it is taken to be the usual, or that of pools that tell theirs."""
     pools = pool([1.0, 5.0])
     pools.typical(KEY)
-    assert pools.spread(everything) == UNKNOWN_SPREAD
+    assert pools.spread(everything) == pytest.approx(UNKNOWN_SPREAD)
     for seconds in (0.8, 1.0, 1.0, 1.0, 1.2):
         pools.add(("known",), seconds)
     pools.typical(("known",))
     assert pools.spread(everything) == (pytest.approx(0.84), pytest.approx(1.16))
-    rank = Rank(0, ex_situ=True).op("forward_step", 10).op("backward_step", 20)
-    (source,) = program(write(tmp_path, [rank], Facts(world=1, tp=1, pp=1))).sources[:1]
-    assert source.low < 1 < source.high
 
 
 def test_in_a_real_run_the_mean_is_what_work_takes() -> None:
