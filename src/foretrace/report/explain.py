@@ -19,7 +19,7 @@ from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.units import format_bandwidth, format_bytes, format_count, format_percent, format_time
 
 EXPLANATION_SCHEMA = "foretrace.explanation/1"
-MOST_CALLS = 6
+MOST_CALLS = 5
 MOST_STAGES = 4
 MOST_RANKS = 3
 MOST_NOTES = 3
@@ -163,10 +163,10 @@ def _worst(worst: Sequence[WorstCall]) -> list[list[Span]]:
     lines: list[list[Span]] = []
     for one in first.values():
         late = one.waited_for
-        whom = "nobody that came later" if late is None else f"rank {late.rank}, busy with {_op(late)}"
-        place = _where(one.place, named=False)
-        text = f"longest {one.axis} wait: {place} waited {format_time(one.held_s)} for {whom}"
-        lines.append([(f"  {text}", "")])
+        if late is not None:  # a wait for nobody is what clocks are off by
+            whom = f"rank {late.rank}, busy with {_op(late)}"
+            waited = f"{_where(one.place, named=False)} waited {format_time(one.held_s)} for {whom}"
+            lines.append([(f"  longest {one.axis} wait: {waited}", "")])
     return lines
 
 

@@ -192,6 +192,16 @@ class TestExperts:
         assert text.startswith("rank 1 (stage 0, experts 1) receives 1.6× the mean tokens")
         assert "12.00 s of the step is others waiting" in text and "save at most 12.00 s" in text
 
+    def test_parts_of_an_all_to_all_say_what_is_received_whatever_size_it_is_priced_by(self) -> None:
+        build = ProgramBuilder(Mesh(dp=2, ep=2), repeats=False)
+        group = build.communicator("ep")
+        for rank, parts in enumerate(([3, 3], [5, 5])):
+            role = build.role(f"rank {rank}", [rank])
+            role.collective("all_to_all", group, 1.0, bytes=20, sends={0: 3, 1: 5})
+            role.collective("all_to_all", group, 1.0, bytes=20, sends=dict(enumerate(parts)))
+        experts = explain(simulate(build.program())).experts
+        assert experts is not None and [one.load for one in experts.loads] == pytest.approx([0.75, 1.25])
+
     def test_even_experts_are_no_advice(self) -> None:
         found = explain(moe([10, 10, 10, 10]))
         assert found.experts is not None and found.experts.max_load == 1.0

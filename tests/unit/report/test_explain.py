@@ -49,7 +49,7 @@ def test_the_answer_comes_first_and_all_fits_a_screen() -> None:
     # 12 ms until the second stage has the first microbatch, 16 ms for it, 17 ms with the hand-over for each other.
     assert lines[1].startswith("  Step   62.0 ms  predicted, not recorded     4 ranks · tp 2 · pp 2 · 3 microbatches")
     assert lines[2] == "  Job    a job"
-    assert lines[3].startswith("  Parts  compute 35.0 ms")
+    assert lines[3].startswith("  Parts  compute 33.8 ms")
     assert lines[6] == "  what made it so long (means over ranks; they may overlap)"
     assert lines[7].startswith("  1. ")
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from foretrace.analysis.answer import Simulation
 from foretrace.analysis.chain import Chain
-from foretrace.program.columns import Kind
+from foretrace.program.columns import Collective, Kind
+from foretrace.program.expand import Ops
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
 
@@ -100,7 +101,7 @@ class Rows:
             communicator=ops.ints("communicator")[op],
             microbatch=ops.microbatch[op].astype(np.int64),
             layer=ops.ints("layer")[op],
-            bytes=ops.ints("bytes")[op],
+            bytes=_bytes(ops)[op],
             unit=graph.unit[node].astype(np.int64),
             start_s=start,
             running_s=end - start,
@@ -163,6 +164,17 @@ def weighted_median(values: Floats, weights: Floats) -> float:
     half = reached[-1] / 2
     low, high = (int(np.searchsorted(reached, half, side=side)) for side in ("left", "right"))
     return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
+
+
+def _bytes(ops: Ops) -> Longs:
+    """The bytes of each op: what a rank gives to an all-to-all whose parts are known, otherwise what is written."""
+    templates = ops.program.templates
+    kinds = len(templates.columns["kind"])
+    given = np.zeros(kinds, dtype=np.int64)
+    np.add.at(given, templates.send_op, templates.send_bytes)
+    known = np.bincount(templates.send_op, minlength=kinds) > 0
+    uneven = known[ops.template] & (ops.ints("collective") == Collective.ALL_TO_ALL)
+    return np.where(uneven, given[ops.template], ops.ints("bytes"))
 
 
 def _held(

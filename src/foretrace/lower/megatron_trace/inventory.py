@@ -121,7 +121,8 @@ def _tokens(runs: Sequence[Run]) -> set[int]:
     """Rows of the second all-to-all of each pair: what experts received and give back."""
     found: set[int] = set()
     for _, op in _ops(runs):
-        rows = [sub.shape[0] for sub in op.subs if sub.comm == "all_to_all" and sub.group == "exp" and sub.shape]
+        shapes = [sub.shape for sub in op.subs if sub.comm == "all_to_all" and sub.group == "exp" and sub.shape]
+        rows = [shape[0] for shape in shapes if len(shape) == 2]
         if op.op == "forward_step" and len(rows) % 2 == 0:
             found.update(rows[1::2])
     return found

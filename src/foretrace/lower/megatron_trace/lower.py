@@ -91,6 +91,11 @@ def _whole(job: TraceJob, choices: Choices, target: Mesh) -> Program:
     notes = [*_run_notes(job), *stones.notes]
     gap = HOST_GAP_S if recording is None else _mean_gap(recording)
     plan = _plan(job, target, choices, recorded, gap, notes)
+    if choices.priced or job.ex_situ:
+        text = (
+            "computation takes what the traces say, on the GPU they were taken on; a cluster prices communication only"
+        )
+        notes.append(Diagnostic("note", text))
     if job.ex_situ:
         notes.append(_repeats(stones, len(job.runs)))
     else:

@@ -81,9 +81,7 @@ def make_recording(job: TraceJob) -> Recording:
         recording.notes.append(Diagnostic("warning", text))
     buckets = sum(op.op == BUCKET_OP for run in job.runs for trace in run.ranks.values() for op in trace.ops)
     if buckets:
-        text = (
-            f"{buckets} gradient buckets, of which only the launch was traced: waits for them are as recorded"
-        )
+        text = f"{buckets} gradient buckets, of which only the launch was traced: waits for them are as recorded"
         recording.notes.append(Diagnostic("warning", text))
     meetings = _match(recording)
     _set_clocks(recording, meetings)

@@ -15,6 +15,9 @@ from foretrace.lower.megatron_trace.pieces import MS, Piece, PieceKey, pieces_of
 from foretrace.lower.megatron_trace.pools import Pools
 from foretrace.program.columns import Collective
 
+SLACK: Final = 0.01
+"""How much of what is sent may be lost on the way: tokens beyond an expert's capacity are dropped by some routers."""
+
 CUT_OPS: Final = ("forward_step", "loss_func", "backward_step")
 """Ops that are cut at their communication."""
 
@@ -73,8 +76,29 @@ def read_stones(job: TraceJob) -> Stones:
         stones.work[stage, expert] = work
         stones.notes += [one for one in notes if one.message.partition(":")[0] not in said]
         said.update(one.message.partition(":")[0] for one in notes)
-    stones.notes += fill_notes(job, roles)
+    stones.notes += [*fill_notes(job, roles), *_check_tokens(job, stones)]
     return stones
+
+
+def _check_tokens(job: TraceJob, stones: Stones) -> list[Diagnostic]:
+    """What the ranks of a group send to experts must be what these receive, or the group is another."""
+    for stage in range(job.mesh.pp if job.mesh.ep > 1 else 0):
+        each = [stones.work[stage, expert].forward for expert in range(job.mesh.ep)]
+        numbers = all_to_alls(each[0])
+        if len(numbers) < 2 or len({len(works) for works in each}) > 1:
+            continue
+        sent, received = (sum(_sent(works[number]) for works in each) for number in numbers[:2])
+        if abs(sent - received) > SLACK * sent:
+            text = (
+                f"ranks of stage {stage} send {sent:,} bytes to experts, which receive {received:,}: not all of a "
+                f"group were traced, or ep is not {job.mesh.ep}"
+            )
+            return [Diagnostic("warning", text, job.runs[0].path)]
+    return []
+
+
+def _sent(work: Work) -> int:
+    return 0 if work.call is None else work.call.bytes
 
 
 def _pool(
