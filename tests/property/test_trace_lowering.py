@@ -133,6 +133,8 @@ def campaigns(draw: st.DrawFn) -> tuple[list[Rank], Facts]:
             subs, at = _subs(draw, mesh, layers)
             one.op(name, at + draw(milliseconds), subs=subs)
         one.reduction(elements=draw(st.integers(1, 10**7)))
+        if mesh.ep > 1:
+            one.reduction("exp_dp_allreduce", elements=draw(st.integers(1, 10**7)))
         ranks.append(one.op("optimizer_step", draw(milliseconds)))
     experts = mesh.ep if mesh.ep > 1 else None
     facts = Facts(mesh.world, mesh.tp, mesh.pp, experts, mesh.dp, experts, layers * mesh.pp, micro_batch=1)

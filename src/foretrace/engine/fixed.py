@@ -54,6 +54,8 @@ class TapePlayer:
         cells = np.empty((self.cells, *added.shape[1:]))
         cells[0] = 0.0
         cells[1 : tape.first] = carried
+        if not len(added):
+            return cells
         if self.fast:
             compiled = jit.compiled(_run_one if added.ndim == 1 else _run_many)
             compiled(tape.a, tape.b, added, tape.first, cells)

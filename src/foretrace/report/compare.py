@@ -12,6 +12,7 @@ from foretrace.analysis.answer import Simulation
 from foretrace.analysis.compare import Comparison, GroupRow, KindRow, Pair, Part, RankRow, StageRow
 from foretrace.report.json import diagnostics_json
 from foretrace.report.perfetto import NamedTimeline, PerfettoSummary, write_timelines
+from foretrace.report.table import table
 from foretrace.report.terminal import MOST_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 from foretrace.units import format_count, format_percent, format_time
 
@@ -165,7 +166,7 @@ def _both(pair: Pair) -> tuple[str, str]:
 def _breakdown(comparison: Comparison) -> list[list[Span]]:
     rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.breakdown]
     rows.append(("step", *_cells(comparison, comparison.step)))
-    return _table(("where the error comes from", *_PAIR), rows, "mean over ranks; the differences sum to the step's")
+    return table(("where the error comes from", *_PAIR), rows, "mean over ranks; the differences sum to the step's")
 
 
 def _kinds(comparison: Comparison) -> list[list[Span]]:
@@ -175,13 +176,13 @@ def _kinds(comparison: Comparison) -> list[list[Span]]:
 
     heads = ("what ops do", *_PAIR, "waits, predicted", "measured")
     note = "mean over ranks; waits are for late partners, and may pass while the rank computes"
-    return _table(heads, [row(kind) for kind in comparison.kinds], note)
+    return table(heads, [row(kind) for kind in comparison.kinds], note)
 
 
 def _critical_path(comparison: Comparison) -> list[list[Span]]:
     rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.critical_path[:MOST_PARTS]]
     hidden = len(comparison.critical_path) - len(rows)
-    return _table(("critical path", *_PAIR), rows, f"{hidden} more in --json" if hidden else "")
+    return table(("critical path", *_PAIR), rows, f"{hidden} more in --json" if hidden else "")
 
 
 def _stages(comparison: Comparison) -> list[list[Span]]:
@@ -228,21 +229,7 @@ def _worst(
     if not shown:
         return []
     hidden = len(rows) - len(shown)
-    return [[], *_table(heads, shown, f"{hidden:,} more in --json" if hidden else "")]
-
-
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], note: str) -> list[list[Span]]:
-    """A heading, rows of cells, the first to the left and the others to the right, and a remark."""
-    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
-
-    def line(cells: tuple[str, ...]) -> str:
-        rest = "".join(f"  {cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-        return f"{cells[0]:<{widths[0]}}{rest}"
-
-    head = line(heads)
-    lines: list[list[Span]] = [[(f"  {head[: widths[0]]}", "bold"), (head[widths[0] :], "")]]
-    lines += [[(f"  {line(row)}", "")] for row in rows]
-    return [*lines, [(f"  {note}", "bright_black")]] if note else lines
+    return [[], *table(heads, shown, f"{hidden:,} more in --json" if hidden else "")]
 
 
 def _size(pair: Pair | None) -> float:

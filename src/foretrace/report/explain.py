@@ -15,6 +15,7 @@ from foretrace.analysis.explain.path import LongOp
 from foretrace.analysis.explain.rows import Place
 from foretrace.analysis.explain.variation import Variation
 from foretrace.report.json import diagnostics_json
+from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.units import format_bandwidth, format_bytes, format_count, format_percent, format_time
 
@@ -287,18 +288,6 @@ def _op(place: Place) -> str:
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], hidden: int, note: str = "") -> list[list[Span]]:
-    """A blank line, a heading, rows of cells, the first to the left and the others to the right, and a remark; nothing
-    without rows."""
-    if not rows:
-        return []
-    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
-
-    def line(cells: tuple[str, ...]) -> str:
-        rest = "".join(f"  {cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-        return f"{cells[0]:<{widths[0]}}{rest}"
-
-    head = line(heads)
-    lines: list[list[Span]] = [[], [(f"  {head[: widths[0]]}", "bold"), (head[widths[0] :], "")]]
-    lines += [[(f"  {line(row)}", "")] for row in rows]
+    """A blank line and a table that says how many rows it leaves out; nothing without rows."""
     remarks = [one for one in (note, f"{hidden:,} more in --json" if hidden > 0 else "") if one]
-    return [*lines, [(f"  {'; '.join(remarks)}", "bright_black")]] if remarks else lines
+    return [[], *table(heads, rows, "; ".join(remarks))] if rows else []
