@@ -54,8 +54,8 @@ def test_two_stages_two_microbatches(tmp_path: Path) -> None:
     0   | F |t| F |........|x| B |..................|t| B | scale | g | optimizer 5 |
     1   |.....| F'  |  B' |x|  F'  |  B'  |t|
 
-    Gradients of 4 MB are scaled though dp is 1: read and written once. 2 MiB cross the boundary, as a layer's all-reduce
-    has.
+    Gradients of 4 MB are scaled though dp is 1: read and written once. 2 MiB cross the boundary, as a layer's
+    all-reduce has.
     """
     folder = write(tmp_path / "scaling", [stage(rank, rank // 2) for rank in range(4)], FOUR_RANKS)
     ar = price_s(Collective.ALL_REDUCE, [0, 1], MIB_2, 4)
@@ -127,8 +127,8 @@ def test_uneven_all_to_all_of_four_ranks(tmp_path: Path) -> None:
                              received from them 1200  600  300  300
 
     Rank 0's way in is the busiest, 1200 rows: as an even all-to-all of 1200 · 4/3 = 1600 rows would make it. Experts
-    take 1 ms for 400 rows; ex situ they computed on memory that nobody wrote, which is too fast by a factor. The busiest
-    rank, 0, decides: the other three wait for it in the second all-to-all.
+    take 1 ms for 400 rows; ex situ they computed on memory that nobody wrote, which is too fast by a factor. Rank 0
+    decides: the other three wait for it in the second all-to-all.
     """
     received = (1600, 800, 400, 400)
     ranks = []
@@ -145,9 +145,7 @@ def test_uneven_all_to_all_of_four_ranks(tmp_path: Path) -> None:
     tables = []
     for role in range(4):
         first = next(
-            number
-            for number, name in enumerate(ops.names)
-            if name == "ep all_to_all" and int(ops.role[number]) == role
+            number for number, name in enumerate(ops.names) if name == "ep all_to_all" and int(ops.role[number]) == role
         )
         mine = templates.send_op == ops.template[first]
         order = np.argsort(templates.send_to[mine])
@@ -180,14 +178,17 @@ def test_reductions_in_backward_run_beside_the_weight_gradient(tmp_path: Path) -
     assert durations(program(folder), "backward_step") == [pytest.approx(8 * MS), pytest.approx(12 * MS)]
 
 
-@pytest.mark.xfail(reason="BUG 2: what follows the next call does not wait for a call that ran beside what came before")
 def test_what_follows_waits_for_a_slow_reduction(tmp_path: Path) -> None:
     """Backward in three stretches: 8, then 2 beside a reduction of 200 MB, then 20 beside one of 4 bytes. The large one
     (over 1 ms, made ten times as slow, L) holds up the third stretch: 8 + L + 20, the small one being hidden."""
     ranks = [
         Rank(rank, ex_situ=True)
         .op("forward_step", 10)
-        .op("backward_step", 30, subs=[sub(8, 0, shape=[100_000_000], name="large"), sub(10, 0, shape=[2], name="small")])
+        .op(
+            "backward_step",
+            30,
+            subs=[sub(8, 0, shape=[100_000_000], name="large"), sub(10, 0, shape=[2], name="small")],
+        )
         .op("optimizer_step", 5)
         for rank in range(2)
     ]

@@ -1,5 +1,4 @@
-"""Laws of lowered traces: all-to-alls keep their sums, written runs replay to the same step, and more never takes less.
-"""
+"""Laws of lowered traces: all-to-alls keep their sums, written runs replay to their step, more never takes less."""
 
 from __future__ import annotations
 

@@ -90,7 +90,8 @@ class Choices:
             raise InputError(f'ends "{self.ends}" are not known', hint="known: first-last, every-stage")
         if not isinstance(self.mesh, Mesh | None):
             raise InputError(f"mesh is {self.mesh!r}", hint="expected a Mesh, as of Mesh.parse")
-        if self.routing is not None and not 1.0 <= self.routing <= MOST_SKEWED:
+        number = isinstance(self.routing, int | float) and not isinstance(self.routing, bool)
+        if self.routing is not None and not (number and 1.0 <= self.routing <= MOST_SKEWED):
             raise InputError(
                 f"routing is {self.routing!r}", hint=f"expected how uneven it is, from 1 (balanced) to {MOST_SKEWED:g}"
             )

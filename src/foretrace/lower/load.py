@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -24,7 +25,8 @@ def file_kind(path: str | Path) -> FileKind:
     file), or else a workload, readable or not."""
     if Path(path).suffix == ".foretrace":
         return "program"
-    if looks_like_trace(path):
+    # Traces come as folders and patterns, workloads never do.
+    if looks_like_trace(path) or Path(path).is_dir() or (glob.has_magic(str(path)) and not Path(path).exists()):
         return "traces"
     if not Path(path).is_file():  # what a pipe has given cannot be read again
         return "aicb"

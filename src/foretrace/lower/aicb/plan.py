@@ -8,16 +8,13 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Row, Workload, split_collective
 from foretrace.lower.aicb.microbatches import Structure
 from foretrace.lower.choices import Choices, Overlap
+from foretrace.lower.limits import MOST_STAGES, check_gpus, check_ops
 from foretrace.mesh import Mesh
 from foretrace.schedules import Schedule, make
 from foretrace.schedules.in_turn import forward_only
 from foretrace.units import format_bytes
 
-MOST_STAGES = 1024
-MOST_GPUS = 4_000_000
 FEWER_CHUNKS = "take fewer chunks: --vpp 1"
-MOST_OPS = 8_000_000
-"""Of one rank of every stage; more would take gigabytes and longer than a person waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +86,7 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
     given = choices.gpus or header.all_gpus
     if given is None:
         raise InputError("the header has no all_gpus", where=where, hint="say how many GPUs: --gpus 128")
-    if given > MOST_GPUS:
-        raise InputError(f"{given:,} GPUs are more than any cluster has", where=where, hint=f"at most {MOST_GPUS:,}")
+    check_gpus(given, where)
     if given % (tp * pp):
         raise InputError(
             f"{given:,} GPUs cannot be divided into tp {tp} × pp {pp} = {tp * pp}",
@@ -158,12 +154,7 @@ def _schedule(
 def _check_size(structure: Structure, stages: int, microbatches: int, where: str) -> None:
     rows = sum(len(layer) for layer in structure.microbatches[0].layers)
     # A row is about two ops forward and two backward.
-    if stages * microbatches * 4 * max(rows, 1) > MOST_OPS:
-        raise InputError(
-            f"{microbatches:,} microbatches on {stages:,} stages are more than can be run",
-            where=where,
-            hint="take fewer: the step grows in proportion, --microbatches 256",
-        )
+    check_ops(stages * microbatches * 4 * max(rows, 1), stages, microbatches, where)
 
 
 def _chunks(

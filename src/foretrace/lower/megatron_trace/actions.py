@@ -136,8 +136,12 @@ class Actions:
         if which is None or self.mesh.ep == 1:
             return {}
         each: list[Sequence[Work]] = [getattr(self.stones.work[stage, one], which) for one in range(self.mesh.ep)]
-        if len({len(works) for works in each}) > 1:
-            raise InputError(f"ranks of stage {stage} differ in how often they communicate in {name}")
+        kinds = {tuple((one.call.collective, one.call.axis) for one in works if one.call) for works in each}
+        if len(kinds) > 1:
+            raise InputError(
+                f"ranks of stage {stage} differ in what they communicate in {name}",
+                hint="the traces are not of one job, or the mesh is another: give --mesh",
+            )
         numbers = all_to_alls(each[0])
         found: dict[int, Exchange] = {}
         for place, number in enumerate(numbers):

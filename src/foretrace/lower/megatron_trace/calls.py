@@ -11,7 +11,7 @@ from math import prod
 from typing import Final
 
 from foretrace.errors import InputError
-from foretrace.formats.megatron_trace import SubOp, TraceOp
+from foretrace.formats.megatron_trace import SubOp, TraceOp, dtype_bytes
 from foretrace.mesh import Mesh
 from foretrace.program.columns import UNPRICED, Collective
 
@@ -36,21 +36,6 @@ COLLECTIVES: Final = {
     "broadcast": Collective.BROADCAST,
 }
 
-DTYPE_BYTES: Final = {
-    "float64": 8,
-    "int64": 8,
-    "float32": 4,
-    "int32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "half": 2,
-    "int16": 2,
-    "uint8": 1,
-    "int8": 1,
-    "bool": 1,
-}
-"""Bytes of an element; float8 types have one."""
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -72,12 +57,7 @@ def tensor_bytes(shape: tuple[int, ...] | None, dtype: str | None, where: str) -
     """The size of a tensor."""
     if shape is None or dtype is None:
         raise InputError("a communication without the shape and dtype of its tensor", where=where)
-    name = dtype.removeprefix("torch.")
-    size = 1 if name.startswith("float8") else DTYPE_BYTES.get(name)
-    if size is None:
-        known = ", ".join(DTYPE_BYTES)
-        raise InputError(f'dtype "{dtype}" is not known', where=where, hint=f"known: {known}, float8…")
-    return prod(shape) * size
+    return prod(shape) * dtype_bytes(dtype)
 
 
 def axis_of(group: str | None, where: str) -> str:

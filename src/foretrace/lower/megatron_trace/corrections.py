@@ -53,4 +53,4 @@ def compute_sources(stones: Stones, ex_situ: bool) -> tuple[Source, Source]:
         low, high = 1 - hypot(1 - low, whole), 1 + hypot(high - 1, whole, BURST_GAIN - 1)
         below = 1 - hypot(1 - below, whole, 1 - 1 / EXPERT_SLOWDOWN)
         above = 1 + hypot(above - 1, whole, EXPERT_SLOWDOWN - 1, BURST_GAIN - 1)
-    return Source(name, low, high), Source(f"{name} of experts", below, above)
+    return Source(name, max(low, 0.0), high), Source(f"{name} of experts", max(below, 0.0), above)

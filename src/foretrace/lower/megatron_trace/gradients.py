@@ -96,8 +96,10 @@ def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tu
         if size:
             text = "gradients are written as float16, but Megatron reduces those of a bf16 model in fp32: taken as fp32"
             notes.append(Diagnostic("note", text, trace.at(op.line)))
-        calls.append(gradient_call(op, trace.at(op.line), size))
-    if job.mesh.ep > 1 and not split:
+        call = gradient_call(op, trace.at(op.line), size)
+        if call.bytes:
+            calls.append(call)
+    if job.mesh.ep > 1 and not split and calls:
         calls, more = _apart(job, calls, ops[0], trace, stage)
         notes += more
     return calls, notes
@@ -120,6 +122,7 @@ def _apart(
 ) -> tuple[list[Call], list[Diagnostic]]:
     """One reduction of all parameters as two: those of the experts over the ranks that hold the same ones."""
     hidden = job.facts.hidden or _hidden(trace)
+    op = next((one for one in trace.ops if one.op == calls[0].name), op)
     layers, call = job.layers_per_stage, calls[0]
     if hidden is None or layers is None or call.axis != "dp":
         text = "one reduction of all gradients: experts' are taken to be reduced over dp with the rest"
@@ -128,8 +131,8 @@ def _apart(
     embeds = job.place(stage) != "middle"
     dense = min(ATTENTION_SQUARES * hidden * hidden * layers + (VOCABULARY * hidden if embeds else 0), parameters)
     size = call.bytes // parameters
-    apart = [replace(call, bytes=dense * size)]
-    apart.append(replace(call, axis="edp", bytes=(parameters - dense) * size, name="exp_dp_allreduce"))
+    experts = replace(call, axis="edp", bytes=(parameters - dense) * size, name="exp_dp_allreduce")
+    apart = [one for one in (replace(call, bytes=dense * size), experts) if one.bytes]
     text = (
         f"one reduction of all {parameters / 1e6:,.0f} M parameters, experts included: {dense / 1e6:,.0f} M of them "
         f"are taken to be dense (4·{hidden}² a layer"

@@ -110,6 +110,13 @@ def find_job(runs: Sequence[Run], mesh: Mesh | None) -> TraceJob:
     facts = _same_facts(runs)
     found, notes = _find_mesh(runs, facts, mesh)
     ex_situ = is_ex_situ(runs)
+    odd = next((run for run in runs if is_ex_situ([run]) != ex_situ), None)
+    if odd is not None:
+        raise InputError(
+            "a real run and traces taken ex situ are given together",
+            where=odd.path,
+            hint="a prediction does not read what it is compared with: foretrace compare EX_SITU… REAL",
+        )
     if not ex_situ and len(runs) > 1:
         whole = max(runs, key=lambda run: len(run.ranks))
         text = f"{len(runs)} real runs; {whole.name} is taken: runs are replayed one at a time"
@@ -177,6 +184,10 @@ def _find_mesh(runs: Sequence[Run], facts: Facts, given: Mesh | None) -> tuple[M
             raise InputError(f"dp is {facts.dp} by name, {world} ranks over tp {tp} and pp {pp} give {dp}", where=where)
         return Mesh(tp=tp, pp=pp, dp=dp, ep=facts.ep or 1), []
     if given is not None:
+        for axis in ("tp", "pp", "ep", "dp"):
+            named = getattr(facts, axis)
+            if named is not None and named != given.size(axis):
+                raise InputError(f"{axis} is {named} by name, {given.size(axis)} as asked", where=where)
         return given, [Diagnostic("note", f"the names do not say the mesh: {given} as asked", where)]
     return Mesh(), [
         Diagnostic(

@@ -10,11 +10,12 @@ from statistics import median
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import RankTrace, TraceOp, read_runs
 from foretrace.lower.choices import Choices
+from foretrace.lower.limits import check_gpus, check_ops
 from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
 from foretrace.lower.megatron_trace.corrections import HOST_GAP_S
 from foretrace.lower.megatron_trace.layout import TraceJob, find_job
 from foretrace.lower.megatron_trace.pools import AIM
-from foretrace.lower.megatron_trace.recording import Recording, make_recording
+from foretrace.lower.megatron_trace.recording import Recording, last_iteration, make_recording
 from foretrace.lower.megatron_trace.replay import replay
 from foretrace.lower.megatron_trace.resize import resized
 from foretrace.lower.megatron_trace.whole_job import Plan, whole_job
@@ -40,7 +41,9 @@ def lower_traces(paths: Sequence[str | Path], choices: Choices) -> Program:
         if not job.ex_situ and choices.microbatches == _microbatches(job):
             choices = replace(choices, microbatches=None)  # as it was
         rebuilt = target != job.mesh or any(name in REBUILT_BY for name in choices.made())
-        if job.ex_situ or (rebuilt and not job.alone):
+        if job.alone and not job.ex_situ:
+            choices.refuse(REBUILT_BY, "one rank alone cannot be built anew: give --mesh", job.runs[0].path)
+        if job.ex_situ or rebuilt:
             return _whole(job, choices, target)
         recording = make_recording(job)
         notes = [*_run_notes(job), *recording.notes]
@@ -64,7 +67,9 @@ def _job(paths: Sequence[str | Path], choices: Choices) -> TraceJob:
 
 
 def _run_notes(job: TraceJob) -> list[Diagnostic]:
-    return [*(one for run in job.runs for one in run.diagnostics), *job.notes]
+    """What reading the files told; the same of many files once."""
+    of_files = {one.message: one for run in job.runs for trace in run.ranks.values() for one in trace.diagnostics}
+    return [*(one for run in job.runs for one in run.diagnostics), *of_files.values(), *job.notes]
 
 
 def _target(job: TraceJob, choices: Choices) -> Mesh:
@@ -72,6 +77,8 @@ def _target(job: TraceJob, choices: Choices) -> Mesh:
     target = choices.mesh or job.mesh
     if choices.gpus is None:
         return target
+    if job.alone:
+        raise InputError("how many GPUs one rank alone is of is not known", hint="give the mesh: --mesh pp=2,ep=8,dp=8")
     inner = target.tp * target.cp * target.pp
     if choices.gpus % (inner * target.ep):
         raise InputError(
@@ -171,6 +178,7 @@ def _plan(
     name = resolve(choices.schedule or "1f1b")
     if choices.schedule is None and target.pp > 1:
         notes.append(Diagnostic("note", "no schedule in the traces: 1f1b taken (choose with --schedule)"))
+    _check_size(job, target, count)
     schedule = make(name, target.pp, count)
     size, tokens = _activation(job, target, choices, notes)
     taken = recorded.get((Collective.TRANSFER, "pp", size), UNPRICED)
@@ -186,12 +194,18 @@ def _plan(
     )
 
 
+def _check_size(job: TraceJob, target: Mesh, microbatches: int) -> None:
+    check_gpus(target.world, job.runs[0].path)
+    longest = max(sum(1 + 2 * len(op.subs) for op in trace.ops) for run in job.runs for trace in run.ranks.values())
+    check_ops(target.pp * target.ep * microbatches * longest, target.pp, microbatches, job.runs[0].path)
+
+
 def _microbatches(job: TraceJob) -> int:
     """How often a rank of a real run goes forward; 1 for ex-situ traces."""
     if job.ex_situ:
         return 1
     trace = next(iter(job.runs[0].ranks.values()))
-    return max(sum(op.op == "forward_step" for op in trace.ops), 1)
+    return max(sum(op.op == "forward_step" for op in last_iteration(trace)), 1)
 
 
 def _activation(job: TraceJob, target: Mesh, choices: Choices, notes: list[Diagnostic]) -> tuple[int, int | None]:

@@ -80,13 +80,13 @@ class _Described:
 def _descriptions(subs: tuple[SubOp, ...], layers: int | None) -> list[_Described]:
     places = _places_in_layer(tuple((sub.source, sub.name, sub.group, sub.comm) for sub in subs), layers)
     gives_back = _all_to_all_outputs(subs)
+    combines = set(list(gives_back)[1::2])
     described = []
     for number, (sub, (layer, place)) in enumerate(zip(subs, places, strict=True)):
         what = (sub.name, sub.group, sub.comm, place)
         after = gives_back.get(number, sub.shape)
         # Experts compute between the all-to-all that brings them their tokens and the one that takes them back.
-        follows = sub.comm == "all_to_all" and gives_back.get(number - 1) == sub.shape
-        rows = sub.shape[0] if follows and sub.shape and sub.group == "exp" else None
+        rows = sub.shape[0] if number in combines and sub.shape else None
         described.append(_Described((*what, sub.shape), (*what, after), layer, rows))
     return described
 

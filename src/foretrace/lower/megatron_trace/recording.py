@@ -71,7 +71,17 @@ def make_recording(job: TraceJob) -> Recording:
         if rank not in job.present:
             source, _ = job.standing_in(job.stage(rank), job.expert_rank(rank))
             filled.append((rank, source))
-        ranks.append(list(_items(job, next(job.traces(source)))))
+            if job.stage(source) != job.stage(rank):
+                raise InputError(
+                    f"no rank of stage {job.stage(rank)} was traced: a real run is replayed where every stage was",
+                    where=job.runs[0].path,
+                    hint="without --mesh, one rank is looked at alone",
+                )
+        trace = next(job.traces(source))
+        items = list(_items(job, trace)) or _no_time(trace)
+        if not items:
+            raise InputError(f"nothing that rank {source} did has a time", where=trace.path, hint="trace an iteration")
+        ranks.append(items)
     recording = Recording(job, ranks)
     if filled and not job.alone:
         rank, source = filled[0]
@@ -83,6 +93,8 @@ def make_recording(job: TraceJob) -> Recording:
     if buckets:
         text = f"{buckets} gradient buckets, of which only the launch was traced: waits for them are as recorded"
         recording.notes.append(Diagnostic("warning", text))
+    if any(len(last_iteration(trace)) < len(trace.ops) for run in job.runs for trace in run.ranks.values()):
+        recording.notes.append(Diagnostic("note", "several iterations were traced: the last is taken"))
     meetings = _match(recording)
     _set_clocks(recording, meetings)
     return recording
@@ -98,15 +110,35 @@ def _items(job: TraceJob, trace: RankTrace) -> Iterator[Item]:
         if cursor is not None and start > cursor:
             yield Item("host", "gap", op, cursor * MS, start * MS)
         begin = start if cursor is None else max(start, cursor)
-        if op.timestamp_ms > begin or op.op in TRANSFERS:
+        if op.timestamp_ms > begin or op.op in TRANSFERS or op.op in GRADIENT_OPS or op.subs:
             yield from _op_items(job, trace, op, fused, begin)
         cursor = max(op.timestamp_ms, begin)
+
+
+def _no_time(trace: RankTrace) -> list[Item]:
+    """An iteration in which everything took 0.00 ms, as one item; nothing where nothing has a time."""
+    op = next((op for op in trace.ops if op.start_ms is not None), None)
+    if op is None or op.timestamp_ms is None:
+        return []
+    return [Item("compute", op.op, op, op.timestamp_ms * MS, op.timestamp_ms * MS)]
+
+
+def last_iteration(trace: RankTrace) -> list[TraceOp]:
+    """The ops of the last iteration in a file; batch ids begin again with each."""
+    seen: set[tuple[str, int | None]] = set()
+    first = 0
+    for number, op in enumerate(trace.ops):
+        key = (op.op, op.batch)
+        if op.op != BUCKET_OP and key in seen:
+            seen, first = set(), number
+        seen.add(key)
+    return list(trace.ops[first:])
 
 
 def _fused(trace: RankTrace) -> Iterator[tuple[TraceOp, TraceOp | None]]:
     """Ops, with the second line of a call that both sends and receives beside its first: they have the same duration
     and timestamp, and are counted once."""
-    ops = [op for op in trace.ops if op.duration_ms is not None]
+    ops = [op for op in last_iteration(trace) if op.duration_ms is not None]
     skip = False
     for number, op in enumerate(ops):
         if skip:
@@ -129,16 +161,18 @@ def _op_items(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | Non
     if op.op in CUT_OPS or op.op == "get_batch":
         kind: ItemKind = "host" if op.op == "get_batch" else "compute"
         place = job.place(job.stage(trace.rank))
-        origin, cursor = (op.start_ms or 0.0) * MS, start
+        origin, cursor, waits = (op.start_ms or 0.0) * MS, start, start
         for piece in pieces_of(op, job.known_mesh, where, job.layers_per_stage, place, ex_situ=False):
             until = max(origin + piece.call_start_s, cursor)
-            if until > cursor:
-                yield Item(kind, op.op, op, cursor, until, layer=piece.layer)
+            # What was computed while a call ran beside it, and what after the rank had waited for that.
+            for begin, end_ in ((cursor, min(waits, until)), (max(cursor, min(waits, until)), until)):
+                if end_ > begin:
+                    yield Item(kind, op.op, op, begin, end_, layer=piece.layer)
             cursor = until
             if piece.call is not None:
                 done = max(origin + piece.call_end_s, until)
                 yield Item("call", piece.call.name, op, until, done, piece.call, layer=piece.layer)
-                cursor = until if piece.call.beside else done
+                cursor, waits = (until, done) if piece.call.beside else (done, done)
     elif op.op in TRANSFERS:
         yield _transfer(job, trace, op, fused, start, end)
     elif reduces_gradients(op):
@@ -228,7 +262,7 @@ def _check_met(job: TraceJob, members: Sequence[tuple[int, Item]]) -> None:
         ranks = ", ".join(str(one) for one, _ in members)
         raise InputError(
             f"{item.name} of rank {rank} has {len(members)} of its {expected} members (ranks {ranks})",
-            where=f"line {item.op.line} of rank {rank}",
+            where=next(job.traces(rank)).at(item.op.line) if rank in job.present else job.runs[0].path,
             hint="the traces of these ranks do not belong together, or the mesh is another: give --mesh",
         )
     kinds = {(one.call.collective, None if one.call.axis == "pp" else one.name) for _, one in members if one.call}

@@ -7,16 +7,18 @@ real step.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
 import numpy as np
 
 from foretrace.errors import Diagnostic
+from foretrace.formats.megatron_trace import TraceOp
 from foretrace.lower.megatron_trace.calls import GRADIENT_OPS
 from foretrace.lower.megatron_trace.recording import Item, Recording, channel
 from foretrace.mesh import Mesh
-from foretrace.program.block import BlockBuilder, OpRef
+from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED, Collective, Kind
 from foretrace.program.program import Communicator, Floats, Program, Source
@@ -51,6 +53,30 @@ def recorded_times(recording: Recording) -> tuple[Floats, Floats, Floats]:
     return ready, np.maximum(ready, end - net), end
 
 
+@dataclass(slots=True)
+class _Beside:
+    """Calls that run beside the next computation; what comes after that waits for them."""
+
+    calls: list[OpRef] = field(default_factory=list)
+    _computing: bool = False
+
+    def begin(self, call: OpRef) -> None:
+        """A call is launched."""
+        self.calls, self._computing = [call], False
+
+    def computed(self) -> list[OpRef]:
+        """What a computation waits for: nothing if it is the one that runs beside."""
+        if not self._computing:
+            self._computing = True
+            return []
+        return self.finished()
+
+    def finished(self) -> list[OpRef]:
+        """What anything else waits for."""
+        calls, self.calls = self.calls, []
+        return calls
+
+
 class _Writer:
     """Writes the ranks of a recording."""
 
@@ -62,26 +88,28 @@ class _Writer:
         """What one rank did."""
         role = self.build.role(f"rank {rank}", [rank])
         block: BlockBuilder | None = None
-        now: object = None
-        beside: list[OpRef] = []
+        now: TraceOp | None = None
+        beside = _Beside()
+        unfinished: list[PlacedOp] = []
         for item in self.recording.ranks[rank]:
             if item.op is not now or block is None:
-                if block is not None:
-                    role.place(block, microbatch=_microbatch(now))
-                # What runs beside an op ends with it: the tracer waits for the GPU after each.
-                block, now, beside = self.build.block(item.op.op), item.op, []
-            beside = self._add(block, rank, item, beside)
-        if block is not None:
-            role.place(block, microbatch=_microbatch(now))
+                if block is not None and now is not None:
+                    placed = role.place(block, microbatch=_microbatch(now), after=unfinished)
+                    # What runs beside an op ends with it: the tracer waits for the GPU after each.
+                    unfinished = [placed[op] for op in beside.calls]
+                block, now, beside = self.build.block(item.op.op), item.op, _Beside()
+            self._add(block, rank, item, beside)
+        if block is not None and now is not None:
+            role.place(block, microbatch=_microbatch(now), after=unfinished)
 
-    def _add(self, block: BlockBuilder, rank: int, item: Item, beside: list[OpRef]) -> list[OpRef]:
-        """Appends an item; returns what runs beside the next one."""
+    def _add(self, block: BlockBuilder, rank: int, item: Item, beside: _Beside) -> None:
+        """Appends an item."""
         facts: dict[str, Any] = {"phase": _PHASES.get(item.op.op, "none"), "layer": item.layer, "source": RECORDED}
         call = item.call
         if call is None:
             kind = Kind.HOST if item.kind == "host" else Kind.COMPUTE
-            block.add(kind, item.name, item.taken_s, "compute", "compute", **facts)
-            return beside
+            block.add(kind, item.name, item.taken_s, "compute", "compute", after=beside.computed(), **facts)
+            return
         takes = UNPRICED if self.priced and not self.recording.job.alone else item.net_s
         pair = self._communicator(rank, item)
         if isnan(takes) and item.op.op in GRADIENT_OPS and call.axis != "embd":
@@ -101,11 +129,12 @@ class _Writer:
                 block.transfer(
                     item.name, pair, takes, to=to if item.sends else None, bytes=call.bytes, lane="compute", **facts
                 )
-            return beside
+            return
         lane = None if call.beside else "compute"
-        facts["after"] = [*here, *beside] if call.beside else beside
+        facts["after"] = [*here, *beside.calls] if call.beside else beside.finished()
         done = block.collective(call.collective, pair, takes, name=item.name, lane=lane, bytes=call.bytes, **facts)
-        return [done] if call.beside else []
+        if call.beside:
+            beside.begin(done)
 
     def _communicator(self, rank: int, item: Item) -> Communicator:
         job = self.recording.job
@@ -125,7 +154,6 @@ class _Writer:
         return self.build.communicator(what)
 
 
-def _microbatch(op: object) -> int:
+def _microbatch(op: TraceOp) -> int:
     """The microbatch of an op; -1 for what happens once a step."""
-    name, batch = getattr(op, "op", ""), getattr(op, "batch", None)
-    return -1 if batch is None or name.endswith("allreduce") or name == "optimizer_step" else int(batch)
+    return -1 if op.batch is None or op.op.endswith("allreduce") or op.op == "optimizer_step" else op.batch

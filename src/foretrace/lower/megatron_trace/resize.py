@@ -15,11 +15,12 @@ from foretrace.lower.megatron_trace.calls import Call
 from foretrace.lower.megatron_trace.gradients import VOCABULARY
 from foretrace.lower.megatron_trace.layout import TraceJob
 from foretrace.lower.megatron_trace.routing import reshaped
-from foretrace.lower.megatron_trace.work import RankWork, Stones, Work, all_to_alls
+from foretrace.lower.megatron_trace.work import RankWork, Stones, Work
 from foretrace.mesh import Mesh
 from foretrace.program.columns import Collective
 
 GRADIENT_BYTES = 4
+"""Of a parameter in the guess of what an embedding has: fp32."""
 
 
 def resized(job: TraceJob, stones: Stones, target: Mesh, routing: float | None) -> Stones:
@@ -79,37 +80,34 @@ def _rerouted(
 def _spread(passes: Sequence[Sequence[Work]], ep: int, routing: float | None) -> list[tuple[Work, ...]]:
     """A pass of every expert coordinate, for `ep` of them."""
     had = len(passes)
-    exchanged = set(all_to_alls(passes[0]))
-    rows = _rows(passes)
-    sent = sum(rows) / had
-    shares = [sum(rows[one * had // ep : max((one + 1) * had // ep, one * had // ep + 1)]) for one in range(ep)]
-    parts = max(ep // had, 1)
-    now = [round(share / parts * ep / had) for share in shares]
-    if routing is not None:
-        now = reshaped(now, routing)
-    spread: list[tuple[Work, ...]] = []
-    for expert in range(ep):
-        like, works = passes[expert * had // ep], []
-        was = rows[expert * had // ep]
-        for number, one in enumerate(like):
-            call = one.call
-            if call is not None and number in exchanged and was and call.bytes % was == 0 and one.rows is not None:
-                call = replace(call, bytes=call.bytes // was * now[expert])
-            elif call is not None and call.collective == Collective.ALL_GATHER and call.axis == "ep":
-                call = replace(call, bytes=call.bytes * ep // had)
-            seconds = one.compute_s
-            if one.rows is not None:
-                line = Line.through([(works_of[number].rows or 0, works_of[number].compute_s) for works_of in passes])
-                seconds = line.at(now[expert])
-            works.append(replace(one, compute_s=seconds, call=call, rows=None if one.rows is None else now[expert]))
-        spread.append(tuple(works))
-    del sent
-    return spread
+    spread: list[list[Work]] = [[] for _ in range(ep)]
+    for each in zip(*passes, strict=True):
+        rows = [one.rows for one in each]
+        now = _dealt([row or 0 for row in rows], ep, routing) if rows[0] is not None else None
+        line = None if now is None else Line.through([(one.rows or 0, one.compute_s) for one in each])
+        for expert in range(ep):
+            like = each[expert * had // ep]
+            if now is not None and line is not None:
+                call = like.call
+                if call is not None and like.rows:
+                    call = replace(call, bytes=call.bytes // like.rows * now[expert])
+                like = replace(like, compute_s=line.at(now[expert]), call=call, rows=now[expert])
+            elif like.call is not None and like.call.collective == Collective.ALL_GATHER and like.call.axis == "ep":
+                like = replace(like, call=replace(like.call, bytes=like.call.bytes * ep // had))
+            spread[expert].append(like)
+    return [tuple(works) for works in spread]
 
 
-def _rows(passes: Sequence[Sequence[Work]]) -> list[int]:
-    """What each expert coordinate receives."""
-    return [next((one.rows for one in works if one.rows is not None), 0) for works in passes]
+def _dealt(rows: Sequence[int], ep: int, routing: float | None) -> list[int]:
+    """What each of `ep` coordinates receives, from what each of those traced did: neighbours' experts put together, or
+    one's shared out evenly, for as many senders as there are now."""
+    had = len(rows)
+    if ep <= had:
+        each = had // ep
+        now = [round(sum(rows[one * each : (one + 1) * each]) * ep / had) for one in range(ep)]
+    else:
+        now = [rows[one * had // ep] for one in range(ep)]
+    return now if routing is None else reshaped(now, routing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +162,11 @@ def _restaged(
     each = job.layers_per_stage
     if each is None:
         raise InputError("the traces' names do not say how many layers there are", hint="another pp needs it")
+    if job.mesh.pp == 1:
+        raise InputError(
+            "traced on one stage, where embedding, layers and head are not told apart",
+            hint="another pp needs traces of two stages at least",
+        )
     total = each * job.mesh.pp
     if total % target.pp:
         raise InputError(f"{total} layers do not divide into {target.pp} stages", hint="choose a pp that divides them")
@@ -236,7 +239,7 @@ def _embedding_bytes(job: TraceJob, end: RankWork, inner: RankWork | None, notes
     text = f"embedding and head taken to have {VOCABULARY:,} × {hidden} parameters: no stage without them was traced"
     if not any(one.message == text for one in notes):
         notes.append(Diagnostic("warning", text))
-    return min(VOCABULARY * hidden * GRADIENT_BYTES, mine)
+    return min(VOCABULARY * hidden * GRADIENT_BYTES // job.mesh.tp, mine)
 
 
 def _total(calls: Sequence[Call]) -> int:

@@ -132,7 +132,7 @@ class _Writer:
                 if step.apart:
                     self._buckets.setdefault(block.number, []).append(issued.op)
                 else:
-                    beside, waits = [issued], []
+                    beside = [issued]
                 continue
             if step.kind == "compute":
                 last = self._compute(block, step, waits, facts)

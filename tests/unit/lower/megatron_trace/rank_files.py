@@ -138,9 +138,7 @@ class Rank:
         return self.op(name, ms, group=group, shape=[elements], dtype=dtype)
 
 
-def write(
-    folder: Path, ranks: Iterable[Rank], facts: Facts | None = None, *, stamp: str = "20250101000000"
-) -> Path:
+def write(folder: Path, ranks: Iterable[Rank], facts: Facts | None = None, *, stamp: str = "20250101000000") -> Path:
     """A folder with the traces of these ranks."""
     traces = [RankTrace("", one.rank, tuple(one.ops)) for one in ranks]
     write_runs(traces, folder, facts or Facts(), stamp=stamp)

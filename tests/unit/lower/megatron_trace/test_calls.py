@@ -77,7 +77,6 @@ def test_sizes_of_tensors() -> None:
             tensor_bytes(shape, dtype, "f:3")
 
 
-@pytest.mark.xfail(reason="BUG 9: a second table of dtypes, without some that the reader of traces lets pass")
 def test_every_dtype_that_is_read_has_a_size() -> None:
     for name, size in DTYPE_BYTES.items():
         assert tensor_bytes((10,), f"torch.{name}", "x") == 10 * size

@@ -76,7 +76,6 @@ def test_a_mesh_is_asked_for_where_no_name_says_it(tmp_path: Path) -> None:
     assert found.notes[0].message == "the names do not say the mesh: pp=2 as asked"
 
 
-@pytest.mark.xfail(reason="BUG 10: a folder's name says pp=2 and the user pp=4; nobody notices")
 def test_a_mesh_that_contradicts_part_of_the_names(tmp_path: Path) -> None:
     folder = write(tmp_path / "pp2_nl8", [ex_situ(0)])
     with pytest.raises(InputError, match="pp"):
@@ -121,7 +120,6 @@ def test_real_runs_are_replayed_one_at_a_time(tmp_path: Path) -> None:
     assert "2 real runs; one is taken" in said(found)
 
 
-@pytest.mark.xfail(reason="BUG 4: a real run given with ex-situ campaigns is pooled with them: truth in a prediction")
 def test_a_real_run_is_no_campaign(tmp_path: Path) -> None:
     facts = Facts(world=1, tp=1, pp=1)
     real = write(tmp_path / "real", [Rank(0).op("forward_step", 99).op("backward_step", 99)], facts)

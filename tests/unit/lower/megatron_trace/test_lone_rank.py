@@ -63,7 +63,6 @@ def test_it_must_be_on_the_mesh_it_is_given() -> None:
         load(EX_SITU, Choices(mesh=Mesh(dp=3, ep=3)))
 
 
-@pytest.mark.xfail(reason="BUG 6: microbatches, routing and gpus of a lone real rank are silently ignored")
 @pytest.mark.parametrize("choices", [Choices(microbatches=2), Choices(routing=2.0), Choices(gpus=4)])
 def test_choices_for_a_lone_real_rank_are_heeded_or_refused(tmp_path: Path, choices: Choices) -> None:
     rank = Rank(0).op("forward_step", 10).op("backward_step", 20).op("optimizer_step", 5)
@@ -77,13 +76,11 @@ def test_choices_for_a_lone_real_rank_are_heeded_or_refused(tmp_path: Path, choi
     assert found == pytest.approx(0.065, abs=1e-3)
 
 
-@pytest.mark.xfail(reason="BUG 8: gpus of a lone rank make a program whose other ranks are in no group: ValueError")
 def test_a_lone_rank_is_not_many() -> None:
     with pytest.raises(InputError):
         simulate(load(EX_SITU, Choices(gpus=4)), cluster="a100-dgx", explain=False)
 
 
-@pytest.mark.xfail(reason="BUG 12: a stage that was not traced is filled from another, whose transfers go nowhere")
 def test_a_lone_real_rank_with_a_mesh_says_what_is_missing() -> None:
     with pytest.raises(InputError, match="stage 1"):
         load(REAL, Choices(mesh=Mesh(tp=2, pp=2)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from foretrace import Mesh
 from foretrace.lower.megatron_trace.pieces import Piece, pieces_of
 from unit.lower.megatron_trace.rank_files import Rank, Sub, all_to_all, sub
@@ -11,7 +9,9 @@ from unit.lower.megatron_trace.rank_files import Rank, Sub, all_to_all, sub
 MESH = Mesh(tp=2, dp=4, ep=4)
 
 
-def pieces(*subs: Sub, op: str = "forward_step", ms: float = 100, layers: int | None = None, place: str = "only") -> list[Piece]:
+def pieces(
+    *subs: Sub, op: str = "forward_step", ms: float = 100, layers: int | None = None, place: str = "only"
+) -> list[Piece]:
     (made,) = Rank(0).op(op, ms, subs=subs).ops
     return pieces_of(made, MESH, "x", layers, place, ex_situ=False)
 
@@ -24,7 +24,11 @@ def test_computation_lies_between_calls() -> None:
     found = pieces(sub(10, 5), sub(40, 20))
     assert computed_ms(found) == [10, 25, 40]
     assert [one.call is not None for one in found] == [True, True, False]
-    assert [(round(one.call_start_s * 1e3), round(one.call_end_s * 1e3)) for one in found] == [(10, 15), (40, 60), (100, 100)]
+    assert [(round(one.call_start_s * 1e3), round(one.call_end_s * 1e3)) for one in found] == [
+        (10, 15),
+        (40, 60),
+        (100, 100),
+    ]
 
 
 def test_without_calls_all_is_computation() -> None:
@@ -87,7 +91,6 @@ def test_experts_compute_between_the_all_to_alls_of_a_pair() -> None:
     assert [one.rows for one in found] == [None, None, 1600, None, None, 1600, None]
 
 
-@pytest.mark.xfail(reason="BUG 1: in backward, what comes before a dispatch is taken for experts' work as well")
 def test_what_comes_before_a_dispatch_is_not_of_experts() -> None:
     """A backward has all-to-alls only: between the combine of a layer and the dispatch of the next is attention."""
     subs = [all_to_all(1, 800), all_to_all(9, 1600), all_to_all(11, 800), all_to_all(19, 1600)]

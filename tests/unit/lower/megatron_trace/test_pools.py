@@ -135,7 +135,6 @@ def test_in_a_real_run_the_mean_is_what_work_takes() -> None:
     assert pools.typical(KEY) == 2.0
 
 
-@pytest.mark.xfail(reason="BUG 7: the lower end of the experts' band can be below nothing")
 def test_no_band_reaches_below_nothing(tmp_path: Path) -> None:
     """Half of the timings of experts are 0, half 100 ms: anything from nothing on, but no less."""
     ranks = []

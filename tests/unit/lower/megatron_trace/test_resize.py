@@ -188,7 +188,6 @@ def test_routing_as_uneven_as_asked(tmp_path: Path) -> None:
     assert rows.index(1200) == 0
 
 
-@pytest.mark.xfail(reason="BUG 5: tokens and bytes of all layers are reckoned from those of the first")
 def test_every_layer_has_routing_of_its_own(tmp_path: Path) -> None:
     """The second layer's experts receive the other way round. Balanced, both layers take the same."""
     stones = moe_stones(tmp_path / "a", Mesh(dp=8, ep=8), 1.0, ROWS, ROWS[::-1])
@@ -196,6 +195,21 @@ def test_every_layer_has_routing_of_its_own(tmp_path: Path) -> None:
         assert [(one.rows, one.call.bytes) for one in expert if one.call] == [(EVEN_ROWS, 2048 * EVEN_ROWS)] * 2
     halved = combines(moe_stones(tmp_path / "b", Mesh(dp=8, ep=4), None, ROWS, ROWS[::-1]))
     assert [[one.rows for one in expert] for expert in halved] == [[1400, 600], [400, 800], [800, 400], [600, 1400]]
+
+
+def test_routing_as_uneven_as_it_was_changes_nothing(tmp_path: Path) -> None:
+    """The busiest received twice the mean. Backward has two layers, with 2 ms of attention before each dispatch."""
+    ranks = []
+    for rank, rows in enumerate(ROWS):
+        subs, at = list[Sub](), 0.0
+        for _ in range(2):
+            subs += [all_to_all(at + 2, EVEN_ROWS), all_to_all(at + 2 + experts_ms(rows), rows)]
+            at += 2 + experts_ms(rows)
+        one = Rank(rank, ex_situ=True).op("forward_step", 10).op("backward_step", at + 1, subs=subs)
+        ranks.append(one.reduction(elements=1000).reduction("exp_dp_allreduce", elements=3000))
+    facts = Facts(world=8, tp=1, pp=1, ep=8, experts=8, layers=2, micro_batch=1)
+    folder = write(tmp_path, ranks, facts)
+    assert answer(folder, routing=2.0).step_time_s == pytest.approx(answer(folder).step_time_s, rel=1e-3)
 
 
 def test_lines_through_timings() -> None:
