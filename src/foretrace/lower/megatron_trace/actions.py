@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from foretrace.errors import InputError
 from foretrace.lower.megatron_trace.calls import Call
 from foretrace.lower.megatron_trace.corrections import EXPERT_SLOWDOWN
 from foretrace.lower.megatron_trace.gradients import Bucket
-from foretrace.lower.megatron_trace.routing import Exchange, exchange
+from foretrace.lower.megatron_trace.routing import exchange
 from foretrace.lower.megatron_trace.work import RankWork, Stones, Work, all_to_alls
 from foretrace.mesh import Mesh
 from foretrace.program.columns import UNPRICED
@@ -21,8 +21,7 @@ WEIGHT_SHARE = 0.5
 both together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):  # a tuple, for a job makes and compares thousands
     """One op of a block: work of the host or the GPU, in seconds or by the bytes it moves, or a call.
 
     `apart` is for calls that hold up nothing of the block: gradient buckets, for which the optimizer waits.
@@ -35,9 +34,17 @@ class Step:
     call: Call | None = None
     size: int = 0
     sends: tuple[int, ...] | None = None
-    layer: int = -1
     experts: bool = False
     apart: bool = False
+    layer: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """What each member of an all-to-all sends to each, and the size of an even one that takes as long."""
+
+    sends: tuple[tuple[int, ...], ...]
+    even_bytes: int
 
 
 class Actions:
@@ -46,7 +53,8 @@ class Actions:
     def __init__(self, stones: Stones, mesh: Mesh, schedule: Schedule, *, gap_s: float, ex_situ: bool) -> None:
         self.stones, self.mesh, self.schedule, self.ex_situ = stones, mesh, schedule, ex_situ
         self.gap = [Step("host", "gap", gap_s)] if gap_s else []
-        self._exchanges: dict[tuple[int, str], dict[int, Exchange]] = {}
+        self._exchanges: dict[tuple[int, str], dict[int, _Exchange]] = {}
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Exchange] = {}
 
     def steps(self, stage: int, expert: int, kind: ActionKind, chunk: int, final: bool) -> list[Step]:
         """What an action does; `final` where it is the last backward of its chunk, which reduces gradient buckets."""
@@ -86,7 +94,7 @@ class Actions:
             steps.append(Step("compute", name, seconds, layer=work.layer, experts=experts))
             if work.call is not None:
                 even = exchanges.get(number)
-                sends = None if even is None else tuple(int(one) for one in even.bytes[expert])
+                sends = None if even is None else even.sends[expert]
                 size = work.call.bytes if even is None else even.even_bytes
                 steps.append(Step("call", work.call.name, call=work.call, size=size, sends=sends, layer=work.layer))
         return steps
@@ -125,13 +133,13 @@ class Actions:
         bounds = [0, *(starts[number * each] for number in range(1, chunks)), len(works)]
         return range(bounds[turn], bounds[turn + 1])
 
-    def _exchanges_of(self, stage: int, name: str) -> dict[int, Exchange]:
+    def _exchanges_of(self, stage: int, name: str) -> dict[int, _Exchange]:
         """The all-to-alls of a stage's pass, by number of the work they end."""
         if (stage, name) not in self._exchanges:
             self._exchanges[stage, name] = self._find_exchanges(stage, name)
         return self._exchanges[stage, name]
 
-    def _find_exchanges(self, stage: int, name: str) -> dict[int, Exchange]:
+    def _find_exchanges(self, stage: int, name: str) -> dict[int, _Exchange]:
         which = {"forward_step": "forward", "backward_step": "backward"}.get(name)
         if which is None or self.mesh.ep == 1:
             return {}
@@ -143,13 +151,21 @@ class Actions:
                 hint="the traces are not of one job, or the mesh is another: give --mesh",
             )
         numbers = all_to_alls(each[0])
-        found: dict[int, Exchange] = {}
+        found: dict[int, _Exchange] = {}
         for place, number in enumerate(numbers):
             # What experts give back is what they were given.
             back = numbers[place ^ 1] if len(numbers) % 2 == 0 else number
-            sent, received = ([_bytes(works[one]) for works in each] for one in (number, back))
-            found[number] = exchange(sent, received)
+            sent, received = (tuple([_bytes(works[one]) for works in each]) for one in (number, back))
+            found[number] = self._exchange(sent, received)
         return found
+
+    def _exchange(self, sent: tuple[int, ...], received: tuple[int, ...]) -> _Exchange:
+        """An all-to-all; layers repeat it."""
+        if (sent, received) not in self._known:
+            made = exchange(sent, received)
+            sends = tuple([tuple(row) for row in made.bytes.tolist()])
+            self._known[sent, received] = _Exchange(sends, made.even_bytes)
+        return self._known[sent, received]
 
 
 def _bucket_steps(call: Call) -> list[Step]:
@@ -177,14 +193,5 @@ def repeated_layers(steps: Sequence[Step]) -> dict[int, int]:
 
 
 def _alike(one: Step, other: Step) -> bool:
-    if one.apart or (one.call is not None and one.call.beside):
-        return False
-    return (one.kind, one.name, one.seconds, one.call, one.size, one.sends, one.experts) == (
-        other.kind,
-        other.name,
-        other.seconds,
-        other.call,
-        other.size,
-        other.sends,
-        other.experts,
-    )
+    beside = one.apart or (one.call is not None and one.call.beside)
+    return not beside and one[:-1] == other[:-1]  # all but the layer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import SubOp, TraceOp, dtype_bytes
@@ -53,32 +53,44 @@ class Call:
     duration_s: float = UNPRICED
 
 
-def tensor_bytes(shape: tuple[int, ...] | None, dtype: str | None, where: str) -> int:
+def tensor_bytes(shape: tuple[int, ...] | None, dtype: str | None, where: str | None) -> int:
     """The size of a tensor."""
     if shape is None or dtype is None:
         raise InputError("a communication without the shape and dtype of its tensor", where=where)
     return prod(shape) * dtype_bytes(dtype)
 
 
-def axis_of(group: str | None, where: str) -> str:
+def axis_of(group: str | None, where: str | None) -> str:
     """The mesh's word for a group."""
     if group not in AXES:
         raise InputError(f'group "{group}" is not known', where=where, hint=f"known: {', '.join(AXES)}")
     return AXES[group]
 
 
+class SubKind(NamedTuple):
+    """What a sub-operation is, whatever it took."""
+
+    source: str
+    name: str | None
+    group: str | None
+    comm: str | None
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    overlaps: bool
+
+
 _GROUPS_BY_SOURCE: Final = {"expert": "exp", "all_to_all": "exp"}
 """The group of sub-operations that name none, by a word in the function that made them; tp elsewhere."""
 
 
-def group_of(sub: SubOp) -> str:
+def group_of(sub: SubKind | SubOp) -> str:
     """The group of a sub-operation; where it names none, that of the function it comes from."""
     if sub.group is not None:
         return sub.group
     return next((group for word, group in _GROUPS_BY_SOURCE.items() if word in sub.source), "tp")
 
 
-def comm_of(sub: SubOp) -> str | None:
+def comm_of(sub: SubKind | SubOp) -> str | None:
     """The collective of a sub-operation; where it names none, that of the function it comes from."""
     if sub.comm is not None:
         return sub.comm
@@ -89,7 +101,7 @@ def comm_of(sub: SubOp) -> str | None:
     return "reduce_scatter" if "scatter" in source else "allreduce" if "reduce" in source or "_bwd" in source else None
 
 
-def sub_call(sub: SubOp, mesh: Mesh | None, where: str, *, hidden: bool = False) -> Call | None:
+def sub_call(sub: SubKind | SubOp, mesh: Mesh | None, where: str | None = None, *, hidden: bool = False) -> Call | None:
     """The call of a sub-operation; None where its group has a single rank (a mesh of None is not known).
 
     `hidden` is for backwards traced ex situ, where collectives that Megatron runs beside the weight gradient are

@@ -6,11 +6,14 @@ sub-operations, whose own durations are kept apart: in a real run they include w
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from foretrace.formats.megatron_trace import SubOp, TraceOp
-from foretrace.lower.megatron_trace.calls import Call, sub_call
+from foretrace.errors import InputError
+from foretrace.formats.megatron_trace import TraceOp
+from foretrace.lower.megatron_trace.calls import Call, SubKind, sub_call
 from foretrace.mesh import Mesh
 
 MS = 1e-3
@@ -29,7 +32,6 @@ class Piece:
 
     compute_s: float
     call: Call | None
-    sub: SubOp | None
     call_start_s: float
     call_end_s: float
     key: PieceKey
@@ -43,55 +45,61 @@ def pieces_of(op: TraceOp, mesh: Mesh | None, where: str, layers: int | None, pl
     whose first and last pieces differ."""
     start = op.start_ms
     assert start is not None and op.duration_ms is not None
-    subs, calls = [], []
-    for sub in op.subs:
-        call = sub_call(sub, mesh, where, hidden=ex_situ and op.op == "backward_step")
-        if call is not None:
-            subs.append(sub)
-            calls.append(call)
-    descriptions = _descriptions(tuple(subs), layers)
+    kinds = tuple([SubKind(*[getattr(sub, name) for name in SubKind._fields]) for sub in op.subs])
+    try:
+        cuts, last_key = _cuts(op.op, kinds, mesh, layers, place, ex_situ and op.op == "backward_step")
+    except InputError as error:
+        raise InputError(error.message, where=where, hint=error.hint) from None
     pieces: list[Piece] = []
-    cursor, before = start, None
-    for sub, call, described in zip(subs, calls, descriptions, strict=True):
+    cursor = start
+    for cut in cuts:
+        sub = op.subs[cut.number]
         begin = max(sub.start_ms, cursor)
         end = max(sub.timestamp_ms, begin)
-        key = (op.op, place if before is None else None, before, described.before)
         times = ((begin - cursor) * MS, (begin - start) * MS, (end - start) * MS)
-        pieces.append(Piece(times[0], call, sub, *times[1:], key, described.layer, described.rows))
+        pieces.append(Piece(times[0], cut.call, *times[1:], cut.key, cut.layer, cut.rows))
         # The span of a call that runs beside computation is computation too.
-        cursor, before = begin if call.beside else end, described.after
+        cursor = begin if cut.call.beside else end
     last = max(op.duration_ms - (cursor - start), 0.0)
     end = op.duration_ms * MS
-    pieces.append(Piece(last * MS, None, None, end, end, (op.op, place, before, None)))
+    pieces.append(Piece(last * MS, None, end, end, last_key))
     return pieces
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
-    """What a sub-operation says of the computation before it and after it, the layer it is of, and the tokens of
-    experts that compute before it."""
+class _Cut:
+    """Where an op is cut: at which sub-operation, the call it is, and what the computation before it works on."""
 
-    before: PieceKey
-    after: PieceKey
+    number: int
+    call: Call
+    key: PieceKey
     layer: int
     rows: int | None
 
 
-def _descriptions(subs: tuple[SubOp, ...], layers: int | None) -> list[_Described]:
-    places = _places_in_layer(tuple((sub.source, sub.name, sub.group, sub.comm) for sub in subs), layers)
+@lru_cache(maxsize=1024)
+def _cuts(
+    op: str, kinds: tuple[SubKind, ...], mesh: Mesh | None, layers: int | None, place: str, hidden: bool
+) -> tuple[tuple[_Cut, ...], PieceKey]:
+    """Where an op with these sub-operations is cut, and the key of its last piece; ranks and campaigns repeat them."""
+    calls = [(number, call) for number, kind in enumerate(kinds) if (call := sub_call(kind, mesh, hidden=hidden))]
+    subs = [kinds[number] for number, _ in calls]
+    places = _places_in_layer([(sub.source, sub.name, sub.group, sub.comm) for sub in subs], layers)
     gives_back = _all_to_all_outputs(subs)
     combines = set(list(gives_back)[1::2])
-    described = []
-    for number, (sub, (layer, place)) in enumerate(zip(subs, places, strict=True)):
-        what = (sub.name, sub.group, sub.comm, place)
-        after = gives_back.get(number, sub.shape)
+    cuts: list[_Cut] = []
+    before: PieceKey | None = None
+    for index, ((number, call), sub, (layer, within)) in enumerate(zip(calls, subs, places, strict=True)):
+        what = (sub.name, sub.group, sub.comm, within)
         # Experts compute between the all-to-all that brings them their tokens and the one that takes them back.
-        rows = sub.shape[0] if number in combines and sub.shape else None
-        described.append(_Described((*what, sub.shape), (*what, after), layer, rows))
-    return described
+        rows = sub.shape[0] if index in combines and sub.shape else None
+        key = (op, place if before is None else None, before, (*what, sub.shape))
+        cuts.append(_Cut(number, call, key, layer, rows))
+        before = (*what, gives_back.get(index, sub.shape))
+    return tuple(cuts), (op, place, before, None)
 
 
-def _all_to_all_outputs(subs: tuple[SubOp, ...]) -> dict[int, tuple[int, ...] | None]:
+def _all_to_all_outputs(subs: Sequence[SubKind]) -> dict[int, tuple[int, ...] | None]:
     """What each all-to-all brings: experts send back what they were sent, so the outputs of a dispatch and of its
     combine are each other's inputs."""
     numbers = [number for number, sub in enumerate(subs) if sub.comm == "all_to_all" and sub.group == "exp"]
@@ -100,13 +108,12 @@ def _all_to_all_outputs(subs: tuple[SubOp, ...]) -> dict[int, tuple[int, ...] | 
     return {number: subs[numbers[place ^ 1]].shape for place, number in enumerate(numbers)}
 
 
-@lru_cache(maxsize=256)
-def _places_in_layer(kinds: tuple[tuple[object, ...], ...], layers: int | None) -> tuple[tuple[int, int | None], ...]:
+def _places_in_layer(kinds: Sequence[tuple[object, ...]], layers: int | None) -> list[tuple[int, int | None]]:
     """For each sub-operation its layer and its place within it; (-1, None) for those that are not of a layer, such as
     the embedding's. Where layers are not known, every sub-operation has a place of its own."""
     if not layers:
-        return tuple((-1, number) for number in range(len(kinds)))
-    counts = {kind: kinds.count(kind) for kind in set(kinds)}
+        return [(-1, number) for number in range(len(kinds))]
+    counts = Counter(kinds)
     of_layers = {kind for kind, count in counts.items() if count % layers == 0}
     period = sum(counts[kind] for kind in of_layers) // layers
     places: list[tuple[int, int | None]] = []
@@ -117,4 +124,4 @@ def _places_in_layer(kinds: tuple[tuple[object, ...], ...], layers: int | None) 
             seen += 1
         else:
             places.append((-1, None))
-    return tuple(places)
+    return places
