@@ -108,10 +108,13 @@ class Actions:
         waiting = sorted(buckets, key=lambda one: one.after_share)
         done = 0.0
         for step in steps:
+            while step.kind == "compute" and waiting and waiting[0].after_share * total < done + step.seconds:
+                before = max(waiting[0].after_share * total - done, 0.0)
+                merged += [step._replace(seconds=before), *_bucket_steps(waiting.pop(0).call)]
+                step = step._replace(seconds=step.seconds - before)
+                done += before
             merged.append(step)
             done += step.seconds if step.kind == "compute" else 0.0
-            while waiting and waiting[0].after_share * total <= done and step.kind == "compute":
-                merged += _bucket_steps(waiting.pop(0).call)
         for bucket in waiting:
             merged += _bucket_steps(bucket.call)
         return merged

@@ -143,13 +143,16 @@ def _unnamed(runs: Sequence[Run]) -> list[Diagnostic]:
 
 
 def is_ex_situ(runs: Sequence[Run]) -> bool:
-    """Whether one GPU acted as each rank: such traces say so, or have stages but no transfers between them and no
-    phases of the schedule."""
+    """Whether one GPU acted as each rank: such traces say so, or have several stages but no transfers between them, or
+    neither transfers nor phases of the schedule."""
     ops = [op for run in runs for trace in run.ranks.values() for op in trace.ops]
     if any((op.description or "").startswith(SIMULATED) for op in ops):
         return True
     computes = [op for op in ops if op.op in ("forward_step", "backward_step")]
-    return bool(computes) and all(op.state is None for op in computes) and not any(op.op in TRANSFERS for op in ops)
+    if not computes or any(op.op in TRANSFERS for op in ops):
+        return False
+    staged = any((op.stage or 0) > 0 for op in computes) or any((run.facts.pp or 1) > 1 for run in runs)
+    return staged or all(op.state is None for op in computes)
 
 
 def _same_facts(runs: Sequence[Run]) -> Facts:

@@ -8,15 +8,18 @@ from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import RankTrace, TraceOp
-from foretrace.lower.megatron_trace.calls import Call
-from foretrace.lower.megatron_trace.gradients import Bucket, gradient_buckets, gradient_calls
-from foretrace.lower.megatron_trace.layout import TraceJob, fill_notes
+from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call
+from foretrace.lower.megatron_trace.gradients import BUCKET_OP, Bucket, gradient_buckets, gradient_calls
+from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob, fill_notes
 from foretrace.lower.megatron_trace.pieces import MS, Piece, PieceKey, pieces_of
 from foretrace.lower.megatron_trace.pools import Pools
 from foretrace.program.columns import Collective
 
 SLACK: Final = 0.01
 """How much of what is sent may be lost on the way: tokens beyond an expert's capacity are dropped by some routers."""
+
+OPTIMIZER_PHASES: Final = ("optimizer_main_update", "optimizer_state_update", "optimizer_post_update")
+"""Parts of an optimizer_step that tracers of 2026 may write beside it, or instead of it."""
 
 CUT_OPS: Final = ("forward_step", "loss_func", "backward_step")
 """Ops that are cut at their communication."""
@@ -65,6 +68,7 @@ def read_stones(job: TraceJob) -> Stones:
         for rank, trace in run.ranks.items():
             for op in trace.ops:
                 _pool(job, pools, cut, (number, rank), trace, op)
+            _pool_phases(job, pools, trace)
     stones = Stones({}, pools)
     roles = {
         (stage, expert): job.standing_in(stage, expert) for stage in range(job.mesh.pp) for expert in range(job.mesh.ep)
@@ -76,8 +80,23 @@ def read_stones(job: TraceJob) -> Stones:
         stones.work[stage, expert] = work
         stones.notes += [one for one in notes if one.message.partition(":")[0] not in said]
         said.update(one.message.partition(":")[0] for one in notes)
-    stones.notes += [*fill_notes(job, roles), *_check_tokens(job, stones)]
+    stones.notes += [*fill_notes(job, roles), *_check_tokens(job, stones), *_left_out(job)]
     return stones
+
+
+def _left_out(job: TraceJob) -> list[Diagnostic]:
+    """Ops that a whole job is not built of, with what they took."""
+    known = {*CUT_OPS, *GRADIENT_OPS, *TRANSFERS, *OPTIMIZER_PHASES, "get_batch", "optimizer_step", BUCKET_OP}
+    found: dict[str, tuple[str, float]] = {}
+    for trace in (trace for run in job.runs for trace in run.ranks.values()):
+        for op in trace.ops:
+            if op.op not in known:
+                where, longest = found.get(op.op, (trace.at(op.line), 0.0))
+                found[op.op] = where, max(longest, op.duration_ms or 0.0)
+    return [
+        Diagnostic("warning", f"{name} is no op that is known: left out, up to {longest:g} ms at a time", where)
+        for name, (where, longest) in found.items()
+    ]
 
 
 def _check_tokens(job: TraceJob, stones: Stones) -> list[Diagnostic]:
@@ -120,6 +139,13 @@ def _pool(
             pools.add(piece.key, piece.compute_s)
     elif op.op in ("get_batch", "optimizer_step"):
         pools.add(_plain_key(job, trace.rank, op.op), op.duration_ms * MS)
+
+
+def _pool_phases(job: TraceJob, pools: Pools, trace: RankTrace) -> None:
+    """Takes an optimizer that was traced only in its phases into the pools, as one."""
+    phases = [op.duration_ms for op in trace.ops if op.op in OPTIMIZER_PHASES and op.duration_ms is not None]
+    if phases and not any(op.op == "optimizer_step" for op in trace.ops):
+        pools.add(_plain_key(job, trace.rank, "optimizer_step"), sum(phases) * MS)
 
 
 def _plain_key(job: TraceJob, rank: int, op: str) -> PieceKey:

@@ -14,7 +14,7 @@ from foretrace.formats.megatron_trace import Facts
 from foretrace.formats.megatron_trace.records import RankTrace
 from foretrace.formats.megatron_trace.write import trace_text
 from unit.lower.aicb.workloads import CLUSTER
-from unit.lower.megatron_trace.rank_files import Rank, Sub, all_to_all, answer, program, said, sub, write
+from unit.lower.megatron_trace.rank_files import Rank, Sub, all_to_all, answer, durations, program, said, sub, write
 
 ONE, TWO = Facts(world=1, tp=1, pp=1), Facts(world=2, tp=2, pp=1)
 EXPERTS = Facts(world=2, tp=1, pp=1, ep=2, experts=2, layers=1)
@@ -206,3 +206,17 @@ def test_several_iterations_are_said(tmp_path: Path) -> None:
     for _ in range(2):
         rank.op("forward_step", 10, batch=0).op("backward_step", 20, batch=0)
     assert "2 iterations" in said(load(write(tmp_path, [rank], ONE)))
+
+
+def test_ops_that_are_not_known_are_said_to_be_left_out(tmp_path: Path) -> None:
+    rank = Rank(0, ex_situ=True).op("forward_step", 10).op("checkpoint_save", 7).op("backward_step", 20)
+    folder = write(tmp_path, [rank.op("optimizer_step", 5)], Facts(world=1, tp=1, pp=1))
+    assert "checkpoint_save is no op that is known: left out, up to 7 ms at a time" in said(program(folder))
+
+
+def test_an_optimizer_traced_in_phases_only_is_their_sum(tmp_path: Path) -> None:
+    rank = Rank(0, ex_situ=True).op("forward_step", 10).op("backward_step", 20)
+    for name, ms in (("optimizer_main_update", 3), ("optimizer_state_update", 2), ("optimizer_post_update", 1)):
+        rank.op(name, ms)
+    folder = write(tmp_path, [rank], Facts(world=1, tp=1, pp=1))
+    assert durations(program(folder), "optimizer_step") == [pytest.approx(0.006)]
