@@ -40,6 +40,8 @@ REAL = (
     "moe16/pp4_tp1_exp4_expn8_dp4_nl8_hs4096_sl4096/real",
     "dense8/tp2_pp4_real",
 )
+GAPS_FROM = "dense8/tp2_pp4_real"
+"""The run that HOST_GAP_S is from: it has no ex-situ counterpart."""
 CAMPAIGNS = (("scaling_a",), ("scaling_b",), ("scaling_a", "scaling_b"))
 
 
@@ -74,6 +76,10 @@ def replays(traces: Path) -> None:
         off = np.median(np.abs(again.timeline.start_s - real.timeline.start_s)) / recording.step_s
         error = again.step_time_s / recording.step_s - 1
         print(f"  {name:<54} {recording.step_s * 1e3:8.1f} {again.step_time_s * 1e3:8.1f} {error:+8.2%} {off:8.2%}")
+        if name == GAPS_FROM:
+            items = (item for rank in recording.traced.values() for item in rank)
+            gaps = [item.taken_s * 1e3 for item in items if item.name == "gap"]
+    print(f"  median gap of the host between two ops of {GAPS_FROM}: {np.median(gaps):.3f} ms of {len(gaps)}")
 
 
 def predictions(traces: Path, collectives: Path) -> None:

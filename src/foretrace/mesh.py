@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -169,17 +169,12 @@ class Mesh:
         return self.groups(Axis.PP) if self.pp == 1 else self.pairs(Axis.PP, 0, self.pp - 1)
 
     @classmethod
-    def parse(cls, text: str, *, where: str | None = None) -> Mesh:
-        """A mesh from "tp=2,pp=4,dp=8,ep=8", with "etp=", "shard=" and "order=" where they matter."""
-        fields: dict[str, Any] = {}
-        for item in text.replace(",", " ").split():
-            name, _, value = item.partition("=")
-            _check_field(name, value, item, fields, where)
-            fields[name] = value if name == "order" else int(value)
-        if not fields:
-            raise InputError("the mesh is empty", where=where, hint="expected axes such as tp=2,pp=4,dp=8")
+    def parse(cls, text: str, *, where: str | None = None, base: Mesh | None = None) -> Mesh:
+        """A mesh from "tp=2,pp=4,dp=8,ep=8", with "etp=", "shard=" and "order=" where they matter. What the text does
+        not name is as in `base`."""
+        fields = parse_axes(text, where)
         try:
-            return cls(**fields)
+            return replace(base or cls(), **fields)
         except InputError as error:
             raise InputError(error.message, where=where, hint=error.hint) from None
 
@@ -254,6 +249,18 @@ class Mesh:
         if len(set(split)) < len(split):
             raise InputError(f"axes {' '.join(known)} name the same ranks twice; name each axis once")
         return self._dims_with(known), tuple(split)
+
+
+def parse_axes(text: str, where: str | None = None) -> dict[str, Any]:
+    """The axes that a text such as "tp=2,pp=4" names, with their sizes, whether or not they make a mesh."""
+    fields: dict[str, Any] = {}
+    for item in text.replace(",", " ").split():
+        name, _, value = item.partition("=")
+        _check_field(name, value, item, fields, where)
+        fields[name] = value if name == "order" else int(value)
+    if not fields:
+        raise InputError("the mesh is empty", where=where, hint="expected axes such as tp=2,pp=4,dp=8")
+    return fields
 
 
 def order_from_torch(dims: str) -> str:

@@ -59,7 +59,7 @@ def test_waits_are_waits_and_transfers_what_the_last_to_come_took(tmp_path: Path
     for 10.5."""
     recording = read_recording([write(tmp_path / "real", pipeline_ranks(), PIPELINE)], Choices())
     assert recording is not None
-    calls = [[item for item in rank if item.call is not None] for rank in recording.ranks]
+    calls = [[item for item in rank if item.call is not None] for rank in recording.traced.values()]
     assert [[round(item.net_s / MS, 6) for item in rank] for rank in calls] == [[2, 2, 2], [2, 2, 2]]
     waited = [sum(item.taken_s - item.net_s for item in rank) / MS for rank in calls]
     assert waited == [pytest.approx(22.5 + 16.5), pytest.approx(10.5)]

@@ -122,6 +122,12 @@ class Comparison:
     diagnostics: tuple[Diagnostic, ...]
 
     @property
+    def unlike(self) -> tuple[str, ...]:
+        """In what the two are not the same job, in few words."""
+        own = [one.message for one in self.diagnostics if one.level == "warning"]
+        return tuple(text.rpartition(":")[0] for text in own if " predicted, " in text or "the prediction has" in text)
+
+    @property
     def band_contains_measured(self) -> bool | None:
         """Whether the measured step lies in the predicted band; None where the prediction has none."""
         band = self.predicted.step_time_band_s
@@ -235,7 +241,7 @@ def _differences(
         )
     if ours.microbatches != theirs.microbatches:
         found.append(
-            f"{ours.microbatches} microbatches are predicted, {theirs.microbatches} measured: the steps do not do the "
+            f"microbatches: {ours.microbatches} predicted, {theirs.microbatches} measured: the steps do not do the "
             "same work"
         )
     if predicted.repeats != measured.repeats:

@@ -6,10 +6,10 @@ import numpy as np
 
 from foretrace.analysis.answer import Provenance, Simulation
 from foretrace.analysis.scenario import Scenario
-from foretrace.lower.megatron_trace import Recording, recorded_times, replay
+from foretrace.lower.megatron_trace import Recording, recorded_times, replay, run_notes
 from foretrace.program.collector import collector_paused
 from foretrace.program.expand import expand
-from foretrace.program.fold import unfold
+from foretrace.program.fold import fold
 from foretrace.program.timeline import Timeline
 
 
@@ -17,10 +17,10 @@ def recorded(recording: Recording) -> Simulation:
     """The answer that a recording is: nothing is run, so there are no gains and no band."""
     with collector_paused():
         job = recording.job
-        notes = [*(one for run in job.runs for one in run.diagnostics), *job.notes, *recording.notes]
+        notes = [*run_notes(job), *recording.notes]
         program = replay(recording, notes)
-        graph = unfold(expand(program))
-        ready, start, end = recorded_times(recording)
+        graph = fold(expand(program))
+        ready, start, end = recorded_times(recording, graph.classes.representative.tolist())
         step = float(end.max())
         timeline = Timeline(graph, ready, start, end, np.zeros(len(end)), step, steps_run=1)
         return Simulation(

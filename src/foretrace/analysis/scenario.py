@@ -29,6 +29,8 @@ class Scenario:
     stragglers: dict[int, float]
     slow_links: dict[tuple[int, str], float]
     jitter: float = 0.0
+    choices: tuple[str, ...] = ()
+    """How the job was built otherwise than it was traced, in words: these change the program, not its prices."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "jitter", check_jitter(self.jitter))
@@ -39,6 +41,7 @@ class Scenario:
     def describe(self) -> list[str]:
         """Each change in words."""
         return [
+            *self.choices,
             *(f"{what} {factor:g}× as fast" for what, factor in self.what_if.items()),
             *(f"rank {rank} computes {factor:g}× as slowly" for rank, factor in self.stragglers.items()),
             *(f"{axis} of rank {rank} {factor:g}× as slow" for (rank, axis), factor in self.slow_links.items()),

@@ -82,13 +82,19 @@ def simulate(
         measured = None if collectives is None else read_measurements(collectives)
         network = None if cluster is None else network_of(cluster, program.world, placement, measured)
         as_is = price(ops, network, None if cluster is None else cluster.gpu)
-        if network is not None and not set(network.sources) & set(as_is.sources):
+        unused = cluster if cluster is not None and as_is.sources == program.sources else None
+        if unused is not None:
             cluster = None  # the job carries all its prices
         scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}), jitter)
         shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
         runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded, scenario.jitter)
         unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
         notes = () if network is None or cluster is None else network.notes
+        if cluster is not None and collectives is not None:
+            text = f"measured collectives of {collectives} are taken to be {cluster.name}'s own"
+            notes = (Diagnostic("note", text), *notes)
+        if unused is not None and program.op_count:
+            notes = (Diagnostic("note", f"{unused.name} prices nothing: the job carries all its prices"),)
         return _read_off(runner, scenario, cluster, unchanged, notes, explain)
 
 

@@ -25,13 +25,15 @@ def read_choices(
 ) -> Choices:
     """The choices that the options make; what is not given is read off the file."""
     from foretrace.lower.choices import Choices, parse_overlap
-    from foretrace.mesh import Mesh
+    from foretrace.mesh import parse_axes
     from foretrace.schedules.registry import resolve
 
     try:
+        if mesh is not None:
+            parse_axes(mesh, where="--mesh")
         return Choices(
             gpus=None if gpus is None else int(parse_count(gpus, where="--gpus")),
-            mesh=None if mesh is None else Mesh.parse(mesh, where="--mesh"),
+            mesh=mesh,
             schedule=None if schedule is None else resolve(schedule),
             vpp=_vpp(vpp),
             overlap=parse_overlap(overlap or "", where="--overlap"),

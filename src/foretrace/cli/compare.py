@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretrace.cli import arguments
+
 if TYPE_CHECKING:
     from foretrace.cli.job import Job
     from foretrace.errors import Diagnostic
@@ -27,28 +29,14 @@ def command(
             show_default=False,
         ),
     ],
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="What it runs on: see foretrace list clusters.")
-    ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option("--microbatches", metavar="N", help="How many microbatches to predict.")
-    ] = None,
-    mesh: Annotated[
-        str | None, typer.Option("--mesh", metavar="tp=2,pp=4,dp=8", help="The mesh, where traces leave it open.")
-    ] = None,
-    collectives: Annotated[
-        Path | None, typer.Option("--collectives", metavar="PATH", help="Measured collectives, to price the network.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole comparison as JSON.")] = False,
-    perfetto: Annotated[
-        Path | None, typer.Option("--perfetto", metavar="OUT", help="Write both timelines for ui.perfetto.dev.")
-    ] = None,
-    ranks: Annotated[
-        str | None, typer.Option("--ranks", metavar="0,7,16-19", help="Which ranks the Perfetto file shows.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Also write the JSON to a file.")
-    ] = None,
+    cluster: arguments.Cluster = None,
+    microbatches: arguments.Microbatches = None,
+    mesh: arguments.Mesh = None,
+    collectives: arguments.Collectives = None,
+    as_json: arguments.AsJson = False,
+    perfetto: arguments.Perfetto = None,
+    ranks: arguments.Ranks = None,
+    output: arguments.Output = None,
 ) -> None:
     """Compare a prediction with a measured step: the error, and where it comes from."""
     from foretrace.cli.options import check_outputs, read_ranks
@@ -69,21 +57,32 @@ def _jobs(
     paths: list[Path], cluster: str | None, microbatches: int | None, mesh: str | None, collectives: Path | None
 ) -> tuple[Job, Job]:
     """The job to predict and the one that was measured; neither knows the other's files."""
+    from foretrace.cli.choices import read_choices
     from foretrace.cli.job import Job
-    from foretrace.errors import InputError, UsageError
     from foretrace.lower.choices import Choices
     from foretrace.lower.load import file_kind
-    from foretrace.mesh import Mesh
 
     *read, last = paths
-    try:
-        known = None if mesh is None else Mesh.parse(mesh, where="--mesh")
-        choices = Choices(mesh=known, microbatches=microbatches)
-    except InputError as error:
-        raise UsageError(error.message, where=error.where, hint=error.hint) from None
-    recorded = Choices(mesh=known) if file_kind(last) == "traces" else Choices()
+    is_trace = file_kind(last) == "traces"
+    if microbatches is None and is_trace and file_kind(read[0]) == "traces":
+        microbatches = _microbatches(last, mesh)
+    choices = read_choices(mesh=mesh, microbatches=microbatches)
+    recorded = Choices(mesh=mesh) if is_trace else Choices()
     predicted = Job(tuple(read), choices, cluster=cluster, collectives=collectives)
     return predicted, Job((last,), recorded, cluster=cluster, collectives=collectives)
+
+
+def _microbatches(measured: Path, mesh: str | None) -> int:
+    """How many microbatches the measured run had: of what to predict, not how long it took."""
+    from foretrace.errors import UsageError
+    from foretrace.lower.megatron_trace.inventory import take_inventory
+
+    found = take_inventory([measured], mesh)
+    if found.kind == "ex situ":
+        raise UsageError(
+            f"{measured} was traced ex situ: nothing was measured", hint="the last path is the real run to compare with"
+        )
+    return max(found.microbatches, 1)
 
 
 def _run(
@@ -115,11 +114,18 @@ def _seen_before(paths: tuple[Path, ...], measured: Path) -> list[Diagnostic]:
     """A warning where the prediction reads what it is compared with."""
     from foretrace.errors import Diagnostic
 
-    target = measured.resolve()
+    theirs = _files(measured)
     for path in paths:
-        source = path.resolve()
-        holds = source == target.parent and target.is_file()
-        if source == target or target in source.parents or holds:
+        if theirs & _files(path):
             message = "the prediction reads what was measured: this shows how well it is repeated, not foreseen"
             return [Diagnostic("warning", message, str(path))]
     return []
+
+
+def _files(path: Path) -> set[Path]:
+    """The files that a path names: those of a folder, those that a pattern fits, or itself."""
+    import glob
+
+    found = [path] if path.exists() else [Path(one) for one in glob.glob(str(path))]  # noqa: PTH207 - may be absolute
+    inside = (inner for one in found for inner in (one.iterdir() if one.is_dir() else [one]))
+    return {one.resolve() for one in inside}

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretrace.cli import arguments
+
 if TYPE_CHECKING:
     from foretrace.analysis.explain import Explanation
     from foretrace.cli.job import Job
@@ -27,28 +29,14 @@ def command(
             show_default=False,
         ),
     ],
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="What to predict on: foretrace list clusters.")
-    ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option("--microbatches", metavar="N", help="How many microbatches to predict.")
-    ] = None,
-    mesh: Annotated[
-        str | None, typer.Option("--mesh", metavar="tp=2,pp=4,dp=8", help="The mesh, where traces leave it open.")
-    ] = None,
-    collectives: Annotated[
-        Path | None, typer.Option("--collectives", metavar="PATH", help="Measured collectives, to price the network.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole explanation as JSON.")] = False,
-    perfetto: Annotated[
-        Path | None, typer.Option("--perfetto", metavar="OUT", help="Write the timeline for ui.perfetto.dev.")
-    ] = None,
-    ranks: Annotated[
-        str | None, typer.Option("--ranks", metavar="0,7,16-19", help="Which ranks the Perfetto file shows.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Also write the JSON to a file.")
-    ] = None,
+    cluster: arguments.Cluster = None,
+    microbatches: arguments.Microbatches = None,
+    mesh: arguments.Mesh = None,
+    collectives: arguments.Collectives = None,
+    as_json: arguments.AsJson = False,
+    perfetto: arguments.Perfetto = None,
+    ranks: arguments.Ranks = None,
+    output: arguments.Output = None,
 ) -> None:
     """Explain a run: what it waited for, for whom, and what to change."""
     from foretrace.cli.choices import read_choices

@@ -62,10 +62,9 @@ def _program(file: Path) -> tuple[dict[str, Any], Callable[[], None]]:
 
 def _traces(files: list[Path], mesh: str | None) -> tuple[dict[str, Any], Callable[[], None]]:
     from foretrace.lower.megatron_trace.inventory import take_inventory
-    from foretrace.mesh import Mesh
     from foretrace.report.trace_inventory import print_traces, traces_json
 
-    inventory = take_inventory(files, None if mesh is None else Mesh.parse(mesh, where="--mesh"))
+    inventory = take_inventory(files, mesh)
     return traces_json(inventory), lambda: print_traces(inventory, " ".join(file.name for file in files))
 
 

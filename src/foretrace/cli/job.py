@@ -63,14 +63,56 @@ class Job:
 
     def mesh(self) -> Mesh:
         """The mesh of its program."""
-        return self.choices.mesh or self.program().mesh
+        return self.program().mesh
 
     def simulate(self, explain: bool = True) -> Simulation:
-        """Runs it."""
+        """Runs it; where choices build traces otherwise than they were taken, the job as it was is run as well, so that
+        the answer says what the change amounts to."""
+        program = self.program()
+        answer = self._run(program, explain)
+        before = self._as_traced()
+        if before is None:
+            return answer
+        unchanged = before.program()
+        words = self._changes(program.mesh, unchanged.mesh)
+        if not words:
+            return answer
+        step = before._run(unchanged, explain=False).step_time_s
+        scenario = replace(answer.scenario, choices=words)
+        return replace(answer, unchanged_step_time_s=step, scenario=scenario)
+
+    def _as_traced(self) -> Job | None:
+        """The job without the choices that change it; None where there are none."""
+        choices = self.choices
+        if file_kind(self.paths[0]) != "traces" or not {"mesh", "gpus", "routing", "schedule"} & set(choices.made()):
+            return None
+        traced = choices.mesh if choices.traced is None else choices.traced
+        # A real run is built anew as well, not replayed: what is left out in building is left out on both sides.
+        schedule = None if self._is_ex_situ() else "1f1b"
+        microbatches = choices.microbatches if schedule is None else None
+        as_was = replace(
+            choices, mesh=None, traced=traced, gpus=None, routing=None, schedule=schedule, microbatches=microbatches
+        )
+        return None if as_was == choices else replace(self, choices=as_was, scenarios=Scenarios())
+
+    def _is_ex_situ(self) -> bool:
+        from foretrace.formats.megatron_trace import read_runs
+        from foretrace.lower.megatron_trace.layout import is_ex_situ
+
+        return is_ex_situ(read_runs(self.paths))
+
+    def _changes(self, mesh: Mesh, before: Mesh) -> tuple[str, ...]:
+        """The choices that change a job, in words."""
+        choices = self.choices
+        words = [f"mesh {mesh}"] if mesh != before else []
+        words += [f"routing {choices.routing:g}×"] if choices.routing is not None else []
+        words += [choices.schedule] if choices.schedule is not None else []
+        return tuple(words)
+
+    def _run(self, program: Program, explain: bool) -> Simulation:
         from foretrace.hardware.presets import cluster as load_cluster
         from foretrace.placement import Placement
 
-        program = self.program()
         is_workload = file_kind(self.paths[0]) == "aicb"
         if is_workload and self.cluster is None:
             raise UsageError(

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from foretrace.cli import arguments
+
 EXAMPLES = """Examples:
 
 foretrace simulate examples/llama405b_1024gpu.txt --cluster h100-dgx
@@ -47,75 +49,31 @@ def command(
             show_default=False,
         ),
     ],
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="What it runs on: see foretrace list clusters.")
-    ] = None,
-    collectives: Annotated[
-        Path | None,
-        typer.Option("--collectives", metavar="DIR|FILE", help="Measured collectives (nccl-tests) to price it with."),
-    ] = None,
-    mesh: Annotated[
-        str | None, typer.Option("--mesh", metavar="tp=1,pp=2,ep=8,dp=8", help="The mesh of traces, or another.")
-    ] = None,
-    gpus: Annotated[str | None, typer.Option("--gpus", metavar="N", help="Another number of GPUs: dp follows.")] = None,
-    schedule: Annotated[
-        str | None, typer.Option("--schedule", metavar="NAME", help="1f1b, interleaved-1f1b, zb-h1, zb-v, …")
-    ] = None,
-    vpp: Annotated[
-        str | None,
-        typer.Option("--vpp", metavar="layers|chunks|N", help="What the file's vpp means, or chunks per stage."),
-    ] = None,
-    overlap: Annotated[
-        str | None,
-        typer.Option("--overlap", metavar="grad,param,tp,pp", help="What overlaps; dp = grad,param; all; none."),
-    ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option("--microbatches", metavar="N", help="Another number of microbatches.")
-    ] = None,
-    pp_comm: Annotated[
-        str | None, typer.Option("--pp-comm", metavar="16MiB", help="What crosses a stage boundary per microbatch.")
-    ] = None,
+    cluster: arguments.Cluster = None,
+    collectives: arguments.Collectives = None,
+    mesh: arguments.Mesh = None,
+    gpus: arguments.Gpus = None,
+    schedule: arguments.Schedule = None,
+    vpp: arguments.Vpp = None,
+    overlap: arguments.Overlap = None,
+    microbatches: arguments.Microbatches = None,
+    pp_comm: arguments.PpComm = None,
     every_stage: Annotated[
         bool, typer.Option("--every-stage", help="Embedding, head and loss on every stage, as the file lists them.")
     ] = False,
-    placement: Annotated[
-        Path | None,
-        typer.Option("--placement", metavar="FILE", help="Which rank sits where (hostfile, rankfile, YAML)."),
-    ] = None,
-    routing: Annotated[
-        str | None,
-        typer.Option("--routing", metavar="balanced|1.5x", help="How uneven tokens go to experts: busiest over mean."),
-    ] = None,
-    jitter: Annotated[
-        str | None, typer.Option("--jitter", metavar="3%", help="How much computation varies: groups wait longer.")
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option("--what-if", metavar="WHAT=1.1x", help="Make ops or a resource so many times as fast."),
-    ] = None,
-    straggler: Annotated[
-        list[str] | None,
-        typer.Option("--straggler", metavar="RANK=1.2x", help="Make a rank compute so many times as slowly."),
-    ] = None,
-    slow_link: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slow-link", metavar="RANK:AXIS=2x", help="Make what a rank communicates so many times as slow."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
-    perfetto: Annotated[
-        Path | None, typer.Option("--perfetto", metavar="OUT", help="Write the timeline for ui.perfetto.dev.")
-    ] = None,
-    ranks: Annotated[
-        str | None, typer.Option("--ranks", metavar="0,7,16-19", help="Which ranks the Perfetto file shows.")
-    ] = None,
+    placement: arguments.PlacementFile = None,
+    routing: arguments.Routing = None,
+    jitter: arguments.Jitter = None,
+    what_if: arguments.WhatIf = None,
+    straggler: arguments.Straggler = None,
+    slow_link: arguments.SlowLink = None,
+    as_json: arguments.AsJson = False,
+    perfetto: arguments.Perfetto = None,
+    ranks: arguments.Ranks = None,
     traces: Annotated[
         Path | None, typer.Option("--traces", metavar="DIR", help="Write the timeline as Megatron rank traces.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Also write the JSON to a file.")
-    ] = None,
+    output: arguments.Output = None,
     executor: Annotated[
         Executor, typer.Option("--executor", help="Whether ops divide what they share.")
     ] = Executor.AUTO,

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretrace.cli import arguments
+
 if TYPE_CHECKING:
     from foretrace.analysis.answer import Simulation
     from foretrace.analysis.sweep import Axis, Sweep, Value
     from foretrace.cli.job import Job
     from foretrace.lower.choices import Choices
+    from foretrace.mesh import Mesh
 
 EXAMPLES = """Examples:
 
@@ -37,49 +40,22 @@ def command(
             show_default=False,
         ),
     ],
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME|FILE", help="What it runs on: see foretrace list clusters.")
-    ] = None,
-    gpus: Annotated[str | None, typer.Option("--gpus", metavar="N", help="Another number of GPUs: dp follows.")] = None,
-    mesh: Annotated[
-        str | None,
-        typer.Option("--mesh", metavar="tp=2,pp=4,dp=8", help="The parallelism, where traces leave it open."),
-    ] = None,
-    schedule: Annotated[
-        str | None, typer.Option("--schedule", metavar="NAME", help="1f1b, interleaved-1f1b, zb-h1, zb-v, …")
-    ] = None,
-    vpp: Annotated[
-        str | None,
-        typer.Option("--vpp", metavar="layers|chunks|N", help="What the file's vpp means, or chunks per stage."),
-    ] = None,
-    overlap: Annotated[
-        str | None,
-        typer.Option("--overlap", metavar="grad,param,tp,pp", help="What overlaps; dp = grad,param; all; none."),
-    ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option("--microbatches", metavar="N", help="Another number of microbatches.")
-    ] = None,
-    placement: Annotated[
-        Path | None, typer.Option("--placement", metavar="FILE", help="Which rank sits where.")
-    ] = None,
-    collectives: Annotated[
-        Path | None, typer.Option("--collectives", metavar="FILE", help="Measured times of collectives.")
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option("--what-if", metavar="WHAT=1.1x", help="Make ops or a resource so many times as fast."),
-    ] = None,
-    straggler: Annotated[
-        list[str] | None,
-        typer.Option("--straggler", metavar="RANK=1.2x", help="Make a rank compute so many times as slowly."),
-    ] = None,
-    jitter: Annotated[
-        str | None, typer.Option("--jitter", metavar="3%", help="How much every computation varies, each by itself.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Also write the JSON to a file.")
-    ] = None,
+    cluster: arguments.Cluster = None,
+    gpus: arguments.Gpus = None,
+    mesh: arguments.Mesh = None,
+    schedule: arguments.Schedule = None,
+    vpp: arguments.Vpp = None,
+    overlap: arguments.Overlap = None,
+    microbatches: arguments.Microbatches = None,
+    pp_comm: arguments.PpComm = None,
+    routing: arguments.Routing = None,
+    placement: arguments.PlacementFile = None,
+    collectives: arguments.Collectives = None,
+    what_if: arguments.WhatIf = None,
+    straggler: arguments.Straggler = None,
+    jitter: arguments.Jitter = None,
+    as_json: arguments.AsJson = False,
+    output: arguments.Output = None,
 ) -> None:
     """Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs."""
     from foretrace.analysis.sweep import parse_axis
@@ -88,7 +64,16 @@ def command(
     from foretrace.cli.options import check_outputs, read_jitter, read_stragglers, read_what_ifs
 
     axis = parse_axis(over)
-    choices = read_choices(gpus=gpus, mesh=mesh, schedule=schedule, vpp=vpp, overlap=overlap, microbatches=microbatches)
+    choices = read_choices(
+        gpus=gpus,
+        mesh=mesh,
+        schedule=schedule,
+        vpp=vpp,
+        overlap=overlap,
+        microbatches=microbatches,
+        pp_comm=pp_comm,
+        routing=routing,
+    )
     scenarios = Scenarios(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, read_jitter(jitter))
     for file in files:
         check_outputs(file, [output])
@@ -121,6 +106,7 @@ def _run(job: Job, axis: Axis) -> Sweep:
     from foretrace.analysis.sweep import sweep
     from foretrace.cli.progress import Progress
 
+    mesh = job.mesh() if axis.name in ("dp", "pp", "ep") else None
     with Progress(f"sweep over {axis.name}") as progress:
 
         def starts(number: int, found: Sweep) -> None:
@@ -128,11 +114,11 @@ def _run(job: Job, axis: Axis) -> Sweep:
             what = f"{axis.name} {axis.label(axis.values[number])}"
             progress.text = f"sweep: {what}, {number + 1} of {len(axis.values)}{best}"
 
-        return sweep(axis, lambda value: _with(job, axis, value), starts)
+        return sweep(axis, lambda value: _with(job, axis, value, mesh), starts)
 
 
-def _with(job: Job, axis: Axis, value: Value) -> Simulation:
-    """The job at one value."""
+def _with(job: Job, axis: Axis, value: Value, mesh: Mesh | None) -> Simulation:
+    """The job at one value; `mesh` is its mesh where an axis of it varies."""
     from dataclasses import replace
 
     scenarios, choices = job.scenarios, job.choices
@@ -140,7 +126,7 @@ def _with(job: Job, axis: Axis, value: Value) -> Simulation:
         case "cluster":
             return replace(job, cluster=str(value)).simulate()
         case "count":
-            return replace(job, choices=_counted(job, axis.name, int(value))).simulate()
+            return replace(job, choices=_counted(job, axis.name, int(value), mesh)).simulate()
         case "routing":
             return replace(job, choices=replace(choices, routing=float(value))).simulate()
         case "jitter":
@@ -152,27 +138,24 @@ def _with(job: Job, axis: Axis, value: Value) -> Simulation:
     return replace(job, scenarios=scenarios).simulate()
 
 
-def _counted(job: Job, name: str, count: int) -> Choices:
+def _counted(job: Job, name: str, count: int, mesh: Mesh | None) -> Choices:
     """The choices with one count: microbatches or GPUs as asked for, or an axis of the mesh, the others as they are."""
     from dataclasses import replace
 
     from foretrace.lower.load import file_kind
+    from foretrace.mesh import Mesh
 
     choices = job.choices
     if name == "microbatches":
         return replace(choices, microbatches=count)
     if name == "gpus":
         return replace(choices, gpus=count)
-    mesh = job.mesh()
+    assert mesh is not None
     if name == "dp" and file_kind(job.paths[0]) == "aicb":
         return replace(choices, gpus=mesh.world // mesh.dp * count)
-    match name:
-        case "dp":
-            return replace(choices, mesh=replace(mesh, dp=count))
-        case "pp":
-            return replace(choices, mesh=replace(mesh, pp=count))
-        case _:
-            return replace(choices, mesh=replace(mesh, ep=count))
+    traced = choices.mesh if choices.traced is None else choices.traced
+    changed = Mesh.parse(f"{name}={count}", where="--over", base=mesh)
+    return replace(choices, mesh=changed, traced=traced, gpus=None)
 
 
 def show(found: Sweep, as_json: bool, output: Path | None) -> None:

@@ -54,12 +54,15 @@ class Choices:
     `vpp` reads the header's vpp as layers per stage (which AICB writes) or as chunks per stage (which SimAI reads), or
     is the number of chunks itself. `ends` puts the embedding on the first stage and head and loss on the last, or, as
     SimAI has it, all of them on every stage. `mesh` is that of the job to predict, where traces leave it open or were
-    taken on another; `routing` how many times the mean the busiest expert rank receives, 1 being balanced; `priced`
-    whether communication that a real run recorded is priced anew on a cluster.
+    taken on another; as text ("pp=8"), axes that it does not name stay as they were traced. `traced`
+    is the mesh of the traces where their names do not say it and `mesh` is another. `routing` is how many times
+    the mean the busiest expert rank receives, 1 being balanced; `priced` whether communication that a real run recorded
+    is priced anew on a cluster.
     """
 
     gpus: int | None = None
-    mesh: Mesh | None = None
+    mesh: Mesh | str | None = None
+    traced: Mesh | str | None = None
     schedule: str | None = None
     vpp: Literal["auto", "layers", "chunks"] | int = "auto"
     overlap: frozenset[Overlap] = frozenset()
@@ -88,8 +91,9 @@ class Choices:
             _check_whole("vpp", self.vpp, 1, MOST)
         if self.ends not in ("first-last", "every-stage"):
             raise InputError(f'ends "{self.ends}" are not known', hint="known: first-last, every-stage")
-        if not isinstance(self.mesh, Mesh | None):
-            raise InputError(f"mesh is {self.mesh!r}", hint="expected a Mesh, as of Mesh.parse")
+        for name in ("mesh", "traced"):
+            if not isinstance(getattr(self, name), Mesh | str | None):
+                raise InputError(f"{name} is {getattr(self, name)!r}", hint="expected a Mesh, or text such as pp=8")
         number = isinstance(self.routing, int | float) and not isinstance(self.routing, bool)
         if self.routing is not None and not (number and 1.0 <= self.routing <= MOST_SKEWED):
             raise InputError(

@@ -131,6 +131,8 @@ def _headline(comparison: Comparison) -> list[list[Span]]:
     axes = measured.mesh.replace(",", " · ").replace("=", " ")
     job = f"     {format_count(measured.world_size)} ranks · {axes}"
     lines: list[list[Span]] = [[("  Step   ", ""), *_versus(comparison.step), (job, "")]]
+    if comparison.unlike:
+        lines.append([(f"         not the same work: {'; '.join(comparison.unlike)}", "yellow")])
     band, contains = comparison.predicted.step_time_band_s, comparison.band_contains_measured
     if band is None or contains is None:
         lines.append([("         the prediction carries no band", "")])

@@ -28,6 +28,7 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
             "what_if": simulation.scenario.what_if,
             "stragglers": {str(rank): factor for rank, factor in simulation.scenario.stragglers.items()},
             "jitter": simulation.scenario.jitter,
+            "choices": list(simulation.scenario.choices),
             "slow_links": {f"{rank}:{axis}": one for (rank, axis), one in simulation.scenario.slow_links.items()},
         },
         "unchanged_step_time_s": simulation.unchanged_step_time_s,

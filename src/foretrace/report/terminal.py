@@ -263,5 +263,5 @@ def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], screen: Screen, most: 
         lines.append([(f"  {one.level:<8} ", style), (parts[0], "")])
         lines += [[(f"{'':<11}{part}", "")] for part in parts[1:]]
     if most is not None and len(shown) > most:
-        lines.append([(f"  {'':<8} {len(shown) - most} more: foretrace inspect FILE, or --json", "bright_black")])
+        lines.append([(f"  {'':<8} {len(shown) - most} more in --json", "bright_black")])
     return lines

@@ -29,7 +29,7 @@ def print_traces(inventory: TraceInventory, name: str) -> None:
         f"  names    {' · '.join(f'{key} {value}' for key, value in known.items()) or 'say nothing of the job'}",
         f"  job      {_job(inventory)}",
         f"  traced   {inventory.microbatches} microbatch{'' if inventory.microbatches == 1 else 'es'} a rank · "
-        f"stages {', '.join(map(str, inventory.stages)) or 'unknown'}",
+        f"stages {_stages(inventory.stages)}",
     ]
     if inventory.expert_tokens:
         least, most = inventory.expert_tokens[0], inventory.expert_tokens[-1]
@@ -48,6 +48,12 @@ def print_traces(inventory: TraceInventory, name: str) -> None:
     screen = Screen.of(sys.stdout)
     lines += [[], [(f"  {_meaning(inventory.kind)}", "bright_black")]]
     show(screen, [*lines, *diagnostic_lines(inventory.diagnostics, screen)])
+
+
+def _stages(stages: tuple[int, ...]) -> str:
+    if len(stages) > 2 and stages == tuple(range(stages[0], stages[-1] + 1)):
+        return f"{stages[0]} to {stages[-1]}"
+    return ", ".join(map(str, stages)) or "unknown"
 
 
 def _job(inventory: TraceInventory) -> str:

@@ -131,7 +131,7 @@ def test_a_missing_microbatch_is_said_and_leaves_times_per_microbatch_alone() ->
     found = compare(answer(training(microbatches=2)), answer(training(microbatches=1)))
     assert approx(found.step) == (9.0, 6.0)
     (warning,) = found.diagnostics
-    assert warning.level == "warning" and "2 microbatches are predicted, 1 measured" in warning.message
+    assert warning.level == "warning" and "microbatches: 2 predicted, 1 measured" in warning.message
     assert [row.mean and row.mean.error for row in found.stages] == [0.0, 0.0]
     kinds = {row.name: row.running.difference_s for row in found.kinds}
     assert kinds["forward compute"] == pytest.approx(1.0) and kinds["backward compute"] == pytest.approx(2.0)

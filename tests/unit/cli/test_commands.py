@@ -77,6 +77,7 @@ def test_a_scenario_is_named_beside_what_it_changes(job: Path, capsys: pytest.Ca
         "what_if": {"compute": 2.0},
         "stragglers": {"1": 1.5},
         "jitter": 0.0,
+        "choices": [],
         "slow_links": {"0:pp": 2.0},
     }
     assert answer["unchanged_step_time_s"] == pytest.approx(3e-3)

@@ -76,7 +76,7 @@ def test_a_workload_is_predicted_on_the_cluster(capsys: pytest.CaptureFixture[st
     result = json.loads(capsys.readouterr().out)
     assert result["predicted"]["cluster"] == "h100-dgx"
     messages = [one["message"] for one in result["diagnostics"]]
-    assert any("4 microbatches are predicted" in message for message in messages)
+    assert any("microbatches: 4 predicted" in message for message in messages)
     assert sum(part["difference_s"] for part in result["breakdown"]) == pytest.approx(result["step"]["difference_s"])
 
 

@@ -63,6 +63,8 @@ def experts(rows: Rows, ranks: tuple[RankLateness, ...], microbatches: int) -> E
     if mesh.ep == 1 or not len(calls) or rows.bytes[calls].max() <= 0:
         return None
     combines, compute = _sections(rows, calls)
+    if not len(combines):
+        return None
     stages, coordinate = mesh.coordinate("pp"), mesh.coordinate("ep")
     classes = rows.graph.classes
     seen = np.bincount(rows.owner[combines], minlength=len(classes))

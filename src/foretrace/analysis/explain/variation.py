@@ -48,8 +48,11 @@ def variation(rows: Rows) -> tuple[Variation, ...]:
 
 def _of(rows: Rows, mine: Longs, stage: int, phase: Phase) -> Variation | None:
     deviations, medians, passes, weights, ops, least = 0.0, 0.0, 0.0, 0.0, 0, 0
-    for owner in np.unique(rows.owner[mine], return_counts=True)[0].tolist():
-        table = _table(rows, mine[rows.owner[mine] == owner])
+    if not len(mine):
+        return None
+    owners, starts = np.unique(rows.owner[mine], return_index=True)  # rows come class by class
+    for owner, its in zip(owners.tolist(), np.split(mine, starts[1:]), strict=True):
+        table = _table(rows, its)
         if table is None:
             continue
         weight = float(rows.graph.classes.count[owner])

@@ -11,16 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foretrace.formats.megatron_trace.lines import line_text, parse_line
+    from foretrace.formats.megatron_trace.lines import BUCKET_OP, line_text, parse_line
     from foretrace.formats.megatron_trace.plan import PlanOp, StagePlan, make_plan, plan_text, read_plan, write_plan
     from foretrace.formats.megatron_trace.read import parse_trace, read_trace
     from foretrace.formats.megatron_trace.records import Facts, RankTrace, Run, SubOp, TraceOp
     from foretrace.formats.megatron_trace.runs import read_runs
     from foretrace.formats.megatron_trace.sniff import looks_like_trace
-    from foretrace.formats.megatron_trace.values import dtype_bytes
+    from foretrace.formats.megatron_trace.values import dtype_bytes, known_comm
     from foretrace.formats.megatron_trace.write import Written, make_op, make_sub, trace_text, write_runs
 
 _HOMES = {
+    "BUCKET_OP": "lines",
     "Facts": "records",
     "PlanOp": "plan",
     "RankTrace": "records",
@@ -30,6 +31,7 @@ _HOMES = {
     "TraceOp": "records",
     "Written": "write",
     "dtype_bytes": "values",
+    "known_comm": "values",
     "line_text": "lines",
     "looks_like_trace": "sniff",
     "make_op": "write",
@@ -47,6 +49,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BUCKET_OP",
     "Facts",
     "PlanOp",
     "RankTrace",
@@ -56,6 +59,7 @@ __all__ = [
     "TraceOp",
     "Written",
     "dtype_bytes",
+    "known_comm",
     "line_text",
     "looks_like_trace",
     "make_op",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -138,7 +139,7 @@ def _told_apart(files: list[_File]) -> list[list[_File]]:
     for facts in dict.fromkeys(one.facts for one in files):
         alike = [one for one in files if one.facts == facts]
         alike.sort(key=lambda one: (one.stamp or "", one.trace.rank, one.path.name))
-        together = {stamp for stamp in {one.stamp for one in alike} if sum(one.stamp == stamp for one in alike) > 1}
+        together = {stamp for stamp, count in Counter(one.stamp for one in alike).items() if count > 1}
         current: dict[int, _File] = {}
         for one in alike:
             again = current.get(one.trace.rank)

@@ -111,10 +111,15 @@ def dtype_bytes(word: str) -> int:
 
 def comm(word: str) -> str:
     """A collective in the one spelling that records use."""
-    known = COMMS.get(word) or COMMS.get(word.lower())
+    known = known_comm(word)
     if known is None:
         raise ValueError(f"is not a known collective{did_you_mean(word, COMMS)}")
     return known
+
+
+def known_comm(word: str) -> str | None:
+    """A collective in the one spelling that records use; None where it is not known."""
+    return COMMS.get(word) or COMMS.get(word.lower())
 
 
 def quoted(word: str) -> str:

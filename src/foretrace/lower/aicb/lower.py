@@ -31,7 +31,7 @@ def lower_workload(workload: Workload, choices: Choices = Choices()) -> Program:
 
 def _lower(workload: Workload, choices: Choices) -> Program:
     choices.refuse(
-        ("mesh", "routing", "priced"), "a workload file settles this (--gpus changes dp)", workload.at_header
+        ("mesh", "traced", "routing", "priced"), "a workload file settles this (--gpus changes dp)", workload.at_header
     )
     _refuse_cut_short(workload)
     structure = find_structure(workload)

@@ -78,6 +78,12 @@ class SubKind(NamedTuple):
     dtype: str | None
     overlaps: bool
 
+    @classmethod
+    def of(cls, sub: SubOp) -> SubKind:
+        """What a sub-operation is, its group and collective taken from its source where it does not name them."""
+        group = sub.group or group_of(sub)
+        return cls(sub.source, sub.name, group, sub.comm or comm_of(sub), sub.shape, sub.dtype, sub.overlaps)
+
 
 _GROUPS_BY_SOURCE: Final = {"expert": "exp", "all_to_all": "exp"}
 """The group of sub-operations that name none, by a word in the function that made them; tp elsewhere."""

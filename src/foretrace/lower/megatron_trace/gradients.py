@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import isfinite, prod
 
-from foretrace.errors import Diagnostic
-from foretrace.formats.megatron_trace import RankTrace, TraceOp
+from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp, known_comm
 from foretrace.lower.megatron_trace.calls import (
     COLLECTIVES,
     GRADIENT_OPS,
     Call,
     axis_of,
+    comm_of,
     gradient_call,
     group_size,
     tensor_bytes,
 )
-from foretrace.lower.megatron_trace.layout import TraceJob
-from foretrace.program.columns import Collective
+from foretrace.lower.megatron_trace.layout import TraceJob, last_iteration
 
 ATTENTION_SQUARES = 4
 """Parameters of an attention in squares of the hidden size: query, key, value and output (fewer with grouped
@@ -33,7 +33,6 @@ VOCABULARY = 50_304
 """GPT-2's 50,257 tokens, padded to a multiple of 128 as Megatron does."""
 
 
-BUCKET_OP = "ddp_grad_comm"
 PLACEHOLDERS = ("metadata_placeholder", "wait_flush_only")
 """What `op_semantics` says of a reduction that is none: its buckets were reduced beside the backward."""
 
@@ -52,16 +51,20 @@ def reduces_gradients(op: TraceOp) -> bool:
 
 
 def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[Bucket, ...]:
-    """The buckets of a rank; those written before a backward were launched in it."""
+    """The buckets of a rank; those written before a backward were launched in it, those after the last at its end."""
     for trace in traces:
         found: list[Bucket] = []
         waiting: list[TraceOp] = []
-        for op in trace.ops:
+        last: tuple[float, float] | None = None
+        for op in last_iteration(trace):
             if op.op == BUCKET_OP:
                 waiting.append(op)
             elif op.op == "backward_step" and op.start_ms is not None and op.duration_ms:
-                found = [_bucket(job, trace, one, op.start_ms, op.duration_ms) for one in waiting] or found
+                last = (op.start_ms, op.duration_ms)
+                found = [_bucket(job, trace, one, *last) for one in waiting] or found
                 waiting = []
+        if last is not None:
+            found += [_bucket(job, trace, one, *last) for one in waiting]
         if found:
             return tuple(one for one in found if one.call.bytes)
     return ()
@@ -70,25 +73,27 @@ def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[Bucket
 def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, duration_ms: float) -> Bucket:
     where = trace.at(op.line)
     axis = axis_of(op.group or "dp", where)
-    what = COLLECTIVES.get(op.text.get("comm_func", "allreduce"), Collective.ALL_REDUCE)
+    comm = known_comm(op.text.get("comm_func", "allreduce"))
+    if comm not in COLLECTIVES:
+        raise InputError(f'comm_func "{op.text["comm_func"]}" is not known', where=where)
     size = tensor_bytes(op.shape, op.dtype, where) if job.alone or group_size(job.mesh, axis) > 1 else 0
     try:
         launched = float(op.text["launch_timestamp_ms"])
     except (KeyError, ValueError):
         launched = start_ms + duration_ms
-    share = min(max((launched - start_ms) / duration_ms, 0.0), 1.0)
-    return Bucket(share, Call(what, axis, size, f"bucket {op.text.get('bucket_id', '')}".strip()))
+    share = (launched - start_ms) / duration_ms if isfinite(launched) else 1.0
+    name = f"bucket {op.text.get('bucket_id', '')}".strip()
+    return Bucket(min(max(share, 0.0), 1.0), Call(COLLECTIVES[comm], axis, size, name))
 
 
 def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tuple[list[Call], list[Diagnostic]]:
     """The reductions of a rank, in order, from the first campaign that has them apart for experts, else from any."""
-    found = [(trace, [op for op in trace.ops if reduces_gradients(op)]) for trace in traces]
+    found = [(trace, [op for op in last_iteration(trace) if reduces_gradients(op)]) for trace in traces]
     found = [(trace, ops) for trace, ops in found if ops]
     if not found:
         return [], []
     split = [one for one in found if any("exp_dp" in op.op or "ep_dp" in op.op for op in one[1])]
     trace, ops = (split or found)[0]
-    ops = _one_step(ops)
     calls = []
     notes: list[Diagnostic] = []
     for op in ops:
@@ -103,14 +108,6 @@ def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tu
         calls, more = _apart(job, calls, ops[0], trace, stage)
         notes += more
     return calls, notes
-
-
-def _one_step(ops: list[TraceOp]) -> list[TraceOp]:
-    """Those of one iteration, where a file holds several."""
-    seen: dict[str, TraceOp] = {}
-    for op in ops:
-        seen.setdefault(op.op, op)
-    return list(seen.values())
 
 
 def _is_bf16(trace: RankTrace) -> bool:
@@ -146,6 +143,6 @@ def _hidden(trace: RankTrace) -> int | None:
     """The hidden size, from what an all-to-all sends."""
     for op in trace.ops:
         for sub in op.subs:
-            if sub.comm == "all_to_all" and sub.shape and len(sub.shape) == 2:
+            if comm_of(sub) == "all_to_all" and sub.shape and len(sub.shape) == 2:
                 return sub.shape[1]
     return None

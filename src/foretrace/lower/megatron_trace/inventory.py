@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import Facts, RankTrace, Run, SubOp, TraceOp, read_runs
-from foretrace.lower.megatron_trace.calls import AXES, tensor_bytes
-from foretrace.lower.megatron_trace.layout import TRANSFERS, find_job, is_ex_situ
+from foretrace.lower.megatron_trace.calls import AXES, comm_of, group_of, tensor_bytes
+from foretrace.lower.megatron_trace.layout import TRANSFERS, find_job, is_ex_situ, last_iteration
 from foretrace.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
 class OpSummary:
-    """An op: how often it is in the traces, and its milliseconds."""
+    """An op: how often it is in the traces, and its seconds."""
 
     op: str
     lines: int
@@ -58,11 +57,12 @@ class TraceInventory:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def take_inventory(paths: Sequence[str | Path], mesh: Mesh | None = None) -> TraceInventory:
+def take_inventory(paths: Sequence[str | Path], mesh: Mesh | str | None = None) -> TraceInventory:
     """Counts what traces hold, and tries what job they are of."""
     runs = read_runs(paths)
     notes = [one for run in runs for one in (*run.diagnostics, *(n for t in run.ranks.values() for n in t.diagnostics))]
-    facts, found = runs[0].facts, mesh
+    facts: Facts = runs[0].facts
+    found: Mesh | None = None
     try:
         job = find_job(runs, mesh)
         facts, found = job.facts, job.known_mesh
@@ -71,7 +71,8 @@ def take_inventory(paths: Sequence[str | Path], mesh: Mesh | None = None) -> Tra
         notes.append(Diagnostic("warning", f"cannot be simulated: {error.message}", error.where))
     ranks = {rank for run in runs for rank in run.ranks}
     ops = [op for _, op in _ops(runs)]
-    forwards = Counter(op.rank for op in ops if op.op == "forward_step")
+    traces = [trace for run in runs for trace in run.ranks.values()]
+    forwards = [sum(op.op == "forward_step" for op in last_iteration(trace)) for trace in traces]
     return TraceInventory(
         kind="ex situ" if is_ex_situ(runs) else "real run",
         runs=tuple((run.name, len(run.ranks)) for run in runs),
@@ -81,7 +82,7 @@ def take_inventory(paths: Sequence[str | Path], mesh: Mesh | None = None) -> Tra
         mesh=None if found is None else str(found),
         world_size=None if found is None else found.world,
         stages=tuple(sorted({op.stage for op in ops if op.stage is not None})),
-        microbatches=max(forwards.values(), default=0) // max(len(runs), 1),
+        microbatches=max(forwards, default=0),
         lines=len(ops),
         ops=tuple(_summaries(ops)),
         calls=tuple(_calls(runs)),
@@ -106,7 +107,9 @@ def _calls(runs: Sequence[Run]) -> Iterator[CallSummary]:
     counts: dict[tuple[str, str], list[int]] = {}
     for trace, op in _ops(runs):
         where = trace.at(op.line)
-        given: list[tuple[str | None, str, TraceOp | SubOp]] = [(sub.group, sub.comm or "", sub) for sub in op.subs]
+        given: list[tuple[str | None, str, TraceOp | SubOp]] = [
+            (group_of(sub), comm_of(sub) or "", sub) for sub in op.subs
+        ]
         if op.shape and (op.op in TRANSFERS or op.op.endswith("allreduce")):
             given.append((op.group, "transfer" if op.op in TRANSFERS else "allreduce", op))
         for group, what, tensor in given:
@@ -121,7 +124,8 @@ def _tokens(runs: Sequence[Run]) -> set[int]:
     """Rows of the second all-to-all of each pair: what experts received and give back."""
     found: set[int] = set()
     for _, op in _ops(runs):
-        shapes = [sub.shape for sub in op.subs if sub.comm == "all_to_all" and sub.group == "exp" and sub.shape]
+        kinds = [(group_of(sub), comm_of(sub), sub.shape) for sub in op.subs]
+        shapes = [shape for group, comm, shape in kinds if (group, comm) == ("exp", "all_to_all") and shape]
         rows = [shape[0] for shape in shapes if len(shape) == 2]
         if op.op == "forward_step" and len(rows) % 2 == 0:
             found.update(rows[1::2])

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.megatron_trace import Facts, RankTrace, Run
+from foretrace.formats.megatron_trace import BUCKET_OP, Facts, RankTrace, Run, TraceOp
+from foretrace.lower.megatron_trace.calls import AXES, comm_of, group_of
 from foretrace.mesh import Mesh
 
 SIMULATED = "simulation"
@@ -105,28 +106,46 @@ class TraceJob:
         return nearest, self.stage(nearest) == stage and self.expert_rank(nearest) == expert_rank
 
 
-def find_job(runs: Sequence[Run], mesh: Mesh | None) -> TraceJob:
+def mesh_of(given: Mesh | str, base: Mesh) -> Mesh:
+    """The mesh that a user gives; axes that a text does not name are as in `base`."""
+    return Mesh.parse(given, where="--mesh", base=base) if isinstance(given, str) else given
+
+
+def find_job(runs: Sequence[Run], mesh: Mesh | str | None) -> TraceJob:
     """The job that runs are of; `mesh` is what the user says it is."""
     facts = _same_facts(runs)
     found, notes = _find_mesh(runs, facts, mesh)
     ex_situ = is_ex_situ(runs)
-    odd = next((run for run in runs if is_ex_situ([run]) != ex_situ), None)
-    if odd is not None:
-        raise InputError(
-            "a real run and traces taken ex situ are given together",
-            where=odd.path,
-            hint="a prediction does not read what it is compared with: foretrace compare EX_SITU… REAL",
-        )
+    notes += _check_one_kind(runs, ex_situ)
     if not ex_situ and len(runs) > 1:
         whole = max(runs, key=lambda run: len(run.ranks))
         text = f"{len(runs)} real runs; {whole.name} is taken: runs are replayed one at a time"
         notes.append(Diagnostic("warning", text, whole.path))
         runs = [whole]
-    notes += _unnamed(runs)
+    notes += [*_unnamed(runs), *_lost_axes(runs, found)]
     job = TraceJob(tuple(runs), found, facts, ex_situ, tuple(notes))
     _check_ranks(job)
     _check_shapes(job)
     return job
+
+
+def _lost_axes(runs: Sequence[Run], mesh: Mesh) -> list[Diagnostic]:
+    """Axes that communicate in the traces although the mesh has them of size one: that counts as computation."""
+    if mesh.world == 1:
+        return []
+    lost: dict[str, str] = {}
+    for trace in (trace for run in runs for trace in run.ranks.values()):
+        for op in trace.ops:
+            for sub in op.subs:
+                axis = AXES.get(group_of(sub), "")
+                if axis in ("tp", "cp", "ep") and mesh.size(axis) == 1 and axis not in lost:
+                    lost[axis] = trace.at(op.line)
+    return [
+        Diagnostic(
+            "warning", f"{axis} communicates in the traces, but the mesh has {axis} 1: it counts as computation", at
+        )
+        for axis, at in lost.items()
+    ]
 
 
 def _unnamed(runs: Sequence[Run]) -> list[Diagnostic]:
@@ -145,14 +164,45 @@ def _unnamed(runs: Sequence[Run]) -> list[Diagnostic]:
 def is_ex_situ(runs: Sequence[Run]) -> bool:
     """Whether one GPU acted as each rank: such traces say so, or have several stages but no transfers between them, or
     neither transfers nor phases of the schedule."""
-    ops = [op for run in runs for trace in run.ranks.values() for op in trace.ops]
-    if any((op.description or "").startswith(SIMULATED) for op in ops):
+    traces = [trace for run in runs for trace in run.ranks.values()]
+    if any(_says_so(trace) for trace in traces):
         return True
+    ops = [op for trace in traces for op in trace.ops]
     computes = [op for op in ops if op.op in ("forward_step", "backward_step")]
     if not computes or any(op.op in TRANSFERS for op in ops):
         return False
     staged = any((op.stage or 0) > 0 for op in computes) or any((run.facts.pp or 1) > 1 for run in runs)
     return staged or all(op.state is None for op in computes)
+
+
+def _says_so(trace: RankTrace) -> bool:
+    return any((op.description or "").startswith(SIMULATED) for op in trace.ops)
+
+
+def _check_one_kind(runs: Sequence[Run], ex_situ: bool) -> list[Diagnostic]:
+    """Raises an error where real traces are among ex-situ ones; says where it is not written which they are."""
+    traces = [trace for run in runs for trace in run.ranks.values()]
+    simulated = [trace for trace in traces if _says_so(trace)]
+    for trace in traces if simulated else ():
+        if not _says_so(trace) and any(op.op in TRANSFERS or op.state is not None for op in trace.ops):
+            raise InputError(
+                "a real run and traces taken ex situ are given together",
+                where=trace.path,
+                hint="a prediction does not read what it is compared with: foretrace compare EX_SITU… REAL",
+            )
+    odd = next((run for run in runs if is_ex_situ([run]) != ex_situ), None)
+    if odd is not None:
+        raise InputError(
+            "a real run and traces taken ex situ are given together",
+            where=odd.path,
+            hint="a prediction does not read what it is compared with: foretrace compare EX_SITU… REAL",
+        )
+    if ex_situ and not simulated:
+        text = (
+            "taken as traced ex situ, one GPU acting as each rank: there are no transfers and no phases of a schedule"
+        )
+        return [Diagnostic("note", text, runs[0].path)]
+    return []
 
 
 def _same_facts(runs: Sequence[Run]) -> Facts:
@@ -174,7 +224,7 @@ def _same_facts(runs: Sequence[Run]) -> Facts:
     return Facts(**known)
 
 
-def _find_mesh(runs: Sequence[Run], facts: Facts, given: Mesh | None) -> tuple[Mesh, list[Diagnostic]]:
+def _find_mesh(runs: Sequence[Run], facts: Facts, given: Mesh | str | None) -> tuple[Mesh, list[Diagnostic]]:
     """The mesh the traces were taken on, from their names."""
     where = runs[0].path
     tp, pp = facts.tp, facts.pp
@@ -187,11 +237,14 @@ def _find_mesh(runs: Sequence[Run], facts: Facts, given: Mesh | None) -> tuple[M
             raise InputError(f"dp is {facts.dp} by name, {world} ranks over tp {tp} and pp {pp} give {dp}", where=where)
         return Mesh(tp=tp, pp=pp, dp=dp, ep=facts.ep or 1), []
     if given is not None:
-        for axis in ("tp", "pp", "ep", "dp"):
-            named = getattr(facts, axis)
-            if named is not None and named != given.size(axis):
-                raise InputError(f"{axis} is {named} by name, {given.size(axis)} as asked", where=where)
-        return given, [Diagnostic("note", f"the names do not say the mesh: {given} as asked", where)]
+        known = {axis: named for axis in ("tp", "pp", "dp", "ep") if (named := getattr(facts, axis)) is not None}
+        # The text decides whether an ep fits, not the part of the mesh that the names say.
+        base = Mesh(**{axis: size for axis, size in known.items() if axis != "ep"})
+        mesh = mesh_of(given, base)
+        for axis, named in known.items():
+            if named != mesh.size(axis):
+                raise InputError(f"{axis} is {named} by name, {mesh.size(axis)} as asked", where=where)
+        return mesh, [Diagnostic("note", f"the names do not say the mesh: {mesh} as asked", where)]
     return Mesh(), [
         Diagnostic(
             "warning",
@@ -241,7 +294,7 @@ def _check_shapes(job: TraceJob) -> None:
         for trace in run.ranks.values():
             for op in trace.ops:
                 for sub in op.subs:
-                    if sub.comm == "allgather" and sub.group == "exp" and sub.shape and len(sub.shape) == 1:
+                    if (group_of(sub), comm_of(sub)) == ("exp", "allgather") and sub.shape and len(sub.shape) == 1:
                         _check_experts(sub.shape[0], ep, experts, trace.at(op.line))
                         return
 
@@ -275,3 +328,15 @@ def fill_notes(job: TraceJob, roles: Mapping[tuple[int, int], tuple[int, bool]])
         text = f"no rank of {what} was traced: rank {rank} stands in, of stage {job.stage(rank)}{more}"
         notes.append(Diagnostic("warning", text))
     return notes
+
+
+def last_iteration(trace: RankTrace) -> list[TraceOp]:
+    """The ops of the last iteration in a file; batch ids begin again with each."""
+    seen: set[tuple[str, int | None]] = set()
+    first = 0
+    for number, op in enumerate(trace.ops):
+        key = (op.op, op.batch)
+        if op.op != BUCKET_OP and key in seen:
+            seen, first = set(), number
+        seen.add(key)
+    return list(trace.ops[first:])

@@ -11,11 +11,19 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import RankTrace, TraceOp, read_runs
 from foretrace.lower.choices import Choices
 from foretrace.lower.limits import check_gpus, check_ops
-from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
+from foretrace.lower.megatron_trace.calls import (
+    GRADIENT_OPS,
+    Call,
+    comm_of,
+    gradient_call,
+    group_of,
+    group_size,
+    tensor_bytes,
+)
 from foretrace.lower.megatron_trace.corrections import HOST_GAP_S
-from foretrace.lower.megatron_trace.layout import TraceJob, find_job
+from foretrace.lower.megatron_trace.layout import TraceJob, find_job, last_iteration, mesh_of
 from foretrace.lower.megatron_trace.pools import AIM
-from foretrace.lower.megatron_trace.recording import Recording, last_iteration, make_recording
+from foretrace.lower.megatron_trace.recording import Recording, make_recording
 from foretrace.lower.megatron_trace.replay import replay
 from foretrace.lower.megatron_trace.resize import resized
 from foretrace.lower.megatron_trace.whole_job import Plan, whole_job
@@ -27,14 +35,18 @@ from foretrace.program.program import Program
 from foretrace.schedules.pipeline import Transfer
 from foretrace.schedules.registry import make, resolve
 
-REBUILT_BY = ("microbatches", "schedule", "gpus", "routing", "pp_comm_bytes")
+REBUILT_BY = ("microbatches", "schedule", "vpp", "gpus", "routing", "pp_comm_bytes")
 """Choices for which a real run is not replayed but built anew of what its ops take."""
 
 
 def lower_traces(paths: Sequence[str | Path], choices: Choices) -> Program:
     """The program of traces: a real run as it was, or the whole job that ex-situ campaigns foretell. Choices that
     change a real run build it anew, of what its ops took."""
-    choices.refuse(("overlap", "ends", "vpp"), "traces do not leave this open", str(paths[0]))
+    choices.refuse(("overlap", "ends"), "only a workload file leaves this open", str(paths[0]))
+    if choices.vpp in ("layers", "chunks"):
+        raise InputError(
+            "vpp is a word of workload files", where=str(paths[0]), hint="give a number of chunks: --vpp 2"
+        )
     with collector_paused():
         job = _job(paths, choices)
         target = _target(job, choices)
@@ -46,7 +58,7 @@ def lower_traces(paths: Sequence[str | Path], choices: Choices) -> Program:
         if job.ex_situ or rebuilt:
             return _whole(job, choices, target)
         recording = make_recording(job)
-        notes = [*_run_notes(job), *recording.notes]
+        notes = [*run_notes(job), *recording.notes]
         if job.alone:
             text = "one rank alone: what it waited for others cannot be told from what communication took"
             notes.append(Diagnostic("warning", text, job.runs[0].path))
@@ -59,14 +71,22 @@ def read_recording(paths: Sequence[str | Path], choices: Choices) -> Recording |
     """What was recorded, where the traces are of a real run."""
     with collector_paused():
         job = _job(paths, choices)
-        return None if job.ex_situ else make_recording(job)
+        if job.ex_situ:
+            return None
+        if _target(job, choices) != job.mesh:
+            raise InputError(
+                f"the run was recorded on {job.mesh}",
+                where=job.runs[0].path,
+                hint="foretrace simulate builds it anew for another mesh",
+            )
+        return make_recording(job)
 
 
 def _job(paths: Sequence[str | Path], choices: Choices) -> TraceJob:
-    return find_job(read_runs(paths), choices.mesh)
+    return find_job(read_runs(paths), choices.mesh if choices.traced is None else choices.traced)
 
 
-def _run_notes(job: TraceJob) -> list[Diagnostic]:
+def run_notes(job: TraceJob) -> list[Diagnostic]:
     """What reading the files told; the same of many files once."""
     of_files = {one.message: one for run in job.runs for trace in run.ranks.values() for one in trace.diagnostics}
     return [*(one for run in job.runs for one in run.diagnostics), *of_files.values(), *job.notes]
@@ -74,7 +94,7 @@ def _run_notes(job: TraceJob) -> list[Diagnostic]:
 
 def _target(job: TraceJob, choices: Choices) -> Mesh:
     """The mesh of the job to build."""
-    target = choices.mesh or job.mesh
+    target = job.mesh if choices.mesh is None else mesh_of(choices.mesh, job.mesh)
     if choices.gpus is None:
         return target
     if job.alone:
@@ -93,9 +113,10 @@ def _whole(job: TraceJob, choices: Choices, target: Mesh) -> Program:
     recorded = {} if recording is None or choices.priced else _recorded_calls(recording, target)
     if target != job.mesh or choices.routing is not None:
         stones = resized(job, stones, target, choices.routing)
-    if recorded:
+    if recording is not None and not choices.priced:
+        _check_recorded(stones, recorded, job)
         stones = Stones({key: _timed(work, recorded) for key, work in stones.work.items()}, stones.pools, stones.notes)
-    notes = [*_run_notes(job), *stones.notes]
+    notes = [*run_notes(job), *stones.notes]
     gap = HOST_GAP_S if recording is None else _mean_gap(recording)
     plan = _plan(job, target, choices, recorded, gap, notes)
     if choices.priced or job.ex_situ:
@@ -116,14 +137,27 @@ def _whole(job: TraceJob, choices: Choices, target: Mesh) -> Program:
     return whole_job(stones, plan, notes)
 
 
+def _check_recorded(stones: Stones, recorded: _Recorded, job: TraceJob) -> None:
+    """Raises an error where a change makes calls that the run did not."""
+    for work in stones.work.values():
+        calls = [one.call for one in (*work.forward, *work.loss, *work.backward) if one.call]
+        for call in (*calls, *work.gradients):
+            if (call.collective, call.axis, call.bytes) not in recorded:
+                raise InputError(
+                    f"the recording does not say what {call.name} takes after this change",
+                    where=job.runs[0].path,
+                    hint="price it on a cluster, as in --cluster a100-dgx",
+                )
+
+
 def _repeats(stones: Stones, campaigns: int) -> Diagnostic:
     needed = stones.pools.campaigns_for()
     what = f"{campaigns} campaign{'' if campaigns == 1 else 's'}"
     low, high = stones.pools.spread(lambda _: True)
-    spread = f"computation is sure to −{100 * (1 - low):.1f} to +{100 * (high - 1):.1f} %"
+    spread = f"their timings alone leave −{100 * (1 - low):.1f} to +{100 * (high - 1):.1f} % of computation open"
     if needed <= campaigns:
         return Diagnostic("note", f"{what}: {spread}")
-    return Diagnostic("note", f"{what}: {spread}; ± {100 * AIM:.0f} % would take about {needed} campaigns")
+    return Diagnostic("note", f"{what}: {spread}; for ± {100 * AIM:.0f} % take about {needed} campaigns")
 
 
 _Recorded = dict[tuple[Collective, str, int], float]
@@ -131,7 +165,7 @@ _Recorded = dict[tuple[Collective, str, int], float]
 
 def _mean_gap(recording: Recording) -> float:
     """What the host took between two ops of a real run."""
-    gaps = [item.taken_s for items in recording.ranks for item in items if item.name == "gap"]
+    gaps = [item.taken_s for items in recording.traced.values() for item in items if item.name == "gap"]
     return sum(gaps) / len(gaps) if gaps else 0.0
 
 
@@ -139,16 +173,15 @@ def _recorded_calls(recording: Recording, target: Mesh) -> _Recorded:
     """What calls of a real run take without waiting, where their groups stay as large."""
     job = recording.job
     taken: dict[tuple[Collective, str, int], list[float]] = {}
-    for items in recording.ranks:
+    for items in recording.traced.values():
         for item in items:
-            call = item.call
+            call, net_s = item.call, item.net_s
             if call is None and item.op.op in GRADIENT_OPS and item.kind == "compute":
-                call = gradient_call(item.op, job.runs[0].path)
-                item.net_s = item.taken_s
+                call, net_s = gradient_call(item.op, job.runs[0].path), item.taken_s
             if call is not None and (
                 call.axis == "pp" or group_size(job.mesh, call.axis) == group_size(target, call.axis)
             ):
-                taken.setdefault((call.collective, call.axis, call.bytes), []).append(item.net_s)
+                taken.setdefault((call.collective, call.axis, call.bytes), []).append(net_s)
     return {key: median(times) for key, times in taken.items()}
 
 
@@ -179,11 +212,12 @@ def _plan(
     if choices.schedule is None and target.pp > 1:
         notes.append(Diagnostic("note", "no schedule in the traces: 1f1b taken (choose with --schedule)"))
     _check_size(job, target, count)
-    schedule = make(name, target.pp, count)
+    schedule = make(name, target.pp, count, choices.vpp if isinstance(choices.vpp, int) else None)
     size, tokens = _activation(job, target, choices, notes)
+    chunks = f", {schedule.chunks} chunks" if schedule.chunks > 1 else ""
     taken = recorded.get((Collective.TRANSFER, "pp", size), UNPRICED)
     return Plan(
-        title=f"{job.name} · {schedule.name}, {count} microbatch{'' if count == 1 else 'es'}",
+        title=f"{job.name} · {schedule.name}, {count} microbatch{'' if count == 1 else 'es'}{chunks}",
         mesh=target,
         schedule=schedule,
         transfer=Transfer(size, taken),
@@ -212,6 +246,8 @@ def _activation(job: TraceJob, target: Mesh, choices: Choices, notes: list[Diagn
     """What crosses a stage boundary for a microbatch, in bytes, and the tokens of a microbatch where they are known."""
     facts = job.facts
     tokens = facts.sequence * (facts.micro_batch or 1) if facts.sequence else None
+    if facts.sequence and facts.micro_batch is None:
+        notes.append(Diagnostic("note", "the names do not say the micro batch: 1 taken"))
     if choices.pp_comm_bytes is not None or target.pp == 1:
         return choices.pp_comm_bytes or 0, tokens
     for trace, op in _ops(job):
@@ -234,10 +270,12 @@ def _from_sub_ops(job: TraceJob) -> tuple[int, str] | None:
     sequence, batch = job.facts.sequence, job.facts.micro_batch or 1
     for trace, op in _ops(job):
         for sub in op.subs:
-            if (op.op, sub.group, sub.comm, sub.name) == ("forward_step", "tp", "allreduce", "linear_fwd"):
+            if (op.op, group_of(sub), comm_of(sub), sub.name) == ("forward_step", "tp", "allreduce", "linear_fwd"):
                 return tensor_bytes(sub.shape, sub.dtype, trace.at(op.line)), "as a layer's tp all-reduce has"
-            if sub.comm == "all_to_all" and sequence and sub.shape and len(sub.shape) == 2:
+            if comm_of(sub) == "all_to_all" and sequence and sub.shape and len(sub.shape) == 2:
                 size = tensor_bytes((sequence * batch, sub.shape[1]), sub.dtype, trace.at(op.line))
+                if any((group_of(one), comm_of(one)) == ("tp", "reduce_scatter") for one in op.subs):
+                    return size // job.mesh.tp, "by the sequence length and hidden size, shared out over tp"
                 return size, "by the sequence length and hidden size"
     return None
 

@@ -45,7 +45,7 @@ def pieces_of(op: TraceOp, mesh: Mesh | None, where: str, layers: int | None, pl
     whose first and last pieces differ."""
     start = op.start_ms
     assert start is not None and op.duration_ms is not None
-    kinds = tuple([SubKind(*[getattr(sub, name) for name in SubKind._fields]) for sub in op.subs])
+    kinds = tuple([SubKind.of(sub) for sub in op.subs])
     try:
         cuts, last_key = _cuts(op.op, kinds, mesh, layers, place, ex_situ and op.op == "backward_step")
     except InputError as error:

@@ -7,19 +7,22 @@ for its partners; the least of its members' times is what it takes (the last to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.megatron_trace import RankTrace, TraceOp
+from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp
 from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
 from foretrace.lower.megatron_trace.clocks import Meeting, clock_offsets
-from foretrace.lower.megatron_trace.gradients import BUCKET_OP, reduces_gradients
-from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob
+from foretrace.lower.megatron_trace.gradients import reduces_gradients
+from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob, last_iteration
 from foretrace.lower.megatron_trace.pieces import MS, pieces_of
 from foretrace.lower.megatron_trace.work import CUT_OPS
 from foretrace.program.columns import Collective
+
+LEAST_GAP_MS = 1e-5
+"""Less than that between two ops is what numbers are rounded by."""
 
 ItemKind = Literal["host", "compute", "call"]
 
@@ -50,54 +53,105 @@ class Item:
 
 @dataclass(slots=True)
 class Recording:
-    """The items of every rank of a job, with all clocks set to one that starts with the first op."""
+    """What the ranks of a job did, with all clocks set to one that starts with the first op.
+
+    `traced` has the items of each rank there is a trace of; `source_of` says for every rank of the job whose these are:
+    its own, or those of another of its kind.
+    """
 
     job: TraceJob
-    ranks: list[list[Item]]
+    traced: dict[int, list[Item]]
+    source_of: list[int]
     notes: list[Diagnostic] = field(default_factory=list)
 
     @property
     def step_s(self) -> float:
         """The time of the step: the longest that any rank took from its first op to the end of its last."""
-        return max(items[-1].end_s - items[0].start_s for items in self.ranks)
+        return max(items[-1].end_s - items[0].start_s for items in self.traced.values())
 
 
 def make_recording(job: TraceJob) -> Recording:
     """Reads the traces of a real run; ranks without one are taken to be as another of their kind."""
-    ranks: list[list[Item]] = []
-    filled: list[tuple[int, int]] = []
-    for rank in range(job.mesh.world):
-        source = rank
-        if rank not in job.present:
-            source, _ = job.standing_in(job.stage(rank), job.expert_rank(rank))
-            filled.append((rank, source))
-            if job.stage(source) != job.stage(rank):
-                raise InputError(
-                    f"no rank of stage {job.stage(rank)} was traced: a real run is replayed where every stage was",
-                    where=job.runs[0].path,
-                    hint="without --mesh, one rank is looked at alone",
-                )
+    sources = _Sources(job)
+    source_of = list(job.present) if job.alone else [sources.of(rank) for rank in range(job.mesh.world)]
+    traced: dict[int, list[Item]] = {}
+    for source in dict.fromkeys(source_of):
         trace = next(job.traces(source))
-        items = list(_items(job, trace)) or _no_time(trace)
-        if not items:
+        traced[source] = list(_items(job, trace)) or _no_time(trace)
+        if not traced[source]:
             raise InputError(f"nothing that rank {source} did has a time", where=trace.path, hint="trace an iteration")
-        ranks.append(items)
-    recording = Recording(job, ranks)
-    if filled and not job.alone:
-        rank, source = filled[0]
-        text = (
-            f"{len(filled)} of {job.mesh.world} ranks have no trace: rank {rank} is taken to be as {source}, and so on"
-        )
-        recording.notes.append(Diagnostic("warning", text))
-    buckets = sum(op.op == BUCKET_OP for run in job.runs for trace in run.ranks.values() for op in trace.ops)
-    if buckets:
-        text = f"{buckets} gradient buckets, of which only the launch was traced: waits for them are as recorded"
-        recording.notes.append(Diagnostic("warning", text))
-    if any(len(last_iteration(trace)) < len(trace.ops) for run in job.runs for trace in run.ranks.values()):
-        recording.notes.append(Diagnostic("note", "several iterations were traced: the last is taken"))
+    recording = Recording(job, traced, source_of, [*_fill_notes(job, source_of), *_odd_notes(job)])
+    _check_whole(job)
     meetings = _match(recording)
     _set_clocks(recording, meetings)
     return recording
+
+
+class _Sources:
+    """Whose trace serves for a rank: its own, or that of another of its stage, with the same experts if one has."""
+
+    def __init__(self, job: TraceJob) -> None:
+        self.job = job
+        self._of_kind: dict[tuple[int, int], int] = {}
+        self._of_stage: dict[int, int] = {}
+        for rank in job.present if not job.alone else ():
+            self._of_kind.setdefault((job.stage(rank), job.expert_rank(rank)), rank)
+            self._of_stage.setdefault(job.stage(rank), rank)
+        self._present = frozenset(job.present)
+
+    def of(self, rank: int) -> int:
+        """The rank whose trace it is."""
+        if rank in self._present:
+            return rank
+        job, stage = self.job, self.job.stage(rank)
+        if stage not in self._of_stage:
+            raise InputError(
+                f"no rank of stage {stage} was traced: a real run is replayed where every stage was",
+                where=job.runs[0].path,
+                hint="a rank alone is looked at without --mesh" if len(job.present) == 1 else "find its traces",
+            )
+        return self._of_kind.get((stage, job.expert_rank(rank)), self._of_stage[stage])
+
+
+def _fill_notes(job: TraceJob, source_of: Sequence[int]) -> list[Diagnostic]:
+    filled = [(rank, source) for rank, source in enumerate(source_of) if rank != source]
+    if not filled or job.alone:
+        return []
+    shown = ", ".join(f"{rank} as {source}" for rank, source in filled[:4]) + (", …" if len(filled) > 4 else "")
+    odd = [rank for rank, source in filled if job.expert_rank(rank) != job.expert_rank(source)]
+    text = f"{len(filled):,} of {len(source_of):,} ranks have no trace: taken to be as others of their stage ({shown})"
+    if odd:
+        text += f"; none with the experts of rank {odd[0]} was traced"
+    return [Diagnostic("warning", text, job.runs[0].path)]
+
+
+def _odd_notes(job: TraceJob) -> list[Diagnostic]:
+    traces = [trace for run in job.runs for trace in run.ranks.values()]
+    notes = []
+    buckets = sum(op.op == BUCKET_OP for trace in traces for op in trace.ops)
+    if buckets:
+        text = f"{buckets} gradient buckets, of which only the launch was traced: waits for them are as recorded"
+        notes.append(Diagnostic("warning", text))
+    if any(len(last_iteration(trace)) < len(trace.ops) for trace in traces):
+        notes.append(Diagnostic("note", "several iterations were traced: the last is taken"))
+    return notes
+
+
+def _check_whole(job: TraceJob) -> None:
+    """Raises an error where a rank did fewer microbatches than the others: its trace is cut short."""
+    counts = {
+        trace.rank: (sum(op.op == "forward_step" for op in last_iteration(trace)), trace)
+        for run in job.runs
+        for trace in run.ranks.values()
+    }
+    most = max(count for count, _ in counts.values())
+    for rank, (count, trace) in counts.items():
+        if count < most:
+            raise InputError(
+                f"rank {rank} goes forward {count} times, others {most}: its trace is cut short",
+                where=trace.at(trace.ops[-1].line),
+                hint="get the whole file; without it, the rank is taken to be as another of its stage",
+            )
 
 
 def _items(job: TraceJob, trace: RankTrace) -> Iterator[Item]:
@@ -107,7 +161,7 @@ def _items(job: TraceJob, trace: RankTrace) -> Iterator[Item]:
         start = op.start_ms
         if start is None or op.timestamp_ms is None:
             continue  # a mark without a time
-        if cursor is not None and start > cursor:
+        if cursor is not None and start - cursor > LEAST_GAP_MS:
             yield Item("host", "gap", op, cursor * MS, start * MS)
         begin = start if cursor is None else max(start, cursor)
         if op.timestamp_ms > begin or op.op in TRANSFERS or op.op in GRADIENT_OPS or op.subs:
@@ -121,18 +175,6 @@ def _no_time(trace: RankTrace) -> list[Item]:
     if op is None or op.timestamp_ms is None:
         return []
     return [Item("compute", op.op, op, op.timestamp_ms * MS, op.timestamp_ms * MS)]
-
-
-def last_iteration(trace: RankTrace) -> list[TraceOp]:
-    """The ops of the last iteration in a file; batch ids begin again with each."""
-    seen: set[tuple[str, int | None]] = set()
-    first = 0
-    for number, op in enumerate(trace.ops):
-        key = (op.op, op.batch)
-        if op.op != BUCKET_OP and key in seen:
-            seen, first = set(), number
-        seen.add(key)
-    return list(trace.ops[first:])
 
 
 def _fused(trace: RankTrace) -> Iterator[tuple[TraceOp, TraceOp | None]]:
@@ -216,65 +258,85 @@ def channel(job: TraceJob, rank: int, item: Item) -> tuple[str, int, int]:
 def _match(recording: Recording) -> list[Meeting]:
     """Brings calls together by group and order, gives each what it takes, and returns when each ended where."""
     job = recording.job
-    met: dict[tuple[object, ...], list[tuple[int, Item]]] = {}
-    for rank, items in enumerate(recording.ranks):
-        counts: dict[tuple[object, ...], int] = {}
-        for item in items:
-            if item.call is None:
-                continue
-            key = (*channel(job, rank, item), _group(job, rank, item))
-            order = counts[key] = counts.get(key, -1) + 1
-            met.setdefault((*key, order), []).append((rank, item))
+    calls = {source: _by_channel(job, source, items) for source, items in recording.traced.items()}
+    meetings: list[Meeting] = []
+    beside: list[Item] = []
     shortest: dict[tuple[object, ...], float] = {}
-    for members in met.values():
-        _check_met(job, members)
-        least = min(item.taken_s for _, item in members)
-        call = members[0][1].call
-        assert call is not None
-        for _, item in members:
-            item.net_s = least
-        if not call.beside:
-            alike = (call.collective, call.axis, call.bytes)
-            shortest[alike] = min(least, shortest.get(alike, least))
-    for members in met.values():
-        call = members[0][1].call
-        if call is not None and call.beside:
-            # Its span is computation; what the call itself takes is known where the same was made without overlap.
-            for _, item in members:
-                item.net_s = min(item.net_s, shortest.get((call.collective, call.axis, call.bytes), item.net_s))
-    return [{rank: item.end_s for rank, item in members} for members in met.values() if len(members) > 1]
+    for source, channels in calls.items():
+        for key, mine in channels.items():
+            members = _members(recording, source, mine[0])
+            theirs = {member: calls[member].get(key, []) for member in members}
+            _check_met(job, source, mine, theirs)
+            for number, item in enumerate(mine):
+                together = [theirs[member][number] for member in members]
+                item.net_s = min(one.taken_s for one in together)
+                if len(members) > 1 and source == members[0]:
+                    meetings.append(dict(zip(members, [one.end_s for one in together], strict=True)))
+                if item.call is not None and item.call.beside:
+                    beside.append(item)
+                elif item.call is not None:
+                    alike = (item.call.collective, item.call.axis, item.call.bytes)
+                    shortest[alike] = min(item.net_s, shortest.get(alike, item.net_s))
+    for item in beside:
+        # Its span is computation; what the call itself takes is known where the same was made without overlap.
+        assert item.call is not None
+        alike = (item.call.collective, item.call.axis, item.call.bytes)
+        item.net_s = min(item.net_s, shortest.get(alike, item.net_s))
+    return meetings
 
 
-def _group(job: TraceJob, rank: int, item: Item) -> int:
-    """The number of a rank's group."""
-    assert item.call is not None
+def _by_channel(job: TraceJob, rank: int, items: Sequence[Item]) -> dict[tuple[str, int, int], list[Item]]:
+    """The calls of a rank by what they meet others by, each in the order of issue."""
+    found: dict[tuple[str, int, int], list[Item]] = {}
+    for item in items:
+        if item.call is not None:
+            found.setdefault(channel(job, rank, item), []).append(item)
+    return found
+
+
+def _members(recording: Recording, rank: int, item: Item) -> list[int]:
+    """Whose traces those are that meet in a call of a rank: its own first to last in its group."""
+    job, call = recording.job, item.call
+    assert call is not None
     if job.alone:
-        return 0
-    axis = item.call.axis
-    return int(job.mesh.group_of("pp" if axis in ("pp", "embd") else axis)[rank])
+        return [rank]
+    axis = "pp" if call.axis in ("pp", "embd") else call.axis
+    groups, number = job.mesh.groups(axis), int(job.mesh.group_of(axis)[rank])
+    ranks = groups[number].tolist()
+    if call.axis == "embd":
+        ranks = [ranks[0], ranks[-1]]
+    elif call.axis == "pp" and item.peer is not None:
+        ranks = [ranks[stage] for stage in sorted((job.stage(rank), item.peer))]
+    return list(dict.fromkeys(recording.source_of[one] for one in ranks))
 
 
-def _check_met(job: TraceJob, members: Sequence[tuple[int, Item]]) -> None:
-    rank, item = members[0]
-    assert item.call is not None
-    expected = 1 if job.alone else 2 if item.call.axis in ("pp", "embd") else group_size(job.mesh, item.call.axis)
-    if len(members) != expected:
-        ranks = ", ".join(str(one) for one, _ in members)
-        raise InputError(
-            f"{item.name} of rank {rank} has {len(members)} of its {expected} members (ranks {ranks})",
-            where=next(job.traces(rank)).at(item.op.line) if rank in job.present else job.runs[0].path,
-            hint="the traces of these ranks do not belong together, or the mesh is another: give --mesh",
-        )
-    kinds = {(one.call.collective, None if one.call.axis == "pp" else one.name) for _, one in members if one.call}
-    if len(kinds) > 1:
-        raise InputError(f"ranks meet in different calls: {', '.join(sorted(str(one[1]) for one in kinds))}")
+def _check_met(job: TraceJob, rank: int, mine: Sequence[Item], theirs: Mapping[int, Sequence[Item]]) -> None:
+    """Raises an error where members of a group did not make the same calls."""
+    where = next(job.traces(rank)).at(mine[0].op.line)
+    hint = "the traces of these ranks do not belong together, or the mesh is another: give --mesh"
+    for member, calls in theirs.items():
+        if len(calls) != len(mine):
+            raise InputError(
+                f"{mine[0].name}: {len(mine)} such of rank {rank}, {len(calls)} of rank {member}, which it meets",
+                where=where,
+                hint=hint,
+            )
+        for one, other in zip(mine, calls, strict=True):
+            assert one.call is not None and other.call is not None
+            same_name = one.call.axis == "pp" or one.name == other.name
+            if one.call.collective != other.call.collective or not same_name:
+                raise InputError(
+                    f"rank {rank} makes {one.name} where rank {member}, which it meets, makes {other.name}",
+                    where=next(job.traces(rank)).at(one.op.line),
+                    hint=hint,
+                )
 
 
 def _set_clocks(recording: Recording, meetings: Sequence[Meeting]) -> None:
-    spans = {rank: (items[0].start_s, items[-1].end_s) for rank, items in enumerate(recording.ranks)}
+    spans = {rank: (items[0].start_s, items[-1].end_s) for rank, items in recording.traced.items()}
     offsets, notes = clock_offsets(spans, meetings)
     recording.notes += notes
-    for rank, items in enumerate(recording.ranks):
+    for rank, items in recording.traced.items():
         for item in items:
             item.start_s -= offsets[rank]
             item.end_s -= offsets[rank]

@@ -34,19 +34,22 @@ _PHASES = {
 
 
 def replay(recording: Recording, notes: Iterable[Diagnostic], *, priced: bool = False) -> Program:
-    """The program of a recording, one role per rank; with `priced`, communication is left to a cluster's prices."""
+    """The program of a recording, a role for each trace; with `priced`, communication is left to a cluster's prices."""
     job = recording.job
     build = ProgramBuilder(job.mesh, title=f"{job.name} · real run", repeats=False, diagnostics=notes)
     writer = _Writer(build, recording, priced)
-    for rank in range(job.mesh.world):
-        writer.write(rank)
+    ranks: dict[int, list[int]] = {}
+    for rank, source in enumerate(recording.source_of):
+        ranks.setdefault(source, []).append(rank)
+    for source, those in ranks.items():
+        writer.write(source, those)
     return build.program()
 
 
-def recorded_times(recording: Recording) -> tuple[Floats, Floats, Floats]:
-    """When each op of the replay's program was really ready, began and ended, in the order of the program. A call
-    begins when the last of its members has come."""
-    items = [item for rank in recording.ranks for item in rank]
+def recorded_times(recording: Recording, ranks: Iterable[int]) -> tuple[Floats, Floats, Floats]:
+    """When each op of these ranks was really ready, began and ended, rank by rank in the order of the replay's
+    program. A call begins when the last of its members has come."""
+    items = [item for rank in ranks for item in recording.traced[recording.source_of[rank]]]
     ready = np.array([item.start_s for item in items])
     end = np.array([item.end_s for item in items])
     net = np.array([item.net_s if item.call is not None else item.taken_s for item in items])
@@ -84,14 +87,15 @@ class _Writer:
         self.build, self.recording, self.priced = build, recording, priced
         self._communicators: dict[tuple[str, int, int], Communicator] = {}
 
-    def write(self, rank: int) -> None:
-        """What one rank did."""
-        role = self.build.role(f"rank {rank}", [rank])
+    def write(self, rank: int, ranks: list[int]) -> None:
+        """What one rank did, and others that are taken to be as it is."""
+        more = f" and {len(ranks) - 1} like it" if len(ranks) > 1 else ""
+        role = self.build.role(f"rank {rank}{more}", ranks)
         block: BlockBuilder | None = None
         now: TraceOp | None = None
         beside = _Beside()
         unfinished: list[PlacedOp] = []
-        for item in self.recording.ranks[rank]:
+        for item in self.recording.traced[rank]:
             if item.op is not now or block is None:
                 if block is not None and now is not None:
                     placed = role.place(block, microbatch=_microbatch(now), after=unfinished)

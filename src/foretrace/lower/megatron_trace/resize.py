@@ -12,7 +12,7 @@ import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.lower.megatron_trace.calls import Call
-from foretrace.lower.megatron_trace.gradients import VOCABULARY
+from foretrace.lower.megatron_trace.gradients import VOCABULARY, Bucket
 from foretrace.lower.megatron_trace.layout import TraceJob
 from foretrace.lower.megatron_trace.routing import reshaped
 from foretrace.lower.megatron_trace.work import RankWork, Stones, Work
@@ -47,6 +47,10 @@ def _rerouted(
 ) -> dict[tuple[int, int], RankWork]:
     """The same layers with experts shared out among `ep` ranks, and tokens as uneven as asked."""
     had, experts = job.mesh.ep, job.facts.experts
+    if routing is not None and routing > ep > 1:
+        raise InputError(
+            f"the busiest of {ep} expert ranks cannot receive {routing:g} times the mean", hint=f"at most {ep} times"
+        )
     if had == 1:
         raise InputError(
             "no expert parallelism in these traces", hint="--routing and another ep need traces of experts"
@@ -64,12 +68,14 @@ def _rerouted(
             gradients = tuple(
                 replace(call, bytes=call.bytes * had // ep) if call.axis == "edp" else call for call in like.gradients
             )
-            share = _total(gradients) / max(_total(like.gradients), 1)
+            buckets = _scaled(like.buckets, had / ep, "edp")
+            share = _share((*gradients, *(one.call for one in buckets)), like, 1.0)
             found[stage, expert] = replace(
                 like,
                 forward=forward[expert],
                 backward=backward[expert],
                 gradients=gradients,
+                buckets=buckets,
                 optimizer_s=like.optimizer_s * share,
             )
     text = "experts' times for other numbers of tokens: a straight line through those of the traced ranks"
@@ -80,17 +86,20 @@ def _rerouted(
 def _spread(passes: Sequence[Sequence[Work]], ep: int, routing: float | None) -> list[tuple[Work, ...]]:
     """A pass of every expert coordinate, for `ep` of them."""
     had = len(passes)
+    if len({len(works) for works in passes}) > 1:
+        raise InputError("ranks of a stage differ in how often they communicate", hint="trace them with the same model")
     spread: list[list[Work]] = [[] for _ in range(ep)]
     for each in zip(*passes, strict=True):
         rows = [one.rows for one in each]
         now = _dealt([row or 0 for row in rows], ep, routing) if rows[0] is not None else None
         line = None if now is None else Line.through([(one.rows or 0, one.compute_s) for one in each])
+        row_bytes = next((one.call.bytes // one.rows for one in each if one.call is not None and one.rows), 0)
         for expert in range(ep):
             like = each[expert * had // ep]
             if now is not None and line is not None:
                 call = like.call
-                if call is not None and like.rows:
-                    call = replace(call, bytes=call.bytes // like.rows * now[expert])
+                if call is not None:
+                    call = replace(call, bytes=row_bytes * now[expert])
                 like = replace(like, compute_s=line.at(now[expert]), call=call, rows=now[expert])
             elif like.call is not None and like.call.collective == Collective.ALL_GATHER and like.call.axis == "ep":
                 like = replace(like, call=replace(like.call, bytes=like.call.bytes * ep // had))
@@ -180,14 +189,17 @@ def _restaged(
             first_here, last_here = stage == 0, stage == target.pp - 1
             begins = ends[0] if first_here else inner or ends[1]
             closes = ends[1] if last_here else inner or ends[0]
-            gradients, share = _stage_gradients(job, ends, inner, first_here, last_here, count, notes)
+            gradients, like = _stage_gradients(job, ends, inner, first_here, last_here, count, notes)
+            buckets = _scaled(like.buckets, count / each)
+            share = _share((*gradients, *(one.call for one in buckets)), like, count / each)
             found[stage, expert] = RankWork(
                 (ends[0] if first_here else ends[1]).get_batch_s if first_here or last_here else None,
                 _pass(begins.forward, closes.forward, count),
                 ends[1].loss if last_here else (),
                 _pass(closes.backward, begins.backward, count),
                 gradients if target.pp > 1 else tuple(call for call in gradients if call.axis != "embd"),
-                share,
+                like.optimizer_s * share,
+                buckets,
             )
     return found
 
@@ -209,8 +221,8 @@ def _stage_gradients(
     last: bool,
     count: int,
     notes: list[Diagnostic],
-) -> tuple[tuple[Call, ...], float]:
-    """What a stage of `count` layers reduces, and what its optimizer takes: in proportion to its parameters."""
+) -> tuple[tuple[Call, ...], RankWork]:
+    """What a stage of `count` layers reduces, and the traced stage it is made of."""
     each = job.layers_per_stage or 1
     embedding = [_embedding_bytes(job, end, inner, notes) for end in ends]
     like = ends[0] if first else ends[1] if last else inner or ends[0]
@@ -224,8 +236,7 @@ def _stage_gradients(
             continue
         body = call.bytes - (own if call.axis == "dp" else 0)
         calls.append(replace(call, bytes=body * count // each + (extra if call.axis == "dp" else 0)))
-    share = _total(calls) / max(_total(like.gradients), 1)
-    return tuple(calls), like.optimizer_s * share
+    return tuple(calls), like
 
 
 def _embedding_bytes(job: TraceJob, end: RankWork, inner: RankWork | None, notes: list[Diagnostic]) -> int:
@@ -240,6 +251,21 @@ def _embedding_bytes(job: TraceJob, end: RankWork, inner: RankWork | None, notes
     if not any(one.message == text for one in notes):
         notes.append(Diagnostic("warning", text))
     return min(VOCABULARY * hidden * GRADIENT_BYTES // job.mesh.tp, mine)
+
+
+def _scaled(buckets: Sequence[Bucket], by: float, axis: str | None = None) -> tuple[Bucket, ...]:
+    """Buckets of more or fewer parameters, all or those of an axis."""
+    return tuple(
+        replace(one, call=replace(one.call, bytes=round(one.call.bytes * by))) if axis in (None, one.call.axis) else one
+        for one in buckets
+    )
+
+
+def _share(calls: Sequence[Call], like: RankWork, otherwise: float) -> float:
+    """How many times the parameters of a traced rank a rank has, by what they reduce; `otherwise` where that is
+    nothing."""
+    had = _total((*like.gradients, *(one.call for one in like.buckets)))
+    return _total(calls) / had if had else otherwise
 
 
 def _total(calls: Sequence[Call]) -> int:

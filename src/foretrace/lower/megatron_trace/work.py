@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.megatron_trace import RankTrace, TraceOp
+from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp
 from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call
-from foretrace.lower.megatron_trace.gradients import BUCKET_OP, Bucket, gradient_buckets, gradient_calls
-from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob, fill_notes
+from foretrace.lower.megatron_trace.gradients import Bucket, gradient_buckets, gradient_calls
+from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob, fill_notes, last_iteration
 from foretrace.lower.megatron_trace.pieces import MS, Piece, PieceKey, pieces_of
 from foretrace.lower.megatron_trace.pools import Pools
 from foretrace.program.columns import Collective
@@ -66,7 +66,9 @@ def read_stones(job: TraceJob) -> Stones:
     cut: dict[tuple[int, int, str], list[Piece]] = {}
     for number, run in enumerate(job.runs):
         for rank, trace in run.ranks.items():
-            for op in trace.ops:
+            # Every ex-situ timing is one more; of a real run the last iteration is what is replayed.
+            ops = trace.ops if job.ex_situ else last_iteration(trace)
+            for op in ops:
                 _pool(job, pools, cut, (number, rank), trace, op)
             _pool_phases(job, pools, trace)
     stones = Stones({}, pools)
@@ -143,7 +145,9 @@ def _pool(
 
 def _pool_phases(job: TraceJob, pools: Pools, trace: RankTrace) -> None:
     """Takes an optimizer that was traced only in its phases into the pools, as one."""
-    phases = [op.duration_ms for op in trace.ops if op.op in OPTIMIZER_PHASES and op.duration_ms is not None]
+    phases = [
+        op.duration_ms for op in last_iteration(trace) if op.op in OPTIMIZER_PHASES and op.duration_ms is not None
+    ]
     if phases and not any(op.op == "optimizer_step" for op in trace.ops):
         pools.add(_plain_key(job, trace.rank, "optimizer_step"), sum(phases) * MS)
 
@@ -169,7 +173,8 @@ def _rank_work(
     optimizer = _plain_key(job, rank, "optimizer_step")
     if optimizer not in pools.samples:
         notes.append(Diagnostic("warning", "no optimizer_step in the trace: its time is not counted", traces[0].path))
-    ends = job.place(stage) != "middle" and any(op.op == "get_batch" for trace in traces for op in trace.ops)
+    reads = any(op.op == "get_batch" for trace in traces for op in trace.ops) and ("get_batch",) in pools.samples
+    ends = job.place(stage) != "middle" and reads
     return RankWork(
         (pools.fastest if job.ex_situ else pools.typical)(("get_batch",)) if ends else None,
         forward,

@@ -71,7 +71,7 @@ def test_two_hosts_replay_as_one(tmp_path: Path) -> None:
         folder = write(tmp_path / f"{days}", [first, moved], facts)
         recording = read_recording([folder], Choices())
         assert recording is not None
-        begins = [items[0].start_s * 1e3 for items in recording.ranks]
+        begins = [items[0].start_s * 1e3 for items in recording.traced.values()]
         assert begins == [pytest.approx(0, abs=1e-3), pytest.approx(3, abs=1e-3)]
         assert bool(recording.notes) == (days > 0)
         steps.append(simulate(load(folder), explain=False).step_time_s)

@@ -107,7 +107,7 @@ def test_a_rank_of_a_real_run_is_filled_and_said(tmp_path: Path) -> None:
     folder = write(tmp_path, ranks[:1], Facts(world=2, tp=2, pp=1))
     found = simulate(load(folder), explain=False)
     assert found.step_time_s == pytest.approx(0.03, abs=1e-9)
-    assert "1 of 2 ranks have no trace: rank 1 is taken to be as 0" in said(found)
+    assert "1 of 2 ranks have no trace: taken to be as others of their stage (1 as 0)" in said(found)
 
 
 def test_real_runs_are_replayed_one_at_a_time(tmp_path: Path) -> None:
@@ -130,5 +130,7 @@ def test_a_real_run_is_no_campaign(tmp_path: Path) -> None:
 
 def test_choices_that_traces_do_not_leave_open(tmp_path: Path) -> None:
     folder = write(tmp_path, [ex_situ(0)], Facts(world=1, tp=1, pp=1))
-    with pytest.raises(InputError, match="vpp: traces do not leave this open"):
-        load(folder, Choices(vpp=2))
+    with pytest.raises(InputError, match="only a workload file leaves this open"):
+        load(folder, Choices(ends="every-stage"))
+    with pytest.raises(InputError, match="a word of workload files"):
+        load(folder, Choices(vpp="layers"))

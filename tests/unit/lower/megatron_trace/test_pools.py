@@ -114,7 +114,10 @@ def test_campaigns_are_pooled_and_the_band_says_how_sure_that_is(tmp_path: Path)
     low, high = found.step_time_band_s
     assert low / found.step_time_s == pytest.approx(source.low, abs=0.001)
     assert high / found.step_time_s == pytest.approx(source.high, abs=0.001)
-    assert "3 campaigns: computation is sure to −5.2 to +15.6 %; ± 2 % would take about 183 campaigns" in said(found)
+    assert (
+        "3 campaigns: their timings alone leave −5.2 to +15.6 % of computation open; for ± 2 % take about 183 campaigns"
+        in said(found)
+    )
 
 
 def test_pools_that_are_too_small_spread_as_the_others_do() -> None:

@@ -148,7 +148,7 @@ def test_a_microbatch_that_one_rank_lacks(tmp_path: Path) -> None:
     one = Rank(0).op("forward_step", 10, subs=[sub(5, 1)]).op("forward_step", 10, subs=[sub(5, 1)])
     two = Rank(1).op("forward_step", 10, subs=[sub(5, 1)])
     folder = write(tmp_path, [one.op("backward_step", 20), two.op("backward_step", 20)], TWO)
-    with pytest.raises(InputError, match="tp allreduce of rank 0 has 1 of its 2 members"):
+    with pytest.raises(InputError, match="rank 1 goes forward 1 times, others 2: its trace is cut short"):
         load(folder)
 
 
@@ -162,8 +162,17 @@ def test_a_call_too_short_to_see_is_still_a_call(tmp_path: Path) -> None:
 
 
 def test_transfers_that_lead_nowhere(tmp_path: Path) -> None:
-    rank = Rank(0).op("forward_step", 10).transfer("send_backward", until_ms=12).op("backward_step", 20)
+    ranks = [
+        Rank(rank, rank).op("forward_step", 10).transfer("send_backward", until_ms=12).op("backward_step", 20)
+        for rank in range(2)
+    ]
     with pytest.raises(InputError, match="send_backward on stage 0 of 2"):
+        load(write(tmp_path, ranks, Facts(world=2, tp=1, pp=2)))
+
+
+def test_a_stage_that_was_not_traced(tmp_path: Path) -> None:
+    rank = Rank(0).op("forward_step", 10).transfer("send_forward", until_ms=12).op("backward_step", 20)
+    with pytest.raises(InputError, match="no rank of stage 1 was traced"):
         load(write(tmp_path, [rank], Facts(world=2, tp=1, pp=2)))
 
 
@@ -177,7 +186,7 @@ def test_transfers_that_lead_nowhere(tmp_path: Path) -> None:
         {"routing": float("nan")},
         {"routing": "2"},
         {"gpus": 0},
-        {"mesh": "tp=2"},
+        {"mesh": 2},
         {"pp_comm_bytes": -1},
     ],
 )
@@ -193,7 +202,7 @@ def test_choices_that_mean_nothing(choices: dict[str, object]) -> None:
         (Choices(mesh=Mesh(tp=2)), "tp=2,cp=1 asked"),
         (Choices(mesh=Mesh(pp=2)), "how many layers"),
         (Choices(schedule="interleaved-1f1b"), "layers a stage do not divide"),
-        (Choices(ends="every-stage"), "traces do not leave this open"),
+        (Choices(ends="every-stage"), "only a workload file leaves this open"),
     ],
 )
 def test_choices_that_these_traces_cannot_heed(tmp_path: Path, choices: Choices, message: str) -> None:
