@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrace import Choices, Cluster, Mesh, ProgramBuilder, Simulation, Transfer, load, pipeline, schedule, simulate
+from foretrace.analysis.account import account
+from foretrace.analysis.recorded import recorded
 from foretrace.cost.network import reaching
 from foretrace.formats.megatron_trace import Facts, write_runs
 from foretrace.lower.megatron_trace import read_recording
 from foretrace.lower.megatron_trace.routing import exchange, reshaped
-from foretrace.program.block import BlockBuilder
+from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.report.traces import timeline_facts, timeline_traces
 from foretrace.schedules import Action, ActionKind
 from unit.lower.aicb.workloads import CLUSTER
@@ -92,9 +94,9 @@ def runs(draw: st.DrawFn) -> Simulation:
     plan = schedule(name, stages, microbatches)
     transfer = Transfer(bytes=512, duration_s=draw(milliseconds) * MS)
     placed = pipeline(build, plan, block, transfer, transfers="batched")
-    for stage, role in enumerate(placed.stages):
-        last = [action for slot in plan.actions(stage) for action in slot][-1]
-        end = placed.placed[stage, last]["out"]
+    for role in placed.stages:
+        # A tracer waits for what was issued last, a transfer too: nothing runs beside it.
+        end = PlacedOp(role.number, len(role.blocks) - 1, 0)
         if dp > 1:
             end = role.collective("all_reduce", gradients, draw(milliseconds) * MS, bytes=64, lane="compute", after=end)
         role.compute("adam", draw(milliseconds) * MS, phase="optimizer", after=end)
@@ -112,7 +114,16 @@ def test_a_run_that_is_written_down_replays_to_its_step(run: Simulation) -> None
     assert recording is not None
     # Along the critical path every op is rounded once.
     bound = ROUNDING_S * len(run.timeline.start_s)
-    assert again.step_time_s == pytest.approx(run.step_time_s, abs=bound)
+    before = account(run)
+    for run_again in (again, recorded(recording)):
+        assert run_again.step_time_s == pytest.approx(run.step_time_s, abs=bound)
+        after = account(run_again)
+        assert after.microbatches == before.microbatches
+        assert after.stages.keys() == before.stages.keys()
+        for key, one in before.stages.items():
+            assert after.stages[key].mean_s == pytest.approx(one.mean_s, abs=bound)
+        running, ran = ({kind: one.running_s for kind, one in of.kinds.items()} for of in (after, before))
+        assert {kind: running.get(kind, 0.0) for kind in ran} == pytest.approx(ran, abs=bound)
 
 
 @st.composite

@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 
 import foretrace
-from foretrace import Mesh, ProgramBuilder, Timeline, Transfer, pipeline, schedule, simulate
+from foretrace import Choices, Mesh, ProgramBuilder, Simulation, Timeline, Transfer, pipeline, schedule, simulate
+from foretrace.analysis.account import account
+from foretrace.analysis.explain.rows import Rows
+from foretrace.analysis.recorded import recorded
 from foretrace.errors import InputError
-from foretrace.formats.megatron_trace import TraceOp, read_runs, write_runs
+from foretrace.formats.megatron_trace import Facts, RankTrace, TraceOp, read_runs, write_runs
+from foretrace.lower.megatron_trace import read_recording
 from foretrace.program.block import BlockBuilder
+from foretrace.program.columns import Collective
 from foretrace.report.traces import ORIGIN_MS, timeline_facts, timeline_traces
 from foretrace.schedules import Action, ActionKind
-from shared_files import ROOT
+from shared_files import ROOT, shared
+from unit.lower.megatron_trace.rank_files import Rank, all_to_all, answer, sub, write
 
 FORWARD_S, BACKWARD_S, REDUCE_S, TRANSFER_S = 4e-3, 8e-3, 1e-3, 0.5e-3
 GRADIENTS_S, OPTIMIZER_S, EMBEDDING_S = 3e-3, 2e-3, 0.25e-3
@@ -127,17 +133,24 @@ def test_a_transfer_includes_what_it_waits() -> None:
     assert first.duration_ms == pytest.approx((FORWARD_S + REDUCE_S + TRANSFER_S) * 1e3, abs=NS_IN_MS)
 
 
-def test_lines_of_a_rank_that_does_one_thing_at_a_time_do_not_overlap() -> None:
-    for trace in timeline_traces(job()):
-        ends = ORIGIN_MS
-        # Gradients go out beside the last transfer.
-        for op in (op for op in trace.ops if op.state != "finalize"):
-            assert op.start_ms is not None
-            assert op.timestamp_ms is not None
-            if op.timestamp_ms > ends + NS_IN_MS:
-                assert op.start_ms >= ends - 3 * NS_IN_MS
-            ends = max(ends, op.timestamp_ms)
-        assert ends <= ORIGIN_MS + job().makespan_s * 1e3 + NS_IN_MS
+def assert_one_at_a_time(trace: RankTrace) -> None:
+    """No line begins before the one before it ends, but the second of an exchange, which has the span of the first."""
+    ends, before = ORIGIN_MS, (0.0, 0.0)
+    for op in trace.ops:
+        assert op.start_ms is not None
+        assert op.timestamp_ms is not None
+        assert op.start_ms >= ends - NS_IN_MS or (op.start_ms, op.timestamp_ms) == before
+        ends, before = op.timestamp_ms, (op.start_ms, op.timestamp_ms)
+
+
+@pytest.mark.parametrize("transfers", ["batched", "async"])
+def test_lines_of_a_rank_do_not_overlap(transfers: str) -> None:
+    timeline = job(transfers=transfers)
+    for trace in timeline_traces(timeline):
+        assert_one_at_a_time(trace)
+        # Ends are kept: what runs beside something that ends sooner begins later.
+        last = ORIGIN_MS + timeline.rank(trace.rank).end_s.max() * 1e3
+        assert trace.ops[-1].timestamp_ms == pytest.approx(last, abs=NS_IN_MS)
 
 
 def test_the_embedding_group_is_called_ep() -> None:
@@ -236,3 +249,152 @@ def test_an_example_workload(tmp_path: Path) -> None:
         lanes = [name for name in rank.name if name.endswith(("all_reduce", "all_gather", "reduce_scatter"))]
         assert subs + outside == len(lanes)
         assert {op.group for op in trace.ops} == {None, "pp", "dp", "tp"}
+
+
+def assert_survives(run: Simulation, folder: Path, ops: int) -> tuple[Simulation, Simulation]:
+    """Written down and read back, a run is the same: its step, passes and microbatches; as recorded, and run again."""
+    traces = timeline_traces(run.timeline)
+    for trace in traces:
+        assert_one_at_a_time(trace)
+    write_runs(traces, folder, timeline_facts(run.timeline))
+    recording = read_recording([folder], Choices())
+    assert recording is not None
+    both = recorded(recording), simulate(foretrace.load(folder), explain=False)
+    # Every op is rounded once, to a nanosecond.
+    rounding_s = 2e-9 * ops
+    spent = account(run)
+    for again in both:
+        found = account(again)
+        assert again.step_time_s == pytest.approx(run.step_time_s, rel=1e-6, abs=rounding_s)
+        assert found.microbatches == spent.microbatches
+        assert found.stages.keys() == spent.stages.keys()
+        for key, one in spent.stages.items():
+            assert found.stages[key].mean_s == pytest.approx(one.mean_s, abs=rounding_s), key
+    return both
+
+
+def by_axis(run: Simulation) -> dict[str, float]:
+    """Seconds that communication over each axis ran, means over ranks."""
+    rows = Rows.of(run)
+    return {axis: rows.mean_over_ranks(rows.running_s, rows.axis == axis) for axis in set(rows.axis.tolist()) - {""}}
+
+
+def all_to_all_bytes(run: Simulation) -> dict[int, int]:
+    """What each rank gives to all-to-alls over ep in all."""
+    given = dict[int, int]()
+    rows = Rows.of(run)
+    for owner, collective, axis, size in zip(
+        rows.owner.tolist(), rows.collective.tolist(), rows.axis.tolist(), rows.bytes.tolist(), strict=True
+    ):
+        if collective == Collective.ALL_TO_ALL and axis == "ep":
+            given[owner] = given.get(owner, 0) + size
+    classes = run.timeline.graph.classes.of_rank
+    return {rank: given.get(int(owner), 0) for rank, owner in enumerate(classes.tolist())}
+
+
+def optimizer_s(run: Simulation) -> float:
+    return account(run).kinds["optimizer"].running_s
+
+
+def campaign(folder: Path) -> Path:
+    """Ex-situ traces of two stages of two experts each, replicated twice; the last stage reduces its loss over dp."""
+    ranks = []
+    for rank in range(8):
+        stage, expert = rank // 4, rank % 2
+        one = Rank(rank, stage, ex_situ=True).op("get_batch", 0.2)
+        for name, ms in (("forward_step", 4.0), ("backward_step", 7.0)):
+            subs = [all_to_all(1.0, 512), all_to_all(2.0 + expert, 300 if expert else 724)]
+            one.op(name, ms + expert, subs=subs)
+            if stage == 1 and name == "forward_step":
+                one.op("loss_func", 0.5, subs=[sub(0.3, 0.0, group="dp", shape=[1], dtype="torch.float32")])
+        one.reduction(elements=10**6).reduction("exp_dp_allreduce", elements=10**6)
+        ranks.append(one.op("optimizer_step", 3.0))
+    return write(folder, ranks, Facts(world=8, tp=1, pp=2, ep=2, dp=4, experts=2, micro_batch=1))
+
+
+def test_an_ex_situ_prediction_survives_being_written_down(tmp_path: Path) -> None:
+    run = answer(campaign(tmp_path / "campaign"), microbatches=4, pp_comm_bytes=1 << 20)
+    ops = len(run.timeline.start_s)
+    for again in assert_survives(run, tmp_path / "written", ops):
+        assert by_axis(again) == pytest.approx(by_axis(run), abs=2e-9 * ops)
+        assert all_to_all_bytes(again) == all_to_all_bytes(run)
+        assert len(set(all_to_all_bytes(run).values())) == 2
+        assert optimizer_s(again) == pytest.approx(optimizer_s(run), abs=2e-9 * ops)
+        found, spent = (account(one).kinds for one in (again, run))
+        assert found["host"].running_s == pytest.approx(spent["host"].running_s, abs=2e-9 * ops)
+
+
+def test_a_loss_reduced_over_dp_is_part_of_its_microbatch(tmp_path: Path) -> None:
+    run = answer(campaign(tmp_path), microbatches=3, pp_comm_bytes=1 << 20)
+    last = timeline_traces(run.timeline, [7])[0]
+    names = [op.op for op in last.ops if op.op not in ("send_backward", "recv_forward")]
+    steps = ["get_batch", "forward_step", "loss_func", "backward_step"] * 3
+    ends = ["scale_dp_allreduce", "dp_allreduce", "scale_exp_dp_allreduce", "exp_dp_allreduce", "optimizer_step"]
+    assert names == [*steps, *ends]
+    for op in last.ops:
+        assert [one.group for one in op.subs] == {
+            "loss_func": ["dp"],
+            "forward_step": ["exp", "exp"],
+            "backward_step": ["exp", "exp"],
+        }.get(op.op, [])
+
+
+def test_a_real_run_survives_being_written_down(tmp_path: Path) -> None:
+    folder = shared("data", "traces", "moe16", "pp4_tp1_ep4_expn16_dp4_nl8_hs4096_sl1024", "real")
+    run = simulate(foretrace.load(folder), explain=False)
+    ops = len(run.timeline.start_s) // 16
+    for again in assert_survives(run, tmp_path, ops):
+        assert by_axis(again) == pytest.approx(by_axis(run), abs=2e-9 * ops)
+        assert all_to_all_bytes(again) == all_to_all_bytes(run)
+        assert optimizer_s(again) == pytest.approx(optimizer_s(run), abs=2e-9 * ops)
+    lines = [[op.op for run in read_runs([path]) for op in run.ranks[13].ops] for path in (folder, tmp_path)]
+    assert lines[0] == lines[1]
+
+
+def test_a_workload_survives_being_written_down(tmp_path: Path) -> None:
+    program = foretrace.load(ROOT / "examples" / "moe_128gpu.txt")
+    run = simulate(program, cluster="h100-dgx", explain=False)
+    rows, ops = Rows.of(run), len(run.timeline.start_s) // 4
+    # Outside microbatches, what runs over tp is read back as computation.
+    outside = rows.mean_over_ranks(rows.running_s, (rows.axis == "tp") & (rows.microbatch < 0))
+    assert outside > 0
+    expected = by_axis(run)
+    expected["tp"] -= outside
+    for again in assert_survives(run, tmp_path, ops):
+        assert by_axis(again) == pytest.approx(expected, abs=2e-9 * ops)
+        assert all_to_all_bytes(again) == all_to_all_bytes(run)
+        assert optimizer_s(run) <= optimizer_s(again) + 2e-9 * ops <= optimizer_s(run) + outside + 4e-9 * ops
+
+
+def test_buckets_beside_the_backward_do_not_take_its_time() -> None:
+    build = ProgramBuilder(Mesh(dp=2), repeats=False)
+    dp = build.communicator("dp")
+    block = build.block("backward")
+    first = block.compute("a", 1e-3, phase="backward")
+    block.collective("all_reduce", dp, 1e-3, bytes=8, after=first, phase="backward", name="hidden")
+    second = block.compute("b", 3e-3, phase="backward")
+    block.collective("all_reduce", dp, 2e-3, bytes=8, after=second, phase="backward", name="seen")
+    build.role("all", range(2)).place(block, microbatch=0)
+    (trace,) = timeline_traces(simulate(build.program(), explain=False).timeline, [0])
+    assert [(op.op, op.description, op.duration_ms) for op in trace.ops] == [
+        ("backward_step", None, 4.0),
+        ("dp_allreduce", "hidden: all_reduce", 0.0),
+        ("dp_allreduce", "seen: all_reduce", 2.0),
+    ]
+    assert any("no two lines overlap" in one.message for one in trace.diagnostics)
+
+
+@pytest.mark.parametrize(("dtype", "experts", "shape"), [("int64", 16, (16,)), (None, None, (1, 128))])
+def test_experts_are_named_where_ranks_count_tokens(
+    dtype: str | None, experts: int | None, shape: tuple[int, ...]
+) -> None:
+    build = ProgramBuilder(Mesh(dp=4, ep=4), repeats=False)
+    block = build.block("forward")
+    block.compute("router", 1e-3, phase="forward")
+    ep = build.communicator("ep")
+    block.collective("all_gather", ep, 1e-3, bytes=512, lane="compute", phase="forward", dtype=dtype)
+    build.role("all", range(4)).place(block, microbatch=0)
+    timeline = simulate(build.program(), explain=False).timeline
+    assert timeline_facts(timeline).experts == experts
+    (trace,) = timeline_traces(timeline, [0])
+    assert trace.ops[0].subs[0].shape == shape
