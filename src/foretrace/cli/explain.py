@@ -59,12 +59,13 @@ def _explanation(job: Job) -> Explanation:
     from dataclasses import replace
 
     from foretrace.analysis.explain import explain
+    from foretrace.cli.remedies import remedies
     from foretrace.errors import UsageError
     from foretrace.lower.choices import Choices
 
     explanation = explain(job.measured())
     if not explanation.recorded:
-        return explanation
+        return replace(explanation, remedies=remedies(job, recorded=False))
     given = {"--cluster": job.cluster, "--collectives": job.collectives, "--microbatches": job.choices.microbatches}
     useless = [name for name, value in given.items() if value is not None]
     if useless:
@@ -73,7 +74,7 @@ def _explanation(job: Job) -> Explanation:
             hint="what else it could be: foretrace simulate",
         )
     again = replace(job, choices=Choices(mesh=job.choices.mesh)).simulate(explain=False)
-    return replace(explanation, replay_step_s=again.step_time_s)
+    return replace(explanation, replay_step_s=again.step_time_s, remedies=remedies(job, recorded=True))
 
 
 def _show(

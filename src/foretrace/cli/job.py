@@ -69,7 +69,7 @@ class Job:
         """Runs it; where choices build traces otherwise than they were taken, the job as it was is run as well, so that
         the answer says what the change amounts to."""
         program = self.program()
-        answer = self._run(program, explain)
+        answer = self.run(program, explain)
         before = self._as_traced()
         if before is None:
             return answer
@@ -77,7 +77,7 @@ class Job:
         words = self._changes(program.mesh, unchanged.mesh)
         if not words:
             return answer
-        step = before._run(unchanged, explain=False).step_time_s
+        step = before.run(unchanged, explain=False).step_time_s
         scenario = replace(answer.scenario, choices=words)
         return replace(answer, unchanged_step_time_s=step, scenario=scenario)
 
@@ -109,7 +109,8 @@ class Job:
         words += [choices.schedule] if choices.schedule is not None else []
         return tuple(words)
 
-    def _run(self, program: Program, explain: bool) -> Simulation:
+    def run(self, program: Program, explain: bool) -> Simulation:
+        """Runs its program on its cluster, under its scenarios."""
         from foretrace.hardware.presets import cluster as load_cluster
         from foretrace.placement import Placement
 

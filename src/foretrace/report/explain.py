@@ -44,6 +44,7 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
         "replay_error": explanation.replay_error,
         "breakdown_s": simulation.breakdown.mean_s,
         "advice": [asdict(one) for one in explanation.advice],
+        "remedies": [asdict(one) | {"change": one.change} for one in explanation.remedies],
         "calls": [asdict(one) for one in explanation.calls],
         "worst_calls": [asdict(one) for one in explanation.worst_calls],
         "pipeline": {
@@ -69,7 +70,7 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
     """One screen: the step and what made it long first, then what that rests on."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(explanation)]
-    lines += _advice(explanation, screen)
+    lines += _advice(explanation, screen) + _remedies(explanation)
     lines += _calls(explanation.calls) + _worst(explanation.worst_calls)
     lines += _stages(explanation) + _ranks(explanation)
     lines += [[], *_facts(explanation, screen)]
@@ -93,9 +94,7 @@ def _headline(explanation: Explanation) -> list[list[Span]]:
     texts = [simulation.title] if simulation.title else []
     error = explanation.replay_error
     if explanation.replay_step_s is not None and error is not None:
-        off = format_percent(error)
-        sign = "+" if error > 0 and off != format_percent(0.0) else ""
-        texts.append(f"run again from its ops {format_time(explanation.replay_step_s)}, {sign}{off}")
+        texts.append(f"run again from its ops {format_time(explanation.replay_step_s)}, {_signed(error)}")
     if texts:
         lines.append([(f"  Job    {'; '.join(texts)}", "")])
     step = simulation.step_time_s
@@ -125,6 +124,20 @@ def _advice(explanation: Explanation, screen: Screen) -> list[list[Span]]:
         lines.append([(f"  {number}. {parts[0]}", "")])
         lines += [[(f"     {part}", "")] for part in parts[1:]]
     return lines
+
+
+def _remedies(explanation: Explanation) -> list[list[Span]]:
+    if not explanation.remedies:
+        return []
+    rows = [(one.name, format_time(one.after_s), _signed(one.change)) for one in explanation.remedies]
+    before = format_time(explanation.remedies[0].before_s)
+    built = "built anew of what its ops take" if explanation.recorded else "as predicted"
+    return [[], *table(("what you could do", "step", "a microbatch"), rows, f"against {before}, {built}")]
+
+
+def _signed(share: float) -> str:
+    text = format_percent(share)
+    return f"+{text}" if share > 0 and text != format_percent(0.0) else text
 
 
 def _calls(calls: Sequence[CallKind]) -> list[list[Span]]:

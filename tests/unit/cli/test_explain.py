@@ -12,7 +12,9 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from foretrace import Mesh, ProgramBuilder, save
 from foretrace.cli.explain import command
+from foretrace.cli.job import Job
 from foretrace.errors import ForetraceError, InputError, UsageError
+from foretrace.lower.choices import Choices
 from shared_files import shared
 
 ROOT = Path(__file__).parents[3]
@@ -126,3 +128,25 @@ def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.
 
     for key in explanation_json(explain(simulate(load("job.foretrace")))):
         assert f"`{key}`" in page, key
+
+
+def test_what_one_could_do_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each remedy is what simulate gives with its option, the one that shortens a microbatch most first."""
+    real = shared("data", "traces", "moe16", "pp4_tp1_ep4_expn16_dp4_nl8_hs4096_sl1024") / "real"
+    command([real], as_json=True)
+    found = json.loads(capsys.readouterr().out)["remedies"]
+    assert [one["name"].partition(" (")[0] for one in found] == [
+        "balanced routing",
+        "twice the microbatches",
+        "zero-bubble schedule",
+        "interleaved schedule",
+    ]
+    changes = [one["after_s"] / one["microbatches"] / one["before_s"] - 1 for one in found]
+    assert changes == sorted(changes) and changes == pytest.approx([one["change"] for one in found])
+    balanced = Job((real,), Choices(routing=1.0)).simulate(explain=False)
+    assert (balanced.step_time_s, balanced.unchanged_step_time_s) == (found[0]["after_s"], found[0]["before_s"])
+
+
+def test_nothing_is_tried_with_one_rank_or_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    command([ROOT / "examples" / "traces" / "gpt13b_real_rank0.txt"], as_json=True)
+    assert json.loads(capsys.readouterr().out)["remedies"] == []

@@ -149,3 +149,29 @@ def test_workloads_and_traces_do_not_mix(capsys: pytest.CaptureFixture[str]) -> 
     assert "only for traces" in refusal(capsys, 2, "inspect", workload, EX_SITU_RANK)
     options = ["--cluster", "h100-dgx", "--routing", "balanced"]
     assert "a workload file settles this" in refusal(capsys, 3, "simulate", workload, *options)
+
+
+def test_compare_takes_the_microbatches_of_the_measured_run(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = shared(*PAIR)
+    found = answer_of(capsys, "compare", pair / "scaling_a", pair / "real", "--cluster", "a100-dgx")
+    assert abs(found["error"]) < 0.1
+    error = refusal(capsys, 2, "compare", pair / "scaling_a", pair / "scaling_b", "--cluster", "a100-dgx")
+    assert "nothing was measured" in error
+    assert call("compare", pair / "scaling_a", pair / "real", "--cluster", "a100-dgx", "--microbatches", "2") == 0
+    assert "not the same work: microbatches: 2 predicted, 8 measured" in capsys.readouterr().out
+
+
+def test_a_real_run_cut_short_or_with_ranks_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for file in (shared(*PAIR) / "real").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (short,) = tmp_path.glob("*_rank5_*")
+    whole = short.read_text(encoding="utf-8")
+    lines = whole.splitlines(keepends=True)
+    short.write_text("".join(lines[: len(lines) // 2]), encoding="utf-8")
+    error = refusal(capsys, 3, "simulate", tmp_path)
+    assert "rank 5 goes forward" in error and short.name in error
+    short.unlink()
+    answer = answer_of(capsys, "simulate", tmp_path)
+    # No other rank of stage 0 has the experts of rank 5; the busiest are still there, and set the pace.
+    assert said(answer, "1 of 16 ranks have no trace") and said(answer, "none with the experts of rank 5")
+    assert answer["step_time_s"] == pytest.approx(0.725, rel=0.02)

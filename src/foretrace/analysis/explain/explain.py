@@ -11,6 +11,7 @@ from foretrace.analysis.explain.communication import CallKind, WorstCall, call_k
 from foretrace.analysis.explain.experts import Experts, experts
 from foretrace.analysis.explain.path import HostGaps, PathReading, host_gaps, path_reading
 from foretrace.analysis.explain.pipeline import Pipeline, pipeline
+from foretrace.analysis.explain.remedy import Remedy
 from foretrace.analysis.explain.rows import Rows
 from foretrace.analysis.explain.stragglers import RankLateness, lateness
 from foretrace.analysis.explain.variation import Variation, variation
@@ -38,6 +39,8 @@ class Explanation:
     advice: tuple[Advice, ...]
     notes: tuple[Diagnostic, ...]
     replay_step_s: float | None = None
+    remedies: tuple[Remedy, ...] = ()
+    """What changes would make of it, where someone has tried them."""
 
     @property
     def recorded(self) -> bool:
