@@ -16,8 +16,8 @@ Read back, such traces give the same step, microbatches, computation and communi
 * A tracer waits for the GPU after each op, so lines do not run beside each other. Of a transfer and what runs beside
   it, the one that ends later begins when the other ends; a reduction that ends beside computation takes no time. (Calls
   of a microbatch may run beside its computation: their source ends in `_async`.)
-* Outside microbatches there are only all-reduces over dp, edp and embd: reduce-scatters and all-gathers are written as
-  such lines, described as what they are, and collectives over other axes are read back as computation.
+* Outside microbatches there are only all-reduces: reduce-scatters and all-gathers are written as such lines, described
+  as what they are.
 * Layers, the hidden size, and types of tensors that the program does not say.
 """
 

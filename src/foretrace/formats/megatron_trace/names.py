@@ -90,7 +90,8 @@ def trace_name(facts: Facts, rank: int, stamp: str) -> str:
     if facts.world is None or facts.tp is None or facts.pp is None:
         return f"rank{rank}_{stamp}.txt"
     words = [f"wd{facts.world}", f"tp{facts.tp}", f"pp{facts.pp}"]
-    words += [] if facts.ep is None else [f"exp{facts.ep}", f"expNum{facts.experts}"]
+    words += [] if facts.ep is None else [f"exp{facts.ep}"]
+    words += [] if facts.ep is None or facts.experts is None else [f"expNum{facts.experts}"]
     words += [] if facts.layers is None else [f"{'numl' if facts.ep is None else 'l'}{facts.layers}"]
     words += [] if facts.micro_batch is None else [f"bs{facts.micro_batch}"]
     return "_".join([*words, f"rank{rank}", f"{stamp}.txt"])

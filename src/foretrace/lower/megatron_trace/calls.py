@@ -51,6 +51,7 @@ class Call:
     name: str
     beside: bool = False
     duration_s: float = UNPRICED
+    dtype: str | None = None
 
 
 def tensor_bytes(shape: tuple[int, ...] | None, dtype: str | None, where: str | None) -> int:
@@ -126,7 +127,7 @@ def sub_call(sub: SubKind | SubOp, mesh: Mesh | None, where: str | None = None, 
     # Megatron-core's LinearWithGradAccumulationAndAsyncCommunication: the input gradient is reduced (or scattered, with
     # sequence parallelism) while the weight gradient is computed.
     beside = sub.overlaps or (hidden and axis == "tp" and what in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER))
-    return Call(what, axis, whole, f"{sub.name or axis} {comm}", beside=beside)
+    return Call(what, axis, whole, f"{sub.name or axis} {comm}", beside=beside, dtype=sub.dtype)
 
 
 GRADIENT_OPS: Final = ("dp_allreduce", "exp_dp_allreduce", "ep_dp_allreduce", "ep_allreduce", "pep_allreduce")
@@ -139,7 +140,7 @@ def gradient_call(op: TraceOp, where: str, element_bytes: int | None = None) -> 
     size = tensor_bytes(op.shape, op.dtype, where)
     if element_bytes is not None:
         size = prod(op.shape or ()) * element_bytes
-    return Call(Collective.ALL_REDUCE, axis, size, op.op)
+    return Call(Collective.ALL_REDUCE, axis, size, op.op, dtype=op.dtype if element_bytes is None else None)
 
 
 def group_size(mesh: Mesh, axis: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import RankTrace, TraceOp, read_runs
@@ -255,28 +256,42 @@ def _activation(job: TraceJob, target: Mesh, choices: Choices, notes: list[Diagn
             return tensor_bytes(op.shape, op.dtype, trace.at(op.line)), tokens
     found = _from_sub_ops(job)
     if found is None:
-        raise InputError(
-            "what crosses a stage boundary is not in the traces, nor the sequence length in their names",
-            where=job.runs[0].path,
-            hint="say it with --pp-comm, as in --pp-comm 8MiB",
+        text = (
+            "what crosses a stage boundary is not in the traces, nor the sequence length in their names: transfers "
+            "take their latency only (say it with --pp-comm, as in --pp-comm 8MiB)"
         )
-    size, why = found
+        notes.append(Diagnostic("warning", text, job.runs[0].path))
+        return 0, tokens
+    size, why, level = found
     text = f"no transfers in ex-situ traces: {size / 2**20:g} MiB cross a stage boundary for a microbatch, {why}"
-    notes.append(Diagnostic("note", text))
+    notes.append(Diagnostic(level, text))
     return size, tokens
 
 
-def _from_sub_ops(job: TraceJob) -> tuple[int, str] | None:
+TOP_K = 2
+"""Experts a token goes to, where nothing tells: Megatron's default (--moe-router-topk)."""
+
+
+def _from_sub_ops(job: TraceJob) -> tuple[int, str, Literal["note", "warning"]] | None:
+    """The bytes of an activation as communication in the forward shows them, and how; a guess is a warning."""
     sequence, batch = job.facts.sequence, job.facts.micro_batch or 1
     for trace, op in _ops(job):
-        for sub in op.subs:
-            if (op.op, group_of(sub), comm_of(sub), sub.name) == ("forward_step", "tp", "allreduce", "linear_fwd"):
-                return tensor_bytes(sub.shape, sub.dtype, trace.at(op.line)), "as a layer's tp all-reduce has"
-            if comm_of(sub) == "all_to_all" and sequence and sub.shape and len(sub.shape) == 2:
-                size = tensor_bytes((sequence * batch, sub.shape[1]), sub.dtype, trace.at(op.line))
-                if any((group_of(one), comm_of(one)) == ("tp", "reduce_scatter") for one in op.subs):
-                    return size // job.mesh.tp, "by the sequence length and hidden size, shared out over tp"
-                return size, "by the sequence length and hidden size"
+        for sub in op.subs if op.op == "forward_step" else ():
+            where = trace.at(op.line)
+            if (group_of(sub), comm_of(sub), sub.name) == ("tp", "allreduce", "linear_fwd"):
+                return tensor_bytes(sub.shape, sub.dtype, where), "as a layer's tp all-reduce has", "note"
+            if comm_of(sub) == "all_to_all" and sub.shape and len(sub.shape) == 2:
+                rows = sequence * batch if sequence else sub.shape[0] // TOP_K
+                size = tensor_bytes((rows, sub.shape[1]), sub.dtype, where)
+                shared = any((group_of(one), comm_of(one)) == ("tp", "reduce_scatter") for one in op.subs)
+                size = size // job.mesh.tp if shared else size
+                if sequence:
+                    return size, "by the sequence length and hidden size", "note"
+                return (
+                    size,
+                    f"if tokens go to {TOP_K} experts each (the names do not say the sequence length)",
+                    "warning",
+                )
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp
-from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
+from foretrace.lower.megatron_trace.calls import AXES, GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
 from foretrace.lower.megatron_trace.clocks import Meeting, clock_offsets
 from foretrace.lower.megatron_trace.gradients import reduces_gradients
 from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob, last_iteration
@@ -200,7 +200,7 @@ def _fused(trace: RankTrace) -> Iterator[tuple[TraceOp, TraceOp | None]]:
 
 def _op_items(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | None, begin_ms: float) -> Iterator[Item]:
     where, start, end = trace.at(op.line), begin_ms * MS, (op.timestamp_ms or 0.0) * MS
-    if op.op in CUT_OPS or op.op == "get_batch":
+    if op.op in CUT_OPS or op.op == "get_batch" or op.subs:
         kind: ItemKind = "host" if op.op == "get_batch" else "compute"
         place = job.place(job.stage(trace.rank))
         origin, cursor, waits = (op.start_ms or 0.0) * MS, start, start
@@ -223,6 +223,10 @@ def _op_items(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | Non
             yield Item("call", op.op, op, start, end, call)
         else:
             yield Item("compute", f"scale {op.op}", op, start, end)
+    elif op.shape and op.dtype and op.op not in GRADIENT_OPS and AXES.get(op.group or "") not in (None, "pp"):
+        call = Call(Collective.ALL_REDUCE, AXES[op.group or ""], tensor_bytes(op.shape, op.dtype, where), op.op)
+        meets = job.alone or group_size(job.mesh, call.axis) > 1
+        yield Item("call", op.op, op, start, end, call) if meets else Item("compute", op.op, op, start, end)
     elif op.op in GRADIENT_OPS:
         yield Item("host", f"wait for buckets of {op.op}", op, start, end)
     else:

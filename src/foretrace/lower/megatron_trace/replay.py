@@ -136,6 +136,7 @@ class _Writer:
             return
         lane = None if call.beside else "compute"
         facts["after"] = [*here, *beside.calls] if call.beside else beside.finished()
+        facts["dtype"] = call.dtype
         done = block.collective(call.collective, pair, takes, name=item.name, lane=lane, bytes=call.bytes, **facts)
         if call.beside:
             beside.begin(done)

@@ -80,7 +80,19 @@ def _rerouted(
             )
     text = "experts' times for other numbers of tokens: a straight line through those of the traced ranks"
     notes.append(Diagnostic("note", text))
+    reached = _unevenness([found[0, expert].forward for expert in range(ep)])
+    if routing is not None and reached < 0.99 * routing:
+        text = (
+            f"several expert ranks are equally busy: the busiest receives {reached:.3g} times the mean, not {routing:g}"
+        )
+        notes.append(Diagnostic("warning", text))
     return found
+
+
+def _unevenness(passes: Sequence[Sequence[Work]]) -> float:
+    """What the busiest coordinate receives, by the mean of all."""
+    rows = [next((one.rows for one in works if one.rows is not None), 0) for works in passes]
+    return max(rows) * len(rows) / sum(rows) if sum(rows) else 1.0
 
 
 def _spread(passes: Sequence[Sequence[Work]], ep: int, routing: float | None) -> list[tuple[Work, ...]]:

@@ -39,7 +39,8 @@ def exchange(sent: Sequence[int], received: Sequence[int]) -> Exchange:
 
 def reshaped(rows: Sequence[int], unevenness: float) -> list[int]:
     """The tokens that ranks receive, made as uneven as asked: the busiest has `unevenness` times the mean, the others
-    keep their order and the sum stays (1: all alike)."""
+    keep their order and the sum stays (1: all alike). Where several are the busiest, they stay so, and get what there
+    is at most."""
     had = np.asarray(rows, dtype=np.float64)
     mean, n = had.mean(), len(had)
     if mean == 0 or n == 1 or unevenness <= 1:
@@ -47,8 +48,7 @@ def reshaped(rows: Sequence[int], unevenness: float) -> list[int]:
     unevenness = min(unevenness, float(n))
     # Powers of the shares keep their order, sum to one and reach from all alike to all in one.
     shares = had / had.sum() if had.max() > had.min() else np.arange(n, 0, -1) / (n * (n + 1) / 2)
-    # Of several that have the most, the first is the busiest.
-    shares = np.maximum(shares * (1 - 1e-6 * np.arange(n)), 1e-9)
+    shares = np.maximum(shares, 1e-9)
     low, high = 0.0, 200.0
     for _ in range(100):
         power = (low + high) / 2

@@ -173,6 +173,7 @@ class _Writer:
             bytes=step.size,
             layer=step.layer,
             sends=None if step.sends is None else dict(enumerate(step.sends)),
+            dtype=call.dtype,
             after=after,
             **facts,
         )
