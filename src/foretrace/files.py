@@ -1,11 +1,46 @@
-"""Writing files: what a user keeps in one go, answers as they come, so that a pipe or device may take them too."""
+"""Reading and writing files: what a user keeps in one go, answers as they come, so that a pipe or device may take them
+too."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
-from foretrace.errors import InputError
+from foretrace.errors import InputError, nearest
+
+LARGEST_FILE_BYTES: Final = 512 << 20
+
+
+def read_whole(path: str | Path, noun: str, hint: str) -> bytes:
+    """The bytes of a file; `noun` says in errors what it should be, `hint` what one looks like."""
+    try:
+        with Path(path).open("rb") as stream:
+            # A pipe has no size; what comes out of it is cut off where it is too long.
+            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
+            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        near = _near_file(Path(path))
+        raise InputError("there is no such file", where=str(path), hint=near and f"did you mean {near}?") from None
+    except IsADirectoryError:
+        raise InputError("this is a folder", where=str(path), hint=f"give the name of a {noun}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"the {noun} cannot be read: {reason}", where=str(path)) from None
+    if too_long or len(data) > LARGEST_FILE_BYTES:
+        raise InputError("the file has more than 512 MiB", where=str(path), hint=hint)
+    return data
+
+
+def _near_file(path: Path) -> str | None:
+    """A file beside a missing one that was probably meant."""
+    try:
+        near = nearest(path.name, [one.name for one in islice(path.parent.iterdir(), 1000)], 0.75)
+    except (OSError, ValueError):
+        return None
+    return str(path.parent / near) if near else None
 
 
 def write_whole(path: Path, parts: Iterable[bytes], noun: str) -> None:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foretrace.cli.main import run
 from shared_files import ROOT, shared
+from unit.cli.command_line import answer_of, call
 
 REAL_RANK = ROOT / "examples" / "traces" / "gpt13b_real_rank0.txt"
 EX_SITU_RANK = ROOT / "examples" / "traces" / "moe_ex_situ_rank2.txt"
 CLUSTER = ROOT / "examples" / "clusters" / "a100_2x8.yaml"
 PAIR = ("data", "traces", "moe16", "pp2_tp1_ep8_expn8_dp8_nl8_hs4096_sl1024")
-
-
-def call(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        run([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
-
-
-def not_a_number(word: str) -> float:
-    raise AssertionError(f"{word} in JSON")
-
-
-def answer_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    assert call(*arguments, "--json") == 0
-    return dict(json.loads(capsys.readouterr().out, parse_constant=not_a_number))
 
 
 def refusal(capsys: pytest.CaptureFixture[str], code: int, *arguments: str | Path) -> str:

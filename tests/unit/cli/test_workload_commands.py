@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -12,8 +11,8 @@ from typing import Any
 import pytest
 
 from foretrace import Mesh, ProgramBuilder, save
-from foretrace.cli.main import run
 from shared_files import ROOT
+from unit.cli.command_line import answer_of, call
 from unit.lower.aicb.workloads import row, text
 
 LLAMA, MOE = ROOT / "examples" / "llama405b_1024gpu.txt", ROOT / "examples" / "moe_128gpu.txt"
@@ -53,21 +52,6 @@ def job(tmp_path: Path) -> Path:
     path = tmp_path / "job.txt"
     path.write_text(SMALL, encoding="utf-8")
     return path
-
-
-def call(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        run([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
-
-
-def not_a_number(word: str) -> float:
-    raise AssertionError(f"{word} in JSON")
-
-
-def answer_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    assert call(*arguments, "--json") == 0
-    return dict(json.loads(capsys.readouterr().out, parse_constant=not_a_number))
 
 
 def simulated(capsys: pytest.CaptureFixture[str], file: Path, *options: str | Path) -> dict[str, Any]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from itertools import islice
 from pathlib import Path
 from typing import Final, NoReturn
 
-from foretrace.errors import InputError, nearest
+from foretrace.errors import InputError
+from foretrace.files import read_whole
 from foretrace.formats.aicb.fields import quoted, whole
 from foretrace.formats.aicb.header import EXAMPLE, parse_header
 from foretrace.formats.aicb.notes import count_notes, header_notes, row_notes, text_notes
 from foretrace.formats.aicb.records import Layout, Workload
 from foretrace.formats.aicb.rows import RowReader
-
-LARGEST_FILE_BYTES: Final = 512 << 20
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _FOREIGN: Final = (
@@ -35,7 +32,7 @@ _FOREIGN: Final = (
 
 def read_workload(path: str | Path) -> Workload:
     """The workload in a file; diagnostics say what is odd about it."""
-    return parse_workload(_contents(path), str(path))
+    return parse_workload(read_whole(path, "workload file", EXAMPLE), str(path))
 
 
 def parse_workload(data: bytes, name: str = "workload") -> Workload:
@@ -69,34 +66,6 @@ def parse_workload(data: bytes, name: str = "workload") -> Workload:
 def line_end(data: bytes) -> bytes:
     """What ends lines; a carriage return before a line feed is a blank like others."""
     return b"\r" if b"\n" not in data and b"\r" in data else b"\n"
-
-
-def _contents(path: str | Path) -> bytes:
-    try:
-        with Path(path).open("rb") as stream:
-            # A pipe has no size; what comes out of it is cut off where it is too long.
-            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
-            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        near = _near_file(Path(path))
-        raise InputError("there is no such file", where=str(path), hint=near and f"did you mean {near}?") from None
-    except IsADirectoryError:
-        raise InputError("this is a folder", where=str(path), hint="give the name of a workload file") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"the workload cannot be read: {reason}", where=str(path)) from None
-    if too_long or len(data) > LARGEST_FILE_BYTES:
-        raise InputError("the file has more than 512 MiB", where=str(path), hint=EXAMPLE)
-    return data
-
-
-def _near_file(path: Path) -> str | None:
-    """A file beside a missing one that was probably meant."""
-    try:
-        near = nearest(path.name, [one.name for one in islice(path.parent.iterdir(), 1000)], 0.75)
-    except (OSError, ValueError):
-        return None
-    return str(path.parent / near) if near else None
 
 
 def _lines(data: bytes, name: str) -> list[bytes]:

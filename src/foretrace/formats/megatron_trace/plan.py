@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.files import write_whole
+from foretrace.files import read_whole, write_whole
 from foretrace.formats.megatron_trace.fields import COMMA_AND_BLANK, split_fields
 from foretrace.formats.megatron_trace.lines import KEYS, op_of
-from foretrace.formats.megatron_trace.read import contents, text_lines
+from foretrace.formats.megatron_trace.read import text_lines
 from foretrace.formats.megatron_trace.sniff import begins_like_trace
 from foretrace.formats.megatron_trace.values import quoted, whole
 
@@ -60,7 +60,7 @@ class StagePlan:
 def read_plan(path: str | Path) -> StagePlan:
     """The plan in a file; diagnostics say what is odd about it."""
     name = str(path)
-    lines = text_lines(contents(path, "a stage plan"), name, EXAMPLE)
+    lines = text_lines(read_whole(path, "stage plan", EXAMPLE), name, EXAMPLE)
     ops = tuple(parse_plan_line(text, f"{name}:{line}", line) for line, text in lines)
     for op in ops:
         if op.stage != ops[0].stage:

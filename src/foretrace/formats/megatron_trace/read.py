@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Final
 
-from foretrace.errors import Diagnostic, InputError, nearest
+from foretrace.errors import Diagnostic, InputError
+from foretrace.files import read_whole
 from foretrace.formats.megatron_trace.lines import (
     EXAMPLE,
     KEYS,
@@ -19,15 +17,13 @@ from foretrace.formats.megatron_trace.lines import (
 from foretrace.formats.megatron_trace.records import RankTrace, TraceOp
 from foretrace.formats.megatron_trace.sniff import BYTE_ORDER_MARK, begins_like_trace
 
-LARGEST_FILE_BYTES: Final = 512 << 20
-
 _MOST_NEAR = 1000
 _BLANKS = " \t\r"
 
 
 def read_trace(path: str | Path) -> RankTrace:
     """The trace in a file; diagnostics say what is odd about it."""
-    return parse_trace(contents(path, "a rank trace"), str(path))
+    return parse_trace(read_whole(path, "rank trace", EXAMPLE), str(path))
 
 
 def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
@@ -49,25 +45,6 @@ def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
     return RankTrace(name, first.rank, ops, (*_key_notes(ops, name), *_iteration_notes(ops, name)))
 
 
-def contents(path: str | Path, noun: str) -> bytes:
-    """The bytes of a file; `noun` says in errors what it should be."""
-    try:
-        with Path(path).open("rb") as stream:
-            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
-            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        near = _near_file(Path(path))
-        raise InputError("there is no such file", where=str(path), hint=near and f"did you mean {near}?") from None
-    except IsADirectoryError:
-        raise InputError("this is a folder", where=str(path), hint=f"give the name of {noun}") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{noun} cannot be read: {reason}", where=str(path)) from None
-    if too_long or len(data) > LARGEST_FILE_BYTES:
-        raise InputError("the file has more than 512 MiB", where=str(path), hint=EXAMPLE)
-    return data
-
-
 def text_lines(data: bytes, name: str, hint: str = EXAMPLE) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers; at least one."""
     try:
@@ -84,15 +61,6 @@ def text_lines(data: bytes, name: str, hint: str = EXAMPLE) -> list[tuple[int, s
         message = "the file holds nothing but blanks" if text else "the file is empty"
         raise InputError(message, where=f"{name}:1", hint=hint)
     return lines
-
-
-def _near_file(path: Path) -> str | None:
-    """A file beside a missing one that was probably meant."""
-    try:
-        near = nearest(path.name, [one.name for one in islice(path.parent.iterdir(), _MOST_NEAR)], 0.75)
-    except (OSError, ValueError):
-        return None
-    return str(path.parent / near) if near else None
 
 
 def _key_notes(ops: Sequence[TraceOp], name: str) -> list[Diagnostic]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from foretrace import files as reading
 from foretrace.errors import InputError
 from foretrace.formats.aicb import parse_workload, read_workload
-from foretrace.formats.aicb import read as reading
 from shared_files import shared
 
 HEADER = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 pp: 4 ga: 16"
@@ -52,11 +52,11 @@ class TestFiles:
             raise PermissionError(13, "Permission denied")
 
         monkeypatch.setattr(Path, "open", refuse)
-        with pytest.raises(InputError, match="the workload cannot be read: Permission denied"):
+        with pytest.raises(InputError, match="the workload file cannot be read: Permission denied"):
             read_workload(tmp_path / "job.txt")
 
     def test_a_name_no_file_can_have(self) -> None:
-        with pytest.raises(InputError, match="the workload cannot be read"):
+        with pytest.raises(InputError, match="the workload file cannot be read"):
             read_workload("a\0b")
 
     def test_too_large(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
