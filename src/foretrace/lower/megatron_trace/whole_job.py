@@ -82,7 +82,6 @@ class _Writer:
         self.build, self.stones, self.plan = build, stones, plan
         self.actions = Actions(stones, plan.mesh, plan.schedule, gap_s=plan.gap_s, ex_situ=plan.ex_situ)
         self.sources = compute_sources(stones, plan.ex_situ)
-        self.last = {stage: _last_backwards(plan.schedule, stage) for stage in range(plan.mesh.pp)}
         self._blocks: dict[tuple[object, ...], BlockBuilder] = {}
         self._buckets: dict[int, list[int]] = {}
         """The ops of a block that reduce buckets of gradients."""
@@ -93,11 +92,12 @@ class _Writer:
         mesh, several = self.plan.mesh, self.plan.mesh.ep > 1
         name = f"stage {stage}, experts {expert}" if several else f"stage {stage}"
         ranks = mesh.where(pp=stage, ep=expert) if several else mesh.where(pp=stage)
-        bucketed, finals = bool(self.stones.work[stage, expert].buckets), self.last[stage]
+        bucketed = bool(self.stones.work[stage, expert].buckets)
+        finals = _last_backwards(self.plan.schedule, stage) if bucketed else frozenset()
         known: dict[tuple[ActionKind, int, bool], BlockBuilder] = {}
 
         def block(_stage: int, action: Action) -> BlockBuilder:
-            key = action.kind, action.chunk, bucketed and action in finals
+            key = action.kind, action.chunk, action in finals
             if key not in known:
                 known[key] = self._block(stage, expert, *key)
             return known[key]
@@ -201,7 +201,7 @@ class _Writer:
         block = self._blocks[key]
         # What was issued last may be a transfer, for which the rank waits.
         placed = role.place(block, after=[PlacedOp(role.number, len(role.blocks) - 1, 0)])
-        for action in sorted(self.last[number // self.plan.mesh.ep]):
+        for action in sorted(_last_backwards(self.plan.schedule, number // self.plan.mesh.ep) if work.buckets else ()):
             final = stages.placed[number, action]
             for op in self._buckets.get(final.block.number, []):
                 role.link(placed["out"], after=final[op])
