@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Examples:  foretrace simulate examples/llama405b_1024gpu.txt --cluster h100-dgx   |   foretrace explain TRACES",
+    epilog="Examples:  foretrace simulate FILE --cluster h100-dgx   |   foretrace explain TRACES",
 )
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
