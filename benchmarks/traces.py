@@ -23,7 +23,7 @@ import numpy as np
 import foretrace
 from foretrace import Choices, Simulation, simulate
 from foretrace.analysis.recorded import recorded
-from foretrace.lower.megatron_trace import read_recording, work
+from foretrace.lower.megatron_trace import actions, read_recording, work
 from foretrace.lower.megatron_trace.pieces import Piece
 
 HERE = Path(__file__).parents[1]
@@ -54,6 +54,7 @@ def main() -> None:
         return
     replays(traces)
     predictions(traces, collectives)
+    sensitivity(traces, collectives)
     agreement(traces, collectives)
     speed(traces, collectives)
 
@@ -103,6 +104,26 @@ def predictions(traces: Path, collectives: Path) -> None:
                 f"  {pair:<47} {names:<10} {real * 1e3:7.1f} {foretold * 1e3:9.1f} {foretold / real - 1:+7.1%}"
                 f"  {low:+6.1%} to {high:+6.1%}  {holds}"
             )
+
+
+def sensitivity(traces: Path, collectives: Path) -> None:
+    """What the correction for placeholder data does: none of it, the middle that is used, all of it."""
+    print("\nthe same with two campaigns, experts' times multiplied by")
+    used = actions.EXPERT_SLOWDOWN
+    try:
+        for factor in (1.0, used, used**2):
+            actions.EXPERT_SLOWDOWN = factor  # type: ignore[misc]
+            errors = []
+            for pair in PAIRS:
+                if pair != "dense4":
+                    recording = read_recording([traces / pair / "real"], Choices())
+                    assert recording is not None
+                    step = predict(traces, collectives, pair, ("scaling_a", "scaling_b"), explain=False).step_time_s
+                    errors.append(step / recording.step_s - 1)
+            shown = "  ".join(f"{error:+6.1%}" for error in errors)
+            print(f"  {factor:.3f}{' (used)' if factor == used else '':<7}  {shown}")
+    finally:
+        actions.EXPERT_SLOWDOWN = used  # type: ignore[misc]
 
 
 Key = Callable[[int, int, Piece], object]

@@ -69,3 +69,21 @@ def test_a_real_wait_for_buckets_is_taken_as_recorded(tmp_path: Path) -> None:
     found = answer(write(tmp_path / "real", ranks, Facts(world=2, tp=1, pp=1, layers=1)))
     assert found.step_time_s == pytest.approx(35.5 * MS, abs=1e-9)
     assert "4 gradient buckets, of which only the launch was traced" in said(found)
+
+
+def test_buckets_written_after_the_last_backward_are_launched_at_its_end(tmp_path: Path) -> None:
+    """Scaled one after the other, reduced one after the other from the end of the first scaling on; the optimizer
+    waits.
+
+    10 g | 20 scale scale g | 5
+                  | reduce reduce |
+    """
+    ranks = [rank_with_buckets(rank) for rank in range(2)]
+    for one in ranks:
+        buckets, backward = one.ops[1:3], one.ops[3]
+        one.ops[1:4] = [backward, *buckets]
+    folder = write(tmp_path / "scaling", ranks, Facts(world=2, tp=1, pp=1, layers=1))
+    reduction = price_s(Collective.ALL_REDUCE, [0, 1], SIZE, 2)
+    computed = 10 * MS + G + 20 * MS
+    ready = max(computed + 2 * SCALE + G, max(computed + 2 * SCALE, computed + SCALE + reduction) + reduction)
+    assert answer(folder, microbatches=1).step_time_s == pytest.approx(ready + 5 * MS, abs=1e-9)

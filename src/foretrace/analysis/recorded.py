@@ -6,6 +6,7 @@ import numpy as np
 
 from foretrace.analysis.answer import Provenance, Simulation
 from foretrace.analysis.scenario import Scenario
+from foretrace.engine.run import FixedRun
 from foretrace.lower.megatron_trace import Recording, recorded_times, replay, run_notes
 from foretrace.program.collector import collector_paused
 from foretrace.program.expand import expand
@@ -20,6 +21,7 @@ def recorded(recording: Recording) -> Simulation:
         notes = [*run_notes(job), *recording.notes]
         program = replay(recording, notes)
         graph = fold(expand(program))
+        FixedRun(graph)  # traces that do not fit together deadlock here, where it can be said
         ready, start, end = recorded_times(recording, graph.classes.representative.tolist())
         step = float(end.max())
         timeline = Timeline(graph, ready, start, end, np.zeros(len(end)), step, steps_run=1)

@@ -50,7 +50,7 @@ def command(
     for path in paths:
         check_outputs(path, [perfetto, output])
     predicted, measured = _jobs(paths, cluster, microbatches, mesh, collectives)
-    _run(predicted, measured, as_json, perfetto, shown, output)
+    _run(predicted, measured, microbatches is not None, as_json, perfetto, shown, output)
 
 
 def _jobs(
@@ -86,19 +86,29 @@ def _microbatches(measured: Path, mesh: str | None) -> int:
 
 
 def _run(
-    predicted: Job, measured: Job, as_json: bool, perfetto: Path | None, ranks: list[int] | None, output: Path | None
+    predicted: Job,
+    measured: Job,
+    asked: bool,
+    as_json: bool,
+    perfetto: Path | None,
+    ranks: list[int] | None,
+    output: Path | None,
 ) -> None:
     import json
     import sys
     from dataclasses import replace
 
     from foretrace.analysis.compare import compare
+    from foretrace.errors import Diagnostic
     from foretrace.report.compare import comparison_json, print_comparison, write_comparison_perfetto
     from foretrace.report.json import write_json
 
     comparison = compare(predicted.simulate(), measured.measured())
     seen = _seen_before(predicted.paths, *measured.paths)
-    comparison = replace(comparison, diagnostics=(*seen, *comparison.diagnostics))
+    count = predicted.choices.microbatches
+    text = f"{count} microbatches predicted, as many as the measured run has (choose with --microbatches)"
+    counted = [Diagnostic("note", text)] if count is not None and not asked else []
+    comparison = replace(comparison, diagnostics=(*seen, *counted, *comparison.diagnostics))
     if perfetto is not None:
         summary = write_comparison_perfetto(comparison, perfetto, ranks=ranks)
         print(f"{perfetto}: {summary}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -54,6 +55,10 @@ def run(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 2 usage, 3 bad input, 4 nothing feasible, 5 deadlock, 130 interrupted."""
     if arguments is None and hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has gone ends the program, as it does other tools
+    for stream in (sys.stdout, sys.stderr):
+        # Where a terminal cannot show a sign, it shows another; the answer is still an answer.
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="replace")
     sys.exit(_exit_code(arguments))
 
 

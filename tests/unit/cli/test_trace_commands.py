@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +162,28 @@ def test_a_real_run_cut_short_or_with_ranks_missing(capsys: pytest.CaptureFixtur
     # No other rank of stage 0 has the experts of rank 5; the busiest are still there, and set the pace.
     assert said(answer, "1 of 16 ranks have no trace") and said(answer, "none with the experts of rank 5")
     assert answer["step_time_s"] == pytest.approx(0.725, rel=0.02)
+
+
+def test_traces_that_do_not_fit_together_are_a_deadlock_for_explain_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A line lost in every file: the same calls, in an order in which each waits for the other."""
+    for file in (shared(*PAIR) / "real").iterdir():
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / file.name).write_text("".join(lines[:30] + lines[31:]), encoding="utf-8")
+    for command in ("simulate", "explain"):
+        assert "deadlock" in refusal(capsys, 5, command, tmp_path)
+
+
+def test_a_batch_that_no_step_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = REAL_RANK.read_text(encoding="utf-8").replace("batch_id=0", "batch_id=999999999999")
+    (tmp_path / "rank.txt").write_text(text, encoding="utf-8")
+    assert "no number of a microbatch" in refusal(capsys, 3, "simulate", tmp_path / "rank.txt")
+
+
+def test_a_terminal_that_cannot_show_every_sign() -> None:
+    """The answer comes all the same, with another sign."""
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "foretrace", "simulate", str(EX_SITU_RANK)]
+    done = subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert b"Step" in done.stdout and b"Traceback" not in done.stderr

@@ -17,8 +17,8 @@ GPT-13B), which has no ex-situ counterpart and is compared with no prediction (b
 ex-situ traces are the tracer's own."""
 
 HOST: Final = Source("host", 0.5, 4.0)
-"""What the host does between ops. The band is a judgement: two in three of that run's gaps lie within it; what lies
-above is nearly all of one slow rank."""
+"""What the host does between ops. The band is a judgement: two in three of that run's gaps lie within it, and more
+than half of those above are of one slow rank."""
 
 PLACEHOLDER_GAIN: Final = 295 / 257
 """How much faster a power-limited GPU multiplies matrices of nothing. Ex situ an all-to-all is replaced by memory that

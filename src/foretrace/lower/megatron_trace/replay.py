@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from foretrace.errors import Diagnostic
+from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import TraceOp
 from foretrace.lower.megatron_trace.calls import GRADIENT_OPS
 from foretrace.lower.megatron_trace.recording import Item, Recording, channel
@@ -24,6 +24,8 @@ from foretrace.program.columns import UNPRICED, Collective, Kind
 from foretrace.program.program import Communicator, Floats, Program, Source
 
 RECORDED = Source("recorded")
+
+MOST_MICROBATCHES = 1_000_000
 
 _PHASES = {
     "forward_step": "forward",
@@ -161,4 +163,10 @@ class _Writer:
 
 def _microbatch(op: TraceOp) -> int:
     """The microbatch of an op; -1 for what happens once a step."""
+    if op.batch is not None and op.batch > MOST_MICROBATCHES:
+        raise InputError(
+            f"batch_id {op.batch:,} is no number of a microbatch",
+            where=f"rank {op.rank}, line {op.line}",
+            hint=f"at most {MOST_MICROBATCHES:,}",
+        )
     return -1 if op.batch is None or op.op.endswith("allreduce") or op.op == "optimizer_step" else op.batch
