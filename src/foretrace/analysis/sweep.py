@@ -15,7 +15,7 @@ from typing import Literal
 
 from foretrace.analysis.answer import Simulation
 from foretrace.analysis.jitter import check_jitter
-from foretrace.errors import ForetraceError, InputError, UsageError, did_you_mean
+from foretrace.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean
 from foretrace.units import format_count, parse_count, parse_factor
 
 AxisKind = Literal["count", "cluster", "jitter", "routing", "straggler", "what-if"]
@@ -77,6 +77,8 @@ class Sweep:
     outcomes: tuple[Outcome, ...]
     interrupted: bool = False
     title: str = ""
+    warnings: tuple[Diagnostic, ...] = ()
+    """What any value was warned of, each once."""
 
     @property
     def best(self) -> Outcome | None:
@@ -96,7 +98,10 @@ def sweep(axis: Axis, run: Callable[[Value], Simulation], starts: Callable[[int,
         try:
             answer = run(value)
             outcome = _outcome(axis, value, answer, found.outcomes)
-            found = replace(found, title=_common(found.title, answer.title) if found.title else answer.title)
+            title = _common(found.title, answer.title) if found.title else answer.title
+            fresh = [one for one in answer.diagnostics if one.level == "warning"]
+            warnings = tuple(dict.fromkeys((*found.warnings, *fresh)))
+            found = replace(found, title=title, warnings=warnings)
         except ForetraceError as error:
             place = f"{error.where}: " if error.where else ""
             outcome = Outcome(value, label, error=f"{place}{error.message}")
@@ -107,7 +112,7 @@ def sweep(axis: Axis, run: Callable[[Value], Simulation], starts: Callable[[int,
 
 
 def _common(title: str, other: str) -> str:
-    """The parts that two titles begin with."""
+    """The parts that two titles have in common, place by place."""
     parts = [one for one, two in zip(title.split(" · "), other.split(" · "), strict=False) if one == two]
     return " · ".join(parts)
 

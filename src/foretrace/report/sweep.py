@@ -6,10 +6,12 @@ import sys
 from typing import Any, TextIO
 
 from foretrace.analysis.sweep import Outcome, Sweep
-from foretrace.report.terminal import Screen, Span, show
+from foretrace.report.json import diagnostics_json
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.units import format_count, format_percent, format_time
 
 SWEEP_SCHEMA = "foretrace.sweep/1"
+MOST_WARNINGS = 4
 CURVE_ROWS = 8
 MOST_PARTS = 3
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -37,6 +39,7 @@ def sweep_json(sweep: Sweep) -> dict[str, Any]:
             }
             for one in sweep.outcomes
         ],
+        "warnings": diagnostics_json(sweep.warnings),
     }
 
 
@@ -49,7 +52,7 @@ def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
     lines += _table(sweep)
     if screen.rich:
         lines += _curve(sweep, screen.width)
-    lines += [[], *_footer(sweep)]
+    lines += [[], *diagnostic_lines(sweep.warnings, screen, MOST_WARNINGS), *_footer(sweep)]
     show(screen, lines)
 
 
