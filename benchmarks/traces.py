@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from foretrace import Choices, Simulation, simulate
 from foretrace.analysis.recorded import recorded
 from foretrace.lower.megatron_trace import actions, read_recording, work
 from foretrace.lower.megatron_trace.pieces import Piece
+from foretrace.lower.megatron_trace.pools import Pools
 
 HERE = Path(__file__).parents[1]
 CLUSTER = HERE / "examples" / "clusters" / "a100_2x8.yaml"
@@ -107,23 +109,33 @@ def predictions(traces: Path, collectives: Path) -> None:
 
 
 def sensitivity(traces: Path, collectives: Path) -> None:
-    """What the correction for placeholder data does: none of it, the middle that is used, all of it."""
-    print("\nthe same with two campaigns, experts' times multiplied by")
-    used = actions.EXPERT_SLOWDOWN
+    """What rests on the correction for placeholder data, and on taking the median of a pool."""
+    print("\nthe MoE jobs with two campaigns, had experts' times been multiplied by, or pools given")
+    used, typical = actions.EXPERT_SLOWDOWN, Pools.typical
+
+    def errors() -> str:
+        found = []
+        for pair in PAIRS:
+            if pair != "dense4":
+                recording = read_recording([traces / pair / "real"], Choices())
+                assert recording is not None
+                step = predict(traces, collectives, pair, ("scaling_a", "scaling_b"), explain=False).step_time_s
+                found.append(f"{step / recording.step_s - 1:+7.1%}")
+        return "  ".join(found)
+
+    def other(middle: Callable[[Sequence[float]], float]) -> Callable[[Pools, Any], float]:
+        return lambda pools, key: pools.used_s.setdefault(key, middle(pools.samples[key]))
+
     try:
         for factor in (1.0, used, used**2):
             actions.EXPERT_SLOWDOWN = factor  # type: ignore[misc]
-            errors = []
-            for pair in PAIRS:
-                if pair != "dense4":
-                    recording = read_recording([traces / pair / "real"], Choices())
-                    assert recording is not None
-                    step = predict(traces, collectives, pair, ("scaling_a", "scaling_b"), explain=False).step_time_s
-                    errors.append(step / recording.step_s - 1)
-            shown = "  ".join(f"{error:+6.1%}" for error in errors)
-            print(f"  {factor:.3f}{' (used)' if factor == used else '':<7}  {shown}")
-    finally:
+            print(f"  {f'{factor:.3f}' + (' and medians (used)' if factor == used else ''):<28} {errors()}")
         actions.EXPERT_SLOWDOWN = used  # type: ignore[misc]
+        for name, middle in (("the fastest timing", min), ("the mean of the timings", fmean)):
+            Pools.typical = other(middle)  # type: ignore[method-assign]
+            print(f"  {name:<28} {errors()}")
+    finally:
+        actions.EXPERT_SLOWDOWN, Pools.typical = used, typical  # type: ignore[misc, method-assign]
 
 
 Key = Callable[[int, int, Piece], object]
