@@ -24,9 +24,13 @@ import numpy as np
 import foretrace
 from foretrace import Choices, Simulation, simulate
 from foretrace.analysis.recorded import recorded
+from foretrace.formats.megatron_trace import read_runs
 from foretrace.lower.megatron_trace import actions, read_recording, work
+from foretrace.lower.megatron_trace.corrections import HOST, HOST_GAP_S
+from foretrace.lower.megatron_trace.layout import find_job
 from foretrace.lower.megatron_trace.pieces import Piece
 from foretrace.lower.megatron_trace.pools import Pools
+from foretrace.lower.megatron_trace.work import read_stones
 
 HERE = Path(__file__).parents[1]
 CLUSTER = HERE / "examples" / "clusters" / "a100_2x8.yaml"
@@ -82,7 +86,10 @@ def replays(traces: Path) -> None:
         if name == GAPS_FROM:
             items = (item for rank in recording.traced.values() for item in rank)
             gaps = [item.taken_s * 1e3 for item in items if item.name == "gap"]
-    print(f"  median gap of the host between two ops of {GAPS_FROM}: {np.median(gaps):.3f} ms of {len(gaps)}")
+    low, high = HOST.low * HOST_GAP_S * 1e3, HOST.high * HOST_GAP_S * 1e3
+    within = np.mean([low <= gap <= high for gap in gaps])
+    print(f"  median gap of the host between two ops of {GAPS_FROM}: {np.median(gaps):.3f} ms of {len(gaps)}", end="")
+    print(f"; {within:.0%} in its band")
 
 
 def predictions(traces: Path, collectives: Path) -> None:
@@ -173,7 +180,19 @@ def agreement(traces: Path, collectives: Path) -> None:
             for pair in PAIRS:
                 a, b = (predict(traces, collectives, pair, (one,), explain=False) for one in ("scaling_a", "scaling_b"))
                 ratios.append((b.until_optimizer_s or 0.0) / (a.until_optimizer_s or 1.0) - 1)
-        print(f"  {way:<26} " + "  ".join(f"{ratio:+23.1%}" for ratio in ratios))
+        spread = np.sqrt(np.mean(np.square(ratios)))
+        print(f"  {way:<26} " + "  ".join(f"{ratio:+23.1%}" for ratio in ratios) + f"   root mean square {spread:.1%}")
+    spreads = [
+        read_stones(find_job(read_runs([traces / pair / one]), None)).pools.spread(lambda _: True)
+        for pair in PAIRS
+        if pair != "dense4"
+        for one in ("scaling_a", "scaling_b")
+    ]
+    lowest, highest = min(low for low, _ in spreads), max(high for _, high in spreads)
+    print(
+        f"  spread of timings in the pools of one campaign, widest of {len(spreads)}: "
+        f"{lowest - 1:+.1%} to {highest - 1:+.1%}"
+    )
 
 
 def speed(traces: Path, collectives: Path) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from foretrace.analysis.answer import Simulation
-from foretrace.analysis.explain.communication import CallKind
-from foretrace.analysis.explain.experts import Experts
-from foretrace.analysis.explain.path import HostGaps, PathReading
-from foretrace.analysis.explain.pipeline import Pipeline
-from foretrace.analysis.explain.stragglers import RankLateness
-from foretrace.analysis.explain.variation import Variation
 from foretrace.units import format_bandwidth, format_bytes, format_percent, format_time
+
+if TYPE_CHECKING:
+    from foretrace.analysis.explain.explain import Explanation
 
 MOST = 5
 LEAST = 2
@@ -20,25 +17,6 @@ _WORTH_SAYING = 0.01
 """The share of the step from which on something is advice."""
 _UNEVEN = 1.1
 _JITTER = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What advice is drawn from."""
-
-    simulation: Simulation
-    calls: tuple[CallKind, ...]
-    pipeline: Pipeline
-    ranks: tuple[RankLateness, ...]
-    experts: Experts | None
-    variation: tuple[Variation, ...]
-    critical_path: PathReading
-    host: HostGaps
-
-    @property
-    def step_s(self) -> float:
-        """The step."""
-        return self.simulation.step_time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +28,22 @@ class Advice:
     text: str
 
 
-def advice(found: Findings) -> tuple[Advice, ...]:
+def advice(found: Explanation) -> tuple[Advice, ...]:
     """What costs the most, the costliest first; where little stands out, what the step consists of."""
     if found.step_s <= 0:
         return ()
     told = [*_experts(found), *_stragglers(found), *_stages(found), *_calls(found), *_optimizer(found)]
     told += [*_host(found), *_jitter(found)]
-    told = sorted((one for one in told if one.seconds > _WORTH_SAYING * found.step_s), key=lambda one: -one.seconds)
+    told = sorted(
+        (one for one in told if one.seconds > _WORTH_SAYING * found.step_s),
+        key=lambda one: -one.seconds,
+    )
     told = told[:MOST]
     plain = [*_path(found), *_compute(found)]
     return (*told, *plain[: max(LEAST - len(told), 0)])
 
 
-def _experts(found: Findings) -> Iterator[Advice]:
+def _experts(found: Explanation) -> Iterator[Advice]:
     experts = found.experts
     if experts is None or experts.max_load < _UNEVEN:
         return
@@ -79,7 +60,7 @@ def _experts(found: Findings) -> Iterator[Advice]:
     yield Advice("experts", max(lost, experts.balanced_saves_s), text)
 
 
-def _stragglers(found: Findings) -> Iterator[Advice]:
+def _stragglers(found: Explanation) -> Iterator[Advice]:
     loads = () if found.experts is None else found.experts.loads
     # What experts do to their ranks is said of the experts.
     loaded = {rank for one in loads if one.load >= _UNEVEN for rank in one.ranks}
@@ -99,7 +80,7 @@ def _stragglers(found: Findings) -> Iterator[Advice]:
     yield Advice("straggler", lost, text)
 
 
-def _stages(found: Findings) -> Iterator[Advice]:
+def _stages(found: Explanation) -> Iterator[Advice]:
     line, step = found.pipeline, found.step_s
     ideal = line.ideal_bubble
     if ideal is None:
@@ -124,7 +105,7 @@ def _stages(found: Findings) -> Iterator[Advice]:
         yield Advice("slowest stage", excess * count, text)
 
 
-def _calls(found: Findings) -> Iterator[Advice]:
+def _calls(found: Explanation) -> Iterator[Advice]:
     exposed = {
         part.removesuffix(" exposed"): seconds
         for part, seconds in found.simulation.breakdown.mean_s.items()
@@ -146,7 +127,7 @@ def _calls(found: Findings) -> Iterator[Advice]:
     yield Advice("communication", seconds, text)
 
 
-def _optimizer(found: Findings) -> Iterator[Advice]:
+def _optimizer(found: Explanation) -> Iterator[Advice]:
     seconds = found.simulation.breakdown.mean_s.get("optimizer", 0.0)
     share = seconds / found.step_s
     text = (
@@ -158,7 +139,7 @@ def _optimizer(found: Findings) -> Iterator[Advice]:
         yield Advice("optimizer", seconds, text)
 
 
-def _host(found: Findings) -> Iterator[Advice]:
+def _host(found: Explanation) -> Iterator[Advice]:
     host = found.host
     if host.longest:
         worst = host.longest[0]
@@ -169,7 +150,7 @@ def _host(found: Findings) -> Iterator[Advice]:
         yield Advice("host", host.total_s, text)
 
 
-def _jitter(found: Findings) -> Iterator[Advice]:
+def _jitter(found: Explanation) -> Iterator[Advice]:
     worst = max(found.variation, key=lambda one: one.of_passes, default=None)
     if worst is None or worst.of_passes < _JITTER:
         return
@@ -183,7 +164,7 @@ def _jitter(found: Findings) -> Iterator[Advice]:
     yield Advice("jitter", seconds, text)
 
 
-def _path(found: Findings) -> Iterator[Advice]:
+def _path(found: Explanation) -> Iterator[Advice]:
     path = found.critical_path
     if not path.by_part_s:
         return
@@ -196,7 +177,7 @@ def _path(found: Findings) -> Iterator[Advice]:
     yield Advice("critical path", seconds, text)
 
 
-def _compute(found: Findings) -> Iterator[Advice]:
+def _compute(found: Explanation) -> Iterator[Advice]:
     seconds = found.simulation.breakdown.mean_s.get("compute", 0.0)
     text = (
         f"compute is {format_time(seconds)}, {format_percent(seconds / found.step_s)} of the step; the rest is the "

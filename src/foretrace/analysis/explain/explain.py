@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foretrace.analysis.account import account
 from foretrace.analysis.answer import Simulation
-from foretrace.analysis.explain.advice import Advice, Findings, advice
+from foretrace.analysis.explain.advice import Advice, advice
 from foretrace.analysis.explain.communication import CallKind, WorstCall, call_kinds, worst_calls
 from foretrace.analysis.explain.experts import Experts, experts
 from foretrace.analysis.explain.path import HostGaps, PathReading, host_gaps, path_reading
@@ -36,11 +36,24 @@ class Explanation:
     variation: tuple[Variation, ...]
     critical_path: PathReading
     host: HostGaps
-    advice: tuple[Advice, ...]
-    notes: tuple[Diagnostic, ...]
     replay_step_s: float | None = None
     remedies: tuple[Remedy, ...] = ()
     """What changes would make of it, where someone has tried them."""
+
+    @property
+    def step_s(self) -> float:
+        """The step."""
+        return self.simulation.step_time_s
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """What cost the most, in sentences."""
+        return advice(self)
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """What the run has too little of to say anything about."""
+        return tuple(_missing(self))
 
     @property
     def recorded(self) -> bool:
@@ -63,9 +76,10 @@ def explain(simulation: Simulation) -> Explanation:
     """Reads a run: recorded or simulated, of any program."""
     rows, spent = Rows.of(simulation), account(simulation)
     ranks = lateness(rows, spent)
-    found = Findings(
+    return Explanation(
         simulation=simulation,
         calls=call_kinds(rows),
+        worst_calls=worst_calls(rows),
         pipeline=pipeline(simulation, rows, spent),
         ranks=ranks,
         experts=experts(rows, ranks, spent.microbatches),
@@ -73,23 +87,9 @@ def explain(simulation: Simulation) -> Explanation:
         critical_path=path_reading(simulation, rows),
         host=host_gaps(rows),
     )
-    return Explanation(
-        simulation=simulation,
-        calls=found.calls,
-        worst_calls=worst_calls(rows),
-        pipeline=found.pipeline,
-        ranks=ranks,
-        experts=found.experts,
-        variation=found.variation,
-        critical_path=found.critical_path,
-        host=found.host,
-        advice=advice(found),
-        notes=tuple(_missing(found)),
-    )
 
 
-def _missing(found: Findings) -> list[Diagnostic]:
-    """What a run has too little of to say anything about."""
+def _missing(found: Explanation) -> list[Diagnostic]:
     texts = []
     if found.simulation.world_size == 1 and found.calls:
         texts.append("one rank alone: what it waited for others cannot be told from what communication took")
