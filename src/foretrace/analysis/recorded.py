@@ -31,7 +31,7 @@ def recorded(recording: Recording) -> Simulation:
             mesh=str(program.mesh),
             cluster=None,
             executor="recorded",
-            scenario=Scenario({}, {}, {}),
+            scenario=Scenario(),
             unchanged_step_time_s=None,
             step_time_s=step,
             step_time_band_s=(step, step),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,9 @@ class Scenario:
     whose communication over an axis is so many times as slow; and by which share of its time every computation varies
     (one standard deviation)."""
 
-    what_if: dict[str, float]
-    stragglers: dict[int, float]
-    slow_links: dict[tuple[int, str], float]
+    what_if: dict[str, float] = field(default_factory=dict)
+    stragglers: dict[int, float] = field(default_factory=dict)
+    slow_links: dict[tuple[int, str], float] = field(default_factory=dict)
     jitter: float = 0.0
     choices: tuple[str, ...] = ()
     """How the job was built otherwise than it was traced, in words: these change the program, not its prices."""

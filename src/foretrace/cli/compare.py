@@ -10,7 +10,7 @@ import typer
 from foretrace.cli import arguments
 
 if TYPE_CHECKING:
-    from foretrace.cli.job import Job
+    from foretrace.analysis.job import Job
     from foretrace.errors import Diagnostic
 
 EXAMPLES = """Examples:
@@ -57,8 +57,11 @@ def _jobs(
     paths: list[Path], cluster: str | None, microbatches: int | None, mesh: str | None, collectives: Path | None
 ) -> tuple[Job, Job]:
     """The job to predict and the one that was measured; neither knows the other's files."""
+    from dataclasses import replace
+
+    from foretrace.analysis.job import Job
     from foretrace.cli.choices import read_choices
-    from foretrace.cli.job import Job
+    from foretrace.cli.progress import Progress
     from foretrace.lower.choices import Choices
     from foretrace.lower.load import file_kind
 
@@ -68,8 +71,8 @@ def _jobs(
         microbatches = _microbatches(last, mesh)
     choices = read_choices(mesh=mesh, microbatches=microbatches)
     recorded = Choices(mesh=mesh) if is_trace else Choices()
-    predicted = Job(tuple(read), choices, cluster=cluster, collectives=collectives)
-    return predicted, Job((last,), recorded, cluster=cluster, collectives=collectives)
+    predicted = Job(tuple(read), choices, cluster=cluster, collectives=collectives, watch=Progress)
+    return predicted, replace(predicted, paths=(last,), choices=recorded)
 
 
 def _microbatches(measured: Path, mesh: str | None) -> int:

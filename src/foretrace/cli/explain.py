@@ -11,7 +11,7 @@ from foretrace.cli import arguments
 
 if TYPE_CHECKING:
     from foretrace.analysis.explain import Explanation
-    from foretrace.cli.job import Job
+    from foretrace.analysis.job import Job
 
 EXAMPLES = """Examples:
 
@@ -39,9 +39,10 @@ def command(
     output: arguments.Output = None,
 ) -> None:
     """Explain a run: what it waited for, for whom, and what to change."""
+    from foretrace.analysis.job import Job
     from foretrace.cli.choices import read_choices
-    from foretrace.cli.job import Job
     from foretrace.cli.options import check_outputs, read_ranks
+    from foretrace.cli.progress import Progress
     from foretrace.errors import UsageError
 
     shown = read_ranks(ranks)
@@ -50,7 +51,7 @@ def command(
     for path in paths:
         check_outputs(path, [perfetto, output])
     choices = read_choices(mesh=mesh, microbatches=microbatches)
-    job = Job(tuple(paths), choices, cluster=cluster, collectives=collectives)
+    job = Job(tuple(paths), choices, cluster=cluster, collectives=collectives, watch=Progress)
     _show(_explanation(job), as_json, perfetto, shown, output)
 
 
@@ -59,7 +60,7 @@ def _explanation(job: Job) -> Explanation:
     from dataclasses import replace
 
     from foretrace.analysis.explain import explain
-    from foretrace.cli.remedies import remedies
+    from foretrace.analysis.remedies import remedies
     from foretrace.errors import UsageError
     from foretrace.lower.choices import Choices
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.analysis.answer import Simulation
-from foretrace.cli.job import Job
+from foretrace.analysis.job import Job
 from foretrace.errors import InputError, UsageError
 from foretrace.files import write_text
 from foretrace.lower.choices import Choices

@@ -94,8 +94,9 @@ def command(
     ] = False,
 ) -> None:
     """Run a job and show its step time, where the time goes and what would help."""
+    from foretrace.analysis.job import Job
+    from foretrace.analysis.scenario import Scenario
     from foretrace.cli.choices import read_choices
-    from foretrace.cli.job import Job, Scenarios
     from foretrace.cli.options import (
         check_outputs,
         read_jitter,
@@ -104,6 +105,7 @@ def command(
         read_stragglers,
         read_what_ifs,
     )
+    from foretrace.cli.progress import Progress
     from foretrace.cli.run import Outputs, run_job, run_simai
     from foretrace.errors import UsageError
 
@@ -121,7 +123,7 @@ def command(
     shown = read_ranks(ranks)
     if shown is not None and perfetto is None and traces is None:
         raise UsageError("--ranks chooses what --perfetto and --traces show", hint="add --perfetto out.pftrace")
-    scenarios = Scenarios(
+    scenario = Scenario(
         read_what_ifs(what_if or []),
         read_stragglers(straggler or []),
         read_slow_links(slow_link or []),
@@ -132,18 +134,26 @@ def command(
     check_outputs(files[0], [perfetto, output, csv])
     if compat is None:
         flags = " ".join(path for path in paths if path.startswith("-"))
-        simai_only = {"--simai-tables": simai_tables, "--csv": csv, "--explain": explain, flags: flags}
-        for name, value in simai_only.items():
-            if value:
-                raise UsageError(f"{name}: only with --compat simai", hint="see foretrace simulate --help")
-        job = Job(files, choices, cluster, placement, collectives, scenarios, executor.value, not unfolded)
+        _refuse({"--simai-tables": simai_tables, "--csv": csv, "--explain": explain, flags: flags})
+        folded = not unfolded
+        job = Job(files, choices, cluster, placement, collectives, scenario, executor.value, folded, Progress)
         run_job(job, outputs)
     else:
-        own = [placement, cluster, unfolded, collectives, executor != Executor.AUTO, scenarios.any]
-        if any(own):
-            raise UsageError(
-                "--compat simai runs the job as SimAI's flags have it",
-                hint="leave out --cluster, --collectives, --placement, --what-if, --straggler, --slow-link, --jitter, "
-                "--unfolded, --executor",
-            )
+        if any([placement, cluster, unfolded, collectives, executor != Executor.AUTO, scenario]):
+            raise UsageError("--compat simai runs the job as SimAI's flags have it", hint=_NOT_WITH_SIMAI)
         run_simai(files[0], choices, paths[1:], simai_tables, csv, explain, outputs)
+
+
+_NOT_WITH_SIMAI = (
+    "leave out --cluster, --collectives, --placement, --what-if, --straggler, --slow-link, --jitter, --unfolded, "
+    "--executor"
+)
+
+
+def _refuse(simai_only: dict[str, object]) -> None:
+    """Raises an error where something is given that only reproducing SimAI has a use for."""
+    from foretrace.errors import UsageError
+
+    for name, value in simai_only.items():
+        if value:
+            raise UsageError(f"{name}: only with --compat simai", hint="see foretrace simulate --help")

@@ -11,8 +11,8 @@ from foretrace.cli import arguments
 
 if TYPE_CHECKING:
     from foretrace.analysis.answer import Simulation
+    from foretrace.analysis.job import Job
     from foretrace.analysis.sweep import Axis, Sweep, Value
-    from foretrace.cli.job import Job
     from foretrace.lower.choices import Choices
     from foretrace.mesh import Mesh
 
@@ -58,10 +58,12 @@ def command(
     output: arguments.Output = None,
 ) -> None:
     """Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs."""
+    from foretrace.analysis.job import Job
+    from foretrace.analysis.scenario import Scenario
     from foretrace.analysis.sweep import parse_axis
     from foretrace.cli.choices import read_choices
-    from foretrace.cli.job import Job, Scenarios
     from foretrace.cli.options import check_outputs, read_jitter, read_stragglers, read_what_ifs
+    from foretrace.cli.progress import Progress
 
     axis = parse_axis(over)
     choices = read_choices(
@@ -74,10 +76,10 @@ def command(
         pp_comm=pp_comm,
         routing=routing,
     )
-    scenarios = Scenarios(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, read_jitter(jitter))
+    scenario = Scenario(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, read_jitter(jitter))
     for file in files:
         check_outputs(file, [output])
-    job = Job(tuple(files), choices, cluster, placement, collectives, scenarios)
+    job = Job(tuple(files), choices, cluster, placement, collectives, scenario, watch=Progress)
     _check(job, axis)
     show(_run(job, axis), as_json, output)
 
@@ -121,7 +123,7 @@ def _with(job: Job, axis: Axis, value: Value, mesh: Mesh | None) -> Simulation:
     """The job at one value; `mesh` is its mesh where an axis of it varies."""
     from dataclasses import replace
 
-    scenarios, choices = job.scenarios, job.choices
+    scenario, choices = job.scenario, job.choices
     match axis.kind:
         case "cluster":
             return replace(job, cluster=str(value)).simulate()
@@ -130,12 +132,12 @@ def _with(job: Job, axis: Axis, value: Value, mesh: Mesh | None) -> Simulation:
         case "routing":
             return replace(job, choices=replace(choices, routing=float(value))).simulate()
         case "jitter":
-            scenarios = replace(scenarios, jitter=float(value))
+            scenario = replace(scenario, jitter=float(value))
         case "straggler":
-            scenarios = replace(scenarios, stragglers={**scenarios.stragglers, axis.rank: float(value)})
+            scenario = replace(scenario, stragglers={**scenario.stragglers, axis.rank: float(value)})
         case "what-if":
-            scenarios = replace(scenarios, what_if={**scenarios.what_if, axis.what: float(value)})
-    return replace(job, scenarios=scenarios).simulate()
+            scenario = replace(scenario, what_if={**scenario.what_if, axis.what: float(value)})
+    return replace(job, scenario=scenario).simulate()
 
 
 def _counted(job: Job, name: str, count: int, mesh: Mesh | None) -> Choices:

@@ -12,7 +12,7 @@ import pytest
 from foretrace import Mesh, ProgramBuilder, Simulation, simulate
 from foretrace.analysis.explain import Explanation, explain
 from foretrace.analysis.explain.rows import weighted_median
-from foretrace.cli.job import Job
+from foretrace.analysis.job import Job
 from shared_files import shared
 
 

@@ -11,8 +11,8 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from foretrace import Mesh, ProgramBuilder, save
+from foretrace.analysis.job import Job
 from foretrace.cli.explain import command
-from foretrace.cli.job import Job
 from foretrace.errors import ForetraceError, InputError, UsageError
 from foretrace.lower.choices import Choices
 from shared_files import shared

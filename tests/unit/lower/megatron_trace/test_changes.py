@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foretrace import Choices, Mesh, load
-from foretrace.cli.job import Job
+from foretrace.analysis.job import Job
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts, parse_line, read_runs
 from foretrace.lower.megatron_trace.layout import find_job

@@ -1,14 +1,15 @@
-"""A job as the command line names it: files, what they leave open, what it runs on and what is different."""
+"""A job as a person names it: files, what they leave open, what it runs on and what is different."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.simulate import Executor, simulate
-from foretrace.cli.progress import Progress
 from foretrace.errors import UsageError
 from foretrace.lower.choices import Choices
 from foretrace.lower.load import file_kind, load
@@ -19,19 +20,8 @@ if TYPE_CHECKING:
     from foretrace.program.program import Program
 
 
-@dataclass(frozen=True, slots=True)
-class Scenarios:
-    """What is different from the job as it is."""
-
-    what_if: Mapping[str, float] = field(default_factory=dict)
-    stragglers: Mapping[int, float] = field(default_factory=dict)
-    slow_links: Mapping[tuple[int, str], float] = field(default_factory=dict)
-    jitter: float = 0.0
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is."""
-        return bool(self.what_if or self.stragglers or self.slow_links or self.jitter)
+Watch = Callable[[str], AbstractContextManager[object]]
+"""Shows, while it is entered, what is being done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +33,10 @@ class Job:
     cluster: str | None = None
     placement: Path | None = None
     collectives: Path | None = None
-    scenarios: Scenarios = field(default_factory=Scenarios)
+    scenario: Scenario = field(default_factory=Scenario)
     executor: Executor = "auto"
     folded: bool = True
+    watch: Watch = nullcontext
 
     @property
     def name(self) -> str:
@@ -58,7 +49,7 @@ class Job:
         choices = self.choices
         if self.cluster is not None and file_kind(self.paths[0]) == "traces":
             choices = replace(choices, priced=True)
-        with Progress(f"reading {self.name}"):
+        with self.watch(f"reading {self.name}"):
             return load(self.paths, choices)
 
     def mesh(self) -> Mesh:
@@ -93,7 +84,7 @@ class Job:
         as_was = replace(
             choices, mesh=None, traced=traced, gpus=None, routing=None, schedule=schedule, microbatches=microbatches
         )
-        return None if as_was == choices else replace(self, choices=as_was, scenarios=Scenarios())
+        return None if as_was == choices else replace(self, choices=as_was, scenario=Scenario())
 
     def _is_ex_situ(self) -> bool:
         from foretrace.formats.megatron_trace import read_runs
@@ -124,16 +115,16 @@ class Job:
         if cluster is not None:
             cluster.check_fits(program.world, f"{self.paths[0]}:1" if is_workload else self.name)
         placement = None if self.placement is None else Placement.load(self.placement, program.world)
-        with Progress(f"simulating {program.op_count:,} ops on {program.world:,} ranks"):
+        with self.watch(f"simulating {program.op_count:,} ops on {program.world:,} ranks"):
             return simulate(
                 program,
                 cluster=cluster,
                 placement=placement,
                 collectives=self.collectives,
-                what_if=self.scenarios.what_if,
-                stragglers=self.scenarios.stragglers,
-                slow_links=self.scenarios.slow_links,
-                jitter=self.scenarios.jitter,
+                what_if=self.scenario.what_if,
+                stragglers=self.scenario.stragglers,
+                slow_links=self.scenario.slow_links,
+                jitter=self.scenario.jitter,
                 executor=self.executor,
                 folded=self.folded,
                 explain=explain,

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from foretrace.analysis.explain import Remedy
-from foretrace.cli.job import Job
-from foretrace.cli.progress import Progress
+from foretrace.analysis.job import Job
 from foretrace.errors import ForetraceError
 from foretrace.lower.choices import Choices
 from foretrace.lower.load import file_kind
@@ -33,7 +32,7 @@ def remedies(job: Job, recorded: bool) -> tuple[Remedy, ...]:
     found = []
     for name, choices, microbatches in _changes(base.choices, program):
         try:
-            with Progress(f"trying {name}"):
+            with job.watch(f"trying {name}"):
                 after = replace(base, choices=choices)
                 step = after.run(after.program(), explain=False).step_time_s
         except ForetraceError:
