@@ -52,8 +52,3 @@ class Measurements:
     nothing is repeated."""
     diagnostics: tuple[Diagnostic, ...] = ()
     name: str = "measurements"
-
-    def table(self, collective: Collective, gpus: int, nodes: int) -> Table | None:
-        """The table of exactly these, where there is one."""
-        wanted = (collective, gpus, nodes)
-        return next((one for one in self.tables if (one.collective, one.gpus, one.nodes) == wanted), None)
