@@ -1,0 +1,108 @@
+"""A transformer as its configuration describes it: what is in a layer, how many there are, and what surrounds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class SelfAttention:
+    """Grouped-query attention; one key/value head per query head is plain multi-head attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    """Whether queries and keys are normalised per head (Qwen 3)."""
+    window: int | None = None
+    """How many of the last tokens a query sees; None: all. Llama 4 calls such windows chunks."""
+    sinks: bool = False
+    """Whether each head has a learned sink (GPT-OSS): one parameter per head."""
+    output_gate: bool = False
+    rope: bool = True
+    """Whether queries and keys are rotated in this layer (Llama 4 leaves every fourth out)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek V2, V3): queries and keys/values pass through low ranks."""
+
+    heads: int
+    q_lora_rank: int | None
+    """None: queries are projected directly (V2-Lite)."""
+    kv_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+
+Activation = Literal["gelu", "relu", "relu2", "silu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """A feed-forward layer; gated ones have a third matrix (SwiGLU, GeGLU)."""
+
+    ffn: int
+    gated: bool
+    activation: Activation
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts: each an `Mlp`, `topk` of them per token; shared ones see every token."""
+
+    count: int
+    topk: int
+    expert: Mlp
+    shared: Mlp | None = None
+    """All shared experts together as one, `ffn` being their sum."""
+    shared_gate: bool = False
+    router_bias: bool = False
+    """A bias per expert, learned or kept as a parameter (GPT-OSS, DeepSeek V3's correction)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Attention, then a feed-forward part, each behind a norm."""
+
+    attention: SelfAttention | LatentAttention
+    feed_forward: Mlp | Experts
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder-only transformer.
+
+    `layers` has one entry per layer; equal ones are the same object, so that work is described once. `positions` counts
+    the rows of a learned position table (0: none). `mtp` is how many multi-token-prediction modules follow (DeepSeek
+    V3): each a projection of twice the hidden size, three norms and one more layer, sharing embedding and head.
+    """
+
+    name: str
+    hidden: int
+    layers: tuple[Layer, ...]
+    vocab: int
+    norm: Literal["rmsnorm", "layernorm"]
+    tied: bool
+    """Whether the head shares the embedding's matrix."""
+    norm_bias: bool = True
+    """Whether layer norms have a bias; RMS norms never do."""
+    positions: int = 0
+    position_kind: Literal["rope", "learned", "alibi", "none"] = "rope"
+    head_bias: bool = False
+    mtp: int = 0
+    dropout: bool = False
+    """Whether the model trains with dropout (GPT-2, GPT-3 in Megatron)."""
+    seq_len: int = 4096
+    """The sequence length it was trained with, taken where a plan does not say one."""
+    title: str = ""
+    published_parameters: int | None = None
+    """What its makers or its checkpoint say, in elements, without the MTP modules."""
+    sources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is assumed, and whatever is left out."""

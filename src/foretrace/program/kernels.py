@@ -1,0 +1,225 @@
+"""Kernels: what a compute op launches, with shapes, so that a price can be found for it.
+
+An op carries its kernels as one text (its `kernel` column): `gemm m=8192 n=4096 k=1024 ...`; several that run one
+after the other are joined by `; `, and `3*` before one says how often it runs. Everything here is a fact about the
+work; what it takes is for `cost` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from foretrace.errors import InputError
+
+DTYPE_BYTES: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5}
+"""Bytes of an element by the recipe of a GEMM's operands; scales of blocks are left out (3 % for mxfp8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """`batch` products of [m, k] and [k, n]. Layout as cuBLAS names it: `tn` the forward of a linear layer, `nn` its
+    input gradient, `nt` its weight gradient. `out` is the dtype written; `accumulate` adds to what is there."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    layout: str = "tn"
+    batch: int = 1
+    out: str = "bf16"
+    accumulate: bool = False
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    @property
+    def moved_bytes(self) -> float:
+        """Operands read and result written, each once."""
+        operands = DTYPE_BYTES[self.dtype] * (self.m * self.k + self.k * self.n)
+        return self.batch * (operands + DTYPE_BYTES[self.out] * (1 + self.accumulate) * self.m * self.n)
+
+    @property
+    def launches(self) -> int:
+        """Kernels the host launches for it."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedGemm:
+    """One product per group (expert). Forward and input gradient (`tn`, `nn`): m is the sum of all groups' rows; weight
+    gradient (`nt`): k is. `largest` is the busiest group's part of that sum; `separate` says that each group is a
+    launch."""
+
+    groups: int
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    layout: str = "tn"
+    largest: int = 0
+    out: str = "bf16"
+    accumulate: bool = False
+    separate: bool = False
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def moved_bytes(self) -> float:
+        """Operands read and results written, each once."""
+        size = DTYPE_BYTES[self.dtype]
+        written = DTYPE_BYTES[self.out] * (1 + self.accumulate)
+        if self.layout == "nt":
+            return size * self.k * (self.m + self.n) + written * self.groups * self.m * self.n
+        return size * (self.m * self.k + self.groups * self.k * self.n) + written * self.m * self.n
+
+    @property
+    def launches(self) -> int:
+        """Kernels the host launches for it."""
+        return self.groups if self.separate else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Fused attention of `batch` sequences: `pairs` is how many (query, key) pairs each head of one sequence attends to
+    (about q·kv/2 where it is causal). `backend` says whose kernel: flash1, flash2, flash3, cudnn."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q: int
+    kv: int
+    head_dim: int
+    v_dim: int
+    pairs: int
+    backward: bool = False
+    backend: str = "cudnn"
+    dtype: str = "bf16"
+
+    @property
+    def flops(self) -> float:
+        """Two products forward; backward computes the scores again and four more: 2.5 times as much."""
+        forward = 2.0 * self.batch * self.heads * self.pairs * (self.head_dim + self.v_dim)
+        if not self.backward:
+            return forward
+        return 2.0 * self.batch * self.heads * self.pairs * (3 * self.head_dim + 2 * self.v_dim)
+
+    @property
+    def moved_bytes(self) -> float:
+        """Queries, keys, values and output once; backward also their gradients and the output's."""
+        size = DTYPE_BYTES[self.dtype] * self.batch
+        ends = self.heads * self.q * (self.head_dim + self.v_dim) + self.kv_heads * self.kv * (
+            self.head_dim + self.v_dim
+        )
+        return size * ends * (2 if self.backward else 1)
+
+    @property
+    def launches(self) -> int:
+        """Kernels the host launches for it."""
+        return 3 if self.backward else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A kernel that memory bounds: norms, activations, copies, the optimizer. `name` is the key under which it is
+    measured; `launches` is how many kernels the bytes are spread over, `rows` the length of what it reduces over (0: none)."""
+
+    name: str
+    read: int
+    write: int
+    launches: int = 1
+    rows: int = 0
+
+    @property
+    def flops(self) -> float:
+        """Not counted."""
+        return 0.0
+
+    @property
+    def moved_bytes(self) -> float:
+        """Read and written."""
+        return float(self.read + self.write)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Bytes between GPU and host memory: `to` is host or gpu."""
+
+    bytes: int
+    to: str = "host"
+
+    @property
+    def flops(self) -> float:
+        """None."""
+        return 0.0
+
+    @property
+    def moved_bytes(self) -> float:
+        """As many as are copied."""
+        return float(self.bytes)
+
+    @property
+    def launches(self) -> int:
+        """Kernels the host launches for it."""
+        return 1
+
+
+Kernel: TypeAlias = Gemm | GroupedGemm | Attention | Stream | Copy
+
+_KINDS: Final[dict[str, type[Kernel]]] = {
+    "gemm": Gemm,
+    "grouped_gemm": GroupedGemm,
+    "attention": Attention,
+    "stream": Stream,
+    "copy": Copy,
+}
+_WORDS: Final = {kind: name for name, kind in _KINDS.items()}
+
+
+@lru_cache(maxsize=65536)
+def kernel_text(kernel: Kernel) -> str:
+    """A kernel as text: its kind and what differs from the defaults, `name=value`."""
+    kind = type(kernel)
+    words = [_WORDS[kind]]
+    for field in fields(kind):
+        value = getattr(kernel, field.name)
+        if value != field.default:
+            words.append(f"{field.name}={int(value) if isinstance(value, bool) else value}")
+    return " ".join(words)
+
+
+def kernels_text(kernels: Iterable[tuple[int, Kernel]]) -> str:
+    """Kernels that run one after the other, each so many times."""
+    return "; ".join(kernel_text(one) if count == 1 else f"{count}*{kernel_text(one)}" for count, one in kernels)
+
+
+@lru_cache(maxsize=65536)
+def parse_kernels(text: str) -> tuple[tuple[int, Kernel], ...]:
+    """What `kernels_text` wrote."""
+    return tuple(_parse_one(part) for part in text.split("; "))
+
+
+def _parse_one(text: str) -> tuple[int, Kernel]:
+    count, star, rest = text.partition("*")
+    if not star:
+        count, rest = "1", text
+    word, *pairs = rest.split(" ")
+    kind = _KINDS.get(word)
+    if kind is None or not count.isdigit():
+        raise InputError(f'kernel "{text}" is not known', hint=f"known: {', '.join(_KINDS)}")
+    types = {field.name: str(field.type) for field in fields(kind)}
+    values: dict[str, int | str | bool] = {}
+    try:
+        for pair in pairs:
+            name, value = pair.split("=", 1)
+            values[name] = value if types[name] == "str" else bool(int(value)) if types[name] == "bool" else int(value)
+        return int(count), kind(**values)  # type: ignore[arg-type]
+    except (KeyError, ValueError, TypeError):
+        raise InputError(f'kernel "{text}" cannot be read', hint=f"{word} has {', '.join(types)}") from None

@@ -1,0 +1,76 @@
+"""A plan: how a model is trained on so many GPUs. What follows from the sizes alone is worked out here, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+CpComm = Literal["p2p", "all_gather", "a2a"]
+Recompute = Literal["none", "selective", "full"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
+CudaGraphs = Literal["none", "partial", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a user decides about a run, beside the model and the cluster.
+
+    Sizes are of axes (`dp` follows from the GPUs); what is None is chosen by the rule in its comment, and said.
+    """
+
+    gpus: int
+    mbs: int = 1
+    """Sequences of one microbatch on one rank."""
+    gbs: int | None = None
+    """Sequences of one step; None: one microbatch for every rank and stage."""
+    seq_len: int | None = None
+    """Tokens of a sequence; None: the model's own."""
+    tp: int = 1
+    sequence_parallel: bool | None = None
+    """Whether norms and dropout are split over tp too; None: where tp > 1 and the stack does so."""
+    cp: int = 1
+    cp_comm: CpComm = "p2p"
+    pp: int = 1
+    vpp: int = 1
+    """Model chunks of each stage."""
+    stage_layers: tuple[int, ...] | None = None
+    """Layers of every chunk, in the model's order; None: as even as can be, the first ones getting one more."""
+    schedule: str | None = None
+    """None: 1f1b, or interleaved where vpp > 1."""
+    ep: int = 1
+    etp: int = 1
+    zero: Literal[0, 1, 2, 3] | None = None
+    """What data-parallel ranks split: 1 optimizer state, 2 gradients too, 3 parameters too (FSDP); None: as the stack."""
+    shard: int | None = None
+    """Ranks that split under ZeRO-3 (HSDP: the rest replicate); None: all of dp·cp."""
+    reshard: bool = True
+    """ZeRO-3: whether parameters are dropped after the forward and gathered again for the backward."""
+    prefetch: int = 1
+    """ZeRO-3: how many layers ahead parameters are gathered."""
+    recompute: Recompute = "none"
+    """selective: the stack's own choice (Megatron: core attention; torchtitan: every second matrix product)."""
+    recompute_layers: int | None = None
+    """full: of how many layers of each stage; None: all."""
+    precision: Precision = "bf16"
+    """Of the operands of linear layers."""
+    grad_overlap: bool | None = None
+    """Whether gradients are reduced under the backward; None: the stack's habit."""
+    param_overlap: bool | None = None
+    """Whether parameters are gathered under the forward; None: the stack's habit."""
+    tp_overlap: bool = False
+    """Whether tp collectives run beside the products around them (Transformer Engine's user buffers)."""
+    moe_overlap: bool = False
+    """Whether all-to-alls of one microbatch run beside another's computation."""
+    cuda_graphs: CudaGraphs = "none"
+    """partial: attention, router and preprocessing; full: the whole step; the host launches what is left."""
+    offload_optimizer: bool = False
+    offload_layers: int = 0
+    """Layers of each stage whose activations go to the host and back."""
+    documents: tuple[int, ...] | None = None
+    """Packed sequences: the tokens of each document of a sequence, over which attention does not reach."""
+    routing: float = 1.0
+    """How many times the mean the busiest expert rank receives."""
+    stack: str | None = None
+    """The software that runs it; None: megatron-core, or fsdp under ZeRO-3."""
+    deepep: bool = False
+    """Whether tokens are dispatched by DeepEP or HybridEP rather than NCCL's all-to-all."""
