@@ -129,7 +129,8 @@ class Attention:
 @dataclass(frozen=True, slots=True)
 class Stream:
     """A kernel that memory bounds: norms, activations, copies, the optimizer. `name` is the key under which it is
-    measured; `launches` is how many kernels the bytes are spread over, `rows` the length of what it reduces over (0: none)."""
+    measured; `launches` is how many kernels the bytes are spread over, `rows` the length of what it reduces over
+    (0: none)."""
 
     name: str
     read: int

@@ -40,7 +40,7 @@ class Plan:
     ep: int = 1
     etp: int = 1
     zero: Literal[0, 1, 2, 3] | None = None
-    """What data-parallel ranks split: 1 optimizer state, 2 gradients too, 3 parameters too (FSDP); None: as the stack."""
+    """What data-parallel ranks split: 1 optimizer state, 2 gradients too, 3 parameters too (FSDP); None: stack's."""
     shard: int | None = None
     """Ranks that split under ZeRO-3 (HSDP: the rest replicate); None: all of dp·cp."""
     reshard: bool = True

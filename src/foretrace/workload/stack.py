@@ -25,7 +25,7 @@ class Stack:
     loss: Literal["fused", "eager", "compiled"]
     """Cross-entropy: eager copies the logits to fp32 and keeps the log-probabilities."""
     master_weights: bool
-    """Whether an fp32 copy of parameters lives with the optimizer (Megatron); else the optimizer works on parameters."""
+    """Whether an fp32 copy of parameters lives with the optimizer (Megatron); else it works on parameters."""
     parameter_dtype: Literal["fp32", "bf16", "fp16"]
     """In which parameters rest between steps."""
     gradient_dtype: Literal["fp32", "bf16", "fp16"]

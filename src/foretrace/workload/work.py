@@ -32,7 +32,8 @@ class Communicate:
 
     `hidden` says that the following Compute item does not: it runs beside it (the input gradient's all-reduce beside
     the weight gradient; tp overlap), and what comes after that one waits for both. `bytes` counts as NCCL does: the
-    whole vector of an all-reduce, all that is gathered or scattered over the group, what one rank sends in an all-to-all.
+    whole vector of an all-reduce, all that is gathered or scattered over the group, what one rank sends in an
+    all-to-all.
     """
 
     name: str
@@ -55,7 +56,8 @@ class Work:
     `backward` lists input and weight gradients by phase, in the order in which the stack runs them. `recompute` are
     forward items run again before the backward (empty: none). `saved_bytes` is what its forward leaves for its
     backward, with the recompute that the plan asks for; `recomputed_bytes` what is alive of it only while its own
-    backward runs. Parameters are this rank's, before any data-parallel splitting; expert ones are reduced over another group.
+    backward runs. Parameters are this rank's, before any data-parallel splitting; expert ones are reduced over another
+    group.
     """
 
     name: str

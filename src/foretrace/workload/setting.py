@@ -1,0 +1,44 @@
+"""A model under a plan, with everything that follows from the two worked out once: what the rest of the room reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foretrace.errors import Diagnostic
+from foretrace.mesh import Mesh
+from foretrace.models.model import Model
+from foretrace.workload.plan import Plan
+from foretrace.workload.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A plan whose every choice is made and checked; `diagnostics` says which were made for the user."""
+
+    model: Model
+    plan: Plan
+    stack: Stack
+    mesh: Mesh
+    dp: int
+    """Data-parallel ranks: gpus / (tp·cp·pp)."""
+    seq_len: int
+    gbs: int
+    microbatches: int
+    vocab: int
+    """Padded as the stack does."""
+    sequence_parallel: bool
+    zero: int
+    shard: int
+    """Ranks among which state is split: dp·cp, or fewer under HSDP."""
+    grad_overlap: bool
+    param_overlap: bool
+    schedule: str
+    chunks: tuple[tuple[int, ...], ...]
+    """The layers of every chunk of the model, by number, in the model's order: chunk c of stage p is c·pp + p for
+    interleaved schedules; the schedule's own map for others."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one microbatch on one rank, before tensor parallelism: mbs · seq_len / cp."""
+        return self.plan.mbs * self.seq_len // self.plan.cp
