@@ -11,7 +11,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make fuzz    run the random laws on new examples"
 	@echo "make check   format, lint, types, import contract"
-	@echo "make bench   speed against its bounds, traces against real runs"
+	@echo "make bench   speed against its bounds, traces and predictions against real runs"
 
 demo: $(VENV)/core
 	@$(BIN)/foretrace simulate examples/llama405b_1024gpu.txt --cluster h100-dgx
@@ -31,6 +31,7 @@ check: $(VENV)/dev
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/traces.py
+	$(BIN)/python benchmarks/accuracy.py
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .
@@ -48,5 +49,5 @@ $(VENV)/core: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/dev: $(VENV)/core pyproject.toml
-	@$(PIP) install --editable ".[fast,dev]"
+	@$(PIP) install --editable ".[fast,silicon,dev]"
 	@touch $@

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foretrace.analysis.answer import Simulation
+    from foretrace.analysis.predict import Prediction, predict
     from foretrace.analysis.simulate import simulate
     from foretrace.errors import ForetraceError
     from foretrace.hardware.cluster import Cluster
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from foretrace.lower.choices import Choices
     from foretrace.lower.load import load
     from foretrace.mesh import Mesh
+    from foretrace.models.model import Model
+    from foretrace.models.presets import model as load_model
     from foretrace.program.build import ProgramBuilder
     from foretrace.program.file import save
     from foretrace.program.program import Program
     from foretrace.program.timeline import Timeline
     from foretrace.schedules.pipeline import Transfer, pipeline
     from foretrace.schedules.registry import make as schedule
+    from foretrace.workload.plan import Plan
 
 __version__ = "0.3.0"
 
@@ -36,6 +40,9 @@ _HOMES = {
     "Cluster": ("foretrace.hardware.cluster", "Cluster"),
     "ForetraceError": ("foretrace.errors", "ForetraceError"),
     "Mesh": ("foretrace.mesh", "Mesh"),
+    "Model": ("foretrace.models.model", "Model"),
+    "Plan": ("foretrace.workload.plan", "Plan"),
+    "Prediction": ("foretrace.analysis.predict", "Prediction"),
     "Program": ("foretrace.program.program", "Program"),
     "ProgramBuilder": ("foretrace.program.build", "ProgramBuilder"),
     "Simulation": ("foretrace.analysis.answer", "Simulation"),
@@ -43,7 +50,9 @@ _HOMES = {
     "Transfer": ("foretrace.schedules.pipeline", "Transfer"),
     "load": ("foretrace.lower.load", "load"),
     "load_cluster": ("foretrace.hardware.presets", "cluster"),
+    "load_model": ("foretrace.models.presets", "model"),
     "pipeline": ("foretrace.schedules.pipeline", "pipeline"),
+    "predict": ("foretrace.analysis.predict", "predict"),
     "save": ("foretrace.program.file", "save"),
     "schedule": ("foretrace.schedules.registry", "make"),
     "simulate": ("foretrace.analysis.simulate", "simulate"),
@@ -54,6 +63,9 @@ __all__ = [
     "Cluster",
     "ForetraceError",
     "Mesh",
+    "Model",
+    "Plan",
+    "Prediction",
     "Program",
     "ProgramBuilder",
     "Simulation",
@@ -62,7 +74,9 @@ __all__ = [
     "__version__",
     "load",
     "load_cluster",
+    "load_model",
     "pipeline",
+    "predict",
     "save",
     "schedule",
     "simulate",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from foretrace.analysis.answer import Bottleneck
 from foretrace.analysis.families import Family
+from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
 
 Floats = NDArray[np.float64]
@@ -51,20 +52,20 @@ def sensitivities(
 
 
 def band(
-    source: NDArray[np.int64], bands: list[tuple[float, float]], step_time_s: float, step_times: StepTimes
+    group: NDArray[np.int64], low: Floats, high: Floats, step_time_s: float, step_times: StepTimes
 ) -> tuple[float, float]:
-    """The central 90 % interval of the step time.
+    """The central 90 % interval of the step time, from each op's own as factors of its price.
 
-    Errors of one source are taken as fully correlated: all its ops at their low end, or all at their high end. Those
-    of different sources are independent, so their effects add as squares.
+    Errors within a group of ops are taken as fully correlated: all at their low end, or all at their high end. Those
+    of different groups are independent, so their effects add as squares.
     """
-    unsure = [i for i, (low, high) in enumerate(bands) if low != 1.0 or high != 1.0]
+    unsure = distinct(group[(low != 1.0) | (high != 1.0)]).tolist()
     if not unsure:
         return step_time_s, step_time_s
-    factors = np.ones((len(source), 2 * len(unsure)))
+    factors = np.ones((len(group), 2 * len(unsure)))
     for column, number in enumerate(unsure):
-        for end in (0, 1):
-            factors[source == number, 2 * column + end] = bands[number][end]
+        for end, ends in enumerate((low, high)):
+            factors[:, 2 * column + end] = np.where(group == number, ends, 1.0)
     times = step_times(factors)
     below = np.maximum(step_time_s - times[0::2], 0.0)
     above = np.maximum(times[1::2] - step_time_s, 0.0)

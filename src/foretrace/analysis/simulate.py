@@ -15,8 +15,9 @@ from foretrace.analysis.jitter import Waits
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
+from foretrace.cost.compute.interface import KernelPricer
 from foretrace.cost.network import network_of
-from foretrace.cost.price import price
+from foretrace.cost.price import price, unpriced_kernels
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
 from foretrace.errors import Diagnostic, InputError
@@ -49,6 +50,7 @@ def simulate(
     cluster: Cluster | str | Path | None = None,
     placement: Placement | None = None,
     collectives: str | Path | None = None,
+    kernels: KernelPricer | None = None,
     what_if: Mapping[str, float] | None = None,
     stragglers: Mapping[int, float] | None = None,
     slow_links: Mapping[tuple[int, str], float] | None = None,
@@ -60,7 +62,8 @@ def simulate(
     """Runs a program: at the prices it carries, and where it carries none, at those of a cluster's network.
 
     `cluster` is a preset's name, a file or a `Cluster`; ranks fill its nodes in order unless a `placement` says
-    otherwise. `collectives` names measurements of nccl-tests, which price communication before the model does.
+    otherwise. `collectives` names measurements of nccl-tests, which price communication before the model does;
+    `kernels` prices the kernels that ops say they run (None: the best prices there are for the cluster's GPU).
     `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*": 2}`);
     `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
     communicates over an axis, with whom it may be (`{(5, "dp"): 2}`); `jitter` makes every computation vary by this
@@ -81,7 +84,11 @@ def simulate(
             raise InputError("collectives price the network of a cluster, but there is none", hint="name a cluster")
         measured = None if collectives is None else read_measurements(collectives)
         network = None if cluster is None else network_of(cluster, program.world, placement, measured)
-        as_is = price(ops, network, None if cluster is None else cluster.gpu)
+        if kernels is None and cluster is not None and _says_kernels(program):
+            from foretrace.cost.compute import kernel_pricer  # most jobs carry their times, and start faster
+
+            kernels = kernel_pricer(cluster.gpu)
+        as_is = price(ops, network, None if cluster is None else cluster.gpu, kernels)
         unused = cluster if cluster is not None and as_is.sources == program.sources else None
         if unused is not None:
             cluster = None  # the job carries all its prices
@@ -90,12 +97,22 @@ def simulate(
         runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded, scenario.jitter)
         unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
         notes = () if network is None or cluster is None else network.notes
+        if kernels is not None and as_is.mix.size and as_is.mix.max() >= 0:
+            notes = (*notes, *kernels.notes)
         if cluster is not None and collectives is not None:
             text = f"measured collectives of {collectives} are taken to be {cluster.name}'s own"
             notes = (Diagnostic("note", text), *notes)
         if unused is not None and program.op_count:
             notes = (Diagnostic("note", f"{unused.name} prices nothing: the job carries all its prices"),)
         return _read_off(runner, scenario, cluster, unchanged, notes, explain)
+
+
+def _says_kernels(program: Program) -> bool:
+    """Whether any op has kernels and no duration."""
+    columns = program.templates.columns
+    return bool(
+        len(unpriced_kernels(columns["kind"], columns["kernel"], np.asarray(columns["duration_s"], dtype=np.float64)))
+    )
 
 
 class _Runner:
@@ -195,7 +212,7 @@ def _read_off(
     tracks = memory_tracks(timeline)
     notes = [*program.diagnostics, *network_notes, *timeline.diagnostics, *memory_notes(timeline, tracks)]
     kind = "shared" if runner.shares else "fixed"
-    certain = all(one.low == 1.0 == one.high for one in prices.sources)
+    certain = bool((prices.low == 1.0).all() and (prices.high == 1.0).all())
     limits: tuple[float, float] | None = (step, step) if certain else None
     gains: tuple[Bottleneck, ...] | None = None
     if scenario.jitter:
@@ -205,8 +222,7 @@ def _read_off(
     if explain and len(graph) > MOST_EXPLAINED[kind]:
         notes.append(Diagnostic("note", f"gains and band left out: {len(graph):,} ops take too long to run again"))
     elif explain:
-        bands = [(one.low, one.high) for one in prices.sources]
-        limits = band(prices.source, bands, step, runner.step_times)
+        limits = band(prices.group, prices.low, prices.high, step, runner.step_times)
         found = sensitivities(graph, runner.durations, step, runner.step_times, families(graph.ops))
         gains = (*found, *runner.resource_gains(step))
     tokens = program.tokens_per_step
@@ -252,7 +268,8 @@ def _peak(timeline: Timeline, tracks: list[MemoryTrack]) -> PeakMemory | None:
 
 def _provenance(prices: Prices, runner: _Runner) -> list[Provenance]:
     graph = runner.graph
-    time = np.bincount(prices.source[graph.op], weights=runner.durations * graph.weight, minlength=len(prices.sources))
+    ops = np.bincount(graph.op, weights=runner.durations * graph.weight, minlength=len(graph.ops))
+    time = prices.seconds_by_source(np.asarray(ops, dtype=np.float64))
     total = float(time.sum())
     return [
         Provenance(source.name, float(seconds) / total if total else 0.0, source.low, source.high)

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from foretrace.cli import compare, explain, inspect, show, simulate, sweep
+from foretrace.cli import compare, explain, init, inspect, memory, predict, profile, show, simulate, sweep, validate
 from foretrace.cli import list as listing
 from foretrace.errors import ForetraceError
 
@@ -22,11 +22,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Examples:  foretrace simulate FILE --cluster h100-dgx   |   foretrace explain TRACES",
 )
+app.command("predict", epilog=predict.EXAMPLES)(predict.command)
+app.command("memory", epilog=memory.EXAMPLES)(memory.command)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
+app.command("validate", epilog=validate.EXAMPLES)(validate.command)
+app.command("init", epilog=init.EXAMPLES)(init.command)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
+app.command("profile", epilog=profile.EXAMPLES)(profile.command)
 app.command("list", epilog=listing.EXAMPLES)(listing.command)
 app.command("show", epilog=show.EXAMPLES)(show.command)
 

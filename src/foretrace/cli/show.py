@@ -1,4 +1,4 @@
-"""`foretrace show`: one cluster, node, GPU or NIC, with where its figures come from."""
+"""`foretrace show`: one model, cluster, node, GPU or NIC, with where its figures come from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrace.errors import UsageError, did_you_mean
+from foretrace.errors import InputError, UsageError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from foretrace.hardware.presets import Kind
+    from foretrace.models.model import Model
 
 EXAMPLES = """Examples:
+
+foretrace show llama3-70b
 
 foretrace show h100-dgx
 
@@ -21,25 +24,65 @@ foretrace show h100 --as gpu
 foretrace show my-cluster.yaml --json"""
 
 _KINDS: dict[str, Kind] = {"cluster": "cluster", "node": "node", "gpu": "gpu", "nic": "nic"}
+_KNOWN = ("model", *_KINDS)
+_LIKE = 0.6
 
 
 def command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A name of `foretrace list`, or a cluster file.", show_default=False)
+        str, typer.Argument(metavar="NAME", help="A name of `foretrace list`, or a file.", show_default=False)
     ],
     kind: Annotated[
-        str | None, typer.Option("--as", metavar="KIND", help="cluster, node, gpu or nic, where a name is several.")
+        str | None,
+        typer.Option("--as", metavar="KIND", help="model, cluster, node, gpu or nic, where it is several."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show a cluster, node, GPU or NIC and the sources of its figures."""
-    if kind is not None and kind not in _KINDS:
-        raise UsageError(f"--as {kind} is not known{did_you_mean(kind, _KINDS)}", hint=f"known: {' '.join(_KINDS)}")
+    """Show a model, cluster, node, GPU or NIC and the sources of its figures."""
+    if kind is not None and kind not in _KNOWN:
+        raise UsageError(f"--as {kind} is not known{did_you_mean(kind, _KNOWN)}", hint=f"known: {' '.join(_KNOWN)}")
+    from foretrace.models import presets as models
+
+    if kind == "model" or (kind is None and "/" not in name and models.matches(name)):
+        _show_model(name, as_json)
+        return
     from foretrace.hardware import presets
     from foretrace.report.hardware import print_item, show_json
 
-    item = presets.anything(name) if kind is None else presets.OF_KIND[_KINDS[kind]](name)
+    try:
+        item = presets.anything(name) if kind is None else presets.OF_KIND[_KINDS[kind]](name)
+    except InputError:
+        near = nearest(name, models.names(), _LIKE) if kind is None else None
+        if near is None:
+            raise
+        hint = "see foretrace list models (or clusters, nodes, gpus, nics)"
+        raise InputError(f'nothing is called "{name}"; did you mean {near}?', hint=hint) from None
     if as_json:
         print(json.dumps(show_json(item), allow_nan=False))
     else:
         print_item(item)
+
+
+def _show_model(name: str, as_json: bool) -> None:
+    from foretrace.report.models import print_model, show_json
+
+    model = _model(name)
+    if as_json:
+        print(json.dumps(show_json(model), allow_nan=False))
+    else:
+        print_model(model)
+
+
+def _model(name: str) -> Model:
+    """The model that is called so, or that a configuration or a job file describes."""
+    if name.lower().endswith(".json"):
+        from foretrace.models.from_hf import model_from_hf
+
+        return model_from_hf(name)[0]
+    if name.lower().endswith((".yaml", ".yml")):
+        from foretrace.workload.job_file import read_job
+
+        return read_job(name).model
+    from foretrace.models import presets
+
+    return presets.model(name)

@@ -6,9 +6,12 @@ the other end of an exchange gives them values of their own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.cost.compute.interface import KernelPricer
 from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.prices import Draws, Prices
@@ -16,48 +19,158 @@ from foretrace.cost.streaming import stream_s, stream_source, streams
 from foretrace.errors import InputError
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.arrays import distinct
-from foretrace.program.columns import Collective
+from foretrace.program.columns import Collective, Kind
 from foretrace.program.expand import Ops
-from foretrace.program.program import Longs, Source
+from foretrace.program.kernels import parse_kernels
+from foretrace.program.program import Floats, Longs, Source
 
 
-def price(ops: Ops, network: Network | None = None, gpu: Gpu | None = None) -> Prices:
-    """The price of every op: as written in the program, and where it is not, the network's; what only streams memory
-    goes at the rate of the GPU's."""
+def price(
+    ops: Ops, network: Network | None = None, gpu: Gpu | None = None, kernels: KernelPricer | None = None
+) -> Prices:
+    """The price of every op: as written in the program, and where it is not, the network's, or that of its kernels;
+    what only streams memory goes at the rate of the GPU's."""
     rows = _Rows(ops)
-    enabled = rows.column("enabled").astype(bool)
-    duration = np.where(enabled, rows.column("duration_s"), 0.0)[None]
-    latency = np.fmin(np.where(enabled, rows.column("latency_s"), 0.0), duration)
-    source, sources = rows.column("source").astype(np.int64, copy=True), ops.program.sources
-    profile_of = np.zeros(ops.program.world, dtype=np.int32)
-    missing = np.isnan(duration[0])
-    chosen = np.flatnonzero(missing & (rows.column("communicator").astype(np.int64) >= 0))
-    if network is not None and len(chosen):
-        layouts, priced = _network_prices(rows, chosen, network)
-        duration = np.repeat(duration, len(layouts.profiles), axis=0)
-        latency = np.repeat(latency, len(layouts.profiles), axis=0)
-        duration[:, chosen], latency[:, chosen] = priced.duration_s, priced.latency_s
-        source[chosen] = len(sources) + priced.source[0]
-        sources, profile_of = (*sources, *network.sources), layouts.profile_of
-        missing = np.isnan(duration[0])
-    if gpu is not None and missing.any():
-        kind = rows.column("kind").astype(np.int64)
-        flops, moved = (rows.column(name).astype(np.float64) for name in ("flops", "moved_bytes"))
-        streaming = streams(kind, flops, moved, duration[0])
+    found = _Found(rows)
+    if network is not None:
+        found.network(network)
+    if kernels is not None:
+        found.kernels(kernels)
+    if gpu is not None:
+        found.streams(gpu)
+    _check_priced(rows, found.missing, network, kernels)
+    return found.prices()
+
+
+class _Found:
+    """Prices of rows as they are found, source by source."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+        enabled = rows.column("enabled").astype(bool)
+        self._duration = np.where(enabled, rows.column("duration_s"), 0.0)[None]
+        self._latency = np.fmin(np.where(enabled, rows.column("latency_s"), 0.0), self._duration)
+        self._source = rows.column("source").astype(np.int64, copy=True)
+        self._sources = rows.ops.program.sources
+        self._profile_of = np.zeros(rows.ops.program.world, dtype=np.int32)
+        self._of_kernels: tuple[Longs, _KernelRows] | None = None
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Which rows have no price yet."""
+        return np.asarray(np.isnan(self._duration[0]))
+
+    def network(self, network: Network) -> None:
+        """Communication, at the network's prices."""
+        chosen = np.flatnonzero(self.missing & (self._rows.column("communicator").astype(np.int64) >= 0))
+        if not len(chosen):
+            return
+        layouts, priced = _network_prices(self._rows, chosen, network)
+        self._duration = np.repeat(self._duration, len(layouts.profiles), axis=0)
+        self._latency = np.repeat(self._latency, len(layouts.profiles), axis=0)
+        self._duration[:, chosen], self._latency[:, chosen] = priced.duration_s, priced.latency_s
+        self._source[chosen] = len(self._sources) + priced.source[0]
+        self._sources, self._profile_of = (*self._sources, *network.sources), layouts.profile_of
+
+    def kernels(self, pricer: KernelPricer) -> None:
+        """Computation that says its kernels."""
+        chosen = unpriced_kernels(self._rows.column("kind"), self._rows.column("kernel"), self._duration[0])
+        if not len(chosen):
+            return
+        strings = self._rows.ops.program.strings
+        texts = self._rows.column("kernel")[chosen].astype(np.int64)
+        numbers = distinct(texts)
+        row = _kernel_rows([strings[number] for number in numbers.tolist()], pricer).taken(
+            np.searchsorted(numbers, texts)
+        )
+        self._duration[:, chosen], self._latency[:, chosen] = row.seconds, 0.0
+        self._source[chosen] = len(self._sources) + row.shares.argmax(axis=1)
+        self._of_kernels = (chosen, row)
+        self._first_kernel_source = len(self._sources)
+        self._sources = (*self._sources, *pricer.sources)
+
+    def streams(self, gpu: Gpu) -> None:
+        """Computation that only moves bytes."""
+        if not self.missing.any():
+            return
+        kind = self._rows.column("kind").astype(np.int64)
+        flops, moved = (self._rows.column(name).astype(np.float64) for name in ("flops", "moved_bytes"))
+        streaming = streams(kind, flops, moved, self._duration[0])
         if streaming.any():
-            duration[:, streaming], latency[:, streaming] = stream_s(moved[streaming], gpu), 0.0
-            source[streaming] = len(sources)
-            sources = (*sources, stream_source(gpu))
-            missing = np.isnan(duration[0])
-    _check_priced(rows, missing, network)
-    return Prices(
-        duration_s=duration[:, rows.of_op],
-        latency_s=latency[:, rows.of_op],
-        source=source[rows.of_op],
-        sources=sources,
-        draws=_draws(ops),
-        meeting=_meeting(ops),
-        profile_of=profile_of,
+            self._duration[:, streaming], self._latency[:, streaming] = stream_s(moved[streaming], gpu), 0.0
+            self._source[streaming] = len(self._sources)
+            self._sources = (*self._sources, stream_source(gpu))
+
+    def prices(self) -> Prices:
+        """All of it, op by op."""
+        low, high = (np.array([getattr(one, end) for one in self._sources])[self._source] for end in ("low", "high"))
+        group, mix, mixes = (
+            self._source.copy(),
+            np.full(len(low), -1, dtype=np.int64),
+            np.zeros((0, len(self._sources))),
+        )
+        if self._of_kernels is not None:
+            chosen, row = self._of_kernels
+            first = self._first_kernel_source
+            # Kernels of one pricer are off together, whichever of its sources knew them.
+            low[chosen], high[chosen], group[chosen] = row.low, row.high, first
+            mix[chosen] = np.arange(len(chosen))
+            mixes = np.zeros((len(chosen), len(self._sources)))
+            mixes[:, first : first + row.shares.shape[1]] = row.shares
+        ops, of_op = self._rows.ops, self._rows.of_op
+        return Prices(
+            duration_s=self._duration[:, of_op],
+            latency_s=self._latency[:, of_op],
+            source=self._source[of_op],
+            sources=self._sources,
+            low=low[of_op],
+            high=high[of_op],
+            group=group[of_op],
+            mix=mix[of_op],
+            mixes=mixes,
+            draws=_draws(ops),
+            meeting=_meeting(ops),
+            profile_of=self._profile_of,
+        )
+
+
+def unpriced_kernels(kind: NDArray[np.generic], kernel: NDArray[np.generic], duration_s: Floats) -> Longs:
+    """Which rows compute, say their kernels, and have no duration."""
+    return np.flatnonzero((kind == Kind.COMPUTE) & (kernel.astype(np.int64) >= 0) & np.isnan(duration_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _KernelRows:
+    """What texts of kernels take: seconds, the ends of the band as factors, and the share of each source."""
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    shares: Floats
+
+    def taken(self, at: Longs) -> _KernelRows:
+        return _KernelRows(self.seconds[at], self.low[at], self.high[at], self.shares[at])
+
+
+def _kernel_rows(texts: list[str], pricer: KernelPricer) -> _KernelRows:
+    """Kernels of a text run one after the other, and are off together."""
+    parsed = [parse_kernels(text) for text in texts]
+    of_text = np.repeat(np.arange(len(texts)), [len(one) for one in parsed])
+    counts = np.array([count for one in parsed for count, _ in one], dtype=np.float64)
+    priced = pricer.price([kernel for one in parsed for _, kernel in one])
+    seconds = counts * priced.duration_s
+    total, low, high = (
+        np.bincount(of_text, weights=seconds * factor, minlength=len(texts)).astype(np.float64)
+        for factor in (1.0, priced.low, priced.high)
+    )
+    shares = np.zeros((len(texts), len(pricer.sources)))
+    np.add.at(shares, (of_text, priced.source), seconds)
+    whole = np.where(total > 0, total, 1.0)
+    return _KernelRows(
+        total,
+        np.where(total > 0, low / whole, 1.0),
+        np.where(total > 0, high / whole, 1.0),
+        shares / whole[:, None],
     )
 
 
@@ -154,7 +267,9 @@ def _meeting(ops: Ops) -> Longs:
     return np.where(ops.order >= 0, numbers, -1)
 
 
-def _check_priced(rows: _Rows, missing: NDArray[np.bool_], network: Network | None) -> None:
+def _check_priced(
+    rows: _Rows, missing: NDArray[np.bool_], network: Network | None, kernels: KernelPricer | None
+) -> None:
     """Raises an error that names the first op without a price; templates that no role places need none."""
     if not missing.any():
         return
@@ -169,6 +284,8 @@ def _check_priced(rows: _Rows, missing: NDArray[np.bool_], network: Network | No
     hint = "this program carries sizes, not times; give every op a duration"
     if communicates and network is None:
         hint = "the job says how many bytes, not how long: name a cluster, as in --cluster h100-dgx"
+    elif kernels is None and (ops.ints("kernel")[unpriced] >= 0).any():
+        hint = "the job says which kernels run, not how long: name a cluster, as in --cluster h100-dgx"
     raise InputError(
         f'op {first - int(ops.start[ops.role[first]])} "{ops.names[first]}" of role "{role}" has no duration '
         f"({len(unpriced):,} ops in all)",

@@ -46,6 +46,10 @@ class Draws:
 class Prices:
     """What each op takes: its duration alone, and the latency within it that no sharing changes, in seconds.
 
+    `low` and `high` are the ends of each op's band, as factors of its price; ops of one `group` are off together. An op
+    whose price several sources make up has `source` for the one with most of it, and in `mix` the row of `mixes` that
+    says each source's share (-1: `source` has all of it).
+
     Ranks may pay differently: `duration_s` and `latency_s` have a row per profile, [profiles, ops], and rank r pays
     those of row `profile_of[r]`. Ops that meet have the same number in `meeting` (-1: none); those of other groups may
     have it too.
@@ -55,6 +59,11 @@ class Prices:
     latency_s: Floats
     source: Longs
     sources: tuple[Source, ...]
+    low: Floats
+    high: Floats
+    group: Longs
+    mix: Longs
+    mixes: Floats
     draws: Draws
     meeting: Longs
     profile_of: NDArray[np.int32]
@@ -72,6 +81,15 @@ class Prices:
             return np.asarray(rows[0][graph.op])
         profile = self.profile_of[graph.classes.representative]
         return np.asarray(rows[profile[graph.rank_class], graph.op])
+
+    def seconds_by_source(self, taken_s: Floats) -> Floats:
+        """What each source answers for, of what each op takes in all."""
+        mixed = self.mix >= 0
+        alone = np.bincount(self.source, weights=np.where(mixed, 0.0, taken_s), minlength=len(self.sources))
+        if not len(self.mixes):
+            return np.asarray(alone, dtype=np.float64)
+        together = np.bincount(self.mix[mixed], weights=taken_s[mixed], minlength=len(self.mixes))
+        return np.asarray(alone + together @ self.mixes)
 
     def slowed(self, ranks: Sequence[int], factor: float, ops: NDArray[np.bool_] | bool = True) -> Prices:
         """The same prices with these ranks paying `factor` times as much, for all ops or those selected."""

@@ -40,6 +40,8 @@ class LatentAttention:
 
 
 Activation = Literal["gelu", "relu", "relu2", "silu"]
+Norm = Literal["rmsnorm", "layernorm"]
+PositionKind = Literal["rope", "learned", "alibi", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,13 @@ class Model:
     hidden: int
     layers: tuple[Layer, ...]
     vocab: int
-    norm: Literal["rmsnorm", "layernorm"]
+    norm: Norm
     tied: bool
     """Whether the head shares the embedding's matrix."""
     norm_bias: bool = True
     """Whether layer norms have a bias; RMS norms never do."""
     positions: int = 0
-    position_kind: Literal["rope", "learned", "alibi", "none"] = "rope"
+    position_kind: PositionKind = "rope"
     head_bias: bool = False
     mtp: int = 0
     dropout: bool = False

@@ -122,8 +122,11 @@ class Attention:
 
     @property
     def launches(self) -> int:
-        """Kernels the host launches for it."""
-        return 3 if self.backward else 1
+        """Kernels the host launches for it: backward sums outputs times gradients first, converts the gradient of the
+        queries, summed in fp32, last; cuDNN adds up those of keys that several queries share in one more."""
+        if not self.backward:
+            return 1
+        return 5 if self.backend == "cudnn" and self.kv_heads < self.heads else 4
 
 
 @dataclass(frozen=True, slots=True)

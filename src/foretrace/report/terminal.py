@@ -16,6 +16,7 @@ from foretrace.units import MINUS, format_bytes, format_count, format_percent, f
 BAR_WIDTH = 28
 MOST_BOTTLENECKS = 6
 MOST_DIAGNOSTICS = 8
+SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES = {
     "compute": "green",
@@ -61,15 +62,26 @@ Span = tuple[str, str]
 """Text and its style."""
 
 
-def print_simulation(simulation: Simulation, stream: TextIO | None = None) -> None:
-    """The screen of a simulation."""
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model's step beyond its timeline: utilisation as shares, the memory of a GPU in bytes."""
+
+    mfu: float
+    hfu: float
+    capacity_bytes: int
+
+
+def print_simulation(
+    simulation: Simulation, stream: TextIO | None = None, facts: ModelFacts | None = None, see: str = SEE
+) -> None:
+    """The screen of a simulation; `see` says in its last line where to look next."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
-    lines += _headline(simulation)
+    lines += _headline(simulation, facts)
     lines += [[], *_breakdown(simulation, screen)]
     lines += _bottlenecks(simulation.bottlenecks)
     lines += _gantt(simulation, screen)
-    lines += [[], *_footer(simulation, screen)]
+    lines += [[], *_footer(simulation, screen), [(f"  see      {see}", "bright_black")]]
     show(screen, lines)
 
 
@@ -86,7 +98,7 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
         console.print(Text.assemble(*line), soft_wrap=True)
 
 
-def _headline(simulation: Simulation) -> list[list[Span]]:
+def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Span]]:
     band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
     if band and any(one.low == one.high for one in simulation.provenance):
         # What carries no band is not thereby certain.
@@ -104,9 +116,12 @@ def _headline(simulation: Simulation) -> list[list[Span]]:
     if simulation.tokens_per_s_per_gpu is not None:
         rate = simulation.tokens_per_s_per_gpu
         facts.append(f"{_three(rate)} tokens/s per GPU, {_three(rate * simulation.world_size)} in all")
+    if about is not None:
+        facts.append(f"MFU {format_percent(about.mfu)}, HFU {format_percent(about.hfu)}")
     if simulation.peak_memory is not None:
         peak = simulation.peak_memory
-        facts.append(f"peak memory {format_bytes(peak.bytes)} (rank {peak.rank}, {peak.role})")
+        of = "" if about is None else f" of {format_bytes(about.capacity_bytes)}"
+        facts.append(f"peak memory {format_bytes(peak.bytes)}{of} (rank {peak.rank}, {peak.role})")
     if facts:
         lines.append([("         " + "     ".join(facts), "")])
     if simulation.unchanged_step_time_s is not None:
@@ -227,16 +242,7 @@ def _footer(simulation: Simulation, screen: Screen) -> list[list[Span]]:
         total = path.length_s or 1.0
         parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
         lines.append([(f"  path     {parts} (critical path, {format_count(len(path.node))} ops)", "")])
-    lines += diagnostic_lines(simulation.diagnostics, screen, MOST_DIAGNOSTICS)
-    lines.append(
-        [
-            (
-                "  see      --json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE",
-                "bright_black",
-            )
-        ]
-    )
-    return lines
+    return [*lines, *diagnostic_lines(simulation.diagnostics, screen, MOST_DIAGNOSTICS)]
 
 
 def _limits(low: float, high: float) -> str:

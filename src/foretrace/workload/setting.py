@@ -37,6 +37,8 @@ class Setting:
     """The layers of every chunk of the model, by number, in the model's order: chunk c of stage p is c·pp + p for
     interleaved schedules; the schedule's own map for others."""
     diagnostics: tuple[Diagnostic, ...] = ()
+    chunks_per_stage: int = 1
+    """Model chunks of a stage, as the schedule has them."""
 
     @property
     def tokens(self) -> int:

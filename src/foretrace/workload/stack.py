@@ -22,8 +22,9 @@ class Stack:
     pointwise: Literal["fused", "eager", "compiled"]
     """Bias, activation, gate, dropout and residual: fused kernels, one per operator, or as few as compiled."""
     rope: Literal["fused", "eager", "compiled"]
-    loss: Literal["fused", "eager", "compiled"]
-    """Cross-entropy: eager copies the logits to fp32 and keeps the log-probabilities."""
+    loss: Literal["fused", "eager", "compiled", "vocab_parallel"]
+    """Cross-entropy: eager copies the logits to fp32 and keeps the log-probabilities; vocab_parallel does so in passes
+    over its part of the vocabulary (Megatron without fusion); fused works in place on the logits."""
     master_weights: bool
     """Whether an fp32 copy of parameters lives with the optimizer (Megatron); else it works on parameters."""
     parameter_dtype: Literal["fp32", "bf16", "fp16"]
@@ -44,5 +45,27 @@ class Stack:
     """Host time for one kernel launch, framework included."""
     padded_vocab: int
     """The vocabulary is padded to a multiple of this times tp (1: not at all)."""
+    rope_style: Literal["halves", "complex"] = "halves"
+    """Eager rotation: of two halves in the model's dtype, or of complex numbers in fp32 (torchtitan)."""
+    separate_projections: bool = False
+    """Whether queries, keys and values (and gate and up) are products of their own."""
+    repeats_kv: bool = False
+    """Whether keys and values are copied to every query head before attention."""
+    copies_value: bool = False
+    """Whether values are copied out of the joint projection before attention, so that it can be freed."""
+    weight_first: bool = False
+    """Whether a linear layer's weight gradient runs before its input gradient (PyTorch's own `mm` backward)."""
+    fused_bias_gradient: bool = False
+    """Whether bias gradients come out of a product's epilogue; else they are sums over rows."""
+    selective: Literal["core", "products"] = "core"
+    """What `selective` recompute runs again: core attention, or all but attention and every second product."""
+    early_stop: bool = False
+    """Whether recompute stops at the last tensor that the backward needs (non-reentrant checkpoints)."""
+    separate_experts: bool = False
+    """Whether each expert's product is a launch of its own."""
+    router_launches: int = 8
+    """Kernels of a router after its product: scores, top-k, masks, counts, the balance loss."""
+    clips_gradients: bool = True
+    """Whether the norm of all gradients is taken before the update, for which the host waits."""
     sources: tuple[str, ...] = ()
-    """Where these facts come from."""
+    """Where these facts come from; what is guessed is said so."""

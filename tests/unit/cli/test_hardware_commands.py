@@ -97,7 +97,7 @@ def test_a_name_that_is_several_things_can_be_pinned(capsys: pytest.CaptureFixtu
     ("arguments", "code", "message"),
     [
         (("list", "gpuss"), 2, "did you mean gpus?"),
-        (("list",), 2, "foretrace list gpus|nics|nodes|clusters"),
+        (("list",), 2, "foretrace list models|gpus|nics|nodes|clusters"),
         (("show", "a100"), 3, "may be several things"),
         (("show", "h100-dgz"), 3, "did you mean h100-dgx?"),
         (("show", "h100", "--as", "gpuu"), 2, "did you mean gpu?"),

@@ -1,0 +1,215 @@
+"""From a model's name, a plan and a cluster to an answer: the program of the step is generated, then simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+
+from foretrace.analysis.answer import Simulation
+from foretrace.analysis.fit import MemoryFit, memory_fit, relief
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate import simulate
+from foretrace.cost.compute import kernel_pricer
+from foretrace.errors import Diagnostic, InfeasibleError, InputError
+from foretrace.hardware.cluster import Cluster, Gpu
+from foretrace.hardware.presets import cluster as load_cluster
+from foretrace.models.flops import model_flops
+from foretrace.models.model import Model
+from foretrace.models.presets import model as load_model
+from foretrace.placement import Placement
+from foretrace.program.columns import Kind, Phase
+from foretrace.units import format_bytes
+from foretrace.workload.assemble import program_of
+from foretrace.workload.plan import Plan
+from foretrace.workload.setting import Setting
+from foretrace.workload.settle import settle
+
+Prices = Literal["best", "model", "roofline"]
+
+PEAK_OF: Final = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+"""Whose dense peak a recipe of linear layers is compared with, where it is called otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """When the parts of a step end that are timed apart, as durations in seconds; 0 where a part has no ops."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+
+
+@dataclass(frozen=True, repr=False)  # without slots: what is rarely asked for is read off when it is
+class Prediction:
+    """The answer to a prediction: the simulation of the step, and what only a model's step has."""
+
+    setting: Setting
+    cluster: Cluster
+    simulation: Simulation
+    memory: MemoryFit
+    model_flops: float
+    """Of a step, whole job: what the model needs by the formula, causal attention counted half, no recomputation."""
+    hardware_flops: float
+    """Of a step, whole job: what the kernels of the program do, recomputation included."""
+    peak_flops: float
+    """Dense peak of one GPU in the dtype of linear layers, per second."""
+
+    @property
+    def step_time_s(self) -> float:
+        """The time of a step."""
+        return self.simulation.step_time_s
+
+    @property
+    def step_time_band_s(self) -> tuple[float, float] | None:
+        """The central 90 % interval of the step time."""
+        return self.simulation.step_time_band_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens of the global batch by second and GPU."""
+        tokens = self.setting.gbs * self.setting.seq_len
+        return tokens / self.step_time_s / self.setting.plan.gpus
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: the model's FLOPs over what the GPUs could do at their dense peak."""
+        return self.model_flops / (self.step_time_s * self.setting.plan.gpus * self.peak_flops)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilisation: the same with everything that is computed, recomputation included."""
+        return self.hardware_flops / (self.step_time_s * self.setting.plan.gpus * self.peak_flops)
+
+    @cached_property
+    def parts(self) -> StepParts:
+        """How long the forward, the backward after it and the optimizer after that take."""
+        return step_parts(self.simulation)
+
+    def __repr__(self) -> str:
+        step, name = self.step_time_s, self.setting.model.name
+        return f"<Prediction: {name}, step {step:.6g} s on {self.setting.plan.gpus:,} GPUs, MFU {100 * self.mfu:.1f} %>"
+
+
+def predict(
+    model: Model | str,
+    plan: Plan,
+    cluster: Cluster | str,
+    *,
+    prices: Prices = "best",
+    explain: bool = True,
+    even_if_oom: bool = False,
+    placement: Placement | None = None,
+    scenario: Scenario | None = None,
+    notes: tuple[Diagnostic, ...] = (),
+) -> Prediction:
+    """Predicts the step of a model under a plan on a cluster.
+
+    `prices` says where kernels' times come from: the best source that knows each, the fitted model alone, or the
+    datasheet's roofline. A job that does not fit in memory is an `InfeasibleError` that names a plan that does, unless
+    `even_if_oom`. `notes` are diagnostics that the answer should carry as well. `explain=False` leaves out what takes
+    further runs: the gains and the band.
+    """
+    if prices not in ("best", "model", "roofline"):
+        raise InputError(f'prices "{prices}" are not known', hint="known: best, model, roofline")
+    model = load_model(model) if isinstance(model, str) else model
+    cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    cluster.check_fits(plan.gpus)
+    peak = peak_flops(cluster.gpu, plan.precision)
+    setting = settle(model, plan)
+    simulation = _run(setting, cluster, prices, explain, placement, scenario or Scenario())
+    simulation = replace(simulation, diagnostics=(*notes, *simulation.diagnostics))
+    memory = memory_fit(simulation, cluster)
+    if not memory.fits and not even_if_oom:
+        raise _too_much(setting, cluster, memory, prices)
+    return Prediction(
+        setting=setting,
+        cluster=cluster,
+        simulation=simulation,
+        memory=memory,
+        model_flops=setting.gbs * model_flops(model, setting.seq_len, documents=plan.documents),
+        hardware_flops=_hardware_flops(simulation),
+        peak_flops=peak,
+    )
+
+
+def peak_flops(gpu: Gpu, precision: str) -> float:
+    """The dense peak of a GPU for linear layers of a precision; an error where it has no such units."""
+    dtype = PEAK_OF.get(precision, precision)
+    if dtype not in gpu.peak_flops:
+        raise InputError(
+            f"{gpu.title} has no {dtype} units",
+            where=f"precision {precision}",
+            hint=f"it has {', '.join(gpu.peak_flops)}",
+        )
+    return gpu.peak_flops[dtype]
+
+
+def step_parts(simulation: Simulation) -> StepParts:
+    """The parts of a step by when the last compute op of each ends, one after the other."""
+    timeline = simulation.timeline
+    graph = timeline.graph
+    computes = graph.ops.ints("kind")[graph.op] == Kind.COMPUTE
+    phase = graph.ops.ints("phase")[graph.op]
+    if not computes.any():
+        return StepParts(0.0, 0.0, 0.0)
+    start = float(timeline.start_s[computes].min())
+
+    def end(*phases: Phase) -> float:
+        mine = computes & np.isin(phase, phases)
+        return float(timeline.end_s[mine].max()) if mine.any() else start
+
+    forward = end(Phase.FORWARD)
+    backward = max(end(Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE), forward)
+    return StepParts(forward - start, backward - forward, max(end(Phase.OPTIMIZER) - backward, 0.0))
+
+
+def _run(
+    setting: Setting,
+    cluster: Cluster,
+    prices: Prices,
+    explain: bool,
+    placement: Placement | None,
+    scenario: Scenario,
+) -> Simulation:
+    return simulate(
+        program_of(setting),
+        cluster=cluster,
+        kernels=kernel_pricer(cluster.gpu, prices=prices),
+        placement=placement,
+        what_if=scenario.what_if,
+        stragglers=scenario.stragglers,
+        slow_links=scenario.slow_links,
+        jitter=scenario.jitter,
+        explain=explain,
+    )
+
+
+def _hardware_flops(simulation: Simulation) -> float:
+    graph = simulation.timeline.graph
+    done = np.where(graph.ops.ints("enabled"), graph.ops.column("flops"), 0.0).astype(np.float64)
+    return float(np.sum(done[graph.op] * graph.weight))
+
+
+def _too_much(setting: Setting, cluster: Cluster, memory: MemoryFit, prices: Prices) -> InfeasibleError:
+    """The error of a job that does not fit, with a plan that would."""
+
+    def measure(plan: Plan) -> MemoryFit:
+        changed = settle(setting.model, plan)
+        return memory_fit(_run(changed, cluster, prices, False, None, Scenario()), cluster)
+
+    found = relief(setting, cluster, measure)
+    hint = "no single change of recomputation, ZeRO, tp or pp makes it fit: use more GPUs, or --even-if-oom"
+    if found is not None:
+        hint = f"{found.words} would: {format_bytes(found.peak_bytes)} at the peak; or --even-if-oom for the time"
+    worst = memory.worst
+    assert worst is not None
+    kinds = ", ".join(f"{name} {format_bytes(size)}" for name, size in worst.by_category.items())
+    message = (
+        f"{setting.model.name} needs {format_bytes(worst.peak_bytes)} on {worst.role} ({kinds}) and about "
+        f"{format_bytes(memory.overhead_bytes)} for CUDA and NCCL, of {format_bytes(memory.capacity_bytes)} "
+        f"that {cluster.gpu.title} has"
+    )
+    return InfeasibleError(message, hint=hint)

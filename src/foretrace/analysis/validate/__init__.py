@@ -1,0 +1,1 @@
+"""Predictions beside measured runs: how far off, where, and why."""

@@ -1,0 +1,175 @@
+"""Predicts every row of a table of measured runs, then lays the measurements beside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foretrace.analysis.predict import Prediction, Prices, StepParts, predict
+from foretrace.analysis.validate.results import Compared, RowResult, Validation
+from foretrace.analysis.validate.rows import job_of
+from foretrace.errors import ForetraceError
+from foretrace.formats.training_runs import RunConfig, RunMeasurement, SkippedRun, TrainingRuns
+
+if TYPE_CHECKING:
+    from foretrace.workload.setting import Setting
+
+GRADES = ("A", "B")
+"""Of other rows too much is unknown to predict them."""
+
+FEW = 8
+"""So many rows one process predicts sooner than several have started."""
+
+Told = Callable[[int, int, str], None]
+"""Hears how many rows of how many are done, and which is next."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPrediction:
+    """What is predicted of a row, without its measurement; plain, so that another process can send it."""
+
+    gpu: str
+    axes: tuple[str, ...]
+    step_s: float
+    band_s: tuple[float, float] | None
+    parts: StepParts
+    peak_bytes: int
+    fits: bool
+    reason: str
+    notes: tuple[str, ...]
+
+
+def validate(
+    runs: TrainingRuns,
+    *,
+    family: str | None = None,
+    prices: Prices = "best",
+    bands: bool = True,
+    workers: int | None = None,
+    told: Told | None = None,
+) -> Validation:
+    """Predicts the rows of grades A and B, of one family or all; rows that cannot be predicted are skipped with the
+    reason.
+
+    Without `bands` it takes half as long. `workers` counts processes; None: one per core where there are many rows. An
+    interrupt keeps what is finished.
+    """
+    chosen = [run for run in runs.runs if family is None or run.config.family == family]
+    skipped = [one for one in runs.skipped if family is None or one.family == family]
+    ungraded = [run for run in chosen if run.config.grade not in GRADES]
+    skipped += [_skipped(run.config, _ungraded(run.config.grade)) for run in ungraded]
+    chosen = [run for run in chosen if run.config.grade in GRADES]
+    rows, interrupted = list[RowResult](), False
+    configs = [run.config for run in chosen]
+    answers = predicted(configs, prices, bands, workers)
+    try:
+        for number, run in enumerate(chosen):
+            if told is not None:
+                told(number, len(chosen), run.config.id)
+            answer = next(answers)
+            if isinstance(answer, SkippedRun):
+                skipped.append(answer)
+            else:
+                rows.append(compared(run.config, answer, run.measurement))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        answers.close()
+    return Validation(tuple(rows), tuple(skipped), interrupted)
+
+
+def _skipped(config: RunConfig, why: str) -> SkippedRun:
+    return SkippedRun(config.id, config.where, why, config.family)
+
+
+def _ungraded(grade: str) -> str:
+    return f"grade {grade}: too much of the run is unknown" if grade else "the row has no grade"
+
+
+def predicted(
+    configs: Sequence[RunConfig], prices: Prices = "best", bands: bool = True, workers: int | None = None
+) -> Generator[RowPrediction | SkippedRun]:
+    """The prediction of each configuration, in order; no measurement reaches this."""
+    count = workers or (1 if len(configs) <= FEW else os.cpu_count() or 1)
+    jobs = [(config, prices, bands) for config in configs]
+    if count == 1:
+        yield from map(_predict_row, jobs)
+        return
+    with ProcessPoolExecutor(count) as pool:
+        try:
+            yield from pool.map(_predict_row, jobs, chunksize=2)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _predict_row(job: tuple[RunConfig, Prices, bool]) -> RowPrediction | SkippedRun:
+    config, prices, bands = job
+    try:
+        row = job_of(config)
+        answer = predict(row.model, row.plan, row.cluster, prices=prices, explain=bands, even_if_oom=True)
+    except ForetraceError as error:
+        return _skipped(config, error.message)
+    return RowPrediction(
+        gpu=row.cluster.gpu.name,
+        axes=_axes(answer.setting),
+        step_s=answer.step_time_s,
+        band_s=answer.step_time_band_s,
+        parts=answer.parts,
+        peak_bytes=answer.memory.peak_bytes,
+        fits=answer.memory.fits,
+        reason=_reason(answer),
+        notes=row.notes,
+    )
+
+
+def _axes(setting: Setting) -> tuple[str, ...]:
+    """The kinds of parallelism of a job; `single` where one GPU works alone."""
+    plan = setting.plan
+    sizes = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "ep": plan.ep}
+    found = [axis for axis, size in sizes.items() if size > 1]
+    if setting.dp * plan.cp > 1:
+        found.append("fsdp" if setting.zero == 3 else "dp")
+    return tuple(found) or ("single",)
+
+
+def _reason(answer: Prediction) -> str:
+    """What a prediction rests on most: the largest part of its step, and the largest source of its prices."""
+    parts = answer.simulation.breakdown.mean_s
+    part, seconds = max(parts.items(), key=lambda one: one[1])
+    words = f"{part} {100 * seconds / answer.step_time_s:.0f} %"
+    second = sorted(parts.items(), key=lambda one: -one[1])[1:2]
+    if second and second[0][1] > 0.05 * answer.step_time_s:
+        words += f", {second[0][0]} {100 * second[0][1] / answer.step_time_s:.0f} %"
+    source = max(answer.simulation.provenance, key=lambda one: one.share)
+    return f"{words}; {100 * source.share:.0f} % of op time by {source.source}"
+
+
+def compared(config: RunConfig, answer: RowPrediction, measured: RunMeasurement) -> RowResult:
+    """A prediction beside its measurement."""
+    parts = {
+        name: Compared(was, found)
+        for name, was, found in (
+            ("forward", measured.forward_s, answer.parts.forward_s),
+            ("backward", measured.backward_s, answer.parts.backward_s),
+            ("optimizer", measured.optimizer_s, answer.parts.optimizer_s),
+        )
+        if was is not None
+    }
+    peak = measured.peak_bytes
+    return RowResult(
+        id=config.id,
+        family=config.family,
+        grade=config.grade,
+        gpu=answer.gpu,
+        axes=answer.axes,
+        step=Compared(measured.step_s, answer.step_s),
+        band_s=answer.band_s,
+        memory=Compared(peak, float(answer.peak_bytes)) if peak is not None and answer.peak_bytes else None,
+        parts=parts,
+        fits=answer.fits,
+        reason=answer.reason,
+        notes=answer.notes,
+    )

@@ -1,0 +1,97 @@
+"""`foretrace init`: a commented job file from a model's name, a Hugging Face configuration or a Megatron script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretrace.workload.write_job import Draft
+
+EXAMPLES = """Examples:
+
+foretrace init --model llama3-70b -o job.yaml
+
+foretrace init --from-megatron train.sh -o job.yaml"""
+
+
+def command(
+    hf: Annotated[Path | None, typer.Option("--hf", metavar="FILE", help="A config.json of Hugging Face.")] = None,
+    from_megatron: Annotated[
+        Path | None, typer.Option("--from-megatron", metavar="FILE", help="A launch script of Megatron-LM; not run.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="See foretrace list models.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME", help="What it runs on: see foretrace list clusters.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there; else to the screen.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write a job file to start from: the model, a plan, a cluster, every guess marked."""
+    sources = {"--hf": hf, "--from-megatron": from_megatron, "--model": model}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        problem = "from what?" if not given else f"{' and '.join(given)} cannot both be meant"
+        raise UsageError(problem, hint="one of --hf config.json, --from-megatron train.sh, --model llama3-70b")
+    if output is not None and output.exists() and not force:
+        raise UsageError(f"{output} is there already", hint="another name with -o, or --force to write over it")
+    from foretrace.files import write_text
+    from foretrace.workload.write_job import job_text
+
+    if cluster is not None:
+        from foretrace.hardware import presets as hardware
+
+        hardware.cluster(cluster)
+    if hf is not None:
+        draft = _from_hf(hf, cluster)
+    elif from_megatron is not None:
+        draft = _from_megatron(from_megatron, cluster)
+    else:
+        draft = _from_name(str(model), cluster)
+    text = job_text(draft)
+    if output is None:
+        print(text, end="")
+        return
+    write_text(output, text)
+    guesses = text.count("# guessed:")
+    print(f"{output}: {guesses} {'guess' if guesses == 1 else 'guesses'} to look at", file=sys.stderr)
+
+
+def _from_name(name: str, cluster: str | None) -> Draft:
+    from foretrace.models import presets
+    from foretrace.workload.write_job import Draft
+
+    found = presets.model(name)
+    return Draft(found.name, {"seq_len": found.seq_len}, cluster, found.title)
+
+
+def _from_hf(path: Path, cluster: str | None) -> Draft:
+    from foretrace.models.from_hf import model_from_hf
+    from foretrace.models.write_spec import model_spec
+    from foretrace.workload.write_job import Draft
+
+    found, guesses = model_from_hf(path)
+    said = tuple(one.message for one in guesses)
+    return Draft(model_spec(found), {"seq_len": found.seq_len}, cluster, path.name, said)
+
+
+def _from_megatron(path: Path, cluster: str | None) -> Draft:
+    from foretrace.models.from_megatron import job_from_megatron
+    from foretrace.models.write_spec import model_spec
+    from foretrace.workload.write_job import Draft
+
+    job = job_from_megatron(path)
+    said = tuple(one.message + _line(one.where) for one in job.diagnostics)
+    return Draft(model_spec(job.model), job.plan, cluster, path.name, said, job.plan_guesses)
+
+
+def _line(where: str | None) -> str:
+    number = (where or "").rpartition(":")[2]
+    return f" (line {number})" if number.isdecimal() else ""

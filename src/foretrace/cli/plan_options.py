@@ -1,0 +1,184 @@
+"""The options that describe a plan, written once for every command that takes them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from foretrace.errors import Diagnostic
+    from foretrace.models.model import Model
+    from foretrace.workload.plan import Plan
+
+EXPLAINED: Final = (
+    "A model's name (foretrace list models), a Hugging Face config.json, or a job.yaml of foretrace init."
+)
+_OVERLAPS: Final = {"grad": "grad_overlap", "param": "param_overlap", "tp": "tp_overlap", "moe": "moe_overlap"}
+
+
+class _Option(NamedTuple):
+    """An option: the type of its value, its name, what it shows for a value, and what it means."""
+
+    type: Any
+    flag: str
+    metavar: str
+    help: str
+
+
+OPTIONS: Final[dict[str, _Option]] = {
+    "gpus": _Option(int, "--gpus", "N", "GPUs of the job; dp follows."),
+    "tp": _Option(int, "--tp", "N", "Tensor parallelism."),
+    "pp": _Option(int, "--pp", "N", "Pipeline stages."),
+    "gbs": _Option(int, "--gbs", "N", "Sequences of a step."),
+    "mbs": _Option(int, "--mbs", "N", "Sequences of a microbatch."),
+    "seq_len": _Option(int, "--seq", "N", "Tokens of a sequence; else the model's own."),
+    "cp": _Option(int, "--cp", "N", "Context parallelism."),
+    "cp_comm": _Option(str, "--cp-comm", "p2p|all_gather|a2a", "How cp ranks share keys and values."),
+    "vpp": _Option(int, "--vpp", "N", "Model chunks of each stage."),
+    "ep": _Option(int, "--ep", "N", "Expert parallelism."),
+    "etp": _Option(int, "--etp", "N", "Tensor parallelism of experts."),
+    "schedule": _Option(str, "--schedule", "NAME", "1f1b, interleaved-1f1b, zb-h1, zb-v, …"),
+    "stage_layers": _Option(str, "--stage-layers", "20,20,20,20", "Layers of every chunk."),
+    "zero": _Option(int, "--zero", "0|1|2|3", "What dp ranks split: optimizer, gradients, parameters (FSDP)."),
+    "shard": _Option(int, "--shard", "N", "Ranks that split under ZeRO-3; the rest replicate (HSDP)."),
+    "prefetch": _Option(int, "--prefetch", "N", "ZeRO-3: layers gathered ahead."),
+    "recompute": _Option(str, "--recompute", "none|selective|full", "What the backward computes again."),
+    "recompute_layers": _Option(int, "--recompute-layers", "N", "full: of how many layers of a stage."),
+    "precision": _Option(str, "--precision", "bf16|fp8|mxfp8|…", "Of linear layers."),
+    "overlap": _Option(str, "--overlap", "grad,param,tp,moe", "What overlaps; none; else the stack's habit."),
+    "sequence_parallel": _Option(bool, "--sp/--no-sp", "", "Sequence parallelism beside tp."),
+    "reshard": _Option(bool, "--reshard/--no-reshard", "", "ZeRO-3: drop parameters after the forward."),
+    "cuda_graphs": _Option(str, "--cuda-graphs", "none|partial|full", "What the host does not launch."),
+    "offload_optimizer": _Option(bool, "--offload-optimizer", "", "Optimizer state on the host."),
+    "offload_layers": _Option(int, "--offload-layers", "N", "Layers of a stage whose activations go to the host."),
+    "documents": _Option(str, "--documents", "4096,4096", "Packed sequences: tokens of each document."),
+    "routing": _Option(str, "--routing", "balanced|1.5x", "How uneven tokens go to experts: busiest over mean."),
+    "deepep": _Option(bool, "--deepep", "", "DeepEP or HybridEP dispatch tokens."),
+    "stack": _Option(str, "--stack", "NAME", "The software: megatron-core, fsdp, torch-eager, …"),
+}
+"""Options by the field of the plan they set; `overlap` sets several."""
+
+
+def with_plan_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes the options of a plan as well; they reach it as `options`, the given ones by name."""
+    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "options"]
+
+    def run(**given: Any) -> None:
+        chosen = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
+        command(options=chosen, **given)
+
+    made = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[one.type | None, typer.Option(one.flag, metavar=one.metavar or None, help=one.help)],
+        )
+        for name, one in OPTIONS.items()
+    ]
+    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    # typer reads a command's options off its signature and its annotations.
+    run.__signature__ = inspect.Signature([keywords[0], *made, *keywords[1:]])  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in (*keywords, *made)}
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    return run
+
+
+def read_plan(options: dict[str, Any], base: dict[str, Any] | None = None) -> Plan:
+    """The plan of options, over the fields of a file where there is one."""
+    from foretrace.errors import UsageError
+    from foretrace.workload.plan import Plan
+
+    values = {**(base or {}), **_fields(options)}
+    if "gpus" not in values:
+        raise UsageError("on how many GPUs?", hint="for example --gpus 512")
+    known = {field.name for field in fields(Plan)}
+    return Plan(**{name: value for name, value in values.items() if name in known})
+
+
+def _fields(options: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a plan from the texts of options; what a size may be, `settle` checks."""
+    values = dict(options)
+    for name in ("documents", "stage_layers"):
+        if name in values:
+            values[name] = _numbers(values[name], OPTIONS[name].flag)
+    if "overlap" in values:
+        values |= _overlaps(values.pop("overlap"))
+    if "routing" in values:
+        values["routing"] = _routing(values["routing"])
+    for name in ("recompute", "precision", "cuda_graphs", "cp_comm"):
+        if name in values:
+            _check_word(name, values[name])
+    return values
+
+
+def _check_word(name: str, value: str) -> None:
+    from typing import get_args
+
+    from foretrace.errors import UsageError, did_you_mean
+    from foretrace.workload.plan import CpComm, CudaGraphs, Precision, Recompute
+
+    known = get_args({"recompute": Recompute, "precision": Precision, "cuda_graphs": CudaGraphs}.get(name, CpComm))
+    if value not in known:
+        problem = f'{OPTIONS[name].flag} "{value}" is not known{did_you_mean(value, known)}'
+        raise UsageError(problem, hint=f"known: {', '.join(known)}")
+
+
+def _numbers(text: str, flag: str) -> tuple[int, ...]:
+    from foretrace.errors import UsageError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"{flag} {text}: expected whole numbers above 0", hint=f"example: {flag} 4096,4096")
+    return tuple(int(part) for part in parts)
+
+
+def _overlaps(text: str) -> dict[str, bool]:
+    from foretrace.errors import UsageError, did_you_mean
+
+    words = {word.strip() for word in text.split(",")} - {"none"}
+    words = words - {"dp"} | {"grad", "param"} if "dp" in words else words
+    words = set(_OVERLAPS) if words == {"all"} else words
+    for word in sorted(words - set(_OVERLAPS)):
+        raise UsageError(f'--overlap "{word}" is not known{did_you_mean(word, _OVERLAPS)}', hint=f"known: {_KNOWN}")
+    return {field: word in words for word, field in _OVERLAPS.items()}
+
+
+_KNOWN: Final = f"{', '.join(_OVERLAPS)}, dp = grad,param; all; none"
+
+
+def _routing(text: str) -> float:
+    from foretrace.units import parse_factor
+
+    return 1.0 if text == "balanced" else parse_factor(text, where=f"--routing {text}")
+
+
+class Job(NamedTuple):
+    """What a command line asks for: a model, the fields of a plan that a file gives, its cluster, and its guesses."""
+
+    model: Model
+    fields: dict[str, Any]
+    cluster: str | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def read_job(text: str) -> Job:
+    """The model that is called so, or what a file describes."""
+    if not text.endswith((".yaml", ".yml", ".json")) and not Path(text).is_file():
+        from foretrace.models.presets import model
+
+        return Job(model(text), {}, None)
+    if text.endswith(".json"):
+        from foretrace.models.from_hf import model_from_hf
+
+        described, guesses = model_from_hf(text)
+        return Job(described, {}, None, guesses)
+    from foretrace.workload.job_file import read_job as read_job_file
+
+    found = read_job_file(text)
+    return Job(found.model, dict(found.plan_fields), found.cluster, found.diagnostics)

@@ -1,0 +1,57 @@
+"""What fused attention takes: its products at the share of the peak its kernel reaches, or the memory's rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.cost.compute.parameters import AttentionFit
+
+Floats = NDArray[np.float64]
+
+BLOCK: Final = 128
+"""Queries that one SM works on at a time (flash-attention's kBlockM for head sizes up to 128)."""
+
+LAUNCH_S: Final = 4e-6
+"""What a launch takes at least: filling the SMs and draining them."""
+
+
+def attention_fit(
+    fits: Mapping[tuple[str, bool, int], AttentionFit], backend: str, backward: bool, head: int
+) -> AttentionFit:
+    """The constants for a head size: interpolated between those known, in the logarithm; beyond them the nearest's."""
+    known = sorted(size for name, way, size in fits if name == backend and way == backward)
+    if not known:
+        return attention_fit(fits, "cudnn", backward, head)
+    logs = np.log2(known)
+    at = float(np.log2(max(head, 1)))
+    rows = [fits[backend, backward, size] for size in known]
+    return AttentionFit(
+        float(np.interp(at, logs, [row.efficiency for row in rows])),
+        float(np.interp(at, logs, [row.keys for row in rows])),
+    )
+
+
+def attention_s(
+    flops: Floats,
+    pairs: Floats,
+    q: Floats,
+    sequences: Floats,
+    moved_bytes: Floats,
+    efficiency: Floats,
+    keys: Floats,
+    tail: Floats,
+    flops_per_s: Floats,
+    bytes_per_s: float,
+    units: int,
+) -> Floats:
+    """Seconds of attention over `sequences` (batch times heads) of `q` queries each, `pairs` pairs per head."""
+    reached = flops_per_s * efficiency
+    per_pair = flops / np.maximum(sequences * pairs, 1.0)
+    spread = sequences * (pairs + keys * q) * per_pair / reached
+    # The last blocks run while SMs that are done wait: so many times a block's mean time, and at least once.
+    one = (pairs / np.maximum(q, 1.0) + keys) * np.minimum(q, BLOCK) * per_pair * units / reached
+    return np.asarray(LAUNCH_S + np.maximum(np.maximum(spread, one) + tail * one, moved_bytes / bytes_per_s))

@@ -1,0 +1,86 @@
+"""What a GEMM takes: tiles that SMs work through in waves, or the memory's rate, whichever is longer.
+
+A result of [m, n] is cut into tiles; each SM computes one at a time, K deep. A library chooses among tile shapes, and
+among cutting K so that a small result fills all SMs; the model takes the choice that is fastest, as libraries'
+heuristics try to. Every choice takes longer with larger m, n, k or batch, so the fastest does too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.cost.compute.parameters import GemmFit
+
+Floats = NDArray[np.float64]
+
+TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""Rows and columns of the result that one SM computes at a time; cuBLAS kernels are named after these."""
+
+SPLITS: Final = (1, 2, 4, 8)
+"""Into how many parts K may be cut."""
+
+STREAMS: Final = 4
+"""Launches of separate groups that run side by side: Transformer Engine deals the GEMMs of a grouped linear layer out
+to 4 streams (transformer_engine/common/util/multi_stream.cpp)."""
+
+SHARPNESS: Final = 4.0
+"""How sharply the longer of computing and loading decides: the 4-norm of both."""
+
+
+def gemm_s(
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    batch: Floats,
+    moved_bytes: Floats,
+    fit: GemmFit,
+    flops_per_s: float,
+    bytes_per_s: float,
+    units: int,
+) -> Floats:
+    """Seconds of `batch` products of [m, k] and [k, n] on `units` SMs with a peak of `flops_per_s` in all."""
+    per_unit = flops_per_s * fit.efficiency / units
+    memory = moved_bytes / (bytes_per_s * fit.memory_share)
+    best = np.full(m.shape, np.inf)
+    for rows, columns in TILES:
+        tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
+        work = 2.0 * (rows * columns + fit.panel * (rows + columns)) / per_unit
+        for splits in SPLITS:
+            waves = tiles * splits / units
+            waves = waves + fit.quantised * (np.ceil(waves) - waves)
+            # A tile's own time is the least: one tile does not spread over SMs.
+            compute = np.maximum(waves, 1.0) * work * (k / splits + fit.depth)
+            # Parts of K are written in fp32 and added up.
+            added = 0.0 if splits == 1 else 8.0 * splits * batch * m * n / (bytes_per_s * fit.memory_share)
+            best = np.minimum(best, compute + added)
+    total = (best**SHARPNESS + memory**SHARPNESS) ** (1 / SHARPNESS)
+    return np.asarray(fit.fixed_s + total)
+
+
+def grouped_s(
+    groups: Floats,
+    mean: tuple[Floats, Floats, Floats],
+    largest: tuple[Floats, Floats, Floats],
+    separate: Floats,
+    moved_bytes: Floats,
+    fit: GemmFit,
+    flops_per_s: float,
+    bytes_per_s: float,
+    units: int,
+) -> Floats:
+    """Seconds of `groups` products, of the (m, n, k) of the mean and of the largest: one launch, or (`separate`) one
+    per group, of which `STREAMS` run side by side."""
+    of = partial(gemm_s, fit=fit, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, units=units)
+    one = np.ones(groups.shape)
+    # Nothing ends before the largest does by itself.
+    alone = of(*largest, one, moved_bytes / groups)
+    together = np.maximum(of(*mean, groups, moved_bytes), alone)
+    side = np.minimum(groups, STREAMS)
+    rounds = np.ceil(groups / STREAMS)
+    each = of(*mean, side, moved_bytes * side / groups)
+    apart = (rounds - 1) * each + np.maximum(each, alone)
+    return np.asarray(np.where(separate > 0, np.maximum(apart, together), together))

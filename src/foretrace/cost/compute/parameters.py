@@ -1,0 +1,186 @@
+"""The constants of the efficiency model, which say how each was found: `data/fitted.yaml`, written by
+benchmarks/fit_kernels.py, and `data/efficiency.yaml`, set by hand.
+
+A GPU that is not in that file takes the constants of the nearest of its architecture: efficiencies are shares of a
+datasheet's peak and rate, so they carry over; only the clock that its power sustains is worked out anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from foretrace.hardware.cluster import Gpu
+
+DATA: Final = Path(__file__).parent / "data"
+
+STATIC_POWER: Final = 0.2
+"""The share of a module's power that its clock does not change: memory, leakage, links. A judgement; NVML shows an idle
+H200 with clocks held at 0.15 to 0.2 of its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmFit:
+    """A GEMM's constants for one dtype: what the best tile reaches of the peak; what loading a tile's panels costs, in
+    rows of it; the K a tile's start and end are worth; how far a part wave costs a whole one (0 to 1); what operands
+    reach of the memory's rate; and what any launch takes."""
+
+    efficiency: float
+    panel: float
+    depth: float
+    quantised: float
+    memory_share: float
+    fixed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionFit:
+    """Fused attention's constants for one backend, direction and head size: the share of the peak that long sequences
+    reach, and the keys per query that the start and end of a block are worth."""
+
+    efficiency: float
+    keys: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFit:
+    """A memory-bound kernel's constants: the most it reaches of the memory's rate; bytes that an SM moves in a clock
+    when instructions hold it up; what a launch takes; and how often each byte read counts."""
+
+    share: float
+    bytes_per_clock: float
+    fixed_s: float
+    reads: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """All constants of one GPU; `like` is the GPU they were found on."""
+
+    like: str
+    gemm: Mapping[str, GemmFit]
+    layout: Mapping[str, float]
+    """What the tensor cores reach by layout, as a share of what they reach in `tn`."""
+    grouped: Mapping[str, float]
+    """What grouped products reach by layout, as a share of what the same products reach as a batch in `tn`."""
+    sustained: Mapping[str, float]
+    """What clocks under a training run's power reach of those in a short measurement, by dtype of the products."""
+    attention_sustained: Mapping[str, float]
+    """The same of fused attention, by backend."""
+    attention: Mapping[tuple[str, bool, int], AttentionFit]
+    """By backend, whether backward, and head size."""
+    attention_tail: tuple[float, float]
+    """Blocks' times for which the last blocks of attention keep the others waiting: forward, backward."""
+    streams: Mapping[str, Mapping[int, StreamFit]]
+    """Of kernels that memory bounds, by name and length of a row (0: any)."""
+    extra_launch_s: float
+    """What each further launch of a stream takes at least."""
+    clock_hz: float
+    """What an SM's clock is in a long run."""
+
+
+def efficiency(gpu: Gpu) -> Efficiency:
+    """The constants for a GPU: its own, or those of the nearest of its architecture."""
+    document = _document()
+    like = nearest(gpu)
+    found: dict[str, Any] = document["gpus"][like]
+    family: dict[str, Any] = document["families"][found["family"]]
+    clock = 1.0 if gpu.name == like else _clock(gpu, found, int(found["compute_units"]))
+    share = clock * (1.0 if gpu.name == like else _peak_share(gpu, found, int(found["compute_units"])))
+    return Efficiency(
+        like=like,
+        gemm={dtype: GemmFit(*map(float, values)) for dtype, values in found["gemm"].items()},
+        layout={name: float(value) for name, value in family["layout"].items()},
+        grouped={name: float(value) for name, value in family["grouped"].items()},
+        sustained=_shares(found["sustained"], share),
+        attention_sustained=_shares(found["attention_sustained"], share),
+        attention=dict(_attention(family["attention"])),
+        attention_tail=(float(family["tail"][0]), float(family["tail"][1])),
+        streams={name: _streams(rows) for name, rows in document["streams"].items()},
+        extra_launch_s=float(document["extra_launch_s"]),
+        clock_hz=1e6 * float(found["clock_mhz"]) * min(clock, 1 / float(found["sustained"]["bf16"])),
+    )
+
+
+def _shares(values: Mapping[str, Any], by: float) -> dict[str, float]:
+    """Shares of a peak, none above it."""
+    return {name: min(1.0, float(value) * by) for name, value in values.items()}
+
+
+def _streams(rows: Mapping[int, list[float]]) -> dict[int, StreamFit]:
+    return {int(length): StreamFit(*map(float, values)) for length, values in rows.items()}
+
+
+def nearest(gpu: Gpu) -> str:
+    """The GPU in the file that this one is, or is most like: same architecture, then peak and memory rate; a GPU of an
+    architecture that is not there takes the newest one's constants."""
+    document = _document()
+    gpus: dict[str, dict[str, Any]] = document["gpus"]
+    if gpu.name in gpus:
+        return gpu.name
+    alike = [name for name, one in gpus.items() if one["architecture"] == gpu.architecture]
+    if not alike:
+        return str(document["otherwise"])
+
+    def distance(name: str) -> float:
+        one = gpus[name]
+        peak = gpu.peak_flops.get("bf16", 0.0) or float(one["peak_flops"])
+        rate = float(one["memory_bytes_per_s"])
+        return abs(peak / float(one["peak_flops"]) - 1) + abs(gpu.memory_bytes_per_s / rate - 1)
+
+    return min(alike, key=distance)
+
+
+def _clock(gpu: Gpu, found: Mapping[str, Any], units: int) -> float:
+    """The clock that this module's power sustains, as a share of the measured module's.
+
+    Dynamic power goes as the cube of the clock, since the voltage follows it (P = C V² f), on as many SMs as there are.
+    """
+    if not (gpu.power_w and gpu.compute_units) or gpu.architecture != found["architecture"]:
+        return 1.0
+    return power_clock(gpu.power_w, gpu.compute_units, float(found["power_w"]), units)
+
+
+def power_clock(power_w: float, units: int, of_power_w: float, of_units: int) -> float:
+    """The clock that a power sustains on so many SMs, as a share of what another does on others of the same chip."""
+    static = STATIC_POWER * of_power_w
+    dynamic = max(power_w - static, 0.05 * of_power_w) / units / ((of_power_w - static) / of_units)
+    return float(dynamic ** (1 / 3))
+
+
+def _peak_share(gpu: Gpu, found: Mapping[str, Any], units: int) -> float:
+    """The measured module's peak per SM as a share of this one's: a datasheet that gives a module a lower peak has
+    lowered the clock already."""
+    peak = gpu.peak_flops.get("bf16", 0.0)
+    if not (gpu.power_w and peak and gpu.compute_units) or gpu.architecture != found["architecture"]:
+        return 1.0
+    return (float(found["peak_flops"]) / units) / (peak / gpu.compute_units)
+
+
+def _attention(rows: Mapping[str, Mapping[str, Mapping[int, list[float]]]]) -> Any:
+    for backend, ways in rows.items():
+        for way, sizes in ways.items():
+            for head_dim, (reached, keys) in sizes.items():
+                yield (backend, way == "backward", int(head_dim)), AttentionFit(float(reached), float(keys))
+
+
+@cache
+def _document() -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    files = (DATA / name for name in ("fitted.yaml", "efficiency.yaml"))
+    fitted, by_hand = (yaml.load(path.read_text(encoding="utf-8"), Loader=loader) for path in files)
+    return _merged(fitted, by_hand)
+
+
+def _merged(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
+    """Both, table by table; where both have a value, the second's."""
+    found = dict(first)
+    for key, value in second.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = _merged(found[key], value) if both else value
+    return found

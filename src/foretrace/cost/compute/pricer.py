@@ -1,0 +1,224 @@
+"""Kernel prices from a stack of sources, best first: a kernel profile, NVIDIA's tables, the model, the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.cost.compute import silicon as tables
+from foretrace.cost.compute.interface import KernelPricer, KernelPrices
+from foretrace.cost.compute.measured import FARTHEST, Measured
+from foretrace.cost.compute.model import EfficiencyModel, floor_s
+from foretrace.cost.compute.parameters import DATA, efficiency, nearest
+from foretrace.errors import Diagnostic, InputError
+from foretrace.hardware.cluster import Gpu
+from foretrace.hardware.presets import gpu as gpu_preset
+from foretrace.program.kernels import Kernel
+from foretrace.program.program import Source
+
+Floats = NDArray[np.float64]
+Choice = Literal["best", "model", "roofline"]
+
+PROFILE_SPREAD: Final = 0.05
+"""How far two modules of one kind differ, and a step's clock from that of the profile's mix: a judgement."""
+
+SILICON_SPREAD: Final = 0.10
+"""How far measurements of one GPU by different frameworks differ: up to 0.10 to 0.13 for nine products in ten."""
+
+SILICON_SAME: Final = 0.3
+"""Squared octaves within which the tables' rows are averaged: of 0.0001 to 1, about this predicts another framework's
+table of the same GPU best."""
+
+HOT_S: Final = 5e-3
+"""From here on a product, repeated, heats the GPU as a long run does: in the tables of Hopper the rate falls there."""
+
+MODEL_ERROR: Final = 0.17
+"""A single kernel's 90 % error of the model: p90 over the tables it was fitted on is 12 to 16 % (efficiency.yaml), with
+`SILICON_SPREAD` besides."""
+
+UNLIKE_ERROR: Final = 0.3
+"""Where the GPU's architecture was not measured: a judgement."""
+
+SCARCELY_MEASURED: Final = frozenset({"mi300x"})
+"""GPUs whose constants rest on a single published figure."""
+
+ROOFLINE_BAND: Final = (0.95, 2.5)
+"""GEMMs reach 0.4 to 0.85 of a peak and streams 0.4 to 0.95 of the memory's rate; nothing beats either."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One measured source: what it corrects the model by, how far it may be off besides, and its name."""
+
+    measured: Measured
+    spread: float
+    name: str
+
+
+class StackedPricer:
+    """Prices each kernel by the first source that covers it; remembers what it has priced."""
+
+    def __init__(self, model: EfficiencyModel, layers: Sequence[_Layer], notes: tuple[Diagnostic, ...]) -> None:
+        self._model = model
+        self._layers = layers
+        self._known: dict[Kernel, tuple[float, int, float, float]] = {}
+        self.notes = notes
+        measured = [Source(one.name, np.exp(-one.spread), np.exp(one.spread)) for one in layers]
+        # One more for kernels beyond what a source measured: the model, anchored to its nearest points.
+        anchored = [Source(f"kernel model, anchored to {one.name}", *_factors(MODEL_ERROR)) for one in layers]
+        like = model.constants.like
+        known = model.gpu.architecture == gpu_preset(like).architecture and like not in SCARCELY_MEASURED
+        self._error = MODEL_ERROR if known else UNLIKE_ERROR
+        self.sources: tuple[Source, ...] = (
+            *measured,
+            *anchored,
+            Source(f"kernel model of {model.gpu.name}", *_factors(self._error)),
+        )
+
+    def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        """What each kernel takes; see `KernelPricer`."""
+        new = list(dict.fromkeys(one for one in kernels if one not in self._known))
+        if new:
+            self._known.update(zip(new, self._priced(new), strict=True))
+        rows = np.array([self._known[one] for one in kernels]).reshape(len(kernels), 4)
+        return KernelPrices(rows[:, 0], rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
+
+    def _priced(self, kernels: list[Kernel]) -> list[tuple[float, int, float, float]]:
+        count, layers = len(kernels), len(self._layers)
+        modelled = self._model.seconds(kernels)
+        factor, error = np.ones(count), np.full(count, self._error)
+        source = np.full(count, 2 * layers)
+        open_ = np.ones(count, dtype=bool)
+        found = [layer.measured.correction(kernels) for layer in self._layers]
+        for number, (layer, one) in enumerate(zip(self._layers, found, strict=True)):
+            inside = open_ & (one.distance <= FARTHEST)
+            factor[inside], source[inside] = one.factor[inside], number
+            error[inside] = np.hypot(one.error, layer.spread)[inside]
+            open_ &= ~inside
+        for number, one in enumerate(found):
+            beyond = open_ & np.isfinite(one.distance)
+            factor[beyond], source[beyond] = one.factor[beyond], layers + number
+            error[beyond] = np.maximum(one.error, MODEL_ERROR)[beyond]
+            open_ &= ~beyond
+        seconds = np.maximum(modelled * factor, floor_s(self._model.gpu, kernels))
+        bounds = (np.exp(-error), np.exp(error))
+        return list(zip(*(one.tolist() for one in (seconds, source, *bounds)), strict=True))
+
+
+class RooflinePricer:
+    """The datasheet alone: peak or memory rate, whichever takes longer."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.sources: tuple[Source, ...] = (Source(f"datasheet roofline of {gpu.name}", *ROOFLINE_BAND),)
+        self.notes: tuple[Diagnostic, ...] = ()
+
+    def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        """What each kernel takes at least; see `KernelPricer`."""
+        seconds, count = floor_s(self._gpu, kernels), len(kernels)
+        low, high = (np.full(count, one) for one in ROOFLINE_BAND)
+        return KernelPrices(seconds, np.zeros(count, dtype=np.int64), low, high)
+
+
+def kernel_pricer(
+    gpu: Gpu, prices: Choice = "best", silicon: bool | None = None, profile: Path | None = None
+) -> KernelPricer:
+    """Prices of kernels on a GPU: from the best sources there are, from the model alone, or from the datasheet alone.
+
+    `silicon` says whether NVIDIA's tables are used (None: if they are installed); `profile` names a kernel profile of
+    this GPU, used instead of the one that ships for it.
+    """
+    if prices not in ("best", "model", "roofline"):
+        raise InputError(f'prices "{prices}" are not known', hint="known: best, model, roofline")
+    if silicon and not tables.installed():
+        raise InputError(
+            "NVIDIA's kernel tables are not installed", hint="pip install foretrace[silicon], or leave silicon out"
+        )
+    if prices == "roofline":
+        return RooflinePricer(gpu)
+    use = tables.installed() if silicon is None else silicon
+    if prices == "model":
+        use, profile = False, None
+    if gpu.name and _is_preset(gpu):
+        return _shared(gpu.name, prices, use, profile)
+    return _stacked(gpu, prices, use, profile)
+
+
+def _is_preset(gpu: Gpu) -> bool:
+    try:
+        return gpu_preset(gpu.name) == gpu
+    except InputError:
+        return False
+
+
+@lru_cache(maxsize=16)
+def _shared(name: str, prices: Choice, silicon: bool, profile: Path | None) -> KernelPricer:
+    """One pricer per preset and process: tables are read and kernels priced once."""
+    return _stacked(gpu_preset(name), prices, silicon, profile)
+
+
+def _stacked(gpu: Gpu, prices: Choice, silicon: bool, profile: Path | None) -> KernelPricer:
+    model = EfficiencyModel(gpu, efficiency(gpu))
+    layers: list[_Layer] = []
+    notes: list[Diagnostic] = []
+    alike = gpu_preset(model.constants.like)
+    if alike.name != gpu.name:
+        notes.append(Diagnostic("note", f"kernels of {gpu.name} are priced with the efficiencies of {alike.name}"))
+    if alike.architecture != gpu.architecture:
+        text = f"no kernel was measured on {gpu.architecture or 'such a GPU'}: efficiencies of {alike.name} are assumed"
+        notes.append(Diagnostic("warning", text))
+    if prices == "best":
+        own = profile or _shipped(gpu.name)
+        if own is not None:
+            layers.append(_Layer(_profiled(own, model), PROFILE_SPREAD, f"kernel profile {own.name.split('.')[0]}"))
+        system = tables.SYSTEMS.get(gpu.name)
+        if silicon and system is not None:
+            name = f"NVIDIA's kernel tables of {system}"
+            layers.append(_Layer(_silicon(system, model), SILICON_SPREAD, name))
+        sibling = None if own is not None else _sibling(gpu)
+        if sibling is not None:
+            name, path = sibling
+            its = gpu_preset(name)
+            measured = _profiled(path, EfficiencyModel(its, efficiency(its)))
+            layers.append(_Layer(measured, SILICON_SPREAD, f"kernel profile {name}, scaled to {gpu.name}"))
+    return StackedPricer(model, layers, tuple(notes))
+
+
+def _silicon(system: str, model: EfficiencyModel) -> Measured:
+    """The tables of products in bf16: those in fp8 and fp4 time the quantisation of the activations too."""
+    kernels, seconds = tables.gemm_table(system, "bf16")
+    modelled = np.where(seconds < HOT_S, model.seconds(kernels, sustained=False), model.seconds(kernels))
+    return Measured(kernels, seconds, modelled, SILICON_SAME)
+
+
+def _profiled(path: Path, model: EfficiencyModel) -> Measured:
+    from foretrace.formats.kernel_profile import read_profile
+
+    profile = read_profile(path)
+    return Measured(profile.kernels, profile.sustained_s, model.seconds(profile.kernels))
+
+
+def _shipped(name: str) -> Path | None:
+    """The kernel profile that comes with the package for a GPU."""
+    found = (DATA / f"{name}{suffix}" for suffix in (".profile", ".profile.gz"))
+    return next((path for path in found if path.exists()), None)
+
+
+def _sibling(gpu: Gpu) -> tuple[str, Path] | None:
+    """A shipped profile of another GPU of the same architecture, the most alike first."""
+    names = [nearest(gpu), *sorted(path.name.split(".profile")[0] for path in DATA.glob("*.profile*"))]
+    for name in names:
+        path = _shipped(name)
+        if path is not None and name != gpu.name and gpu_preset(name).architecture == gpu.architecture:
+            return name, path
+    return None
+
+
+def _factors(error: float) -> tuple[float, float]:
+    return float(np.exp(-error)), float(np.exp(error))

@@ -1,0 +1,323 @@
+"""Megatron-LM's arguments to a model and the fields of a plan. Defaults are those of megatron/training/arguments.py."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.megatron_args import MegatronArgs, read_megatron_args
+from foretrace.models import presets
+from foretrace.models.compose import compose_layers
+from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
+
+PlanValue: TypeAlias = "int | float | str | bool"
+
+_POSITIONS: Final[dict[str, PositionKind]] = {
+    **dict.fromkeys(("rope", "mrope", "yarn"), "rope"),
+    "learned_absolute": "learned",
+    "none": "none",
+}
+_FP8_RECIPES: Final = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
+_COUNTS: Final = {
+    "mbs": "micro-batch-size",
+    "gbs": "global-batch-size",
+    "seq_len": "seq-length",
+    "tp": "tensor-model-parallel-size",
+    "cp": "context-parallel-size",
+    "pp": "pipeline-model-parallel-size",
+    "ep": "expert-model-parallel-size",
+    "offload_layers": "cpu-offloading-num-layers",
+}
+"""Fields of a plan and the options that give them."""
+_UNREAD: Final = {
+    "decoder-first-pipeline-num-layers": "uneven stages are not read: give stage_layers",
+    "decoder-last-pipeline-num-layers": "uneven stages are not read: give stage_layers",
+    "pipeline-model-parallel-layout": "the layout of stages is not read: give stage_layers",
+    "window-size": "windows of attention are not read: give attention: window",
+    "spec": "a specification of layers in code is not read: its layers are taken as standard ones",
+    "moe-expert-capacity-factor": "dropped and padded tokens are not modelled: experts are taken as balanced",
+}
+"""Options that change the work and are not followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronJob:
+    """What a launch script says: a model, fields of `Plan` by name, which of these are guessed and why, and what else
+    was guessed or left out."""
+
+    model: Model
+    plan: dict[str, PlanValue]
+    plan_guesses: dict[str, str]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(slots=True)
+class _Reading:
+    args: MegatronArgs
+    said: list[Diagnostic] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    plan_guesses: dict[str, str] = field(default_factory=dict)
+
+    def say(self, message: str, name: str = "") -> None:
+        self.said.append(Diagnostic("note", message, self.args.where(name)))
+
+    def has(self, *names: str) -> bool:
+        self.asked.update(names)
+        return any(name in self.args for name in names)
+
+    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        self.asked.add(name)
+        return self.args.count(name, default, least=least)
+
+    def text(self, name: str, default: str) -> str:
+        self.asked.add(name)
+        return self.args.text(name, default)
+
+
+def job_from_megatron(path: str | Path) -> MegatronJob:
+    """The model and plan of a launch script or a file of arguments."""
+    reading = _Reading(read_megatron_args(path))
+    model = _model(reading)
+    plan = {**_sizes(reading, len(model.layers)), **_habits(reading)}
+    for name, consequence in _UNREAD.items():
+        if reading.has(name):
+            reading.say(f"--{name}: {consequence}", name)
+    unknown = [
+        Diagnostic("warning", f"--{name} has a value that is not in this file: left out", reading.args.where(name))
+        for name in sorted(reading.asked)
+        if name in reading.args.options and name not in reading.args
+    ]
+    guesses = [one for one in reading.args.diagnostics if one.level == "note"]
+    return MegatronJob(model, plan, reading.plan_guesses, (*unknown, *guesses, *reading.said))
+
+
+def _model(reading: _Reading) -> Model:
+    count, hidden = reading.count("num-layers"), reading.count("hidden-size")
+    rms = reading.text("normalization", "LayerNorm") == "RMSNorm"
+    kind = _position_kind(reading)
+    experts = _experts(reading, hidden)
+    dense = _dense_layers(reading, count) if experts else frozenset()
+    layers = compose_layers(count, _attention(reading, hidden, kind), _mlp(reading, hidden), experts, dense=dense)
+    name = Path(reading.args.path).stem
+    return Model(
+        name=name,
+        hidden=hidden,
+        layers=layers,
+        vocab=_vocab(reading),
+        norm="rmsnorm" if rms else "layernorm",
+        tied=not reading.has("untie-embeddings-and-output-weights"),
+        positions=reading.count("max-position-embeddings") if kind == "learned" else 0,
+        position_kind=kind,
+        mtp=reading.count("mtp-num-layers", 0, least=0),
+        dropout=_drops(reading),
+        seq_len=reading.count("seq-length", 4096),
+        title=name,
+        sources=(reading.args.path,),
+    )
+
+
+def _drops(reading: _Reading) -> bool:
+    if not reading.has("hidden-dropout") or not reading.has("attention-dropout"):
+        reading.say("--hidden-dropout or --attention-dropout is not given: Megatron's default, 0.1")
+    try:
+        return any(float(reading.text(name, "0.1")) > 0 for name in ("hidden-dropout", "attention-dropout"))
+    except ValueError:
+        raise InputError("a dropout is no number", where=reading.args.where("hidden-dropout")) from None
+
+
+def _position_kind(reading: _Reading) -> PositionKind:
+    if reading.has("use-rotary-position-embeddings"):
+        return "rope"
+    text = reading.text("position-embedding-type", "learned_absolute")
+    if text not in _POSITIONS:
+        problem = f'--position-embedding-type "{text}" is not known'
+        raise InputError(problem, where=reading.args.where("position-embedding-type"), hint=" ".join(_POSITIONS))
+    return _POSITIONS[text]
+
+
+def _attention(reading: _Reading, hidden: int, kind: PositionKind) -> SelfAttention | LatentAttention:
+    heads = reading.count("num-attention-heads")
+    if reading.has("multi-latent-attention"):
+        return LatentAttention(
+            heads,
+            reading.count("q-lora-rank") if reading.has("q-lora-rank") else None,
+            reading.count("kv-lora-rank", 32),
+            reading.count("qk-head-dim", 128),
+            reading.count("qk-pos-emb-head-dim", 64),
+            reading.count("v-head-dim", 128),
+        )
+    if hidden % heads and not reading.has("kv-channels"):
+        problem = f"--hidden-size {hidden} is no multiple of --num-attention-heads {heads}"
+        raise InputError(problem, where=reading.args.where("hidden-size"), hint="give --kv-channels")
+    groups = reading.count("num-query-groups", 1) if reading.has("group-query-attention") else heads
+    if heads % groups:
+        problem = f"--num-attention-heads {heads} is no multiple of --num-query-groups {groups}"
+        raise InputError(problem, where=reading.args.where("num-query-groups"))
+    bias = not reading.has("disable-bias-linear")
+    return SelfAttention(
+        heads,
+        groups,
+        reading.count("kv-channels", hidden // heads),
+        qkv_bias=bias or reading.has("add-qkv-bias"),
+        out_bias=bias,
+        qk_norm=reading.has("qk-layernorm"),
+        rope=kind == "rope",
+    )
+
+
+def _activation(reading: _Reading) -> tuple[bool, Activation]:
+    if reading.has("swiglu"):
+        return True, "silu"
+    return False, "relu2" if reading.has("squared-relu") else "gelu"
+
+
+def _mlp(reading: _Reading, hidden: int) -> Mlp:
+    gated, activation = _activation(reading)
+    # Megatron keeps the size of three matrices near that of two, in multiples of 64.
+    guess = int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
+    ffn = reading.count("ffn-hidden-size", guess)
+    if not reading.has("ffn-hidden-size"):
+        reading.say(f"--ffn-hidden-size is not given: Megatron's default, {guess:,}")
+    return Mlp(ffn, gated, activation, not reading.has("disable-bias-linear"))
+
+
+def _experts(reading: _Reading, hidden: int) -> Experts | None:
+    if not reading.has("num-experts"):
+        return None
+    gated, activation = _activation(reading)
+    dense = _mlp(reading, hidden)
+    bias = not reading.has("disable-bias-linear")
+    count, topk = reading.count("num-experts"), reading.count("moe-router-topk", 2)
+    if topk > count:
+        where = reading.args.where("moe-router-topk")
+        raise InputError(f"a token cannot go to {topk} of {count} experts", where=where)
+    shared = reading.count("moe-shared-expert-intermediate-size", 0, least=0)
+    return Experts(
+        count,
+        topk,
+        Mlp(reading.count("moe-ffn-hidden-size", dense.ffn), gated, activation, bias),
+        Mlp(shared, gated, activation, bias) if shared else None,
+        shared_gate=reading.has("moe-shared-expert-gate"),
+        router_bias=reading.has("moe-router-enable-expert-bias"),
+    )
+
+
+def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
+    """Layers without experts: `--moe-layer-freq` 2 leaves out the odd ones, `([0]*3+[1]*58)` says each."""
+    text = reading.text("moe-layer-freq", "1").replace(" ", "")
+    if text.isdecimal() and int(text):
+        return frozenset(number for number in range(count) if number % int(text))
+    pattern: list[int] = []
+    if re.fullmatch(r"\(?\[[01,]+\](\*\d{1,5})?(\+\[[01,]+\](\*\d{1,5})?)*\)?", text):
+        for ones, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", text):
+            pattern += [int(one) for one in ones.split(",") if one] * int(times or 1)
+    if len(pattern) != count:
+        problem = f"--moe-layer-freq {text} does not say which of {count} layers have experts"
+        raise InputError(problem, where=reading.args.where("moe-layer-freq"), hint="e.g. 1 or ([0]*3+[1]*58)")
+    return frozenset(number for number, one in enumerate(pattern) if not one)
+
+
+def _vocab(reading: _Reading) -> int:
+    if reading.has("vocab-size"):
+        # The null tokenizer adds one token of its own.
+        return reading.count("vocab-size") + (reading.text("tokenizer-type", "") == "NullTokenizer")
+    if reading.has("padded-vocab-size"):
+        return reading.count("padded-vocab-size")
+    # pretrain_gpt.py takes GPT-2's tokenizer where none is named.
+    tokenizer, named = reading.text("tokenizer-type", "GPT2BPETokenizer"), reading.text("tokenizer-model", "")
+    if tokenizer == "GPT2BPETokenizer":
+        size, why = 50257, "GPT-2's tokenizer"
+    elif tokenizer == "Llama2Tokenizer":
+        size, why = 32000, "Llama 2's tokenizer"
+    elif named and presets.is_known(named):
+        size, why = presets.model(named).vocab, f"that of {presets.model(named).name}"
+    else:
+        raise InputError(
+            "--vocab-size is missing, and the tokenizer does not tell",
+            where=reading.args.where("tokenizer-type"),
+            hint="add --vocab-size to the script: the entries of the tokenizer",
+        )
+    reading.say(f"--vocab-size is not given: taken as {size:,}, {why}")
+    return size
+
+
+def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
+    """Axes and batches; only what is given, or what a default of Megatron's makes different from a plan's."""
+    plan: dict[str, PlanValue] = {}
+    if reading.has("nproc-per-node") and reading.has("nnodes"):
+        plan["gpus"] = reading.count("nproc-per-node") * reading.count("nnodes")
+        reading.plan_guesses["gpus"] = "--nproc-per-node times --nnodes"
+    for name, option in _COUNTS.items():
+        if reading.has(option):
+            plan[name] = reading.count(option)
+    pp, tp = int(plan.get("pp", 1)), int(plan.get("tp", 1))
+    if reading.has("num-layers-per-virtual-pipeline-stage"):
+        each = reading.count("num-layers-per-virtual-pipeline-stage")
+        if layers % (pp * each):
+            problem = f"{layers} layers are no multiple of {pp} stages with {each} layers in each chunk"
+            raise InputError(problem, where=reading.args.where("num-layers-per-virtual-pipeline-stage"))
+        plan["vpp"] = layers // (pp * each)
+    elif reading.has("num-virtual-stages-per-pipeline-rank"):
+        plan["vpp"] = reading.count("num-virtual-stages-per-pipeline-rank")
+    if tp > 1:
+        plan["sequence_parallel"] = reading.has("sequence-parallel")
+    if reading.has("num-experts"):
+        plan["etp"] = reading.count("expert-tensor-parallel-size", tp)
+        if tp > 1 and not reading.has("expert-tensor-parallel-size"):
+            reading.plan_guesses["etp"] = "--expert-tensor-parallel-size is not given: that of tensor parallelism"
+    if reading.has("cp-comm-type"):
+        kind = reading.text("cp-comm-type", "p2p")
+        plan["cp_comm"] = kind if kind in ("p2p", "all_gather", "a2a") else "p2p"
+        if kind != plan["cp_comm"]:
+            reading.say(f"--cp-comm-type {kind} is taken as p2p", "cp-comm-type")
+    return plan
+
+
+def _habits(reading: _Reading) -> dict[str, PlanValue]:
+    """Precision, recomputation, what is split over data-parallel ranks, what overlaps."""
+    plan: dict[str, PlanValue] = {"precision": _precision(reading), "stack": "megatron-core"}
+    sharded = reading.text("data-parallel-sharding-strategy", "optim_grads_params") == "optim_grads_params"
+    fsdp = reading.has("use-torch-fsdp2") or (reading.has("use-megatron-fsdp", "use-custom-fsdp") and sharded)
+    plan["zero"] = 3 if fsdp else 1 if reading.has("use-distributed-optimizer") else 0
+    granularity = reading.text("recompute-granularity", "selective" if reading.has("recompute-activations") else "none")
+    if granularity not in ("none", "selective", "full"):
+        where = reading.args.where("recompute-granularity")
+        raise InputError(f'--recompute-granularity "{granularity}" is not known', where=where, hint="selective full")
+    plan["recompute"] = granularity
+    if granularity == "full" and reading.text("recompute-method", "") == "block":
+        plan["recompute_layers"] = reading.count("recompute-num-layers", 1)
+    elif granularity == "selective" and reading.has("recompute-modules"):
+        reading.say("--recompute-modules is not read: the core of attention is recomputed", "recompute-modules")
+    plan["grad_overlap"] = reading.has("overlap-grad-reduce")
+    plan["param_overlap"] = reading.has("overlap-param-gather")
+    if reading.text("moe-flex-dispatcher-backend", "") in ("deepep", "hybridep") or reading.has("moe-enable-deepep"):
+        plan["deepep"] = True
+    graphs = reading.text("cuda-graph-impl", "none")
+    if reading.text("cuda-graph-scope", "") == "full_iteration":
+        plan["cuda_graphs"] = "full"
+    elif graphs != "none" or reading.has("enable-cuda-graph", "external-cuda-graph"):
+        plan["cuda_graphs"] = "partial"
+    for name, option in (
+        ("tp_overlap", "tp-comm-overlap"),
+        ("moe_overlap", "overlap-moe-expert-parallel-comm"),
+        ("offload_optimizer", "optimizer-cpu-offload"),
+    ):
+        if reading.has(option):
+            plan[name] = True
+    return plan
+
+
+def _precision(reading: _Reading) -> str:
+    base = "bf16" if reading.has("bf16") else "fp16" if reading.has("fp16") else "fp32"
+    if reading.has("fp4-format"):
+        return "nvfp4"
+    if not reading.has("fp8-format", "fp8-hybrid", "fp8-e4m3"):
+        return base
+    recipe = reading.text("fp8-recipe", "delayed")
+    if recipe not in _FP8_RECIPES:
+        where = reading.args.where("fp8-recipe")
+        raise InputError(f'--fp8-recipe "{recipe}" is not known', where=where, hint=" ".join(_FP8_RECIPES))
+    return _FP8_RECIPES[recipe]

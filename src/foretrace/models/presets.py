@@ -1,0 +1,124 @@
+"""Names to models: the presets that come with the package.
+
+Names resolve the way people type them: case, separators, the owner of a repository and words such as "instruct" do not
+matter. A name that is part of exactly one preset's (llama 405b) is that preset; an ambiguous one lists the choices.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from foretrace.documents import Document
+from foretrace.errors import InputError, did_you_mean
+from foretrace.models.model import Model
+from foretrace.models.spec import read_model_spec
+
+_DATA = Path(__file__).parent / "data"
+_SAY_NOTHING = {"meta", "instruct", "base", "chat", "hf", "it", "model", "preview", "text"}
+"""Words that tell no two presets apart."""
+_MOST_CHOICES = 24
+
+
+def model(name: str, *, where: str | None = None) -> Model:
+    """The model that is called so; an error names `where`."""
+    return _read(_resolved(name, where))
+
+
+def names() -> tuple[str, ...]:
+    """The names of all presets, in the order of the files."""
+    return tuple(_shelf().texts)
+
+
+def aliases(name: str) -> tuple[str, ...]:
+    """What else a preset is called."""
+    return _shelf().aliases[name]
+
+
+def is_known(name: str) -> bool:
+    """Whether a name means exactly one preset."""
+    return len(matches(name)) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """All presets, unread but for their names: a job needs one."""
+
+    texts: dict[str, tuple[Path, str]]
+    aliases: dict[str, tuple[str, ...]]
+    by_key: dict[str, str]
+
+
+@cache
+def _shelf() -> _Shelf:
+    texts: dict[str, tuple[Path, str]] = {}
+    also: dict[str, tuple[str, ...]] = {}
+    for path in sorted(_DATA.glob("*.yaml")):
+        text = _document(path).read()
+        starts = [*re.finditer(r"^([a-z0-9.-]+):$", text, re.MULTILINE)]
+        ends = [*(start.start() for start in starts[1:]), len(text)]
+        for start, end in zip(starts, ends, strict=True):
+            # Empty lines in place of what stands before keep the numbers of lines true.
+            entry = text[start.start() : end]
+            texts[start[1]] = (path, "\n" * text.count("\n", 0, start.start()) + entry)
+            listed = re.search(r"^  aliases: \[(.*)\]$", entry, re.MULTILINE)
+            also[start[1]] = tuple(listed[1].split(", ")) if listed else ()
+    by_key = {_key(called): name for name in texts for called in (name, *also[name])}
+    return _Shelf(texts, also, by_key)
+
+
+@cache
+def _read(name: str) -> Model:
+    path, text = _shelf().texts[name]
+    document = _document(path)
+    node = document.entries(document.compose(text), "a mapping")[name][1]
+    return read_model_spec(document, node, model, name=name)
+
+
+def _document(path: Path) -> Document:
+    return Document(str(path), "list of models", "", "", shipped=True)
+
+
+def _resolved(name: str, where: str | None) -> str:
+    found = matches(name)
+    if len(found) == 1:
+        return found[0]
+    shown = name if len(name) <= 60 else f"{name[:56]}…"
+    if found:
+        listed = " ".join(found[:_MOST_CHOICES]) + (" …" if len(found) > _MOST_CHOICES else "")
+        raise InputError(f'"{shown}" may be any of {len(found)} models', where=where, hint=f"one of: {listed}")
+    raise InputError(
+        f'no model is called "{shown}"{did_you_mean(name, _shelf().texts)}',
+        where=where,
+        hint="see foretrace list models; or give a config.json or a job file (foretrace init)",
+    )
+
+
+def matches(name: str) -> list[str]:
+    """The presets a name may mean: the one it is a spelling of, else those whose names have all of its words."""
+    shelf = _shelf()
+    if _key(name) in shelf.by_key:
+        return [shelf.by_key[_key(name)]]
+    words = set(_words(name))
+    # A family must be there: "70b" alone names nothing.
+    if not any(len(word) > 2 and word.isalpha() for word in words):
+        return []
+    return [
+        preset
+        for preset, also in shelf.aliases.items()
+        if any(words <= set(_words(called)) for called in (preset, *also))
+    ]
+
+
+def _key(name: str) -> str:
+    return " ".join(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name that say something: "meta-llama/Llama-3.1-405B-Instruct" is llama, 3.1 and 405b."""
+    last = name.lower().rstrip("/").rpartition("/")[2]
+    # A size keeps its unit (70b, 8x7b, a3b); other numbers part from the letters before them (llama3, v2).
+    parts = re.findall(r"\d+x\d+b|a?\d+(?:\.\d+)?[bmt](?![a-z0-9])|\d+(?:\.\d+)?|[a-z]+?(?=a\d+b)|[a-z]+", last)
+    return [part for part in parts if part not in _SAY_NOTHING]

@@ -1,0 +1,116 @@
+"""The memory of a job: a table by stage, and what the fullest stage holds over the step."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+import numpy as np
+
+from foretrace.analysis.fit import MemoryFit, StageMemory
+from foretrace.analysis.predict import Prediction
+from foretrace.program.columns import Category, label
+from foretrace.report.json import diagnostics_json
+from foretrace.report.predict import memory_fit_json, plan_json
+from foretrace.report.table import table
+from foretrace.report.terminal import MOST_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
+from foretrace.units import format_bytes, format_count, format_percent, format_time
+
+MEMORY_SCHEMA = "foretrace.memory/1"
+_EIGHTHS = "▁▂▃▄▅▆▇█"
+_WIDTH = 80
+_GIB = 1 << 30
+
+
+def memory_json(prediction: Prediction) -> dict[str, Any]:
+    """The memory of a job, with the track of its fullest stage."""
+    memory = prediction.memory
+    worst = memory.worst
+    return {
+        "schema": MEMORY_SCHEMA,
+        "model": prediction.setting.model.name,
+        "plan": plan_json(prediction.setting),
+        "cluster": prediction.cluster.name,
+        **memory_fit_json(memory),
+        "worst": None
+        if worst is None
+        else {
+            "role": worst.role,
+            "time_s": worst.track.time_s.tolist(),
+            "held_bytes": worst.track.total_bytes.tolist(),
+        },
+        "diagnostics": diagnostics_json(prediction.simulation.diagnostics),
+    }
+
+
+def print_memory(prediction: Prediction, stream: TextIO | None = None) -> None:
+    """The screen of a job's memory."""
+    screen, memory = Screen.of(stream or sys.stdout), prediction.memory
+    worst = memory.worst
+    if worst is None:
+        show(screen, [[], [("  nothing is known of this job's memory", "")]])
+        return
+    lines: list[list[Span]] = [[], *_headline(prediction, worst), [], *_stages(memory)]
+    lines += [*_over_time(worst, prediction.step_time_s, screen), []]
+    lines += diagnostic_lines(prediction.simulation.diagnostics, screen, MOST_DIAGNOSTICS)
+    show(screen, lines)
+
+
+def _headline(prediction: Prediction, worst: StageMemory) -> list[list[Span]]:
+    memory = prediction.memory
+    needed = worst.peak_bytes + memory.overhead_bytes
+    verdict = "fits" if memory.fits else "does not fit"
+    peak, capacity = format_bytes(worst.peak_bytes), format_bytes(memory.capacity_bytes)
+    axes = prediction.simulation.mesh.replace(",", " · ").replace("=", " ")
+    job = f"{format_count(prediction.setting.plan.gpus)} × {prediction.cluster.gpu.title} · {axes}"
+    share = format_percent(needed / memory.capacity_bytes)
+    rest = f"and about {format_bytes(memory.overhead_bytes)} for CUDA and NCCL: {share} of {capacity}, {verdict}"
+    return [
+        [("  Peak   ", ""), (peak, "bold"), (f" allocated on {worst.role}     {job}", "")],
+        [(f"         {rest}", "" if memory.fits else "red")],
+    ]
+
+
+def _stages(memory: MemoryFit) -> list[list[Span]]:
+    """A row per stage; neighbours that hold the same share one."""
+    kinds = [label(category) for category in Category]
+    kinds = [kind for kind in kinds if any(kind in stage.by_category for stage in memory.stages)]
+    rows: list[tuple[str, list[str]]] = []
+    for stage in memory.stages:
+        cells = [f"{stage.ranks:,}", *(_gib(stage.by_category.get(kind, 0)) for kind in kinds)]
+        cells += [_gib(stage.peak_bytes), format_percent(stage.peak_bytes / memory.capacity_bytes)]
+        if rows and rows[-1][1] == cells:
+            first = rows[-1][0].partition(" … ")[0]
+            rows[-1] = (f"{first} … {stage.role}", cells)
+        else:
+            rows.append((stage.role, cells))
+    heads = ["at its peak, GiB", "ranks", *kinds, "peak", "of the GPU"]
+    return table(heads, [[name, *cells] for name, cells in rows])
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.2f}" if size else "0"
+
+
+def _over_time(stage: StageMemory, step_s: float, screen: Screen) -> list[list[Span]]:
+    """What a stage holds over the step: the most in each slice of it."""
+    if not screen.rich or step_s <= 0:
+        return []
+    track = stage.track
+    width = min(_WIDTH, screen.width - 4)
+    edges = np.linspace(0.0, step_s, width + 1)
+    total = track.total_bytes
+    first = np.searchsorted(track.time_s, edges[:-1], side="right") - 1
+    last = np.searchsorted(track.time_s, edges[1:], side="left")
+    most = [
+        int(total[max(low, 0) : max(high, low + 1)].max())
+        for low, high in zip(first.tolist(), last.tolist(), strict=True)
+    ]
+    bars = "".join(_EIGHTHS[min(int(8 * size / max(stage.peak_bytes, 1)), 7)] for size in most)
+    end = format_time(step_s)
+    return [
+        [],
+        [(f"  {stage.role} over the step", "bold"), (f", up to {format_bytes(stage.peak_bytes)}", "")],
+        [(f"  {bars}", "green")],
+        [(f"  0{end:>{width - 1}}", "bright_black")],
+    ]

@@ -1,0 +1,216 @@
+"""How predictions compare with measured runs: a screen, JSON and a plot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from foretrace.analysis.validate.results import (
+    Group,
+    RowResult,
+    Validation,
+    by_axis,
+    by_family,
+    by_gpu,
+    group_of,
+)
+from foretrace.report.scatter import STYLES, Point, groups_of, letters, scatter_svg
+from foretrace.report.table import table
+from foretrace.report.terminal import Screen, Span, show
+from foretrace.units import format_percent, format_time
+
+VALIDATION_SCHEMA = "foretrace.validation/1"
+MOST_ROWS = 8
+MOST_SKIPPED = 6
+
+
+def validation_json(found: Validation) -> dict[str, Any]:
+    """Everything: rows, groups, and what was skipped; errors are signed shares of what was measured."""
+    return {
+        "schema": VALIDATION_SCHEMA,
+        "interrupted": found.interrupted,
+        "grades": {grade: _grade_json(found, grade) for grade in found.grades},
+        "rows": [_row_json(row) for row in found.rows],
+        "skipped": [{"id": one.id, "family": one.family, "where": one.where, "why": one.why} for one in found.skipped],
+    }
+
+
+def _grade_json(found: Validation, grade: str) -> dict[str, Any]:
+    rows = found.graded(grade)
+    whole = group_of("all", rows)
+    return {
+        **_group_json(whole),
+        "mean_of_families": found.mean_of_families(grade),
+        "families": [_group_json(group) for group in by_family(rows)],
+        "gpus": [_group_json(group) for group in by_gpu(rows)],
+        "axes": [_group_json(group) for group in by_axis(rows)],
+    }
+
+
+def _group_json(group: Group) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "rows": group.rows,
+        "mape": group.mape,
+        "bias": group.bias,
+        "worst": group.worst,
+        "coverage": group.coverage,
+        "half_width": group.half_width,
+        "memory_mape": group.memory_mape,
+        "memory_rows": group.memory_rows,
+    }
+
+
+def _row_json(row: RowResult) -> dict[str, Any]:
+    memory = row.memory
+    return {
+        "id": row.id,
+        "family": row.family,
+        "grade": row.grade,
+        "gpu": row.gpu,
+        "axes": list(row.axes),
+        "measured_s": row.step.measured,
+        "predicted_s": row.step.predicted,
+        "error": row.error,
+        "band_s": None if row.band_s is None else list(row.band_s),
+        "in_band": row.inside,
+        "memory": None
+        if memory is None
+        else {"measured_bytes": memory.measured, "predicted_bytes": memory.predicted, "error": memory.error},
+        "fits": row.fits,
+        "parts": {
+            name: {"measured_s": one.measured, "predicted_s": one.predicted, "error": one.error}
+            for name, one in row.parts.items()
+        },
+        "reason": row.reason,
+        "notes": list(row.notes),
+    }
+
+
+def points_of(found: Validation) -> list[Point]:
+    """The rows as a plot has them."""
+    return [Point(row.id, row.family, row.step.measured, row.step.predicted, row.band_s) for row in found.rows]
+
+
+def validation_svg(found: Validation) -> str:
+    """Measured against predicted, a colour per family."""
+    whole = group_of("all", found.rows) if found.rows else None
+    error = "" if whole is None else f", mean error {100 * whole.mape:.1f} %"
+    return scatter_svg(points_of(found), f"{len(found.rows)} measured steps{error}")
+
+
+def print_validation(found: Validation, stream: TextIO | None = None) -> None:
+    """The screen of a validation."""
+    screen = Screen.of(stream or sys.stdout)
+    lines: list[list[Span]] = [[]]
+    for grade in found.grades:
+        lines += [*_headline(found, grade), [], *_groups(found.graded(grade)), []]
+    if found.rows:
+        lines += [*_scatter(found, screen), *_parts(found.rows), *_worst(found)]
+    else:
+        lines += [[("  no row could be predicted", "bold")]]
+    show(screen, [*lines, *_skipped(found)])
+
+
+def _headline(found: Validation, grade: str) -> list[list[Span]]:
+    rows = found.graded(grade)
+    whole, families = group_of("all", rows), found.mean_of_families(grade)
+    assert families is not None
+    said = f"  Grade {grade}   "
+    facts = f" mean absolute error of {whole.rows} rows, bias {_error(whole.bias)}; "
+    lines: list[list[Span]] = [
+        [(said, ""), (format_percent(whole.mape), "bold"), (facts, ""), (format_percent(families), "bold")]
+    ]
+    lines[0].append((" mean over families", ""))
+    more = []
+    if whole.coverage is not None and whole.half_width is not None:
+        width = format_percent(whole.half_width)
+        more.append(f"{format_percent(whole.coverage)} of rows lie in their band (median ± {width})")
+    if whole.memory_mape is not None:
+        more.append(f"peak memory off by {format_percent(whole.memory_mape)} over {whole.memory_rows} rows")
+    return [*lines, [(" " * len(said) + " · ".join(more), "")]] if more else lines
+
+
+def _groups(rows: Sequence[RowResult]) -> list[list[Span]]:
+    cells = []
+    for kind, groups in (("family", by_family(rows)), ("gpu", by_gpu(rows)), ("axis", by_axis(rows))):
+        cells += [[f"{kind} {group.name}", *_cells(group)] for group in groups]
+    return table(["", "rows", "mean error", "bias", "worst", "in band", "memory"], cells)
+
+
+def _cells(group: Group) -> list[str]:
+    return [
+        str(group.rows),
+        format_percent(group.mape),
+        _error(group.bias),
+        _error(group.worst),
+        "" if group.coverage is None else format_percent(group.coverage),
+        "" if group.memory_mape is None else format_percent(group.memory_mape),
+    ]
+
+
+def _scatter(found: Validation, screen: Screen) -> list[list[Span]]:
+    """The plot; on a pipe only with its legend in words, without lines that break `cut`."""
+    if not screen.rich:
+        return []
+    points = points_of(found)
+    names = groups_of(points)
+    lines: list[list[Span]] = [[("  predicted (up) against measured", "bold"), (", both logarithmic", "")]]
+    styles = {chr(ord("a") + number % 26): STYLES[number % len(STYLES)] for number in range(len(names))}
+    for text in letters(points, min(70, screen.width - 6), 20):
+        plain = text[:1] in "└ "
+        lines.append([("  ", ""), *((sign, "" if plain else styles.get(sign, "bright_black")) for sign in text)])
+    legend = " · ".join(f"{chr(ord('a') + number % 26)} {name}" for number, name in enumerate(names))
+    return [*lines, [(f"  {legend} · + several", "bright_black")], []]
+
+
+def _parts(rows: Sequence[RowResult]) -> list[list[Span]]:
+    """Forward, backward and optimizer, where they were measured apart."""
+    timed = [row for row in rows if row.parts]
+    if not timed:
+        return []
+    names = list(dict.fromkeys(name for row in timed for name in row.parts))
+    cells = []
+    for row in timed:
+        memory = "" if row.memory is None else _error(row.memory.error)
+        errors = (_error(row.parts[name].error) if name in row.parts else "" for name in names)
+        cells.append([row.id, *errors, _error(row.error), memory])
+    return [*table(["error by part", *names, "step", "memory"], cells), []]
+
+
+def _worst(found: Validation) -> list[list[Span]]:
+    cells = [
+        [row.id, format_time(row.step.measured), format_time(row.step.predicted), _error(row.error), row.reason]
+        for row in found.worst[:MOST_ROWS]
+    ]
+    width = max(len(row[-1]) for row in cells)
+    cells = [[*row[:-1], f"{row[-1]:<{width}}"] for row in cells]
+    return table(["furthest off", "measured", "predicted", "error", f"{'rests on':<{width}}"], cells)
+
+
+def _skipped(found: Validation) -> list[list[Span]]:
+    """What was left out, by reason, and which rows ran although they are said not to fit."""
+    reasons: dict[str, list[str]] = {}
+    for one in found.skipped:
+        reasons.setdefault(one.why, []).append(one.id)
+    lines: list[list[Span]] = [[]]
+    misfits = [row.id for row in found.not_fitting]
+    if misfits:
+        text = f"{len(misfits)} of the rows ran, but are predicted not to fit in memory ({_some(misfits)})"
+        lines.append([("  memory   ", "yellow"), (text, "")])
+    for why, ids in list(reasons.items())[:MOST_SKIPPED]:
+        lines.append([("  skipped  ", "yellow"), (f"{len(ids)}: {why} ({_some(ids)})", "")])
+    if len(reasons) > MOST_SKIPPED:
+        lines.append([(f"           {len(reasons) - MOST_SKIPPED} more reasons in --json", "bright_black")])
+    return lines
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+
+
+def _error(value: float) -> str:
+    """A signed share."""
+    sign = "+" if value > 0 and f"{100 * value:.1f}" != "0.0" else ""
+    return f"{sign}{format_percent(value)}"

@@ -1,0 +1,104 @@
+"""Jobs as YAML: a model, a plan and a cluster in one file, read with lines in errors and written with comments.
+
+```yaml
+model: llama3-70b        # or a mapping: see foretrace.models.spec
+plan: {gpus: 512, tp: 4, pp: 4, gbs: 1024}
+cluster: h100-dgx
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias, get_args
+
+from foretrace.documents import Document, Fields
+from foretrace.errors import Diagnostic, InputError
+from foretrace.models import presets
+from foretrace.models.model import Model
+from foretrace.models.spec import number, read_model_spec, word
+from foretrace.units import parse_factor
+from foretrace.workload.plan import CpComm, CudaGraphs, Precision, Recompute
+
+PlanValue: TypeAlias = "int | float | str | bool | tuple[int, ...]"
+
+EXAMPLE: Final = "plan: {gpus: 512, tp: 4, pp: 4, gbs: 1024}"
+_COUNTS: Final[dict[str, int]] = {
+    **dict.fromkeys(("gpus", "mbs", "gbs", "seq_len", "tp", "cp", "pp", "vpp", "ep", "etp", "shard"), 1),
+    **dict.fromkeys(("zero", "prefetch", "recompute_layers", "offload_layers"), 0),
+}
+"""Fields that are whole numbers, with the least each may be."""
+_FLAGS: Final = (
+    *("sequence_parallel", "reshard", "grad_overlap", "param_overlap", "tp_overlap", "moe_overlap"),
+    *("offload_optimizer", "deepep"),
+)
+_WORDS: Final = {
+    "cp_comm": get_args(CpComm),
+    "recompute": get_args(Recompute),
+    "precision": get_args(Precision),
+    "cuda_graphs": get_args(CudaGraphs),
+}
+_LISTS: Final = ("stage_layers", "documents")
+_TEXTS: Final = ("schedule", "stack")
+PLAN_KEYS: Final = (*_COUNTS, *_FLAGS, *_WORDS, *_LISTS, *_TEXTS, "routing")
+MOST: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """What a job file says; `plan_fields` are those of `Plan` that it gives."""
+
+    model: Model
+    plan_fields: dict[str, PlanValue]
+    cluster: str | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def read_job(path: str | Path) -> JobFile:
+    """The job that a file describes. A path to a cluster's file is taken from where the job's file stands."""
+    document = Document(str(path), "job", f"expected a job in YAML: model: llama3-70b, {EXAMPLE}", EXAMPLE)
+    root = document.fields(document.compose(document.read()), ("model", "plan", "cluster"), ("model",))
+    model = read_model_spec(document, root["model"], presets.model, name=Path(path).stem)
+    plan = _read_plan(document.fields(root["plan"], PLAN_KEYS, ())) if "plan" in root else {}
+    cluster = root.text("cluster", "") or None
+    if cluster is not None:
+        beside = Path(path).parent / cluster
+        cluster = str(beside) if Path(cluster).suffix in (".yaml", ".yml", ".json") and beside.is_file() else cluster
+    return JobFile(model, plan, cluster)
+
+
+def _read_plan(fields: Fields) -> dict[str, PlanValue]:
+    plan: dict[str, PlanValue] = {}
+    for name in fields.values:
+        if name in _COUNTS:
+            most = 3 if name == "zero" else MOST
+            plan[name] = number(fields, name, least=_COUNTS[name], most=most)
+        elif name in _FLAGS:
+            plan[name] = fields.flag(name, False)
+        elif name in _WORDS:
+            plan[name] = word(fields, name, "", _WORDS[name])
+        elif name in _LISTS:
+            plan[name] = _whole_numbers(fields, name)
+        elif name == "routing":
+            plan[name] = _routing(fields)
+        else:
+            plan[name] = fields.text(name, "")
+    return plan
+
+
+def _routing(fields: Fields) -> float:
+    text = fields.text("routing", "balanced")
+    factor = 1.0 if text == "balanced" else parse_factor(text, where=fields.where("routing"))
+    if factor < 1:
+        hint = "the busiest expert rank over the mean: balanced, or e.g. 1.5x"
+        raise InputError(f"routing {text} is less than the mean", where=fields.where("routing"), hint=hint)
+    return factor
+
+
+def _whole_numbers(fields: Fields, name: str) -> tuple[int, ...]:
+    """A list of whole numbers, or one text of them: `20,20,22`."""
+    parts = [part.strip() for text in fields.texts(name) for part in text.split(",")]
+    if not parts or not all(part.isdecimal() and 0 < int(part) <= MOST for part in parts):
+        raise InputError(f"{name}: expected whole numbers above 0", where=fields.where(name), hint=f"{name}: [20, 20]")
+    return tuple(int(part) for part in parts)

@@ -1,0 +1,162 @@
+"""Grouped-query attention between its norm and the residual stream."""
+
+from __future__ import annotations
+
+from foretrace.models.model import SelfAttention
+from foretrace.program.kernels import Kernel
+from foretrace.workload.layers.core import Heads, core
+from foretrace.workload.layers.linear import linear
+from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
+from foretrace.workload.layers.pointwise import joined_gradients, norm, residual
+from foretrace.workload.layers.rope import rope
+from foretrace.workload.layers.shape import Shape
+
+
+def attention(shape: Shape, layer: SelfAttention) -> list[Piece]:
+    """Norm, projections, rotation, attention, projection back and the residual addition."""
+    local = Heads(
+        max(layer.heads // shape.tp, 1),
+        max(layer.kv_heads // shape.tp, 1),
+        layer.head_dim,
+        layer.head_dim,
+        layer.window,
+    )
+    width = local.heads * layer.head_dim
+    rotates = shape.rotates and layer.rope
+    pieces = [joined_gradients(shape, "attention branch"), norm(shape, "attention norm", "x")]
+    pieces += _projections(shape, layer, local)
+    pieces.append(_split(shape, local))
+    if layer.qk_norm:
+        pieces += _head_norms(shape, local)
+    if rotates:
+        pieces.append(rope(shape, local.query_bytes(shape), local.key_bytes(shape)))
+    if _repeats(shape, local):
+        pieces.append(_repeat(shape, local))
+    if layer.sinks:
+        pieces.append(Piece("attention sinks", parameters=local.heads))
+    pieces.append(core(shape, _attended(shape, local), _inputs(shape, local, fresh=rotates or layer.qk_norm)))
+    if layer.output_gate:
+        pieces.append(_gate(shape, local))
+    outside = layer.out_bias and shape.stack.pointwise == "fused"
+    pieces.append(
+        linear(
+            shape,
+            "attention out",
+            n=shape.hidden,
+            k=width,
+            source="gated o" if layer.output_gate else "o",
+            split="row",
+            bias=layer.out_bias and not outside,
+            outside_bias=outside,
+        )
+    )
+    pieces.append(residual(shape, "attention residual", bias=layer.out_bias))
+    return pieces
+
+
+def _projections(shape: Shape, layer: SelfAttention, local: Heads) -> list[Piece]:
+    query, key = local.heads * layer.head_dim, local.kv_heads * layer.head_dim
+    gate = query if layer.output_gate else 0
+    if not shape.stack.separate_projections:
+        joint = query + 2 * key + gate
+        return [
+            linear(shape, "qkv", n=joint, k=shape.hidden, source="attention in", split="column", bias=layer.qkv_bias)
+        ]
+    widths = {"q": query + gate, "k": key, "v": key}
+    return [
+        linear(
+            shape,
+            name,
+            n=n,
+            k=shape.hidden,
+            source="attention in",
+            split="column",
+            bias=layer.qkv_bias,
+            gathers=name == "q",
+            quantizes=name == "q",
+        )
+        for name, n in widths.items()
+    ]
+
+
+def _split(shape: Shape, local: Heads) -> Piece:
+    """Queries, keys and values out of the joint projection; backward, their gradients into one tensor.
+
+    Where they are projections of their own, autograd adds up the gradients of their common input instead.
+    """
+    stack = shape.stack
+    if stack.separate_projections:
+        tensor = shape.tokens * shape.hidden * shape.size
+        return (
+            Piece("split", backward=())
+            if stack.pointwise == "compiled"
+            else Piece(
+                "split",
+                backward=(run("split backward", INPUT, *(stream("add", 2 * tensor, tensor) for _ in range(2))),),
+            )
+        )
+    values = local.value_bytes(shape)
+    joint = local.query_bytes(shape) + local.key_bytes(shape) + values
+    forward = (run("split", FORWARD, stream("copy_strided", values, values)),) if stack.copies_value else ()
+    backward = () if stack.pointwise == "compiled" else (run("split backward", INPUT, stream("cat", joint, joint)),)
+    return Piece("split", forward, backward)
+
+
+def _head_norms(shape: Shape, local: Heads) -> list[Piece]:
+    """A norm of every query and key head (Qwen 3)."""
+    return [
+        norm(
+            shape,
+            f"{name} norm",
+            f"{name} projected",
+            width=local.head_dim,
+            rows=shape.tokens * heads,
+            residual=False,
+        )
+        for name, heads in (("query", local.heads), ("key", local.kv_heads))
+    ]
+
+
+def _repeats(shape: Shape, local: Heads) -> bool:
+    return shape.stack.repeats_kv and local.kv_heads < local.heads
+
+
+def _attended(shape: Shape, local: Heads) -> Heads:
+    """The heads the kernel sees."""
+    if not _repeats(shape, local):
+        return local
+    return Heads(local.heads, local.heads, local.head_dim, local.v_dim, local.window)
+
+
+def _repeat(shape: Shape, local: Heads) -> Piece:
+    """Keys and values copied to every query head; backward sums them."""
+    few, many = local.key_bytes(shape), local.query_bytes(shape)
+    copies: tuple[Kernel, ...] = tuple(stream("copy_strided", few, many) for _ in range(2))
+    sums: tuple[Kernel, ...] = tuple(stream("reduce", many, few, rows=local.heads // local.kv_heads) for _ in range(2))
+    return Piece("repeat", (run("repeat", FORWARD, *copies),), (run("repeat backward", INPUT, *sums),))
+
+
+def _inputs(shape: Shape, local: Heads, *, fresh: bool) -> tuple[tuple[str, int], ...]:
+    """What attention keeps of queries, keys and values; `fresh` says that queries and keys are new tensors.
+
+    In eager code values are a view of the joint projection, which they keep alive as a whole.
+    """
+    query, key, value = local.query_bytes(shape), local.key_bytes(shape), local.value_bytes(shape)
+    stack = shape.stack
+    if _repeats(shape, local):
+        return ("q", query), ("k", query), ("v", query)
+    if stack.separate_projections or stack.copies_value or stack.pointwise == "compiled":
+        return ("q", query), ("k", key), ("v", value)
+    joint = (("qkv", query + key + value),)
+    return (*joint, ("q", query), ("k", key)) if fresh else joint
+
+
+def _gate(shape: Shape, local: Heads) -> Piece:
+    """The output times the sigmoid of a gate that was projected with the queries."""
+    one = local.output_bytes(shape)
+    return Piece(
+        "output gate",
+        (run("output gate", FORWARD, stream("mul", 2 * one, one)),),
+        (run("output gate backward", INPUT, stream("mul", 3 * one, 2 * one)),),
+        saved=(("o", one), ("gate", one)),
+    )

@@ -1,0 +1,205 @@
+"""Core attention: scores, softmax and their product with the values, fused or not, and context parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foretrace.program.columns import Collective, Phase
+from foretrace.program.kernels import Attention, Gemm, Kernel
+from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
+from foretrace.workload.layers.shape import Shape
+from foretrace.workload.work import Communicate, Compute, Item
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """This rank's heads and what each query attends to."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_dim: int
+    window: int | None = None
+
+    def query_bytes(self, shape: Shape) -> int:
+        """All queries of a microbatch."""
+        return shape.tokens * self.heads * self.head_dim * shape.size
+
+    def key_bytes(self, shape: Shape) -> int:
+        """All keys."""
+        return shape.tokens * self.kv_heads * self.head_dim * shape.size
+
+    def value_bytes(self, shape: Shape) -> int:
+        """All values."""
+        return shape.tokens * self.kv_heads * self.v_dim * shape.size
+
+    def output_bytes(self, shape: Shape) -> int:
+        """What attention gives."""
+        return shape.tokens * self.heads * self.v_dim * shape.size
+
+
+def pairs(shape: Shape, window: int | None) -> int:
+    """How many (query, key) pairs one head of one whole sequence attends to, causally."""
+    total = 0
+    for length in shape.documents or (shape.seq_len,):
+        reach = min(window or length, length)
+        total += reach * length - reach * reach // 2
+    return total
+
+
+def core(shape: Shape, heads: Heads, inputs: tuple[tuple[str, int], ...]) -> Piece:
+    """Attention that keeps `inputs` (queries, keys, values) and what its own backward needs."""
+    if shape.stack.attention == "unfused":
+        return _unfused(shape, heads, inputs)
+    statistics = shape.tokens * heads.heads * 4
+    return Piece(
+        "attention",
+        _passes(shape, heads, backward=False),
+        _passes(shape, heads, backward=True),
+        saved=inputs,
+        inner=(("o", heads.output_bytes(shape)), ("attention statistics", statistics)),
+        core=True,
+        output_bytes=0,
+    )
+
+
+def _passes(shape: Shape, heads: Heads, *, backward: bool) -> tuple[Item, ...]:
+    """The kernels of one way with the collectives of context parallelism."""
+    phase = INPUT if backward else FORWARD
+    if shape.cp == 1:
+        return (_compute(shape, heads, phase, (1, _kernel(shape, heads, 1, 1, pairs(shape, heads.window)))),)
+    if shape.cp_comm == "a2a":
+        return _all_to_all(shape, heads, phase)
+    if shape.cp_comm == "all_gather":
+        return _all_gather(shape, heads, phase)
+    return _ring(shape, heads, phase)
+
+
+def _compute(shape: Shape, heads: Heads, phase: Phase, *kernels: tuple[int, Attention]) -> Compute:
+    name = "attention"
+    if phase != INPUT:
+        return Compute(name, phase, kernels)
+    flipped = tuple((count, _backward(kernel)) for count, kernel in kernels)
+    # FlashAttention and cuDNN gather the queries' gradient in fp32.
+    return Compute(f"{name} backward", phase, flipped, temporary_bytes=shape.tokens * heads.heads * heads.head_dim * 4)
+
+
+def _backward(kernel: Attention) -> Attention:
+    return Attention(
+        kernel.batch,
+        kernel.heads,
+        kernel.kv_heads,
+        kernel.q,
+        kernel.kv,
+        kernel.head_dim,
+        kernel.v_dim,
+        kernel.pairs,
+        True,
+        kernel.backend,
+        kernel.dtype,
+    )
+
+
+def _kernel(shape: Shape, heads: Heads, q_parts: int, kv_parts: int, count: int, *, head_parts: int = 1) -> Attention:
+    return Attention(
+        batch=shape.mbs,
+        heads=max(heads.heads // head_parts, 1),
+        kv_heads=max(heads.kv_heads // head_parts, 1),
+        q=shape.seq_len // q_parts,
+        kv=shape.seq_len // kv_parts,
+        head_dim=heads.head_dim,
+        v_dim=heads.v_dim,
+        pairs=count,
+        backend=shape.stack.attention,
+        dtype=shape.out,
+    )
+
+
+def _ring(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
+    """Keys and values go round the ring beside the attention to those already here (Ring Attention, arXiv:2310.01889).
+
+    With sequences cut in 2·cp and dealt from both ends, the first step is causal and each later one sees half of all
+    pairs of its block: equal work. The ring is an all-gather of keys and values; backward, their gradients go along.
+    Each later step's output is merged into what there is.
+    """
+    cp = shape.cp
+    step = pairs(shape, heads.window) // (cp * cp)
+    moved = cp * (heads.key_bytes(shape) + heads.value_bytes(shape)) * (2 if phase == INPUT else 1)
+    ring = Communicate("attention ring", phase, Collective.ALL_GATHER, "cp", moved, hidden=True)
+    own, other = _kernel(shape, heads, cp, cp, step), _kernel(shape, heads, cp, 2 * cp, step)
+    attend = _compute(shape, heads, phase, (1, own), (cp - 1, other))
+    out = heads.output_bytes(shape) if phase == FORWARD else heads.query_bytes(shape)
+    merge = Compute("attention merge", phase, ((cp - 1, stream("add", 2 * out, out)),))
+    return ring, attend, merge
+
+
+def _all_gather(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
+    """Keys and values are gathered first; backward, gathered again and their gradients scattered (Llama 3)."""
+    moved = shape.cp * (heads.key_bytes(shape) + heads.value_bytes(shape))
+    gather = Communicate("attention gather", phase, Collective.ALL_GATHER, "cp", moved)
+    attend = _compute(
+        shape, heads, phase, (1, _kernel(shape, heads, shape.cp, 1, pairs(shape, heads.window) // shape.cp))
+    )
+    if phase == FORWARD:
+        return gather, attend
+    return gather, attend, Communicate("attention scatter", phase, Collective.REDUCE_SCATTER, "cp", moved)
+
+
+def _all_to_all(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
+    """Each rank gets whole sequences of some heads and gives them back (Ulysses, arXiv:2309.14509)."""
+
+    def swap(name: str, moved: int) -> Communicate:
+        return Communicate(f"attention swap {name}", phase, Collective.ALL_TO_ALL, "cp", moved)
+
+    attend = _compute(
+        shape, heads, phase, (1, _kernel(shape, heads, 1, 1, pairs(shape, heads.window), head_parts=shape.cp))
+    )
+    inputs = (
+        swap("queries", heads.query_bytes(shape)),
+        swap("keys", heads.key_bytes(shape)),
+        swap("values", heads.value_bytes(shape)),
+    )
+    output = swap("output", heads.output_bytes(shape))
+    return (*inputs, attend, output) if phase == FORWARD else (output, attend, *inputs)
+
+
+def _unfused(shape: Shape, heads: Heads, inputs: tuple[tuple[str, int], ...]) -> Piece:
+    """Batched products over whole score matrices, scale-mask-softmax in one kernel, dropout of probabilities."""
+    s, d, v = shape.seq_len, heads.head_dim, heads.v_dim
+    batch = shape.mbs * heads.heads
+    q = s // shape.cp
+    scores = batch * q * s * shape.size
+    mask = batch * q * s if shape.dropout else 0
+
+    def product(m: int, n: int, k: int, layout: str) -> Gemm:
+        return Gemm(m, n, k, shape.dtype, layout, batch, shape.out)
+
+    output = heads.output_bytes(shape)
+    dropped: tuple[Kernel, ...] = (stream("dropout", scores, scores + mask),) if mask else ()
+    undropped: tuple[Kernel, ...] = (stream("dropout_backward", scores + mask, scores),) if mask else ()
+    forward = run(
+        "attention",
+        FORWARD,
+        product(q, s, d, "tn"),
+        stream("softmax", scores, scores, rows=s),
+        *dropped,
+        product(q, v, s, "nn"),
+        stream("copy_strided", output, output),
+        temporary_bytes=scores,
+    )
+    backward = run(
+        "attention backward",
+        INPUT,
+        stream("copy_strided", output, output),
+        product(q, s, v, "tn"),
+        product(s, v, q, "nt"),
+        *undropped,
+        stream("softmax_backward", 2 * scores, scores, rows=s),
+        product(q, d, s, "nn"),
+        product(s, d, q, "nt"),
+        temporary_bytes=2 * scores,
+    )
+    kept = [("probabilities", scores)]
+    if mask:
+        kept += [("probabilities mask", mask), ("probabilities dropped", scores)]
+    return Piece("attention", (forward,), (backward,), saved=inputs, inner=tuple(kept), core=True, output_bytes=output)

@@ -1,0 +1,250 @@
+"""Mixtures of experts: router, dispatch, grouped products, combination, and shared experts beside them.
+
+As Megatron-core's dispatchers do it (megatron/core/transformer/moe/token_dispatcher.py). Experts are taken as
+balanced within a rank; `routing` makes every rank as busy as the busiest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from foretrace.models.model import Experts
+from foretrace.program.columns import Collective, Phase
+from foretrace.program.kernels import Gemm, GroupedGemm, Kernel
+from foretrace.workload.layers.linear import quantize
+from foretrace.workload.layers.mlp import products
+from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, run, stream
+from foretrace.workload.layers.pointwise import activation, joined_gradients, norm, residual
+from foretrace.workload.layers.shape import Shape
+from foretrace.workload.work import Communicate, Item
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """How tokens reach this rank's experts."""
+
+    groups: int
+    """Experts of this rank."""
+    sent: int
+    """Rows that this rank sends."""
+    received: int
+    """Rows its experts work on, those of its expert-tensor group included."""
+    width: int
+    """Of each expert here."""
+
+
+def routed(shape: Shape, moe: Experts) -> Routed:
+    """The rows of a rank's experts.
+
+    DeepEP sends a token once to each rank that has any of its experts: of ep ranks, topk independent choices meet
+    ep·(1 − (1 − 1/ep)^topk).
+    """
+    copies = shape.rows * moe.topk
+    if shape.deepep and shape.ep > 1:
+        distinct = min(shape.ep * (1 - (1 - 1 / shape.ep) ** moe.topk), float(moe.topk))
+        sent = math.ceil(shape.rows * distinct)
+    else:
+        sent = copies
+    received = math.ceil(copies * shape.routing) * shape.etp
+    return Routed(max(moe.count // shape.ep, 1), sent, received, -(-moe.expert.ffn // shape.etp))
+
+
+def mixture(shape: Shape, moe: Experts) -> list[Piece]:
+    """Norm, shared experts, router, dispatch, experts, combination and the residual addition."""
+    there = routed(shape, moe)
+    pieces = [joined_gradients(shape, "mlp branch"), norm(shape, "mlp norm", "x after attention")]
+    if moe.shared is not None:
+        pieces += products(shape, moe.shared, "shared experts", "mlp in")
+        pieces += _shared_sum(shape, moe)
+    pieces += [_router(shape, moe), _dispatch(shape, moe, there), _product(shape, moe, there, up=True)]
+    act = activation(
+        shape,
+        moe.expert,
+        "experts activation",
+        rows=there.received,
+        width=there.width,
+        source="experts up out",
+        weighted=True,
+    )
+    pieces += [act, _product(shape, moe, there, up=False), _combine(shape, there)]
+    pieces.append(residual(shape, "mlp residual"))
+    return pieces
+
+
+def _shared_sum(shape: Shape, moe: Experts) -> list[Piece]:
+    """Adds the shared experts' output, after its gate where there is one; gradients of the common input add up too."""
+    tensor = shape.rows * shape.hidden * shape.size
+    forward = [stream("add", 2 * tensor, tensor)]
+    gate = shape.hidden if moe.shared_gate else 0
+    saved: tuple[tuple[str, int], ...] = ()
+    if gate:
+        forward.insert(0, stream("mul", 2 * tensor, tensor))
+        saved = (("shared experts out", tensor),)
+    backward = [stream("add", 2 * tensor, tensor), *(stream("mul", 3 * tensor, 2 * tensor) for _ in range(bool(gate)))]
+    name = "shared experts sum"
+    return [
+        Piece(
+            name,
+            (run(name, FORWARD, *forward),),
+            (run(f"{name} backward", INPUT, *backward),),
+            saved,
+            (),
+            parameters=gate,
+        )
+    ]
+
+
+def _router(shape: Shape, moe: Experts) -> Piece:
+    """Scores of all experts from 16-bit operands into fp32 (Megatron-core's RouterGatingLinearFunction); the choice."""
+    m, n, k = shape.rows, moe.count, shape.hidden
+    scores = m * n * 4
+    launches = shape.stack.router_launches
+    forward: tuple[Kernel, ...] = (
+        Gemm(m, n, k, shape.dtype, "tn", out="fp32"),
+        stream("router", scores, scores + m * n, launches=launches, rows=n),
+    )
+    to_input: tuple[Kernel, ...] = (
+        stream("router", 2 * scores, scores, launches=max(launches // 2, 1), rows=n),
+        Gemm(m, k, n, "tf32", "nn", out="fp32"),
+        stream("add", 2 * m * k * shape.size, m * k * shape.size),
+    )
+    return Piece(
+        "router",
+        (run("router", FORWARD, *forward),),
+        (
+            run("router input gradient", INPUT, *to_input),
+            run("router weight gradient", WEIGHT, Gemm(n, k, m, "tf32", "nt", out="fp32")),
+        ),
+        saved=(("mlp in", m * k * shape.size), ("router probabilities", scores)),
+        parameters=n * k + (n if moe.router_bias else 0),
+    )
+
+
+def _dispatch(shape: Shape, moe: Experts, there: Routed) -> Piece:
+    """Copies of tokens in the order of experts, sent to their ranks and sorted there; backward returns gradients."""
+    return Piece(
+        "dispatch",
+        _outward(shape, there, FORWARD, "dispatch"),
+        _homeward(shape, there, INPUT, "dispatch backward"),
+        saved=(("token rows", shape.rows * moe.topk * 8),),
+    )
+
+
+def _combine(shape: Shape, there: Routed) -> Piece:
+    """The way back: rows to the ranks they came from, summed per token; backward sends gradients out again."""
+    return Piece(
+        "combine",
+        _homeward(shape, there, FORWARD, "combine"),
+        _outward(shape, there, INPUT, "combine backward"),
+    )
+
+
+def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item, ...]:
+    row = shape.hidden * shape.size
+    own, sent = shape.rows * row, there.sent * row
+    arrived = math.ceil(there.sent * shape.routing) * row
+    placed = there.received * row
+    syncs = shape.syncs and phase == FORWARD
+    fused = shape.deepep and shape.ep > 1
+    items: list[Item] = []
+    if fused:
+        items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
+        items.append(run(f"{name} permute", phase, stream("permute", arrived, placed), syncs_host=syncs))
+    else:
+        items.append(run(f"{name} permute", phase, stream("permute", own, sent, launches=2), syncs_host=syncs))
+        if shape.ep > 1:
+            items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
+    if shape.etp > 1:
+        items.append(Communicate(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
+    if not fused and shape.ep > 1 and there.groups > 1:
+        items.append(run(f"{name} sort", phase, stream("permute", placed, placed)))
+    return tuple(items)
+
+
+def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item, ...]:
+    row = shape.hidden * shape.size
+    own, sent = shape.rows * row, there.sent * row
+    arrived = math.ceil(there.sent * shape.routing) * row
+    placed = there.received * row
+    fused = shape.deepep and shape.ep > 1
+    items: list[Item] = []
+    if not fused and shape.ep > 1 and there.groups > 1:
+        items.append(run(f"{name} sort", phase, stream("permute", placed, placed)))
+    if shape.etp > 1:
+        items.append(Communicate(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
+    if fused:
+        items.append(run(f"{name} unpermute", phase, stream("unpermute", placed, arrived)))
+        items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
+    else:
+        if shape.ep > 1:
+            items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
+        items.append(run(f"{name} unpermute", phase, stream("unpermute", sent, own, launches=2)))
+    return tuple(items)
+
+
+def _to_all(shape: Shape, name: str, phase: Phase, sent: int) -> Communicate:
+    """An all-to-all in which the busiest rank receives `routing` times what it would if all were equal."""
+    return Communicate(name, phase, Collective.ALL_TO_ALL, "ep", math.ceil(sent * shape.routing))
+
+
+def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
+    """The products of this rank's experts, one group each."""
+    name = "experts up" if up else "experts down"
+    inner = there.width * (2 if up and moe.expert.gated else 1)
+    n, k = (inner, shape.hidden) if up else (shape.hidden, there.width)
+    rows, groups = there.received, there.groups
+    forward: list[Item] = []
+    backward: list[Item] = []
+    if shape.quantized:
+        forward.append(run(f"{name} quantize", FORWARD, *quantize(shape, rows * k)))
+        backward.append(run(f"{name} quantize", INPUT, *quantize(shape, rows * n)))
+    forward.append(run(name, FORWARD, _grouped(shape, there, rows, n, k, "tn")))
+    to_input = run(f"{name} input gradient", INPUT, _grouped(shape, there, rows, k, n, "nn"))
+    to_weight = run(f"{name} weight gradient", WEIGHT, *_grouped_weight(shape, there, n, k))
+    backward += [to_weight, to_input] if shape.stack.weight_first else [to_input, to_weight]
+    source = "experts in" if up else "experts product"
+    kept = round(rows * k * (shape.operand_size if shape.quantized else shape.size))
+    return Piece(
+        name,
+        tuple(forward),
+        tuple(backward),
+        saved=((source, kept),),
+        output_bytes=rows * n * shape.size,
+        expert_parameters=groups * (n * k + (n if moe.expert.bias else 0)),
+    )
+
+
+def _grouped(shape: Shape, there: Routed, m: int, n: int, k: int, layout: str) -> GroupedGemm:
+    """8-bit products come in one layout only, but which side is grouped still matters: the layout is kept."""
+    dtype = shape.precision if shape.quantized else shape.dtype
+    return GroupedGemm(
+        there.groups,
+        m,
+        n,
+        k,
+        dtype,
+        layout,
+        largest=-(-m // there.groups),
+        out=shape.out,
+        separate=shape.stack.separate_experts,
+    )
+
+
+def _grouped_weight(shape: Shape, there: Routed, n: int, k: int) -> tuple[Kernel, ...]:
+    stack = shape.stack
+    fused = stack.fused_gradient_accumulation
+    return (
+        GroupedGemm(
+            there.groups,
+            n,
+            k,
+            there.received,
+            shape.precision if shape.quantized else shape.dtype,
+            "nt",
+            largest=-(-there.received // there.groups),
+            out=stack.gradient_dtype if fused else shape.out,
+            accumulate=fused,
+            separate=stack.separate_experts,
+        ),
+    )

@@ -1,0 +1,72 @@
+"""A module of the model (a norm, a linear layer, attention) with its work each way and the tensors it keeps.
+
+A layer is a row of pieces: its forward runs them in order, its backward in reverse. Kept tensors have names, so that
+one that two modules keep (attention's output is also the projection's input) is counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from foretrace.program.columns import Collective, Phase
+from foretrace.program.kernels import Kernel, Stream
+from foretrace.workload.work import Communicate, Compute, Item
+
+FORWARD = Phase.FORWARD
+INPUT = Phase.BACKWARD_INPUT
+WEIGHT = Phase.BACKWARD_WEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One module's part of a layer."""
+
+    name: str
+    forward: tuple[Item, ...] = ()
+    backward: tuple[Item, ...] = ()
+    saved: tuple[tuple[str, int], ...] = ()
+    """Tensors kept for the backward, by name, in bytes."""
+    inner: tuple[tuple[str, int], ...] = ()
+    """Those among its kept tensors that it makes itself: recompute of this piece alone makes them again."""
+    core: bool = False
+    """Whether it is core attention."""
+    product: bool = False
+    """Whether it is one matrix product, which a policy may keep the result of."""
+    output_bytes: int = 0
+    parameters: int = 0
+    expert_parameters: int = 0
+
+
+def run(name: str, phase: Phase, *kernels: Kernel, temporary_bytes: int = 0, syncs_host: bool = False) -> Compute:
+    """Kernels one after the other, each once."""
+    return Compute(name, phase, tuple((1, kernel) for kernel in kernels), temporary_bytes, syncs_host)
+
+
+def stream(name: str, read: float, write: float, *, launches: int = 1, rows: int = 0) -> Stream:
+    """A memory-bound kernel of so many bytes."""
+    return Stream(name, round(read), round(write), launches, rows)
+
+
+def weights(pieces: Iterable[Piece]) -> tuple[int, int]:
+    """Parameters of pieces on this rank: dense and expert ones."""
+    dense = expert = 0
+    for piece in pieces:
+        dense += piece.parameters
+        expert += piece.expert_parameters
+    return dense, expert
+
+
+def gather_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Communicate:
+    """All ranks of tp get all parts; `total_bytes` is the whole."""
+    return Communicate(name, phase, Collective.ALL_GATHER, "tp", total_bytes, hidden)
+
+
+def scatter_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Communicate:
+    """Sums over tp, each rank keeping its part; `total_bytes` is the whole."""
+    return Communicate(name, phase, Collective.REDUCE_SCATTER, "tp", total_bytes, hidden)
+
+
+def reduce_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Communicate:
+    """Sums over tp, each rank keeping all."""
+    return Communicate(name, phase, Collective.ALL_REDUCE, "tp", total_bytes, hidden)

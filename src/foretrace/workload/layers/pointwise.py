@@ -1,0 +1,115 @@
+"""Norms, residual additions and activations: kernels that memory bounds."""
+
+from __future__ import annotations
+
+from foretrace.models.model import Mlp
+from foretrace.program.kernels import Kernel
+from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
+from foretrace.workload.layers.shape import Shape
+
+
+def norm(
+    shape: Shape, name: str, source: str, *, width: int | None = None, rows: int | None = None, residual: bool = True
+) -> Piece:
+    """A norm over the last dimension, which keeps its input `source` and what it divided by.
+
+    Compiled, it takes the residual addition before it along: reads both, writes the sum and its norm; its backward
+    takes the addition of gradients along. `residual` is False for norms off the residual stream.
+    """
+    width = width or shape.hidden
+    rows = rows or shape.rows
+    tensor = rows * width * shape.size
+    fused = shape.stack.norm == "compiled" and residual
+    statistics = rows * (4 if shape.norm == "rmsnorm" else 8)
+    forward = stream(shape.norm, tensor * (1 + fused), tensor * (1 + fused), rows=width)
+    backward = stream(f"{shape.norm}_backward", tensor * (2 + fused), tensor, launches=2, rows=width)
+    bias = shape.norm == "layernorm" and shape.norm_bias
+    return Piece(
+        name,
+        (run(name, FORWARD, forward),),
+        (run(f"{name} backward", INPUT, backward),),
+        saved=((source, tensor), (f"{name} statistics", statistics)),
+        parameters=width * (1 + bias),
+    )
+
+
+def residual(shape: Shape, name: str, *, bias: bool = False) -> Piece:
+    """Adds a branch to the residual stream, with its bias and dropout where the model has them."""
+    stack = shape.stack
+    tensor = shape.rows * shape.hidden * shape.size
+    mask = shape.rows * shape.hidden if shape.dropout else 0
+    saved = ((f"{name} mask", mask),) if mask else ()
+    if stack.pointwise == "compiled" and not mask:
+        return Piece(name)
+    if stack.pointwise == "fused" and (bias or mask):
+        forward: tuple[Kernel, ...] = (stream("bias_dropout_add", 2 * tensor, tensor + mask),)
+        through = [stream("bias_dropout_add_backward", tensor + mask, tensor)] if mask else []
+        if bias:
+            through.append(stream("reduce", tensor, shape.hidden * shape.size, rows=shape.rows))
+    elif mask:
+        forward = (stream("dropout", tensor, tensor + mask), stream("add", 2 * tensor, tensor))
+        through = [stream("dropout_backward", tensor + mask, tensor)]
+    else:
+        forward, through = (stream("add", 2 * tensor, tensor),), []
+    backward = (run(f"{name} backward", INPUT, *through),) if through else ()
+    return Piece(name, (run(name, FORWARD, *forward),), backward, saved=saved)
+
+
+def joined_gradients(shape: Shape, name: str) -> Piece:
+    """Where a branch leaves the residual stream: nothing forward; backward, autograd adds the gradients of the two."""
+    if shape.stack.norm == "compiled":
+        return Piece(name)
+    tensor = shape.rows * shape.hidden * shape.size
+    return Piece(name, backward=(run(f"{name} backward", INPUT, stream("add", 2 * tensor, tensor)),))
+
+
+def activation(
+    shape: Shape, mlp: Mlp, name: str, *, rows: int, width: int, source: str, weighted: bool = False
+) -> Piece:
+    """Activation, gated or not, of `rows` tokens, which keeps its input `source`.
+
+    `weighted` multiplies by the router's probabilities on the way (Megatron's fused `weighted_bias_swiglu`).
+    """
+    one = rows * width * shape.size
+    scale = rows * 4 if weighted else 0
+    style = shape.stack.pointwise
+    biased = "bias_" if mlp.bias and mlp.activation == "gelu" and style == "fused" else ""
+    if mlp.gated:
+        forward, backward, kept = _gated(shape, mlp, one, scale, source, name)
+    else:
+        word = "relu2" if mlp.activation == "relu" else mlp.activation
+        forward = (stream(f"{biased}{word}", one + scale, one),)
+        backward = (stream(f"{biased}{word}_backward", 2 * one + scale, one + scale),)
+        kept = ((source, one),)
+    if biased:  # the bias's gradient is the sum of the activation's
+        backward = (*backward, stream("reduce", one, width * shape.size, rows=rows))
+    return Piece(
+        name,
+        (run(name, FORWARD, *forward),),
+        (run(f"{name} backward", INPUT, *backward),),
+        saved=kept,
+        output_bytes=one,
+    )
+
+
+def _gated(
+    shape: Shape, mlp: Mlp, one: int, scale: int, source: str, name: str
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], tuple[tuple[str, int], ...]]:
+    """Kernels and kept tensors of act(gate)·up; `one` is the size of either half."""
+    if shape.stack.pointwise != "eager":
+        forward: tuple[Kernel, ...] = (stream("swiglu", 2 * one + scale, one),)
+        backward: tuple[Kernel, ...] = (stream("swiglu_backward", 3 * one + scale, 2 * one + scale),)
+        return forward, backward, ((source, 2 * one),)
+    word = "gelu" if mlp.activation == "gelu" else "silu"
+    strided = "" if shape.stack.separate_projections else "_strided"
+    act = f"{word}{strided}" if word == "silu" else word
+    act_backward = f"{word}_backward{strided}" if word == "silu" else f"{word}_backward"
+    forward = (stream(act, one, one), stream(f"mul{strided}", 2 * one, one))
+    backward = (
+        stream("mul", 2 * one, one),
+        stream(f"mul{strided}", 2 * one, one),
+        stream(act_backward, 2 * one, one),
+    )
+    if not shape.stack.separate_projections:
+        backward = (*backward, stream("cat", 2 * one, 2 * one))
+    return forward, backward, ((source, 2 * one), (f"{name} gate", one))

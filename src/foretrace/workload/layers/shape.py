@@ -1,0 +1,102 @@
+"""What the work of a layer depends on, and nothing else: equal shapes have equal work, so that it is found once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foretrace.program.kernels import DTYPE_BYTES
+from foretrace.workload.plan import CpComm, Precision
+from foretrace.workload.setting import Setting
+from foretrace.workload.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One microbatch on one rank."""
+
+    stack: Stack
+    hidden: int
+    vocab: int
+    mbs: int
+    seq_len: int
+    tokens: int
+    """mbs · seq_len / cp."""
+    rows: int
+    """Tokens where sequence parallelism splits them: norms, dropout, residuals, routers."""
+    tp: int
+    cp: int
+    cp_comm: CpComm
+    ep: int
+    etp: int
+    sequence_parallel: bool
+    precision: Precision
+    norm: str
+    norm_bias: bool
+    rotates: bool
+    """Whether positions are rotations of queries and keys."""
+    dropout: bool
+    documents: tuple[int, ...] | None
+    routing: float
+    deepep: bool
+    syncs: bool
+    """Whether a dispatcher reads token counts back to the host: not where CUDA graphs forbid it."""
+    positions: int = 0
+    """Rows of a learned position table."""
+    head_bias: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """In which activations are kept."""
+        return self.precision if self.precision in ("fp32", "tf32", "fp16") else "bf16"
+
+    @property
+    def out(self) -> str:
+        """What products write."""
+        return "fp32" if self.dtype == "tf32" else self.dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes of an activation's element."""
+        return int(DTYPE_BYTES[self.dtype])
+
+    @property
+    def quantized(self) -> bool:
+        """Whether operands of linear layers are narrower than activations."""
+        return self.precision in ("fp8", "fp8_block", "mxfp8", "nvfp4")
+
+    @property
+    def operand_size(self) -> float:
+        """Bytes of an element of a linear layer's operands."""
+        return DTYPE_BYTES[self.precision]
+
+
+def shape_of(setting: Setting) -> Shape:
+    """What of a setting its layers' work depends on."""
+    model, plan = setting.model, setting.plan
+    tokens = setting.tokens
+    return Shape(
+        stack=setting.stack,
+        hidden=model.hidden,
+        vocab=setting.vocab,
+        mbs=plan.mbs,
+        seq_len=setting.seq_len,
+        tokens=tokens,
+        rows=-(-tokens // plan.tp) if setting.sequence_parallel else tokens,
+        tp=plan.tp,
+        cp=plan.cp,
+        cp_comm=plan.cp_comm,
+        ep=plan.ep,
+        etp=plan.etp,
+        sequence_parallel=setting.sequence_parallel and plan.tp > 1,
+        precision=plan.precision,
+        norm=model.norm,
+        norm_bias=model.norm_bias,
+        rotates=model.position_kind == "rope",
+        dropout=model.dropout,
+        documents=plan.documents,
+        routing=plan.routing,
+        deepep=plan.deepep,
+        syncs=plan.cuda_graphs == "none",
+        positions=model.positions,
+        head_bias=model.head_bias,
+    )

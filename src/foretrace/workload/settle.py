@@ -1,0 +1,264 @@
+"""From what a user says to a setting: every choice made, every size checked, and said where it changes the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from foretrace.errors import Diagnostic, InputError, did_you_mean
+from foretrace.mesh import Mesh
+from foretrace.models.model import Experts, Mlp, Model
+from foretrace.schedules.registry import make, resolve
+from foretrace.schedules.schedule import Schedule
+from foretrace.workload.plan import CpComm, CudaGraphs, Plan, Precision, Recompute
+from foretrace.workload.setting import Setting
+from foretrace.workload.split import split_layers
+from foretrace.workload.stack import Stack
+
+_SIZES = ("gpus", "mbs", "tp", "cp", "pp", "vpp", "ep", "etp")
+_WORDS = {"cp_comm": CpComm, "recompute": Recompute, "precision": Precision, "cuda_graphs": CudaGraphs}
+
+
+def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
+    """The plan with every choice made. `stack` is the software where it is not one of the plan's by name."""
+    _check_plan(plan)
+    chosen = stack or _stack_of(plan)
+    dp = _data_parallel(plan)
+    zero = chosen.zero if plan.zero is None else plan.zero
+    seq_len = model.seq_len if plan.seq_len is None else plan.seq_len
+    gbs = plan.mbs * dp * plan.pp if plan.gbs is None else plan.gbs
+    microbatches = _microbatches(plan, dp, gbs)
+    split_sequence = plan.tp > 1 and (
+        chosen.sequence_parallel if plan.sequence_parallel is None else plan.sequence_parallel
+    )
+    _check_widths(model, plan)
+    _check_sequence(plan, seq_len, split_sequence)
+    shard = _shard(plan, dp, zero)
+    schedule = _schedule(plan, microbatches)
+    for name in ("recompute_layers", "offload_layers"):
+        if (getattr(plan, name) or 0) > len(model.layers):
+            raise InputError(
+                f"{name} is {getattr(plan, name)}, but {model.name} has {len(model.layers)} layers",
+                hint="expected how many layers of each stage",
+            )
+    chunks, uneven = split_layers(len(model.layers), schedule.pieces, plan.stage_layers)
+    setting = Setting(
+        model=model,
+        plan=plan,
+        stack=chosen,
+        mesh=_mesh(model, plan, dp, shard),
+        dp=dp,
+        seq_len=seq_len,
+        gbs=gbs,
+        microbatches=microbatches,
+        vocab=_padded(model.vocab, chosen.padded_vocab, plan.tp),
+        sequence_parallel=split_sequence,
+        zero=zero,
+        shard=shard,
+        grad_overlap=chosen.grad_overlap if plan.grad_overlap is None else plan.grad_overlap,
+        param_overlap=chosen.param_overlap if plan.param_overlap is None else plan.param_overlap,
+        schedule=schedule.name,
+        chunks=chunks,
+        chunks_per_stage=schedule.chunks,
+    )
+    return replace(setting, diagnostics=tuple(_notes(setting, uneven)))
+
+
+def schedule_of(setting: Setting) -> Schedule:
+    """The pipeline schedule of a setting."""
+    return make(setting.schedule, setting.plan.pp, setting.microbatches, setting.chunks_per_stage)
+
+
+def _check_plan(plan: Plan) -> None:
+    for name in _SIZES:
+        _check_size(name, getattr(plan, name))
+    for name in ("gbs", "seq_len", "shard"):
+        if getattr(plan, name) is not None:
+            _check_size(name, getattr(plan, name))
+    for name, words in _WORDS.items():
+        _check_word(name, getattr(plan, name), get_args(words))
+    if plan.zero is not None and plan.zero not in (0, 1, 2, 3):
+        raise InputError(f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
+    if not (isinstance(plan.routing, int | float) and math.isfinite(plan.routing) and plan.routing >= 1):
+        raise InputError(
+            f"routing is {plan.routing}", hint="expected how many times the mean the busiest rank receives, 1 or more"
+        )
+    for name in ("offload_layers", "recompute_layers", "prefetch"):
+        value = getattr(plan, name)
+        if value is not None and (not isinstance(value, int) or value < 0):
+            raise InputError(f"{name} is {value}", hint="expected a whole number of layers, 0 or more")
+    if plan.recompute_layers is not None and plan.recompute != "full":
+        raise InputError(
+            f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}",
+            hint="whole layers are recomputed under recompute full",
+        )
+    if plan.vpp > 1 and plan.pp == 1:
+        raise InputError(f"vpp is {plan.vpp}, but pp is 1", hint="chunks of stages need a pipeline: pp of 2 or more")
+
+
+def _check_size(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value}", hint="expected a whole number of at least 1")
+
+
+def _check_word(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InputError(
+            f'{name} "{value}" is not known{did_you_mean(str(value), known)}', hint=f"known: {', '.join(known)}"
+        )
+
+
+def _stack_of(plan: Plan) -> Stack:
+    from foretrace.workload.stacks import stack  # tests bring their own
+
+    return stack(plan.stack or ("fsdp" if plan.zero == 3 else "megatron-core"))
+
+
+def _data_parallel(plan: Plan) -> int:
+    fixed = plan.tp * plan.cp * plan.pp
+    if plan.gpus % fixed:
+        raise InputError(
+            f"gpus {plan.gpus} cannot be divided by tp·cp·pp = {plan.tp}·{plan.cp}·{plan.pp} = {fixed}",
+            hint=f"nearest that can: {_nearest(plan.gpus, fixed)}",
+        )
+    return plan.gpus // fixed
+
+
+def _microbatches(plan: Plan, dp: int, gbs: int) -> int:
+    together = plan.mbs * dp
+    if gbs % together:
+        raise InputError(
+            f"gbs {gbs} cannot be divided by mbs·dp = {plan.mbs}·{dp} = {together}",
+            hint=f"nearest that can: {_nearest(gbs, together)}",
+        )
+    return gbs // together
+
+
+def _check_sequence(plan: Plan, seq_len: int, split: bool) -> None:
+    if plan.cp > 1 and seq_len % (2 * plan.cp):
+        raise InputError(
+            f"seq_len {seq_len} cannot be divided by 2·cp = {2 * plan.cp}",
+            hint="each rank takes a part from the front and one from the back, so that causal attention is balanced; "
+            f"nearest that can: {_nearest(seq_len, 2 * plan.cp)}",
+        )
+    if split and seq_len // plan.cp % plan.tp:
+        raise InputError(
+            f"seq_len {seq_len} over cp {plan.cp} cannot be divided by tp {plan.tp}, as sequence parallelism asks",
+            hint=f"nearest that can: {_nearest(seq_len, plan.cp * plan.tp)}, or sequence_parallel off",
+        )
+    if plan.documents is not None:
+        for tokens in plan.documents:
+            _check_size("a document's length", tokens)
+        if sum(plan.documents) != seq_len:
+            raise InputError(
+                f"documents add up to {sum(plan.documents)} tokens, seq_len is {seq_len}",
+                hint="give the documents of one packed sequence",
+            )
+
+
+def _check_widths(model: Model, plan: Plan) -> None:
+    experts = 0
+    for layer in dict.fromkeys(model.layers):
+        attention, ffn = layer.attention, layer.feed_forward
+        _check_split("attention heads", attention.heads, "tp", plan.tp)
+        if plan.cp > 1 and plan.cp_comm == "a2a":
+            _check_split("attention heads", attention.heads, "tp·cp", plan.tp * plan.cp)
+        if isinstance(ffn, Mlp):
+            _check_split("ffn", ffn.ffn, "tp", plan.tp)
+            continue
+        experts = max(experts, ffn.count)
+        _check_split("experts", ffn.count, "ep", plan.ep)
+        _check_split("expert ffn", ffn.expert.ffn, "etp", plan.etp)
+        if ffn.shared is not None:
+            _check_split("shared expert ffn", ffn.shared.ffn, "tp", plan.tp)
+    if not experts and (plan.ep > 1 or plan.etp > 1):
+        raise InputError(f"ep is {plan.ep} and etp {plan.etp}, but {model.name} has no experts", hint="leave both at 1")
+
+
+def _check_split(what: str, count: int, axis: str, size: int) -> None:
+    if count % size:
+        fits = ", ".join(str(n) for n in range(1, min(count, 4 * size) + 1) if count % n == 0)
+        raise InputError(f"{what} {count} cannot be divided by {axis} {size}", hint=f"{axis} may be {fits}")
+
+
+def _shard(plan: Plan, dp: int, zero: int) -> int:
+    """Ranks among which state is split."""
+    ranks = dp * plan.cp
+    if plan.shard is None:
+        return ranks if zero else 1
+    if zero != 3:
+        raise InputError(f"shard is {plan.shard}, but zero is {zero}", hint="shard is a choice of zero 3 (HSDP)")
+    if ranks % plan.shard or plan.shard % plan.cp:
+        raise InputError(
+            f"shard {plan.shard} does not split dp·cp = {dp}·{plan.cp}",
+            hint=f"expected a multiple of cp that divides {ranks}",
+        )
+    return plan.shard
+
+
+def _mesh(model: Model, plan: Plan, dp: int, shard: int) -> Mesh:
+    moe = any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(model.layers))
+    return Mesh(
+        tp=plan.tp,
+        cp=plan.cp,
+        dp=dp,
+        pp=plan.pp,
+        ep=plan.ep,
+        etp=plan.etp if moe else None,
+        # Megatron and torchtitan split state over dp and cp together; the mesh names the part of dp.
+        shard=shard // plan.cp if plan.shard is not None and shard < dp * plan.cp else None,
+    )
+
+
+def _schedule(plan: Plan, microbatches: int) -> Schedule:
+    name = plan.schedule or ("interleaved-1f1b" if plan.vpp > 1 else "1f1b")
+    if plan.pp == 1:
+        resolve(name)
+        return make("1f1b", 1, microbatches)
+    return make(name, plan.pp, microbatches, plan.vpp if plan.vpp > 1 else None)
+
+
+def _padded(vocab: int, multiple: int, tp: int) -> int:
+    """The vocabulary as it is split: Megatron's make_vocab_size_divisible_by times tp, or tp alone."""
+    step = multiple * tp
+    return -(-vocab // step) * step
+
+
+def _nearest(value: int, divisor: int) -> str:
+    below = value // divisor * divisor
+    return " and ".join(str(n) for n in (below, below + divisor) if n > 0)
+
+
+def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
+    """What was chosen for the user and changes the answer."""
+    plan, stack = setting.plan, setting.stack
+    chosen = [] if plan.stack else [f"software as {stack.title or stack.name}"]
+    chosen += [] if plan.seq_len else [f"seq_len {setting.seq_len}, the model's own"]
+    if plan.gbs is None:
+        chosen.append(f"gbs {setting.gbs}, {setting.microbatches} microbatch{'es' * (setting.microbatches > 1)} a rank")
+    if setting.dp * plan.cp > 1:
+        chosen += [] if plan.zero is not None else [f"zero {setting.zero}"]
+        overlaps = [("gradients", plan.grad_overlap, setting.grad_overlap)]
+        if setting.zero in (1, 2):
+            overlaps.append(("parameters", plan.param_overlap, setting.param_overlap))
+        if setting.zero < 3:
+            chosen += [f"{what} {'' if on else 'not '}overlapped" for what, said, on in overlaps if said is None]
+    if plan.tp > 1 and plan.sequence_parallel is None:
+        chosen.append(f"sequence parallelism {'on' if setting.sequence_parallel else 'off'}")
+    if plan.schedule is None and plan.pp > 1:
+        chosen.append(f"schedule {setting.schedule}")
+    notes = [f"not given, taken: {'; '.join(chosen)}"] if chosen else []
+    notes += [uneven] if uneven else []
+    if plan.schedule is not None and plan.pp > 1 and plan.vpp not in (1, setting.chunks_per_stage):
+        notes.append(f"{setting.schedule} has {setting.chunks_per_stage} chunks a stage")
+    if setting.vocab != setting.model.vocab:
+        notes.append(f"vocabulary padded from {setting.model.vocab:,} to {setting.vocab:,}")
+    if plan.routing > 1:
+        notes.append(f"every expert rank is taken to be as busy as the busiest, {plan.routing:g} times the mean")
+    if plan.moe_overlap:
+        notes.append("all-to-alls are taken to run beside computation wherever it is long enough (moe overlap)")
+    if setting.schedule == "dualpipe":
+        notes.append("dualpipe: gradients of a stage's two copies are reduced over dp only")
+    return [Diagnostic("note", text) for text in notes]

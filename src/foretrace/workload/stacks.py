@@ -1,0 +1,187 @@
+"""The software stacks Foretrace knows, by name; docs/stacks.md says what is known of each, and what is guessed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from foretrace.errors import InputError, did_you_mean
+from foretrace.workload.stack import Stack
+
+_EAGER_LAUNCH_S: Final = 31.7e-6
+"""A host-bound step of a small Llama on the H200's machine: 41.329 ms for 1,305 kernels, the autograd engine included.
+It is in no table of measured runs that predictions are compared with."""
+_GUESSED_LAUNCH_S: Final = 12e-6
+"""Between a bare launch (7.6 us under the profiler in the same run) and PyTorch's eager operators."""
+
+TORCH_EAGER: Final = Stack(
+    name="torch-eager",
+    title="PyTorch, eager",
+    attention="cudnn",
+    norm="fused",
+    pointwise="eager",
+    rope="eager",
+    loss="eager",
+    master_weights=False,
+    parameter_dtype="bf16",
+    gradient_dtype="bf16",
+    optimizer_state_dtype="bf16",
+    fused_gradient_accumulation=False,
+    sequence_parallel=False,
+    zero=0,
+    grad_overlap=True,
+    param_overlap=False,
+    hides_tp_backward=False,
+    launch_s=_EAGER_LAUNCH_S,
+    padded_vocab=1,
+    weight_first=True,
+    early_stop=True,
+    router_launches=12,
+    sources=(
+        "kernels and their order: Kineto trace of a TinyLlama step (PyTorch 2.11, H200)",
+        "early stop: torch.utils.checkpoint, set_checkpoint_early_stop",
+        "launch: host-bound eager step on the H200's machine, 41.3 ms for 1,305 kernels",
+    ),
+)
+
+TORCH_COMPILE: Final = replace(
+    TORCH_EAGER,
+    name="torch-compile",
+    title="PyTorch, torch.compile",
+    norm="compiled",
+    pointwise="compiled",
+    rope="compiled",
+    loss="compiled",
+    launch_s=_GUESSED_LAUNCH_S,
+    router_launches=4,
+    sources=(
+        "what is kept: torch/_functorch/partitioners.py, ban_recompute_materialized_backward (inputs of products are)",
+        "loss: torch/_inductor, scatter upon a constant tensor becomes pointwise",
+        "launch: guessed",
+    ),
+)
+
+MEGATRON_CORE: Final = Stack(
+    name="megatron-core",
+    title="Megatron-core with Transformer Engine",
+    attention="cudnn",
+    norm="fused",
+    pointwise="fused",
+    rope="fused",
+    loss="fused",
+    master_weights=True,
+    parameter_dtype="bf16",
+    gradient_dtype="fp32",
+    optimizer_state_dtype="fp32",
+    fused_gradient_accumulation=True,
+    sequence_parallel=True,
+    zero=1,
+    grad_overlap=True,
+    param_overlap=True,
+    hides_tp_backward=True,
+    launch_s=_GUESSED_LAUNCH_S,
+    padded_vocab=128,
+    copies_value=True,
+    fused_bias_gradient=True,
+    separate_experts=True,
+    sources=(
+        "linear layers: megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication",
+        "norm with linear: transformer_engine/pytorch/module/layernorm_linear.py",
+        "experts: transformer_engine/pytorch/module/grouped_linear.py (one cuBLAS product per expert)",
+        "loss: transformer_engine/pytorch/triton/cross_entropy.py (gradient in place of the logits)",
+        "dispatch: megatron/core/transformer/moe/token_dispatcher.py",
+        "launch, launches of the router: guessed",
+    ),
+)
+
+MEGATRON_2021: Final = replace(
+    MEGATRON_CORE,
+    name="megatron-2021",
+    title="Megatron-LM of 2021-22, fp16, no fused attention",
+    attention="unfused",
+    rope="eager",
+    loss="vocab_parallel",
+    parameter_dtype="fp16",
+    sequence_parallel=False,
+    zero=0,
+    grad_overlap=False,
+    param_overlap=False,
+    copies_value=False,
+    fused_bias_gradient=False,
+    sources=(
+        "activations and collectives: Korthikanti et al., arXiv:2205.05198, section 4",
+        "fused kernels: Megatron-LM v2.5, megatron/fused_kernels and megatron/model/fused_*.py",
+        "loss: megatron/mpu/cross_entropy.py",
+        "gradients in fp32, reduced after the last microbatch: megatron/model/distributed.py",
+        "launch: guessed",
+    ),
+)
+
+FSDP: Final = replace(
+    TORCH_EAGER,
+    name="fsdp",
+    title="FSDP2 as in torchtitan, eager",
+    attention="flash2",
+    parameter_dtype="fp32",
+    gradient_dtype="fp32",
+    optimizer_state_dtype="fp32",
+    zero=3,
+    param_overlap=True,
+    rope_style="complex",
+    separate_projections=True,
+    repeats_kv=True,
+    selective="products",
+    sources=(
+        "model: torchtitan/models/llama/model.py (apply_rotary_emb, repeat_kv, w1 w2 w3)",
+        "recompute: torchtitan/parallelisms/parallelize_llama.py, selective_ac_option 'op'",
+        "precision: torchtitan MixedPrecisionPolicy(param bf16, reduce fp32)",
+        "attention: SDPA picks FlashAttention-2 on Hopper before PyTorch 2.5 and in dense eager code after; guessed",
+        "launch: as torch-eager",
+    ),
+)
+
+FSDP_COMPILE: Final = replace(
+    FSDP,
+    name="fsdp-compile",
+    title="FSDP2 as in torchtitan, each block compiled",
+    norm="compiled",
+    pointwise="compiled",
+    rope="compiled",
+    loss="compiled",
+    launch_s=_GUESSED_LAUNCH_S,
+    router_launches=4,
+    sources=(*FSDP.sources[:-1], "launch: guessed"),
+)
+
+LLM_FOUNDRY: Final = replace(
+    TORCH_EAGER,
+    name="llm-foundry",
+    title="LLM Foundry (Composer, FSDP1)",
+    attention="flash2",
+    parameter_dtype="fp32",
+    gradient_dtype="bf16",
+    optimizer_state_dtype="fp32",
+    zero=3,
+    param_overlap=True,
+    sources=(
+        "model: llmfoundry/models/mpt (low_precision_layernorm, Wqkv, nn.GELU, no biases)",
+        "recompute: whole blocks, activation_checkpointing_reentrant: false",
+        "gradients: mixed_precision: PURE reduces in bf16",
+        "attention: guessed as FlashAttention-2; the oldest rows ran version 1 or Triton's",
+        "launch: as torch-eager",
+    ),
+)
+
+STACKS: Final[dict[str, Stack]] = {
+    one.name: one for one in (MEGATRON_CORE, MEGATRON_2021, FSDP, FSDP_COMPILE, LLM_FOUNDRY, TORCH_EAGER, TORCH_COMPILE)
+}
+
+
+def stack(name: str, *, where: str | None = None) -> Stack:
+    """The stack that is called so, whatever the case and separators; an error names `where`."""
+    plain = name.strip().lower().replace("_", "-").replace(" ", "-")
+    found = STACKS.get(plain)
+    if found is None:
+        hint = f"known: {', '.join(STACKS)}"
+        raise InputError(f'stack "{name}" is not known{did_you_mean(plain, STACKS)}', where=where, hint=hint)
+    return found

@@ -1,0 +1,117 @@
+"""Predictions from a model's name: what they contain, and that the parts agree with each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from foretrace import Plan, load_model, predict
+from foretrace.analysis.predict import Prediction, peak_flops
+from foretrace.analysis.scenario import Scenario
+from foretrace.errors import Diagnostic, InfeasibleError, InputError
+from foretrace.hardware.presets import gpu
+from foretrace.models.parameters import parameters
+
+PLAN = Plan(gpus=16, tp=2, pp=2, gbs=32, mbs=1, recompute="full")
+
+
+@pytest.fixture(scope="module")
+def answer() -> Prediction:
+    return predict("llama3-8b", PLAN, "h100-dgx", prices="model")
+
+
+def test_rates_follow_from_the_step(answer: Prediction) -> None:
+    tokens = 32 * 8192
+    assert answer.tokens_per_s_per_gpu == pytest.approx(tokens / answer.step_time_s / 16)
+    assert answer.simulation.tokens_per_s_per_gpu == pytest.approx(answer.tokens_per_s_per_gpu)
+    assert answer.mfu == pytest.approx(answer.model_flops / (answer.step_time_s * 16 * 989.4e12))
+    assert 0.2 < answer.mfu < 0.7
+
+
+def test_model_flops_are_about_six_per_parameter_and_token(answer: Prediction) -> None:
+    linear = 6 * (parameters(load_model("llama3-8b")) - 128256 * 4096) * 32 * 8192
+    attention = 3 * 32 * 32 * 2 * 2 * 128 * 8192**2 / 2 * 32
+    assert answer.model_flops == pytest.approx(linear + attention, rel=1e-3)
+
+
+def test_recomputation_is_in_hfu_only(answer: Prediction) -> None:
+    without = predict("llama3-8b", replace(PLAN, recompute="none"), "h100-dgx", prices="model", explain=False)
+    assert without.model_flops == answer.model_flops
+    assert answer.hardware_flops > 1.25 * without.hardware_flops
+    assert answer.hfu > answer.mfu
+    # What flash attention's backward computes again is the hardware's, not the model's.
+    assert without.hardware_flops == pytest.approx(answer.model_flops, rel=0.06)
+    assert without.hardware_flops > answer.model_flops
+
+
+def test_the_band_holds_the_step_and_memory_its_parts(answer: Prediction) -> None:
+    assert answer.step_time_band_s is not None
+    low, high = answer.step_time_band_s
+    assert low < answer.step_time_s < high
+    assert len(answer.memory.stages) == 2
+    for stage in answer.memory.stages:
+        assert sum(stage.by_category.values()) == stage.peak_bytes
+        assert stage.ranks == 8
+    assert answer.memory.fits
+
+
+def test_forward_backward_and_optimizer_are_the_step() -> None:
+    one = predict("tinyllama-1.1b", Plan(gpus=1, mbs=1, stack="torch-eager", seq_len=2048), "h200-dgx", explain=False)
+    parts = one.parts
+    assert 0 < parts.optimizer_s < parts.forward_s < parts.backward_s
+    assert parts.forward_s + parts.backward_s + parts.optimizer_s == pytest.approx(one.step_time_s, rel=0.05)
+
+
+def test_a_job_that_does_not_fit_names_one_that_does() -> None:
+    plan = Plan(gpus=8, gbs=8, seq_len=8192)
+    with pytest.raises(InfeasibleError, match=r"of 80\.0 GiB") as caught:
+        predict("llama3-70b", plan, "h100-dgx")
+    assert caught.value.exit_code == 4
+    assert caught.value.hint is not None
+    anyway = predict("llama3-70b", plan, "h100-dgx", even_if_oom=True, explain=False)
+    assert not anyway.memory.fits
+
+
+def test_the_plan_that_an_error_names_fits() -> None:
+    plan = Plan(gpus=64, tp=2, pp=4, gbs=256, seq_len=8192)
+    with pytest.raises(InfeasibleError) as caught:
+        predict("llama3-70b", plan, "h100-dgx")
+    hint = caught.value.hint or ""
+    assert " would: " in hint
+    words = hint.partition(" would: ")[0].split()
+    fields = {flag.removeprefix("--"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
+    changed = replace(plan, **{name: int(one) if one.isdecimal() else one for name, one in fields.items()})
+    assert predict("llama3-70b", changed, "h100-dgx", explain=False).memory.fits
+
+
+def test_a_gpu_without_such_units() -> None:
+    with pytest.raises(InputError, match="no fp8 units"):
+        predict("llama3-8b", replace(PLAN, precision="fp8"), "a100-dgx")
+    assert peak_flops(gpu("b200"), "mxfp8") == 4500e12
+    assert peak_flops(gpu("b200"), "nvfp4") == 9000e12
+
+
+def test_prices_nobody_has() -> None:
+    with pytest.raises(InputError, match="not known"):
+        predict("llama3-8b", PLAN, "h100-dgx", prices="wishful")  # type: ignore[arg-type]
+
+
+def test_the_datasheet_is_faster_than_any_measurement(answer: Prediction) -> None:
+    datasheet = predict("llama3-8b", PLAN, "h100-dgx", prices="roofline", explain=False)
+    assert datasheet.step_time_s < answer.step_time_s
+
+
+def test_scenarios_and_notes_reach_the_answer(answer: Prediction) -> None:
+    note = Diagnostic("note", "guessed beforehand")
+    faster = Scenario({"compute": 2.0})
+    quick = predict("llama3-8b", PLAN, "h100-dgx", prices="model", scenario=faster, notes=(note,), explain=False)
+    assert quick.step_time_s < answer.step_time_s
+    assert quick.simulation.unchanged_step_time_s == pytest.approx(answer.step_time_s)
+    assert note in quick.simulation.diagnostics
+
+
+def test_the_same_twice(answer: Prediction) -> None:
+    again = predict("Llama-3-8B", PLAN, "H100", prices="model")
+    assert again.step_time_s == answer.step_time_s
+    assert again.step_time_band_s == answer.step_time_band_s

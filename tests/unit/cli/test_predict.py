@@ -1,0 +1,162 @@
+"""`foretrace predict`, `memory` and `validate` as a person runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from unit.cli.command_line import answer_of, call
+
+JOB = ("llama3-8b", "--gpus", "16", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "32")
+SIZES = "layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,gpus,dtype,tp,mbs,gbs,recompute"
+HEAD = f"id,model,{SIZES},step_time_s,complete,family"
+ROW = "GPT 22B,48,6144,24576,64,64,51200,2048,A100-80GB SXM,8,FP16,8,4,4,full"
+
+
+class TestPredict:
+    def test_the_screen(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert call("predict", *JOB) == 0
+        text = capsys.readouterr().out
+        for words in ("Step ", "MFU ", "HFU ", "of 80.0 GiB", "where the time goes", "prices ", "foretrace memory"):
+            assert words in text
+        assert "zero 1" in text  # a default that changes the answer is printed
+
+    def test_the_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        answer = answer_of(capsys, "predict", *JOB)
+        assert answer["schema"] == "foretrace.prediction/1"
+        assert answer["plan"]["dp"] == 4
+        assert answer["plan"]["microbatches"] == 8
+        assert answer["plan"]["stack"] == "megatron-core"
+        assert answer["memory"]["fits"] is True
+        assert sum(answer["breakdown_s"].values()) == pytest.approx(answer["step_time_s"])
+
+    def test_options_reach_the_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
+        options = ("--recompute", "full", "--recompute-layers", "4", "--overlap", "dp,tp", "--no-sp", "--zero", "0")
+        more = ("--precision", "fp8", "--seq", "4096", "--documents", "1024,3072", "--cuda-graphs", "full")
+        plan = answer_of(capsys, "predict", *JOB, *options, *more)["plan"]
+        assert (plan["recompute"], plan["recompute_layers"], plan["zero"]) == ("full", 4, 0)
+        assert (plan["grad_overlap"], plan["param_overlap"], plan["tp_overlap"]) == (True, True, True)
+        assert (plan["sequence_parallel"], plan["precision"], plan["cuda_graphs"]) == (False, "fp8", "full")
+        assert (plan["seq_len"], plan["documents"]) == (4096, [1024, 3072])
+
+    def test_what_if_and_files(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        trace, output = tmp_path / "out.pftrace", tmp_path / "out.json"
+        assert call("predict", *JOB, "--what-if", "compute=2x", "--perfetto", trace, "-o", output) == 0
+        assert "With   compute 2" in capsys.readouterr().out
+        assert trace.stat().st_size > 1000
+        answer = json.loads(output.read_text(encoding="utf-8"))
+        assert answer["step_time_s"] < answer["unchanged_step_time_s"]
+
+    def test_a_config_of_hugging_face(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+        config = {"model_type": "llama", **sizes, "num_key_value_heads": 8, "vocab_size": 128256}
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**config, "max_position_embeddings": 8192}), encoding="utf-8")
+        named = answer_of(capsys, "predict", *JOB)
+        described = answer_of(capsys, "predict", path, *JOB[1:])
+        assert described["step_time_s"] == pytest.approx(named["step_time_s"])
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "words"),
+        [
+            (("llama3-70b", "--gpus", "8", "--cluster", "h100-dgx", "--gbs", "8"), 4, "GiB"),
+            (("llama3-8b", "--cluster", "h100-dgx"), 2, "how many GPUs"),
+            (("llama3-8b", "--gpus", "8"), 2, "what cluster"),
+            (("lama3-8b", "--gpus", "8", "--cluster", "h100-dgx"), 3, "llama3-8b"),
+            ((*JOB, "--overlap", "everything"), 2, "everything"),
+            ((*JOB, "--precision", "fp7"), 2, "fp7"),
+            ((*JOB, "--documents", "1,x"), 2, "whole numbers"),
+            ((*JOB, "--tp", "3"), 3, "tp"),
+            ((*JOB, "--zero", "7"), 3, "zero"),
+            ((*JOB, "--mbs", "0"), 3, "mbs"),
+            ((*JOB, "--ranks", "0"), 2, "--perfetto"),
+        ],
+    )
+    def test_errors(
+        self, arguments: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert call("predict", *arguments) == code
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("error: ")
+        assert words in printed.err
+
+    def test_a_job_that_does_not_fit_can_be_timed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        arguments = ("llama3-70b", "--gpus", "8", "--cluster", "h100-dgx", "--gbs", "8", "--even-if-oom")
+        assert answer_of(capsys, "predict", *arguments)["memory"]["fits"] is False
+
+    def test_twice_the_same(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert call("predict", *JOB) == 0
+        first = capsys.readouterr().out
+        assert call("predict", *JOB) == 0
+        assert capsys.readouterr().out == first
+
+
+class TestMemory:
+    def test_the_screen(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert call("memory", *JOB) == 0
+        text = capsys.readouterr().out
+        for words in ("Peak ", "fits", "weights", "activations", "stage 0", "for CUDA and NCCL"):
+            assert words in text
+
+    def test_the_json_of_one_that_does_not_fit(self, capsys: pytest.CaptureFixture[str]) -> None:
+        arguments = ("llama3-70b", "--gpus", "8", "--cluster", "h100-dgx", "--gbs", "8")
+        answer = answer_of(capsys, "memory", *arguments)
+        assert answer["schema"] == "foretrace.memory/1"
+        assert not answer["fits"]
+        assert answer["peak_bytes"] > answer["capacity_bytes"] == 80 * 2**30
+        stage = answer["stages"][0]
+        assert sum(stage["by_category_bytes"].values()) == stage["peak_bytes"]
+        assert max(answer["worst"]["held_bytes"]) == answer["peak_bytes"]
+
+
+class TestValidate:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Path:
+        path = tmp_path / "runs.csv"
+        rows = (f"good,{ROW},1.42,A,korthikanti", f"odd,{ROW.replace('A100-80GB SXM', 'Abacus')},1.42,A,korthikanti")
+        rest = (f"vague,{ROW},1.42,C,korthikanti", f"untimed,{ROW},,A,other")
+        path.write_text("\n".join((HEAD, *rows, *rest)) + "\n", encoding="utf-8")
+        return path
+
+    def test_rows_and_what_is_skipped(self, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        answer = answer_of(capsys, "validate", table)
+        (row,) = answer["rows"]
+        assert row["id"] == "good"
+        assert row["error"] == pytest.approx(row["predicted_s"] / 1.42 - 1)
+        assert abs(row["error"]) < 0.3
+        assert {one["id"]: one["why"] for one in answer["skipped"]} == {
+            "untimed": "no step time was measured",
+            "vague": "grade C: too much of the run is unknown",
+            "odd": 'no cluster has the GPU "Abacus"',
+        }
+
+    def test_one_family_and_a_plot(self, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        plot = tmp_path / "plot.svg"
+        assert call("validate", table, "--family", "other", "--svg", plot) == 0
+        assert "no row could be predicted" in capsys.readouterr().out
+        assert call("validate", table, "--family", "korthikanti", "--svg", plot) == 0
+        assert "untimed" not in capsys.readouterr().out
+        assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+
+    def test_no_prediction_sees_a_measurement(
+        self, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The same rows with other measured times are predicted the same."""
+        other = tmp_path / "other.csv"
+        other.write_text(table.read_text(encoding="utf-8").replace("1.42", "9.99"), encoding="utf-8")
+        first, second = answer_of(capsys, "validate", table), answer_of(capsys, "validate", other)
+        assert first["rows"][0]["predicted_s"] == second["rows"][0]["predicted_s"]
+        assert second["rows"][0]["measured_s"] == 9.99
+
+    def test_several_processes_find_the_same(self, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert answer_of(capsys, "validate", table, "--workers", "2") == answer_of(capsys, "validate", table)
+
+    def test_errors(self, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert call("validate", table, "--family", "kortikanti") == 3
+        assert "did you mean korthikanti?" in capsys.readouterr().err
+        assert call("validate", tmp_path / "none.csv") == 3
+        assert call("validate", table, "--svg", table) == 2

@@ -1,0 +1,45 @@
+"""NVIDIA's tables, where they are installed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrace.cost.compute import silicon
+from foretrace.cost.compute.pricer import kernel_pricer
+from foretrace.hardware import presets
+from foretrace.program.kernels import Gemm
+
+pytestmark = pytest.mark.skipif(not silicon.installed(), reason="the extra [silicon] is not installed")
+
+
+def test_rows_are_distinct_and_sane() -> None:
+    kernels, seconds = silicon.gemm_table("h100_sxm", "bf16")
+    assert len(kernels) == len(set(kernels)) > 5000
+    rates = np.array([one.flops for one in kernels]) / seconds
+    assert rates.max() < presets.gpu("h100-sxm").peak_flops["bf16"]
+
+
+def test_repeated_rows_count_once_by_their_median() -> None:
+    keys = np.array([[2, 1], [1, 1], [2, 1], [0, 1], [2, 1]])
+    assert silicon._medians(keys, np.array([3.0, 5.0, 9.0, 1.0, 4.0]))[0] == [(1, 1), (2, 1)]
+    assert silicon._medians(keys, np.array([3.0, 5.0, 9.0, 1.0, 4.0]))[1].tolist() == [5.0, 4.0]
+
+
+def test_newer_versions_first() -> None:
+    assert sorted(["1.0.0", "1.3.0rc20", "1.3.0rc5", "0.24.0"], key=silicon._version)[-1] == "1.3.0rc20"
+
+
+def test_a_dtype_that_is_not_there_has_no_rows() -> None:
+    assert silicon.gemm_table("a100_sxm", "fp8")[0] == ()
+    assert silicon.gemm_table("h100_sxm", "mxfp8")[0] == ()
+
+
+def test_the_table_prices_its_own_shapes() -> None:
+    gpu = presets.gpu("h100-sxm")
+    pricer = kernel_pricer(gpu, silicon=True)
+    priced = pricer.price([Gemm(8192, 8192, 8192)])
+    # The table has 783 TFLOP/s for a short while; a long run sustains 0.9 of that.
+    assert 2 * 8192**3 / priced.duration_s[0] == pytest.approx(0.9 * 783e12, rel=0.05)
+    assert "NVIDIA" in pricer.sources[int(priced.source[0])].name
+    assert priced.low[0] > 0.85

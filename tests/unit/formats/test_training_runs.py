@@ -1,0 +1,126 @@
+"""Tables of measured runs: what is read, what is skipped and why, and that configuration and measurement stay apart."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from foretrace.errors import InputError
+from foretrace.formats.training_runs import GIB, RunConfig, read_training_runs
+from shared_files import shared
+
+HEAD = "id,model,layers,hidden,heads,gpu,gpus,mbs,sp,memory_gb,step_time_s,step_time_derived_s,complete,family"
+GOOD = "a,GPT 22B,48,6144,64,A100-80GB,8,4,yes,70.5,1.42,,A,korthikanti"
+
+
+def write(folder: Path, *lines: str, name: str = "runs.csv") -> Path:
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_row(tmp_path: Path) -> None:
+    (run,) = read_training_runs(write(tmp_path, HEAD, GOOD)).runs
+    assert (run.config.id, run.config.layers, run.config.heads, run.config.mbs) == ("a", 48, 64, 4)
+    assert run.config.sequence_parallel is True
+    assert (run.config.tp, run.config.experts, run.config.grade) == (1, None, "A")
+    assert run.config.where.endswith("runs.csv:2")
+    assert run.measurement.step_s == 1.42
+    assert not run.measurement.derived
+    assert run.measurement.peak_bytes == 70.5 * GIB
+
+
+def test_a_derived_time_counts_where_none_is_reported(tmp_path: Path) -> None:
+    rows = "a,m,1,8,1,H100,8,1,,,,2.5,A,f", "b,m,1,8,1,H100,8,1,,,2.0,2.5,A,f"
+    derived, reported = (run.measurement for run in read_training_runs(write(tmp_path, HEAD, *rows)).runs)
+    assert (derived.step_s, derived.derived) == (2.5, True)
+    assert (reported.step_s, reported.derived) == (2.0, False)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("a,m,1,8,1,H100,8,1,,,,,A,f", "no step time was measured"),
+        ("a,m,x,8,1,H100,8,1,,,1.0,,A,f", 'layers is "x"'),
+        ("a,m,1.5,8,1,H100,8,1,,,1.0,,A,f", "layers is 1.5"),
+        ("a,m,1,8,1,H100,0,1,,,1.0,,A,f", "gpus is 0"),
+        ("a,m,1,8,1,,8,1,,,1.0,,A,f", "gpu is empty"),
+        ("a,m,1,8,1,H100,8,1,maybe,,1.0,,A,f", "neither yes nor no"),
+        ("a,m,1,8,1,H100,8,1,,,-1,,A,f", "above 0"),
+        ("a,m,1,8,1,H100,8,1,,,nan,,A,f", "expected a number"),
+        ("a,m,1", "3 cells under 14 columns"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_said_with_its_line(tmp_path: Path, row: str, why: str) -> None:
+    found = read_training_runs(write(tmp_path, HEAD, GOOD, "", row))
+    (skipped,) = found.skipped
+    assert len(found.runs) == 1
+    assert why in skipped.why
+    assert skipped.where.endswith(":4")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "empty"),
+        ("model,gpu,gpus,step_time_s", 'no column "id"'),
+        ("id,model,gpu,gpus", "no column step_time_s"),
+        ("id,id,model,gpu,gpus,step_time_s", "twice"),
+        ("{not json", "no line of JSON"),
+        ('{"name": "a"}\n[1]', "expected an object"),
+    ],
+)
+def test_a_file_that_is_no_table(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        read_training_runs(write(tmp_path, text))
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_training_runs(path)
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    sizes = '"seq": 8, "mbs": 2, "hidden": 16, "ffn": 64, "heads": 2, "layers": 3'
+    lines = (
+        f'{{"name": "x", {sizes}, "kv": 1, "vocab": 0, "tp": 8, "style": "gpt", "compile": true, "fwd_ms": 1.5, '
+        '"step_ms": 5, "peak_gb": 2}',
+        f'{{"name": "x", {sizes}, "ok": false, "error": "out of memory"}}',
+        f'{{"name": "x", {sizes}, "style": "other", "step_ms": 5}}',
+        '{"name": "x", "step_ms": 5}',
+    )
+    found = read_training_runs(write(tmp_path, *lines, name="runs.jsonl"))
+    (run,) = found.runs
+    assert (run.config.id, run.config.vocab, run.config.share, run.config.gpus) == ("x#1", 0, 8, 1)
+    assert (run.config.style, run.config.compiled) == ("gpt", True)
+    assert run.measurement.step_s == pytest.approx(0.005)
+    assert run.measurement.forward_s == pytest.approx(0.0015)
+    assert run.measurement.backward_s is None
+    assert run.measurement.peak_bytes == 2 * GIB
+    assert [one.id for one in found.skipped] == ["x#2", "x#3", "x#4"]
+    assert "out of memory" in found.skipped[0].why
+
+
+def test_a_configuration_holds_nothing_measured() -> None:
+    names = {field.name for field in fields(RunConfig)}
+    assert not {
+        name for name in names if any(word in name for word in ("step", "_s", "mfu", "tflops", "tokens", "peak"))
+    }
+
+
+def test_the_published_runs() -> None:
+    found = read_training_runs(shared("data", "runs", "training_steps_dev.csv"))
+    assert (len(found.runs), len(found.skipped)) == (183, 18)
+    assert {one.family for one in found.skipped} == {"simumax-a100pcie"}
+    assert sum(run.config.grade == "A" for run in found.runs) == 130
+
+
+def test_the_runs_of_one_gpu() -> None:
+    found = read_training_runs(shared("data", "h200", "single_gpu_steps.jsonl"))
+    assert len(found.runs) == 8
+    assert not found.skipped
+    assert all(run.measurement.optimizer_s for run in found.runs)

@@ -1,0 +1,191 @@
+"""Megatron-LM's arguments: the model and the plan they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretrace.errors import InputError
+from foretrace.models import presets
+from foretrace.models.from_megatron import MegatronJob, job_from_megatron
+from foretrace.models.model import Mlp, SelfAttention
+from foretrace.models.parameters import parameters
+
+GPT = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --max-position-embeddings 2048 --vocab-size 50257 "
+LLAMA = """
+--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention
+--num-query-groups 8 --swiglu --untie-embeddings-and-output-weights --normalization RMSNorm --disable-bias-linear
+--position-embedding-type rope --seq-length 8192 --vocab-size 128256 --hidden-dropout 0.0 --attention-dropout 0.0
+"""
+DEEPSEEK = """
+--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --swiglu --disable-bias-linear
+--untie-embeddings-and-output-weights --normalization RMSNorm --position-embedding-type rope --seq-length 4096
+--multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64
+--v-head-dim 128 --num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 2048
+--moe-shared-expert-intermediate-size 2048 --moe-layer-freq ([0]*3+[1]*58) --moe-router-enable-expert-bias
+--mtp-num-layers 1 --vocab-size 129280 --hidden-dropout 0 --attention-dropout 0
+"""
+
+
+def read(tmp_path: Path, text: str) -> MegatronJob:
+    path = tmp_path / "train.sh"
+    path.write_text(text, encoding="utf-8")
+    return job_from_megatron(path)
+
+
+def quoted(text: str) -> str:
+    return text.replace("([0]*3+[1]*58)", '"([0]*3+[1]*58)"')
+
+
+@pytest.mark.parametrize(("name", "text"), [("llama3-70b", LLAMA), ("deepseek-v3", quoted(DEEPSEEK))])
+def test_arguments_are_their_preset(name: str, text: str, tmp_path: Path) -> None:
+    job, preset = read(tmp_path, text.replace("\n", " ")), presets.model(name)
+    assert job.model.layers == preset.layers
+    assert parameters(job.model) == parameters(preset)
+    assert (job.model.mtp, job.model.dropout, job.model.tied) == (preset.mtp, False, False)
+    assert job.diagnostics == ()
+
+
+def test_defaults_are_megatrons(tmp_path: Path) -> None:
+    job = read(tmp_path, GPT)
+    (layer,) = set(job.model.layers)
+    assert layer.attention == SelfAttention(16, 16, 64, qkv_bias=True, out_bias=True, rope=False)
+    assert layer.feed_forward == Mlp(4096, False, "gelu", bias=True)
+    assert (job.model.norm, job.model.tied, job.model.positions) == ("layernorm", True, 2048)
+    assert (job.model.position_kind, job.model.dropout) == ("learned", True)
+    assert (job.plan["precision"], job.plan["zero"], job.plan["recompute"]) == ("fp32", 0, "none")
+    assert any("--ffn-hidden-size is not given" in one.message for one in job.diagnostics)
+
+
+def test_a_gated_part_is_two_thirds_as_wide(tmp_path: Path) -> None:
+    part = read(tmp_path, GPT + "--swiglu").model.layers[0].feed_forward
+    assert part == Mlp(2688, True, "silu", bias=True)  # 4096 · 2/3 = 2730, in 64s
+
+
+def test_a_plan(tmp_path: Path) -> None:
+    text = LLAMA.replace("\n", " ") + (
+        "--micro-batch-size 2 --global-batch-size 512 --tensor-model-parallel-size 4 --sequence-parallel "
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 5 --context-parallel-size 2 "
+        "--cp-comm-type a2a --bf16 --fp8-format hybrid --recompute-granularity full --recompute-method block "
+        "--recompute-num-layers 3 --use-distributed-optimizer --overlap-grad-reduce --tp-comm-overlap "
+        "--optimizer-cpu-offload"
+    )
+    assert read(tmp_path, text).plan == {
+        "mbs": 2,
+        "gbs": 512,
+        "seq_len": 8192,
+        "tp": 4,
+        "cp": 2,
+        "pp": 4,
+        "vpp": 4,
+        "cp_comm": "a2a",
+        "sequence_parallel": True,
+        "precision": "fp8",
+        "stack": "megatron-core",
+        "zero": 1,
+        "recompute": "full",
+        "recompute_layers": 3,
+        "grad_overlap": True,
+        "param_overlap": False,
+        "tp_overlap": True,
+        "offload_optimizer": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        ("--recompute-activations", "recompute", "selective"),
+        ("--bf16", "precision", "bf16"),
+        ("--fp16", "precision", "fp16"),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe blockwise", "precision", "fp8_block"),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "precision", "mxfp8"),
+        ("--bf16 --fp4-format e2m1", "precision", "nvfp4"),
+        ("--num-virtual-stages-per-pipeline-rank 2 --pipeline-model-parallel-size 2", "vpp", 2),
+        ("--tensor-model-parallel-size 2", "sequence_parallel", False),
+        ("--use-torch-fsdp2", "zero", 3),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "zero", 3),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim --use-distributed-optimizer", "zero", 1),
+        ("--nproc-per-node 8 --nnodes 4", "gpus", 32),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "cuda_graphs", "full"),
+        ("--enable-cuda-graph", "cuda_graphs", "partial"),
+        ("--moe-enable-deepep", "deepep", True),
+        ("--num-experts 8 --expert-model-parallel-size 4", "ep", 4),
+        ("--num-experts 8 --tensor-model-parallel-size 2", "etp", 2),
+        ("--num-experts 8 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", "etp", 1),
+        ("--cpu-offloading-num-layers 2", "offload_layers", 2),
+    ],
+)
+def test_options_of_a_plan(words: str, field: str, value: object, tmp_path: Path) -> None:
+    assert read(tmp_path, GPT + words).plan[field] == value
+
+
+def test_what_a_plan_takes_from_elsewhere_is_marked(tmp_path: Path) -> None:
+    job = read(tmp_path, GPT + "--nproc-per-node 8 --nnodes 4 --num-experts 8 --tensor-model-parallel-size 2")
+    assert set(job.plan_guesses) == {"gpus", "etp"}
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [
+        ("--vocab-file v.json --merge-file m.txt", 50257),
+        ("--tokenizer-type GPT2BPETokenizer", 50257),
+        ("--tokenizer-type Llama2Tokenizer", 32000),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Meta-Llama-3-8B", 128256),
+    ],
+)
+def test_the_tokenizer_tells_the_vocabulary(words: str, size: int, tmp_path: Path) -> None:
+    job = read(tmp_path, GPT.replace("--vocab-size 50257", "") + words)
+    assert job.model.vocab == size
+    assert any(f"taken as {size:,}" in one.message for one in job.diagnostics)
+
+
+def test_the_null_tokenizer_adds_a_token(tmp_path: Path) -> None:
+    assert read(tmp_path, GPT + "--tokenizer-type NullTokenizer").model.vocab == 50258
+
+
+def test_every_second_layer_has_experts(tmp_path: Path) -> None:
+    layers = read(tmp_path, GPT + "--num-experts 8 --moe-layer-freq 2").model.layers
+    assert [isinstance(layer.feed_forward, Mlp) for layer in layers] == [False, True, False, True]
+
+
+def test_an_unknown_value_is_said_and_left_out(tmp_path: Path) -> None:
+    job = read(tmp_path, GPT + "--global-batch-size $GBS --save $DIR")
+    assert "gbs" not in job.plan
+    warnings = [one.message for one in job.diagnostics if one.level == "warning"]
+    assert warnings == ["--global-batch-size has a value that is not in this file: left out"]
+
+
+def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
+    job = read(tmp_path, GPT + "--decoder-first-pipeline-num-layers 1 --recompute-activations --recompute-modules mlp")
+    said = " | ".join(one.message for one in job.diagnostics)
+    assert "give stage_layers" in said
+    assert "--recompute-modules is not read" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (GPT.replace("--num-layers 4", ""), "--num-layers is missing"),
+        (
+            GPT.replace("--vocab-size 50257", "--tokenizer-type HuggingFaceTokenizer"),
+            "--vocab-size is missing, and the tokenizer does not tell",
+        ),
+        (GPT.replace("16", "15"), "--hidden-size 1024 is no multiple of --num-attention-heads 15"),
+        (GPT + "--group-query-attention --num-query-groups 3", "is no multiple of --num-query-groups 3"),
+        (GPT + "--position-embedding-type sine", '"sine" is not known'),
+        (GPT + "--num-experts 2 --moe-router-topk 3", "cannot go to 3 of 2 experts"),
+        (GPT + '--num-experts 2 --moe-layer-freq "[1]*3"', "does not say which of 4 layers"),
+        (GPT + "--num-experts 2 --moe-layer-freq __import__", "does not say which of 4 layers"),
+        (GPT + "--recompute-granularity some", '"some" is not known'),
+        (GPT + "--bf16 --fp8-format hybrid --fp8-recipe odd", '"odd" is not known'),
+        (GPT + "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "no multiple of 2 stages"),
+        (GPT + "--hidden-dropout lots", "is no number"),
+    ],
+)
+def test_mistakes(text: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, text)
+    assert problem in refused.value.message
+    assert str(tmp_path) in (refused.value.where or "")

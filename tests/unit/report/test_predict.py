@@ -1,0 +1,53 @@
+"""The screens and the JSON of predictions and of memory."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from foretrace import Plan, predict
+from foretrace.analysis.predict import Prediction
+from foretrace.report.memory import memory_json, print_memory
+from foretrace.report.predict import prediction_json, print_prediction
+from shared_files import ROOT
+
+
+@pytest.fixture(scope="module")
+def answer() -> Prediction:
+    plan = Plan(gpus=32, tp=2, pp=4, gbs=32, recompute="selective")
+    return predict("llama3-8b", plan, "h100-dgx", prices="model", explain=False)
+
+
+def test_the_json_page_names_every_key(answer: Prediction) -> None:
+    page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
+    memory = memory_json(answer)
+    for key in (*prediction_json(answer), *memory, *memory["stages"][0], *memory["worst"], "fits", "overhead_bytes"):
+        assert f"`{key}`" in page, key
+
+
+def test_the_screen_says_what_of_what(answer: Prediction) -> None:
+    stream = io.StringIO()
+    print_prediction(answer, stream)
+    text = stream.getvalue()
+    assert f"MFU {100 * answer.mfu:.1f} %, HFU {100 * answer.hfu:.1f} %" in text
+    assert "GiB of 80.0 GiB (rank 0, stage 0)" in text
+
+
+def test_stages_that_hold_the_same_share_a_row(answer: Prediction) -> None:
+    stream = io.StringIO()
+    print_memory(answer, stream)
+    rows = [line for line in stream.getvalue().splitlines() if line.strip().startswith("stage ")]
+    named = sum(2 if " … " in row else 1 for row in rows)
+    assert 1 <= len(rows) <= named <= len(answer.memory.stages)
+    assert rows[0].strip().startswith("stage 0")
+
+
+def test_a_terminal_gets_memory_over_the_step(answer: Prediction, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = io.StringIO()
+    print_memory(answer, stream)
+    (line,) = [line for line in stream.getvalue().splitlines() if "█" in line]
+    assert sum(line.count(sign) for sign in "▁▂▃▄▅▆▇█") == 80

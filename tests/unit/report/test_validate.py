@@ -1,0 +1,100 @@
+"""The screen and the JSON of a validation."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from foretrace.analysis.validate.results import Compared, RowResult, Validation
+from foretrace.formats.training_runs import SkippedRun
+from foretrace.report.validate import print_validation, validation_json, validation_svg
+
+
+def row(name: str, family: str, measured: float, predicted: float, grade: str = "A") -> RowResult:
+    return RowResult(
+        id=name,
+        family=family,
+        grade=grade,
+        gpu="h200-sxm",
+        axes=("tp", "dp"),
+        step=Compared(measured, predicted),
+        band_s=(0.9 * predicted, 1.1 * predicted),
+        memory=Compared(40e9, 42e9) if grade == "A" else None,
+        parts={"forward": Compared(0.3 * measured, 0.3 * predicted)} if grade == "A" else {},
+        fits=True,
+        reason="compute 92 %; 80 % of op time by kernel model",
+        notes=("a guess",),
+    )
+
+
+@pytest.fixture
+def found() -> Validation:
+    rows = (row("a#1", "one", 1.0, 1.04), row("b#2", "two", 2.0, 1.7), row("c#3", "two", 3.0, 3.0, "B"))
+    skipped = tuple(SkippedRun(f"s{number}", f"runs.csv:{number}", "no step time was measured") for number in range(5))
+    return Validation(rows, skipped)
+
+
+def screen(found: Validation) -> str:
+    stream = io.StringIO()
+    print_validation(found, stream)
+    return stream.getvalue()
+
+
+def test_the_screen_says_errors_by_grade_and_group(found: Validation) -> None:
+    text = screen(found)
+    assert "Grade A   9.5 % mean absolute error of 2 rows" in text
+    assert "9.5 % mean over families" in text
+    assert "Grade B   0.0 % mean absolute error of 1 rows" in text
+    assert "family one" in text
+    assert "gpu h200-sxm" in text
+    assert "axis tp" in text
+    assert "peak memory off by 5.0 % over 2 rows" in text
+    assert "50.0 % of rows lie in their band" in text
+    assert "skipped  5: no step time was measured (s0, s1, s2 and 2 more)" in text
+    assert "│" not in text  # a pipe gets no plot
+
+
+def test_the_worst_come_first_with_what_they_rest_on(found: Validation) -> None:
+    lines = screen(found).splitlines()
+    start = next(number for number, line in enumerate(lines) if "furthest off" in line)
+    assert lines[start + 1].split()[0] == "b#2"
+    assert "−15.0 %" in lines[start + 1]
+    assert "kernel model" in lines[start + 1]
+
+
+def test_a_terminal_gets_a_plot(found: Validation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    text = screen(found)
+    assert "│" in text
+    assert "a one · b two" in text
+
+
+def test_the_json(found: Validation) -> None:
+    result = json.loads(json.dumps(validation_json(found), allow_nan=False))
+    assert result["schema"] == "foretrace.validation/1"
+    assert result["grades"]["A"]["mape"] == pytest.approx(0.095)
+    assert result["grades"]["A"]["mean_of_families"] == pytest.approx(0.095)
+    assert result["grades"]["B"]["coverage"] == 1.0
+    first = result["rows"][0]
+    assert first["id"] == "a#1"
+    assert first["error"] == pytest.approx(0.04)
+    assert first["memory"]["error"] == pytest.approx(0.05)
+    assert first["parts"]["forward"]["predicted_s"] == pytest.approx(0.312)
+    assert len(result["skipped"]) == 5
+
+
+def test_rows_that_ran_but_are_said_not_to_fit(found: Validation) -> None:
+    rows = (replace(found.rows[0], fits=False), *found.rows[1:])
+    assert "1 of the rows ran, but are predicted not to fit in memory (a#1)" in screen(replace(found, rows=rows))
+
+
+def test_nothing_predicted() -> None:
+    empty = Validation((), (SkippedRun("a", "runs.csv:2", "no reason"),))
+    assert "no row could be predicted" in screen(empty)
+    assert validation_json(empty)["grades"] == {}
+    assert "0 measured steps" in validation_svg(empty)

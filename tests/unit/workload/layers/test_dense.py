@@ -1,0 +1,183 @@
+"""Dense layers: products, collectives and their order, kernels by stack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from foretrace.models.flops import forward_flops
+from foretrace.models.model import Layer, Model, SelfAttention
+from foretrace.models.parameters import embedding_parameters, head_parameters, layer_parameters, norm_parameters
+from foretrace.program.columns import Collective, Phase
+from foretrace.program.kernels import Attention, Gemm
+from foretrace.workload.layers import embedding_work, head_work, layer_work
+from foretrace.workload.setting import Setting
+from foretrace.workload.stacks import STACKS
+from foretrace.workload.work import Communicate, Compute, Work
+from unit.workload.layers.settings import GPT, LLAMA, flops, kernels, product_flops, setting, streams, talks
+
+
+def _work(of: Setting) -> Work:
+    return layer_work(of, of.model.layers[0], 0)
+
+
+@pytest.mark.parametrize("model", [LLAMA, GPT])
+@pytest.mark.parametrize("name", sorted(set(STACKS) - {"megatron-2021"}))
+def test_forward_flops_are_the_closed_formula(model: Model, name: str) -> None:
+    of = setting(model, name, mbs=2)
+    layers = [layer_work(of, layer, number) for number, layer in enumerate(model.layers)]
+    expected = forward_flops(model, 1024)
+    assert sum(flops(work.forward) for work in layers) == pytest.approx(2 * (expected.linear + expected.attention))
+    assert flops(head_work(of).forward) == pytest.approx(2 * expected.head)
+
+
+def test_unfused_attention_computes_masked_scores_too() -> None:
+    fused = flops(_work(setting(GPT, mbs=2)).forward)
+    whole = flops(_work(setting(GPT, "megatron-2021", mbs=2, precision="fp16")).forward)
+    masked = 2 * 2 * 2 * 16 * 64 * 1024 * 1024 // 2
+    assert whole - fused == pytest.approx(masked)
+
+
+@pytest.mark.parametrize("model", [LLAMA, GPT])
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_parameters_are_the_rank_s_share(model: Model, tp: int) -> None:
+    of = setting(model, tp=tp)
+    work = _work(of)
+    share = layer_parameters(model.layers[0], model.hidden, norm_parameters(model), tp=tp)
+    assert (work.parameters, work.expert_parameters) == (share.dense, 0)
+    assert embedding_work(of).parameters == embedding_parameters(model, tp=tp)
+    assert head_work(of).parameters == head_parameters(model, tp=tp)
+
+
+def test_products_of_one_rank_have_its_shapes() -> None:
+    found = [one for _, one in kernels(_work(setting(LLAMA, tp=8, mbs=4)).forward) if isinstance(one, Gemm)]
+    # 16 query heads over 8 ranks; 4 key/value heads are fewer than ranks: one each.
+    assert [(one.m, one.n, one.k) for one in found] == [
+        (4096, (2 + 2) * 64, 1024),
+        (4096, 1024, 128),
+        (4096, 2 * 352, 1024),
+        (4096, 1024, 352),
+    ]
+
+
+def test_without_sequence_parallelism_outputs_are_summed() -> None:
+    work = _work(setting(LLAMA, tp=2, sp=False))
+    whole = 1024 * 1024 * 2
+    assert [(one.collective, one.bytes) for one in talks(work.forward)] == [(Collective.ALL_REDUCE, whole)] * 2
+    assert [(one.collective, one.hidden) for one in talks(work.backward)] == [(Collective.ALL_REDUCE, True)] * 2
+
+
+def test_with_sequence_parallelism_the_input_is_gathered_again_beside_the_input_gradient() -> None:
+    work = _work(setting(LLAMA, tp=2))
+    kinds = [one.collective for one in talks(work.forward)]
+    assert kinds == [Collective.ALL_GATHER, Collective.REDUCE_SCATTER] * 2
+    at = next(number for number, item in enumerate(work.backward) if item.name == "qkv gather again")
+    order = [(item.name, getattr(item, "hidden", None)) for item in work.backward[at : at + 4]]
+    assert order == [
+        ("qkv gather again", True),
+        ("qkv input gradient", None),
+        ("qkv reduce gradient", True),
+        ("qkv weight gradient", None),
+    ]
+
+
+@pytest.mark.parametrize("name", list(STACKS))
+def test_one_rank_talks_to_nobody(name: str) -> None:
+    of = setting(LLAMA, name)
+    for work in (_work(of), embedding_work(of), head_work(of)):
+        assert talks((*work.forward, *work.backward)) == []
+
+
+def test_megatron_adds_weight_gradients_into_fp32() -> None:
+    found = [
+        one
+        for item in _work(setting(LLAMA)).backward
+        if isinstance(item, Compute) and item.phase == Phase.BACKWARD_WEIGHT
+        for _, one in item.kernels
+        if isinstance(one, Gemm)
+    ]
+    assert len(found) == 4
+    assert {(one.out, one.accumulate, one.layout) for one in found} == {("fp32", True, "nt")}
+
+
+def test_pytorch_runs_the_weight_gradient_first() -> None:
+    names = [item.name for item in _work(setting(LLAMA, "torch-eager")).backward]
+    assert names.index("mlp down weight gradient") < names.index("mlp down input gradient")
+    assert names.index("mlp down input gradient") < names.index("mlp up weight gradient")
+
+
+def test_compiled_code_launches_fewer_kernels_and_moves_fewer_bytes() -> None:
+    def cost(name: str) -> tuple[int, float]:
+        found = kernels((*_work(setting(LLAMA, name)).forward, *_work(setting(LLAMA, name)).backward))
+        return sum(n * one.launches for n, one in found), sum(n * one.moved_bytes for n, one in found)
+
+    eager, compiled = cost("torch-eager"), cost("torch-compile")
+    assert compiled[0] < eager[0] / 2
+    assert compiled[1] < eager[1]
+
+
+def test_dropout_and_biases_are_kernels_of_their_own_in_megatron_2021() -> None:
+    work = _work(setting(GPT, "megatron-2021", precision="fp16"))
+    forward = streams(work.forward)
+    assert (forward["softmax"], forward["dropout"], forward["bias_gelu"], forward["bias_dropout_add"]) == (1, 1, 1, 2)
+    # Three biases are summed beside fused kernels, the one of queries, keys and values beside its product.
+    assert streams(work.backward)["reduce"] == 4
+
+
+def test_windows_and_documents_shorten_attention() -> None:
+    def pairs(of: Setting) -> int:
+        return next(one.pairs for _, one in kernels(_work(of).forward) if isinstance(one, Attention))
+
+    windowed = replace(LLAMA, layers=(Layer(SelfAttention(16, 4, 64, window=256), LLAMA.layers[0].feed_forward),))
+    assert pairs(setting(LLAMA)) == 1024 * 1024 // 2
+    assert pairs(setting(windowed)) == 256 * 1024 - 256 * 256 // 2
+    assert pairs(setting(LLAMA, documents=(256, 768))) == (256 * 256 + 768 * 768) // 2
+
+
+@pytest.mark.parametrize("comm", ["p2p", "all_gather", "a2a"])
+def test_context_parallelism_divides_attention(comm: str) -> None:
+    alone = _work(setting(LLAMA, seq_len=4096))
+    shared = _work(setting(LLAMA, seq_len=4096, cp=4, cp_comm=comm))
+    assert flops(shared.forward) == pytest.approx(flops(alone.forward) / 4)
+    assert flops(shared.backward) == pytest.approx(flops(alone.backward) / 4)
+    keys_and_values = 4096 * 2 * 4 * 64 * 2
+    found = talks(shared.forward, "cp")
+    if comm == "a2a":
+        assert [one.collective for one in found] == [Collective.ALL_TO_ALL] * 4
+    else:
+        assert [(one.bytes, one.hidden) for one in found] == [(keys_and_values, comm == "p2p")]
+
+
+def test_8_bit_layers_quantize_inputs_and_gradients_and_leave_the_head_alone() -> None:
+    of = setting(LLAMA, precision="fp8")
+    work = _work(of)
+    assert streams(work.forward)["quantize"] == streams(work.backward)["quantize"] == 4
+    products = [one for _, one in kernels((*work.forward, *work.backward)) if isinstance(one, Gemm)]
+    assert {(one.dtype, one.layout) for one in products} == {("fp8", "tn")}
+    assert {one.dtype for _, one in kernels(head_work(of).forward) if isinstance(one, Gemm)} == {"bf16"}
+
+
+def test_gathers_of_8_bit_inputs_are_half_as_large() -> None:
+    wide, narrow = (talks(_work(setting(LLAMA, tp=2, precision=one)).forward)[0] for one in ("bf16", "mxfp8"))
+    assert wide.bytes == 2 * narrow.bytes
+
+
+def test_vocabulary_parallel_loss_sums_three_numbers_per_token() -> None:
+    found = talks(head_work(setting(LLAMA, tp=4)).forward)
+    assert [one.bytes for one in found if one.collective == Collective.ALL_REDUCE] == [1024 * 4] * 3
+
+
+def test_backward_products_are_twice_the_forward_s() -> None:
+    for name in STACKS:
+        work = _work(setting(LLAMA, name))
+        assert product_flops(work.backward) == pytest.approx(2 * product_flops(work.forward))
+
+
+def test_items_are_hidden_only_before_compute() -> None:
+    for of in (setting(LLAMA, tp=4, cp=2), setting(GPT, tp=4, sp=False)):
+        for items in (_work(of).forward, _work(of).backward):
+            for item, following in pairwise(items):
+                if isinstance(item, Communicate) and item.hidden:
+                    assert isinstance(following, Compute)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from foretrace.errors import InputError
+from foretrace.workload.plan import Plan
+from foretrace.workload.settle import settle
+from foretrace.workload.split import split_layers
+from hand_written_work import STACK, model, setting_of
+
+
+def test_what_follows_from_the_sizes() -> None:
+    setting = setting_of(8, Plan(64, tp=2, cp=2, pp=4, mbs=2, gbs=64))
+    assert (setting.dp, setting.microbatches, setting.tokens) == (4, 8, 128)
+    assert str(setting.mesh) == "tp=2,cp=2,dp=4,pp=4"
+    assert setting.chunks == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert setting.shard == 8, "the distributed optimizer splits over dp and cp"
+
+
+def test_choices_left_open_are_made_and_said() -> None:
+    setting = setting_of(8, Plan(16, tp=2, pp=4))
+    assert (setting.gbs, setting.schedule, setting.zero) == (8, "1f1b", 1)
+    assert setting.sequence_parallel
+    said = setting.diagnostics[0].message
+    for what in ("by hand", "seq_len 128", "gbs 8", "zero 1", "sequence parallelism on", "schedule 1f1b"):
+        assert what in said
+
+
+def test_choices_that_are_made_are_not_said() -> None:
+    plan = Plan(
+        8, tp=2, pp=2, gbs=8, seq_len=128, sequence_parallel=False, schedule="1f1b", zero=1, stack="x",
+        grad_overlap=True, param_overlap=False,
+    )  # fmt: skip
+    setting = setting_of(4, plan)
+    assert setting.diagnostics == ()
+    assert (setting.sequence_parallel, setting.param_overlap) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(0), "gpus is 0"),
+        (Plan(10, tp=4), "gpus 10 cannot be divided by tp·cp·pp"),
+        (Plan(48, tp=3), "attention heads 8 cannot be divided by tp 3"),
+        (Plan(8, gbs=12), "gbs 12 cannot be divided by mbs·dp"),
+        (Plan(8, vpp=2), "vpp is 2, but pp is 1"),
+        (Plan(8, pp=2, gbs=4, schedule="1f1c"), 'schedule "1f1c" is not known; did you mean 1f1b'),
+        (Plan(8, pp=2, vpp=2, gbs=12, schedule="interleaved"), "microbatches"),
+        (Plan(8, cp=8, seq_len=120), "seq_len 120 cannot be divided by 2·cp"),
+        (Plan(8, tp=8, seq_len=100), "as sequence parallelism asks"),
+        (Plan(8, ep=2), "has no experts"),
+        (Plan(8, zero=1, shard=4), "shard is a choice of zero 3"),
+        (Plan(8, zero=3, shard=3), "shard 3 does not split"),
+        (Plan(8, zero=4), "zero is 4"),  # type: ignore[arg-type]
+        (Plan(8, recompute_layers=2), "but recompute is none"),
+        (Plan(8, recompute="full", recompute_layers=99), "recompute_layers is 99"),
+        (Plan(8, documents=(100, 20)), "documents add up to 120 tokens, seq_len is 128"),
+        (Plan(8, precision="fp9"), 'precision "fp9" is not known; did you mean fp8'),  # type: ignore[arg-type]
+        (Plan(8, routing=0.5), "routing is 0.5"),
+        (Plan(8, routing=float("nan")), "routing is nan"),
+        (Plan(8, pp=8, stage_layers=(4, 4)), "give 8 numbers that add up to 8"),
+        (Plan(16, pp=16), "8 layers cannot fill 16 parts"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_could(plan: Plan, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        setting_of(8, plan)
+    assert said in str(caught.value)
+
+
+def test_experts_must_divide() -> None:
+    with pytest.raises(InputError, match="experts 6 cannot be divided by ep 4"):
+        setting_of(4, Plan(8, ep=4), experts=6)
+    with pytest.raises(InputError, match="ep=16 does not divide"):
+        setting_of(4, Plan(8, ep=16), experts=16)
+
+
+def test_hsdp_splits_within_and_replicates_across() -> None:
+    setting = setting_of(4, Plan(32, cp=2, zero=3, shard=8))
+    assert (setting.shard, setting.mesh.size("shard"), setting.mesh.replicate) == (8, 4, 4)
+
+
+def test_a_vocabulary_is_padded_as_the_stack_does() -> None:
+    setting = settle(replace(model(2), vocab=1000), Plan(2, tp=2), replace(STACK, padded_vocab=128))
+    assert setting.vocab == 1024
+    assert any("padded from 1,000 to 1,024" in note.message for note in setting.diagnostics)
+
+
+def test_layers_that_do_not_divide() -> None:
+    chunks, said = split_layers(126, 16, None)
+    assert [len(chunk) for chunk in chunks] == [7, *([8] * 14), 7], "as Llama 3 405B was trained"
+    assert said is not None and "count as a layer each" in said
+    chunks, said = split_layers(8, 3, None)
+    assert [len(chunk) for chunk in chunks] == [3, 3, 2]
+    assert said is not None
+    chunks, said = split_layers(7, 3, (1, 5, 1))
+    assert chunks == ((0,), (1, 2, 3, 4, 5), (6,))
+    assert said is None
+
+
+def test_a_schedule_brings_its_own_chunks() -> None:
+    assert len(setting_of(16, Plan(4, pp=4, gbs=16, schedule="zb-v")).chunks) == 8
+    assert len(setting_of(16, Plan(4, pp=4, gbs=16, schedule="dualpipe")).chunks) == 4
+    assert len(setting_of(16, Plan(4, pp=4, vpp=4, gbs=16)).chunks) == 16
