@@ -1,10 +1,12 @@
-"""Finds the constants of the efficiency model (src/foretrace/cost/compute/data/efficiency.yaml) and prints its errors.
+"""Fits the constants of the efficiency model of kernels and prints how far it is off.
 
-    python benchmarks/fit_kernels.py [--gemm] [--kernels kernels.csv] [--profile h200-sxm.profile]
+    python benchmarks/fit_kernels.py --write --kernels kernels.csv [--errors]
 
-GEMM constants are fitted on NVIDIA's tables (the extra `[silicon]`); attention and layouts on published measurements
-by shape (`--kernels`, a CSV); memory-bound kernels and clocks on a kernel profile of ours (`--profile`). Never on a
-training step's time. What it prints is meant to be copied into the file, by hand.
+writes src/foretrace/cost/compute/data/fitted.yaml from three sources, never from a training step's time:
+NVIDIA's GEMM tables (the extra `[silicon]`), the shipped kernel profile of the H200, and published measurements by
+shape (`--kernels`: a CSV with columns gpu, op, shape, tflops). The same inputs give the same file, to the byte.
+`--errors` prints what is left: of the model by GPU and kind, and of the profile's interpolation with points left out.
+`--attention` prints the grid search over flash-attention's published rows, from which efficiency.yaml was set by hand.
 """
 
 from __future__ import annotations
@@ -12,15 +14,20 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from foretrace.cost.compute.attention import attention_s
+from foretrace.cost.compute.attention import attention_s, side_bytes
 from foretrace.cost.compute.gemm import gemm_s
-from foretrace.cost.compute.model import EfficiencyModel, peak_flops
-from foretrace.cost.compute.parameters import GemmFit, efficiency
+from foretrace.cost.compute.measured import Measured, family
+from foretrace.cost.compute.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
+from foretrace.cost.compute.parameters import DATA, GemmFit, efficiency, power_clock
 from foretrace.cost.compute.silicon import SYSTEMS, gemm_table
+from foretrace.cost.compute.streams import row_length, stream_kind
+from foretrace.formats.kernel_profile import KernelProfile, read_profile
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel, Stream
@@ -30,91 +37,399 @@ LOW = (0.3, 0.0, 0.0, 0.0, 0.4, 1e-6)
 HIGH = (1.0, 60.0, 2000.0, 1.0, 0.95, 12e-6)
 ROUNDS = 400
 SAMPLE = 1200
-QUANTISED_BYTES = {"fp8": 5.0, "fp8_block": 3.0, "nvfp4": 3.0}
-"""Bytes that the tables' operators move for each element of the activations before they multiply: two passes (largest
-value, then read and write) or one."""
+TABLES = ("a100-80g-sxm", "b200", "gb200", "b300", "gb300")
+"""GPUs whose bf16 constants come from NVIDIA's tables; Hopper's come from our profile."""
+PROFILE = "h200-sxm"
+HOPPER = ("h100-sxm", "h200-sxm")
+BURST_CLOCK = 0.8
+"""The sustained clock over that in a burst: 1582 of 1980 MHz; kernels that wait for it alone show 1 / 1.25."""
+LARGE_BYTES = 64e6
+TOP_SHARE = 0.93
+"""The most of the memory's rate that any stream measured reaches."""
+BLACKWELL_ATTENTION = 0.85
+"""What B200's published causal attention of 131,072 tokens (30 ms and more) reaches of that of 32,768."""
+HEADER = """
+# Constants of the efficiency model of kernels that measurements give: written by benchmarks/fit_kernels.py; not to be
+# edited. What each list means is said in efficiency.yaml. Comments give the error left over the rows it was fitted on.
+# gemm: bf16 of A100 and Blackwell from the GEMM tables of aiconfigurator-core (TensorRT-LLM); Hopper's from our H200
+#   profile.
+# sustained: Hopper's from the same profile (burst over sustained, of kernels of 0.05 to 1 ms). B200: what published
+#   products of more than 1 ms, run back to back, reach of the tables' rates; its siblings from that by their power (its
+#   cube root) and SMs, at most their own tables' rates.
+# grouped, attention: Hopper's from our profile (cudnn, flash2); A100's and B200's from published rows by shape.
+# streams: from our profile: kernels that a lower clock slows down are bound by instructions, others by memory.
+"""
+LEAST_LAUNCH_S = 2e-6
+"""The profile's kernel_floor_us."""
+HOT_S = 1e-2
+"""From here on B200's attention, repeated, falls behind that of shorter ones."""
+Row = tuple[Kernel, float]
 
 
-def fit_gemm(name: str, dtype: str) -> tuple[GemmFit, np.ndarray]:
+def gemm_errors(
+    values: np.ndarray, gpu: Gpu, kernels: Sequence[Kernel], seconds: np.ndarray, clock: float
+) -> np.ndarray:
+    """The logarithm of modelled over measured time, at a share `clock` of the peak's."""
+    m, n, k, b, moved = np.array([(g.m, g.n, g.k, g.batch, g.moved_bytes) for g in kernels], dtype=float).T  # type: ignore[union-attr]
+    peak = clock * peak_flops(gpu, kernels[0].dtype)  # type: ignore[union-attr]
+    own = GemmFit(*values.tolist())
+    return np.asarray(np.log(gemm_s(m, n, k, b, moved, own, peak, gpu.memory_bytes_per_s, gpu.compute_units) / seconds))
+
+
+def fit_gemm(gpu: Gpu, kernels: Sequence[Kernel], seconds: np.ndarray, clock: float) -> tuple[np.ndarray, np.ndarray]:
     """The constants that make the mean absolute error of the logarithm least, and the errors over all rows."""
-    gpu = presets.gpu(name)
-    kernels, seconds = gemm_table(SYSTEMS[name], dtype)
-    flops = np.array([one.flops for one in kernels])
-    if dtype in QUANTISED_BYTES:
-        moved = QUANTISED_BYTES[dtype] * np.array([float(one.m * one.k) for one in kernels])
-        seconds = np.maximum(seconds - 3e-6 - moved / (0.85 * gpu.memory_bytes_per_s), 0.3 * seconds)
-    chosen = np.flatnonzero((flops > 1e9) & np.array([one.m >= 256 and one.n >= 256 for one in kernels]))
     random = np.random.default_rng(0)
-    sample = random.choice(chosen, min(SAMPLE, len(chosen)), replace=False)
-
-    def errors(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        m, n, k, b, moved = np.array(
-            [(g.m, g.n, g.k, g.batch, g.moved_bytes) for g in (kernels[i] for i in rows)], dtype=float
-        ).T
-        fit = GemmFit(*values.tolist())
-        rate = (gpu.memory_bytes_per_s, gpu.compute_units)
-        return np.log(gemm_s(m, n, k, b, moved, fit, peak_flops(gpu, dtype), *rate) / seconds[rows])
-
+    sample = random.choice(len(kernels), min(SAMPLE, len(kernels)), replace=False)
+    some = [kernels[i] for i in sample]
     best, low, high = np.array(START), np.array(LOW), np.array(HIGH)
-    least, step = np.abs(errors(best, sample)).mean(), 0.15
+    least, step = np.abs(gemm_errors(best, gpu, some, seconds[sample], clock)).mean(), 0.15
     for turn in range(ROUNDS):
         change = (random.random(6) < 0.4) * random.normal(0, step, 6) * (high - low)
         trial = np.clip(best + change, low, high)
-        error = np.abs(errors(trial, sample)).mean()
+        error = np.abs(gemm_errors(trial, gpu, some, seconds[sample], clock)).mean()
         if error < least:
             best, least = trial, error
         step = max(0.01, step * (0.99 if turn % 2 else 1.0))
-    return GemmFit(*best.tolist()), errors(best, chosen)
+    best = np.array([float(f"{one:.3g}") for one in best])
+    return best, gemm_errors(best, gpu, kernels, seconds, clock)
 
 
-def show_gemm() -> None:
-    """Fits every GPU and dtype that has a table."""
-    for name in dict.fromkeys(SYSTEMS):
-        if name in ("a800-80g-sxm", "h800-sxm"):
-            continue
-        for dtype in ("bf16", "fp8", "fp8_block", "nvfp4"):
-            if not gemm_table(SYSTEMS[name], dtype)[0]:
-                continue
-            fit, errors = fit_gemm(name, dtype)
-            values = (fit.efficiency, fit.panel, fit.depth, fit.quantised, fit.memory_share, fit.fixed_s)
-            print(
-                f"{name:14} {dtype}: [{', '.join(f'{one:.3g}' for one in values)}]  # {len(errors)} rows,"
-                f" median {100 * np.median(np.abs(errors)):.1f} %, p90 {100 * np.quantile(np.abs(errors), 0.9):.1f} %",
-                flush=True,
-            )
+def gemm_line(dtype: str, found: tuple[np.ndarray, np.ndarray]) -> str:
+    values, errors = found
+    off = np.abs(errors)
+    return (
+        f"      {dtype}: [{', '.join(f'{one:.3g}' for one in values)}] # {len(off)} rows,"
+        f" median {100 * np.median(off):.1f} %, p90 {100 * np.quantile(off, 0.9):.1f} %"
+    )
+
+
+def from_tables(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """bf16 on a GPU that NVIDIA's tables have: 256 rows and columns and 1 GFLOP at least."""
+    kernels, seconds = gemm_table(SYSTEMS[name], "bf16")
+    chosen = [i for i, one in enumerate(kernels) if one.flops > 1e9 and one.m >= 256 and one.n >= 256]
+    return fit_gemm(presets.gpu(name), [kernels[i] for i in chosen], seconds[chosen], 1.0)
+
+
+def of_profile(profile: KernelProfile, wanted: Callable[[Kernel], bool]) -> tuple[list[Kernel], np.ndarray, np.ndarray]:
+    """Kernels of a profile with their burst and sustained seconds."""
+    rows = [i for i, one in enumerate(profile.kernels) if wanted(one) and profile.sustained_s[i] > 0]
+    return [profile.kernels[i] for i in rows], profile.burst_s[rows], profile.sustained_s[rows]
+
+
+def sustained_share(burst: np.ndarray, sustained: np.ndarray) -> float:
+    """Of kernels long enough to be timed well and short enough that their own burst does not heat the GPU."""
+    good = (sustained > 5e-5) & (sustained < 1e-3)
+    return float(np.median(burst[good] / sustained[good]))
+
+
+def fit_streams(profile: KernelProfile) -> list[str]:
+    """Per name and row length: [share of the memory rate, bytes per SM and clock, fixed seconds, weight of reads]."""
+    gpu = presets.gpu(PROFILE)
+    clocks = gpu.compute_units * float(np.median(profile.clock_mhz)) * 1e6
+    groups: dict[str, dict[int, list[int]]] = {}
+    for i, one in enumerate(profile.kernels):
+        if isinstance(one, Stream):
+            groups.setdefault(stream_kind(one), {}).setdefault(row_length(one), []).append(i)
+    lines = ["streams:"]
+    for name, lengths in sorted(groups.items()):
+        cells, errors = [], []
+        for length, rows in sorted(lengths.items()):
+            values, off = _fit_stream(profile, rows, gpu.memory_bytes_per_s, clocks, name == "embedding_backward")
+            cells.append(f"{length}: [{', '.join(f'{one:.3g}' for one in values)}]")
+            errors += off
+        lines.append(f"  {name}: {{{', '.join(cells)}}} # {len(errors)} sizes, median {100 * np.median(errors):.0f} %")
+    return lines
+
+
+def _fit_stream(
+    profile: KernelProfile, rows: list[int], rate: float, clocks: float, apart: bool
+) -> tuple[list[float], list[float]]:
+    """A line through seconds over bytes (least squares of relative errors), its slope split into memory's part and the
+    SMs' by how much longer the kernel takes when the clock is lowered."""
+    own = [profile.kernels[i] for i in rows]
+    seconds, burst = profile.sustained_s[rows], profile.burst_s[rows]
+    reads = np.array([float(one.read) for one in own])  # type: ignore[union-attr]
+    moved = np.array([one.moved_bytes for one in own])
+    columns = [np.ones(len(own)), moved - reads, reads] if apart else [np.ones(len(own)), moved]
+    fixed, *slopes = _nonnegative(np.stack(columns, axis=1) / seconds[:, None])
+    fixed = max(fixed, LEAST_LAUNCH_S)
+    slope, weight = slopes[0], slopes[1] / slopes[0] if apart else 1.0
+    large = moved >= min(LARGE_BYTES, moved.max())
+    ratio = float(np.clip(np.median(seconds[large] / burst[large]), 1.0, 1 / BURST_CLOCK)) if slope else 1.0
+    issue = (1 - ratio**-4) / (1 - BURST_CLOCK**4)
+    share = min(1 / (rate * slope * max(1 - issue, 1e-6) ** 0.25), TOP_SHARE) if slope else TOP_SHARE
+    per_clock = min(1 / (clocks * slope * max(issue, 1e-6) ** 0.25), 50.0) if slope else 50.0
+    at = weight * reads + moved - reads if apart else moved
+    guess = fixed + at * ((1 / (rate * share)) ** 4 + (1 / (clocks * per_clock)) ** 4) ** 0.25
+    return [share, per_clock, fixed, *([weight] if apart else [])], np.abs(np.log(guess / seconds)).tolist()
+
+
+def _nonnegative(columns: np.ndarray) -> list[float]:
+    """Least squares to ones with no coefficient below zero: columns that would have one are left out."""
+    use = list(range(columns.shape[1]))
+    while True:
+        found = np.linalg.lstsq(columns[:, use], np.ones(len(columns)), rcond=None)[0]
+        if (found >= 0).all():
+            break
+        use.pop(int(np.argmin(found)))
+    return [float(found[use.index(i)]) if i in use else 0.0 for i in range(columns.shape[1])]
+
+
+def fit_attention(
+    gpu: Gpu, rows: Sequence[Row], clock: np.ndarray, tails: tuple[float, float]
+) -> tuple[float, float, float]:
+    """Share of the peak and keys per query for kernels of one backend, way and head size, and the mean error; `clock`
+    is what that of each row was of a burst's."""
+    own = [kernel for kernel, _ in rows if isinstance(kernel, Attention)]
+    seconds = np.array([one for _, one in rows])
+    facts = [(k.flops, k.pairs, k.q, k.batch * k.heads, k.moved_bytes, side_bytes(k), k.launches) for k in own]
+    flops, pairs, q, sequences, moved, side, launches = np.array(facts, dtype=float).T
+    peak = clock * peak_flops(gpu, "bf16")
+    memory, tail = ATTENTION_MEMORY_SHARE * gpu.memory_bytes_per_s, np.full(len(own), tails[own[0].backward])
+    best = (0.0, 0.0, np.inf)
+    for share in np.arange(0.1, 1.0, 0.005):
+        for keys in range(0, 620, 20):
+            guess = attention_s(
+                flops, pairs, q, sequences, moved, np.full(len(own), share), np.full(len(own), float(keys)),
+                tail, side, launches, peak, memory, gpu.compute_units,
+            )  # fmt: skip
+            error = float(np.abs(np.log(guess / seconds)).mean())
+            if error < best[2] - 1e-9:
+                best = (round(float(share), 3), float(keys), error)
+    return best
+
+
+def attention_lines(
+    gpu: Gpu, rows: Sequence[Row], clocks: dict[str, float], tails: tuple[float, float], hot_s: float = 0.0
+) -> list[str]:
+    """The fitted constants of each backend, way and head size; rows from `hot_s` on were measured at the share `clocks`
+    of the burst's clock, shorter ones at that."""
+    groups: dict[tuple[str, bool, int], list[Row]] = {}
+    for kernel, seconds in rows:
+        assert isinstance(kernel, Attention)
+        key = (kernel.backend, kernel.backward, (kernel.head_dim + kernel.v_dim) // 2)
+        groups.setdefault(key, []).append((kernel, seconds))
+    lines = []
+    for backend in dict.fromkeys(key[0] for key in sorted(groups)):
+        lines.append(f"      {backend}:")
+        for backward in (False, True):
+            lines.append(f"        {'backward' if backward else 'forward'}:")
+            for key in sorted(groups):
+                if key[:2] == (backend, backward):
+                    clock = np.array([clocks[backend] if one > hot_s else 1.0 for _, one in groups[key]])
+                    share, keys, error = fit_attention(gpu, groups[key], clock, tails)
+                    note = f"# {len(groups[key])} rows, mean {100 * error:.0f} %"
+                    lines.append(f"          {key[2]}: [{share:.3g}, {keys:.0f}] {note}")
+    return lines
 
 
 def published(path: Path) -> list[tuple[str, Kernel, float]]:
-    """GEMMs of the CSV as kernels: the GPU's preset, the kernel, its seconds."""
+    """Rows of the CSV as kernels: the GPU's preset, the kernel, its seconds."""
     gpus = {"A100-80GB PCIe": "a100-80g-pcie", "B200 SXM": "b200", "H800 SXM5": "h800-sxm"}
     rows: list[tuple[str, Kernel, float]] = []
     for row in csv.DictReader(path.open(encoding="utf-8")):
         shape = dict(re.findall(r"([\w/]+)=(\w+)", row["shape"]))
         kernel: Kernel | None = None
+        flops = 0.0
         if row["op"] == "matmul" and "layout" in shape:
             m, n, k = (int(shape[name]) for name in "mnk")
             out, added = shape["out_dtype"], shape["accumulate"] == "True"
             kernel = Gemm(m, n, k, "bf16", shape["layout"].lower(), int(shape["b"]), out, added)
         elif row["op"] == "group_matmul":
             kernel = _grouped(shape)
+        elif row["op"] in ("sdp_fwd", "sdp_bwd"):
+            kernel = _attention(shape, row["op"] == "sdp_bwd")
+            flops = 2 * kernel.flops  # the file counts all pairs of a causal mask: values of the A100 exceed the peak
         elif row["op"] == "fp8_gemm":
             kernel = Gemm(int(shape["M"]), int(shape["N"]), int(shape["K"]), "fp8_block")
         elif row["op"] == "fp8_group_gemm" and "M/group" in shape:
             groups, m = int(shape["groups"]), int(shape["M/group"])
             kernel = GroupedGemm(groups, groups * m, int(shape["N"]), int(shape["K"]), "fp8_block")
         if kernel is not None and row["gpu"] in gpus:
-            rows.append((gpus[row["gpu"]], kernel, kernel.flops / (float(row["tflops"]) * 1e12)))
+            rows.append((gpus[row["gpu"]], kernel, (flops or kernel.flops) / (float(row["tflops"]) * 1e12)))
     return rows
 
 
+def _attention(shape: dict[str, str], backward: bool) -> Attention:
+    names = ("batch", "head_num", "kv_head_num", "seq_len", "seq_len", "qk_head_dim", "v_head_dim")
+    b, h, kv, q, k, d, v = (int(shape[name]) for name in names)
+    return Attention(b, h, kv, q, k, d, v, q * q // 2, backward, "cudnn")
+
+
 def _grouped(shape: dict[str, str]) -> GroupedGemm:
-    """Transformer Engine's grouped GEMM: one launch a group."""
+    """Transformer Engine's grouped GEMM, one launch a group; backward's rows give the shape of their forward."""
     groups, m, n, k = (int(shape[name]) for name in ("ng", "M", "N", "K"))
     if shape["stage"] == "fwd":
         return GroupedGemm(groups, groups * m, n, k, layout="tn", separate=True)
     if shape["stage"] == "bwd_grad_act":
-        return GroupedGemm(groups, groups * m, n, k, layout="nn", separate=True)
-    return GroupedGemm(groups, m, n, groups * k, layout="nt", out="fp32", accumulate=True, separate=True)
+        return GroupedGemm(groups, groups * m, k, n, layout="nn", separate=True)
+    out, added = shape["main_grad_dtype"], shape["accumulate"] == "True"
+    return GroupedGemm(groups, n, k, groups * m, layout="nt", out=out, accumulate=added, separate=True)
+
+
+def shares_by_layout(model: EfficiencyModel, rows: Iterable[Row]) -> dict[str, float]:
+    """What the rate of products of each layout must be multiplied by for the median of modelled over measured to be 1;
+    `model` prices all layouts alike."""
+    own = list(rows)
+    modelled = model.seconds([kernel for kernel, _ in own])
+    ratios: dict[str, list[float]] = {}
+    for (kernel, seconds), guess in zip(own, modelled.tolist(), strict=True):
+        ratios.setdefault(kernel.layout, []).append(guess / seconds)  # type: ignore[union-attr]
+    return {name: float(np.median(ratios[name])) for name in ("tn", "nn", "nt")}
+
+
+def grouped_shares(model: EfficiencyModel, rows: Sequence[Row]) -> dict[str, float]:
+    """The same for grouped products, of which memory and launches decide some: the share whose mean error is least."""
+    found = {}
+    for layout in ("tn", "nn", "nt"):
+        own = [(kernel, seconds) for kernel, seconds in rows if getattr(kernel, "layout", "") == layout]
+        taken = np.array([seconds for _, seconds in own])
+        errors = {}
+        for share in np.arange(0.6, 1.06, 0.01).round(2).tolist():
+            tried = EfficiencyModel(model.gpu, replace(model.constants, grouped={layout: share}))
+            errors[share] = float(np.abs(np.log(tried.seconds([kernel for kernel, _ in own]) / taken)).mean())
+        found[layout] = min(errors, key=errors.__getitem__)
+    return found
+
+
+def unbiased(name: str, gemm: np.ndarray, sustained: float) -> EfficiencyModel:
+    """A model with the given constants of bf16 products, in which all layouts reach the same."""
+    gpu, alike = presets.gpu(name), {"tn": 1.0, "nn": 1.0, "nt": 1.0}
+    own = replace(efficiency(gpu), gemm={"bf16": GemmFit(*gemm.tolist())}, layout=alike, grouped=alike)
+    return EfficiencyModel(gpu, replace(own, sustained={"bf16": sustained}))
+
+
+def mapping(values: dict[str, float]) -> str:
+    return "{" + ", ".join(f"{key}: {value:.3f}" for key, value in values.items()) + "}"
+
+
+def is_plain(kernel: Kernel, dtype: str) -> bool:
+    return isinstance(kernel, Gemm) and kernel.dtype == dtype and kernel.batch == 1 and min(kernel.m, kernel.n) >= 128
+
+
+def hopper_lines(profile: KernelProfile) -> tuple[list[str], list[str]]:
+    """Constants of the H200, which are its siblings' too, from our profile: of the GPUs, and of the family."""
+    gpu = presets.gpu(PROFILE)
+    kernels, burst, seconds = of_profile(profile, lambda one: is_plain(one, "bf16"))
+    clock = sustained_share(burst, seconds)
+    gemm = fit_gemm(gpu, kernels, seconds, clock)
+    eights = of_profile(profile, lambda one: is_plain(one, "fp8"))
+    clock8 = sustained_share(*eights[1:])
+    fits = [gemm_line("bf16", gemm), gemm_line("fp8", fit_gemm(gpu, eights[0], eights[2], clock8))]
+    attention, sums = {}, []
+    for backend in ("cudnn", "flash2"):
+        own, its_burst, its = of_profile(profile, lambda one: getattr(one, "backend", "") == backend)  # noqa: B023
+        attention[backend] = sustained_share(its_burst, its)
+        sums += list(zip(own, its.tolist(), strict=True))
+    clocks = {**attention, "flash3": attention["cudnn"], "flash1": attention["flash2"]}
+    lines = []
+    for name in HOPPER:
+        lines += [f"  {name}:", f"    clock_mhz: {np.median(profile.clock_mhz):.0f}", "    gemm:", *fits]
+        lines.append(f"    sustained: {mapping({'bf16': clock, 'fp8': clock8, 'fp8_block': clock8})}")
+        lines.append(f"    attention_sustained: {mapping(clocks)}")
+    model = unbiased(PROFILE, gemm[0], clock)
+    layout = shares_by_layout(model, zip(kernels, seconds.tolist(), strict=True))
+    grouped, _, taken = of_profile(profile, lambda one: isinstance(one, GroupedGemm))
+    rates = grouped_shares(model, list(zip(grouped, taken.tolist(), strict=True)))
+    family = ["  hopper:", f"    layout: {mapping({key: one / layout['tn'] for key, one in layout.items()})}"]
+    family += [f"    grouped: {mapping(rates)}", "    attention:"]
+    tails = efficiency(gpu).attention_tail
+    own_lines = attention_lines(gpu, sums, clocks, tails)
+    # FA3's backward was not measured by anyone we could cite; cuDNN's uses the same instructions.
+    cudnn = own_lines[: own_lines.index("      flash2:")]
+    own_lines += ["      flash3:", *cudnn[cudnn.index("        backward:") :]]
+    return lines, family + own_lines
+
+
+def published_lines(rows: Sequence[tuple[str, Kernel, float]]) -> tuple[list[str], list[str]]:
+    """Constants of Ampere and Blackwell: bf16 from NVIDIA's tables; clocks, groups, attention from published rows."""
+    lines: list[str] = []
+    fits = {name: from_tables(name) for name in TABLES}
+    own = [(kernel, seconds) for gpu, kernel, seconds in rows if gpu == "b200"]
+    long = [(one, s) for one, s in own if isinstance(one, Gemm) and s > 1e-3 and one.layout != "nt"]
+    burst = unbiased("b200", fits["b200"][0], 1.0)
+    reached = float(np.median(burst.seconds([one for one, _ in long]) / np.array([s for _, s in long])))
+    cube = [Gemm(8192, 8192, 8192)]
+    hot = cube[0].flops / float(burst.seconds(cube)[0]) * reached
+    base = presets.gpu("b200")
+    for name, found in fits.items():
+        lines += [f"  {name}:", "    gemm:", gemm_line("bf16", found)]
+        if name in SYSTEMS and name != "a100-80g-sxm":
+            gpu = presets.gpu(name)
+            clock = power_clock(gpu.power_w, gpu.compute_units, base.power_w, base.compute_units)
+            rate = hot * clock * (gpu.compute_units / base.compute_units)
+            cool = cube[0].flops / float(unbiased(name, found[0], 1.0).seconds(cube)[0])
+            # Narrower dtypes have one set of shares of the peak for all of them.
+            speed = clock * (gpu.compute_units / base.compute_units)
+            narrow = reached * speed / (gpu.peak_flops["fp8"] / base.peak_flops["fp8"])
+            shares = {"bf16": rate / cool, **dict.fromkeys(("fp8", "fp8_block", "nvfp4"), narrow)}
+            lines.append(f"    sustained: {mapping({key: min(1.0, one) for key, one in shares.items()})}")
+            heat = min(1.0, BLACKWELL_ATTENTION * clock)
+            lines.append(f"    attention_sustained: {mapping({'cudnn': heat, 'flash2': heat})}")
+    families: list[str] = []
+    for its, name, like in (("ampere", "a100-80g-pcie", "a100-80g-sxm"), ("blackwell", "b200", "b200")):
+        gpu = presets.gpu(name)
+        mine = [(kernel, seconds) for whose, kernel, seconds in rows if whose == name]
+        clock = reached if name == "b200" else efficiency(gpu).sustained["bf16"]
+        groups = [row for row in mine if isinstance(row[0], GroupedGemm)]
+        shares = grouped_shares(unbiased(name, fits[like][0], clock), groups)
+        families += [f"  {its}:", f"    grouped: {mapping(shares)}"]
+        if name == "b200":
+            attention = [row for row in mine if isinstance(row[0], Attention)]
+            clocks, tails = {"cudnn": BLACKWELL_ATTENTION}, efficiency(gpu).attention_tail
+            families += ["    attention:", *attention_lines(gpu, attention, clocks, tails, HOT_S)]
+    return lines, families
+
+
+def write(rows: Sequence[tuple[str, Kernel, float]]) -> None:
+    """Writes fitted.yaml."""
+    profile = read_profile(DATA / f"{PROFILE}.profile")
+    hopper, others = hopper_lines(profile), published_lines(rows)
+    lines = [*HEADER.strip().splitlines(), "gpus:", *others[0], *hopper[0], "families:", *others[1], *hopper[1]]
+    (DATA / "fitted.yaml").write_text("\n".join([*lines, *fit_streams(profile)]) + "\n", encoding="utf-8")
+
+
+def show_errors(rows: list[tuple[str, Kernel, float]]) -> None:
+    """How far the model is off, by GPU, kind and layout, name or backend; products run back to back apart by length."""
+    kinds: dict[tuple[str, ...], list[float]] = {}
+    for name in dict.fromkeys(gpu for gpu, *_ in rows):
+        own = [(kernel, seconds) for gpu, kernel, seconds in rows if gpu == name]
+        gpu = presets.gpu(name)
+        model = EfficiencyModel(gpu, efficiency(gpu)).seconds([kernel for kernel, _ in own])
+        for (kernel, seconds), predicted in zip(own, model.tolist(), strict=True):
+            what = getattr(kernel, "layout", "") or getattr(kernel, "name", "") or getattr(kernel, "backend", "")
+            way = "backward" if getattr(kernel, "backward", False) else ""
+            if isinstance(kernel, Gemm):
+                way = "< 0.1 ms" if seconds < 1e-4 else "< 1 ms" if seconds < 1e-3 else "longer"
+            key = (name, type(kernel).__name__, getattr(kernel, "dtype", ""), what, way)
+            kinds.setdefault(key, []).append(float(np.log(seconds / predicted)))
+    for key, errors in sorted(kinds.items()):
+        off = np.array(errors)
+        print(
+            f"{' '.join(key):50} {len(off):5} rows: measured/model median {np.exp(np.median(off)):.3f}, 80 % within"
+            f" {np.exp(np.quantile(off, 0.1)):.3f} to {np.exp(np.quantile(off, 0.9)):.3f}, median error"
+            f" {100 * np.median(np.abs(off)):.1f} %, p90 {100 * np.quantile(np.abs(off), 0.9):.1f} %"
+        )
+
+
+def show_left_out(profile: KernelProfile) -> None:
+    """Errors of the profile's prices of its own kernels, each priced from the others alone."""
+    gpu = presets.gpu(PROFILE)
+    modelled = EfficiencyModel(gpu, efficiency(gpu)).seconds(profile.kernels)
+    families: dict[tuple[object, ...], list[int]] = {}
+    for i, one in enumerate(profile.kernels):
+        families.setdefault(family(one), []).append(i)
+    kinds: dict[str, list[float]] = {}
+    for name, rows in families.items():
+        for i in rows if len(rows) > 3 else []:
+            rest = [j for j in rows if j != i]
+            measured = Measured([profile.kernels[j] for j in rest], profile.sustained_s[rest], modelled[rest])
+            factor = measured.correction([profile.kernels[i]]).factor[0]
+            off = abs(float(np.log(modelled[i] * factor / profile.sustained_s[i])))
+            kinds.setdefault(" ".join(map(str, name[: 2 if name[0] == "gemm" else 1])), []).append(off)
+    for kind, errors in sorted(kinds.items()):
+        median, most = 100 * np.median(errors), 100 * np.quantile(errors, 0.9)
+        print(f"left out: {kind:20} {len(errors):5} rows, median {median:.1f} %, p90 {most:.1f} %")
 
 
 def show_attention(path: Path) -> None:
@@ -124,90 +439,56 @@ def show_attention(path: Path) -> None:
     for row in csv.DictReader(path.open(encoding="utf-8")):
         if row["op"].startswith("attn") and "standard" not in row["op"]:
             shape = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", row["shape"])}
-            groups.setdefault((row["gpu"], row["op"], shape["head_dim"]), []).append(
-                (shape, float(row["tflops"]) * 1e12)
-            )
+            own = groups.setdefault((row["gpu"], row["op"], shape["head_dim"]), [])
+            own.append((shape, float(row["tflops"]) * 1e12))
     for (name, op, head), rows in groups.items():
         gpu = presets.gpu("a100-80g-sxm" if name.startswith("A100") else "h100-sxm")
         both = "fwd+bwd" in op
         tries = [(share, keys) for share in np.arange(0.2, 0.9, 0.005) for keys in range(0, 420, 30)]
         # Training's attention is causal; where the rows have such, they alone decide.
         rows = [(one, rate) for one, rate in rows if one["causal"]] or rows
-        errors = [np.mean([abs(_attention_error(gpu, one, rate, *pair, both)) for one, rate in rows]) for pair in tries]
+        errors = [np.mean([abs(_both_error(gpu, one, rate, *pair, both)) for one, rate in rows]) for pair in tries]
         best = int(np.argmin(errors))
         print(f"{gpu.name} {op} {head}: share {tries[best][0]:.3f}, keys {tries[best][1]}, error {errors[best]:.3f}")
 
 
-def _attention_error(gpu: Gpu, shape: dict[str, int], rate: float, share: float, keys: float, both: bool) -> float:
-    """The logarithm of modelled over measured time; backward has 2.5 times the products."""
-    q, sequences, head = shape["seq"], shape["batch"] * shape["heads"], shape["head_dim"]
-    pairs = q * q / (2 if shape["causal"] else 1)
-    flops, moved, tails = 4.0 * sequences * pairs * head, 8.0 * sequences * q * head, efficiency(gpu).attention_tail
-    ways = [(2.5, 2.0, share, tails[1]), (1.0, 1.0, share / 0.85, tails[0])] if both else [(1.0, 1.0, share, tails[0])]
-    taken = 0.0
-    for work, ends, reached, tail in ways:
-        columns = [
-            np.array([float(one)]) for one in (work * flops, pairs, q, sequences, ends * moved, reached, keys, tail)
-        ]
-        peak = np.array([peak_flops(gpu, "bf16")])
-        taken += float(attention_s(*columns, peak, 0.88 * gpu.memory_bytes_per_s, gpu.compute_units)[0])
-    return float(np.log(taken * rate / (flops * (3.5 if both else 1.0))))
-
-
-def show_errors(rows: list[tuple[str, Kernel, float]], sustained: bool) -> None:
-    """How far the model is off, by GPU, kind and layout or name."""
-    kinds: dict[tuple[str, ...], list[float]] = {}
-    for name in dict.fromkeys(gpu for gpu, *_ in rows):
-        own = [(kernel, seconds) for gpu, kernel, seconds in rows if gpu == name]
-        gpu = presets.gpu(name)
-        model = EfficiencyModel(gpu, efficiency(gpu)).seconds([kernel for kernel, _ in own], sustained)
-        for (kernel, seconds), predicted in zip(own, model.tolist(), strict=True):
-            what = getattr(kernel, "layout", "") or getattr(kernel, "name", "") or getattr(kernel, "backend", "")
-            way = "backward" if getattr(kernel, "backward", False) else ""
-            key = (name, type(kernel).__name__, getattr(kernel, "dtype", ""), what, way)
-            kinds.setdefault(key, []).append(float(np.log(seconds / predicted)))
-    for key, errors in sorted(kinds.items()):
-        off = np.array(errors)
-        print(
-            f"{' '.join(key):50} {len(off):5} rows: measured/model median {np.exp(np.median(off)):.3f}, spread"
-            f" {np.exp(np.quantile(off, 0.1)):.3f} to {np.exp(np.quantile(off, 0.9)):.3f}"
-        )
-
-
-def show_streams(path: Path) -> None:
-    """What each memory-bound kernel of a profile reaches of the datasheet's rate, for moves of 64 MB and more."""
-    from foretrace.formats.kernel_profile import read_profile
-
-    profile = read_profile(path)
-    gpu = presets.gpu(str(profile.facts.get("preset", path.name.split(".")[0])))
-    shares: dict[str, list[float]] = {}
-    for kernel, seconds in zip(profile.kernels, profile.sustained_s, strict=True):
-        if isinstance(kernel, Stream) and kernel.moved_bytes >= 64e6 and np.isfinite(seconds):
-            shares.setdefault(kernel.name, []).append(kernel.moved_bytes / seconds / gpu.memory_bytes_per_s)
-    for name, values in sorted(shares.items()):
-        print(f"  {name}: {np.median(values):.2f}  # {len(values)} sizes, {min(values):.2f} to {max(values):.2f}")
-    ratios = profile.burst_s / profile.sustained_s
-    for kind in (Gemm, GroupedGemm, Attention, Stream):
-        large = [isinstance(one, kind) and one.moved_bytes >= 64e6 for one in profile.kernels]
-        if any(large):
-            print(f"sustained, {kind.__name__}: {np.nanmedian(ratios[large]):.3f} of the burst rate, {sum(large)} rows")
-    show_errors([(gpu.name, k, float(s)) for k, s in zip(profile.kernels, profile.sustained_s, strict=True)], True)
+def _both_error(gpu: Gpu, shape: dict[str, int], rate: float, share: float, keys: float, both: bool) -> float:
+    """The logarithm of modelled over measured time of forward, or of both ways."""
+    q, heads, head = shape["seq"], shape["heads"], shape["head_dim"]
+    tails, peak = efficiency(gpu).attention_tail, np.array([peak_flops(gpu, "bf16")])
+    pairs = q * q // (2 if shape["causal"] else 1)
+    taken = work = 0.0
+    for backward in (True, False) if both else (False,):
+        one = Attention(shape["batch"], heads, heads, q, q, head, head, pairs, backward, "flash2")
+        reached = share if backward or not both else share / 0.85
+        facts = (one.flops, pairs, q, one.batch * heads, one.moved_bytes, reached, keys, tails[backward])
+        columns = [np.array([float(value)]) for value in (*facts, side_bytes(one), one.launches)]
+        memory = ATTENTION_MEMORY_SHARE * gpu.memory_bytes_per_s
+        taken += float(attention_s(*columns, peak, memory, gpu.compute_units)[0])
+        work += one.flops
+    return float(np.log(taken * rate / work))
 
 
 def main() -> None:
     """Fits and prints what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gemm", action="store_true", help="fit GEMM constants on the silicon tables")
-    parser.add_argument("--kernels", type=Path, help="CSV of published measurements: errors by layout")
-    parser.add_argument("--profile", type=Path, help="a kernel profile: shares of memory-bound kernels, errors")
+    parser.add_argument("--write", action="store_true", help="fit all and write fitted.yaml; needs --kernels")
+    parser.add_argument("--kernels", type=Path, help="CSV of published measurements by shape")
+    parser.add_argument("--errors", action="store_true", help="print errors of the model and of the profile")
+    parser.add_argument("--attention", action="store_true", help="print the grid search over --kernels' attention")
     chosen = parser.parse_args()
-    if chosen.gemm:
-        show_gemm()
-    if chosen.kernels:
+    if (chosen.write or chosen.attention) and not chosen.kernels:
+        parser.error("--kernels is missing")
+    rows = published(chosen.kernels) if chosen.kernels else []
+    if chosen.write:
+        write(rows)
+    if chosen.attention:
         show_attention(chosen.kernels)
-        show_errors(published(chosen.kernels), sustained=True)
-    if chosen.profile:
-        show_streams(chosen.profile)
+    if chosen.errors:
+        profile = read_profile(DATA / f"{PROFILE}.profile")
+        own = zip(profile.kernels, profile.sustained_s.tolist(), strict=True)
+        show_errors([*rows, *((PROFILE, kernel, seconds) for kernel, seconds in own)])
+        show_left_out(profile)
 
 
 if __name__ == "__main__":

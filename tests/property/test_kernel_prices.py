@@ -29,7 +29,13 @@ GROUPED = st.builds(
 ATTENTION = st.builds(
     Attention, SIZES, SIZES, SIZES, SIZES, SIZES, HEADS, HEADS, st.integers(1, 2**40), st.booleans(), BACKENDS
 )
-STREAMS = st.builds(Stream, st.sampled_from(["add", "adam", "unheard"]), st.integers(0, 2**50), st.integers(0, 2**50))
+STREAMS = st.builds(
+    Stream,
+    st.sampled_from(["add", "adam", "unheard", "gelu", "softmax", "embedding_backward", "nll", "permute_fused"]),
+    st.integers(0, 2**50),
+    st.integers(0, 2**50),
+    rows=st.integers(0, 2**20),
+)
 COPIES = st.builds(Copy, st.integers(0, 2**50))
 
 GROWS = {

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from foretrace.analysis.answer import Simulation
 from foretrace.analysis.fit import MemoryFit, memory_fit, relief
 from foretrace.analysis.scenario import Scenario
-from foretrace.analysis.simulate import simulate
-from foretrace.cost.compute import kernel_pricer
+from foretrace.analysis.simulate import PriceSource, simulate
 from foretrace.errors import Diagnostic, InfeasibleError, InputError
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
@@ -26,8 +25,6 @@ from foretrace.workload.assemble import program_of
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
-
-Prices = Literal["best", "model", "roofline"]
 
 PEAK_OF: Final = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 """Whose dense peak a recipe of linear layers is compared with, where it is called otherwise."""
@@ -98,7 +95,7 @@ def predict(
     plan: Plan,
     cluster: Cluster | str,
     *,
-    prices: Prices = "best",
+    prices: PriceSource = "best",
     explain: bool = True,
     even_if_oom: bool = False,
     placement: Placement | None = None,
@@ -169,7 +166,7 @@ def step_parts(simulation: Simulation) -> StepParts:
 def _run(
     setting: Setting,
     cluster: Cluster,
-    prices: Prices,
+    prices: PriceSource,
     explain: bool,
     placement: Placement | None,
     scenario: Scenario,
@@ -177,7 +174,7 @@ def _run(
     return simulate(
         program_of(setting),
         cluster=cluster,
-        kernels=kernel_pricer(cluster.gpu, prices=prices),
+        prices=prices,
         placement=placement,
         what_if=scenario.what_if,
         stragglers=scenario.stragglers,
@@ -193,7 +190,7 @@ def _hardware_flops(simulation: Simulation) -> float:
     return float(np.sum(done[graph.op] * graph.weight))
 
 
-def _too_much(setting: Setting, cluster: Cluster, memory: MemoryFit, prices: Prices) -> InfeasibleError:
+def _too_much(setting: Setting, cluster: Cluster, memory: MemoryFit, prices: PriceSource) -> InfeasibleError:
     """The error of a job that does not fit, with a plan that would."""
 
     def measure(plan: Plan) -> MemoryFit:

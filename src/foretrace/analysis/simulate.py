@@ -17,6 +17,7 @@ from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
 from foretrace.cost.compute.interface import KernelPricer
 from foretrace.cost.network import network_of
+from foretrace.cost.network.silicon import silicon_collectives
 from foretrace.cost.price import price, unpriced_kernels
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
@@ -36,6 +37,7 @@ from foretrace.program.timeline import Timeline
 
 Floats = NDArray[np.float64]
 Executor = Literal["auto", "fixed", "shared"]
+PriceSource = Literal["best", "model", "roofline"]
 
 ENDLESS = 1e9
 """So much of a resource that it never holds anything up."""
@@ -51,6 +53,7 @@ def simulate(
     placement: Placement | None = None,
     collectives: str | Path | None = None,
     kernels: KernelPricer | None = None,
+    prices: PriceSource = "best",
     what_if: Mapping[str, float] | None = None,
     stragglers: Mapping[int, float] | None = None,
     slow_links: Mapping[tuple[int, str], float] | None = None,
@@ -63,7 +66,8 @@ def simulate(
 
     `cluster` is a preset's name, a file or a `Cluster`; ranks fill its nodes in order unless a `placement` says
     otherwise. `collectives` names measurements of nccl-tests, which price communication before the model does;
-    `kernels` prices the kernels that ops say they run (None: the best prices there are for the cluster's GPU).
+    `prices` says by what the kernels are priced that ops say they run: the best source there is for the cluster's GPU
+    (and for collectives within its nodes), the fitted model alone, or the roofline; `kernels` is a source of one's own.
     `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*": 2}`);
     `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
     communicates over an axis, with whom it may be (`{(5, "dp"): 2}`); `jitter` makes every computation vary by this
@@ -83,11 +87,13 @@ def simulate(
         if cluster is None and collectives is not None:
             raise InputError("collectives price the network of a cluster, but there is none", hint="name a cluster")
         measured = None if collectives is None else read_measurements(collectives)
-        network = None if cluster is None else network_of(cluster, program.world, placement, measured)
         if kernels is None and cluster is not None and _says_kernels(program):
             from foretrace.cost.compute import kernel_pricer  # most jobs carry their times, and start faster
 
-            kernels = kernel_pricer(cluster.gpu)
+            kernels = kernel_pricer(cluster.gpu, prices=prices)
+            if prices == "best" and measured is None:
+                measured = silicon_collectives(cluster.gpu.name)
+        network = None if cluster is None else network_of(cluster, program.world, placement, measured)
         as_is = price(ops, network, None if cluster is None else cluster.gpu, kernels)
         unused = cluster if cluster is not None and as_is.sources == program.sources else None
         if unused is not None:
@@ -97,6 +103,8 @@ def simulate(
         runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded, scenario.jitter)
         unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
         notes = () if network is None or cluster is None else network.notes
+        if measured is not None and collectives is None:
+            notes = ()  # that NVIDIA's tables end at the node is no news to anyone
         if kernels is not None and as_is.mix.size and as_is.mix.max() >= 0:
             notes = (*notes, *kernels.notes)
         if cluster is not None and collectives is not None:

@@ -10,7 +10,20 @@ from typing import Any
 
 import typer
 
-from foretrace.cli import compare, explain, init, inspect, memory, predict, profile, show, simulate, sweep, validate
+from foretrace.cli import (
+    compare,
+    explain,
+    generate,
+    init,
+    inspect,
+    memory,
+    predict,
+    profile,
+    show,
+    simulate,
+    sweep,
+    validate,
+)
 from foretrace.cli import list as listing
 from foretrace.errors import ForetraceError
 
@@ -29,6 +42,7 @@ app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("validate", epilog=validate.EXAMPLES)(validate.command)
+app.command("generate", epilog=generate.EXAMPLES)(generate.command)
 app.command("init", epilog=init.EXAMPLES)(init.command)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
 app.command("profile", epilog=profile.EXAMPLES)(profile.command)

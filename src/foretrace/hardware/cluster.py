@@ -29,6 +29,8 @@ class Gpu:
     """SMs or CUs; 0 where a user's file does not say."""
     power_w: float
     """Of the module at most; 0 where a user's file does not say."""
+    host_bytes_per_s: float = 0.0
+    """To and from the host's memory where that is no PCIe (NVLink-C2C); 0: PCIe."""
     bridged_gpus: int = 0
     """GPUs that bridges join, for cards that no switch joins; 0 for the others."""
     sources: tuple[str, ...] = ()

@@ -54,6 +54,7 @@ GPU_KEYS = (
     "link_bandwidth",
     "bridged_gpus",
     "pcie_bandwidth",
+    "host_bandwidth",
     "compute_units",
     "power_w",
     *_GROUNDS,
@@ -109,6 +110,7 @@ def read_gpu(document: Document, node: yaml.Node, presets: Presets, *, base: Gpu
         pcie_bytes_per_s=_rate(
             fields, "pcie_bandwidth", lambda: base.pcie_bytes_per_s if base else PCIE_GEN5_BYTES_PER_S
         ),
+        host_bytes_per_s=_rate(fields, "host_bandwidth", lambda: base.host_bytes_per_s if base else 0.0),
         compute_units=_count(fields, "compute_units", base.compute_units if base else 0, most=100_000),
         power_w=float(_count(fields, "power_w", int(base.power_w) if base else 0, most=100_000)),
     )

@@ -142,6 +142,7 @@ def _gpu_facts(gpu: Gpu, head: str | None = None) -> list[tuple[str, str]]:
         ("dense peak", peaks),
         ("links one way", format_bandwidth(gpu.link_bytes_per_s) + per_link if gpu.links else "none"),
         ("PCIe one way", format_bandwidth(gpu.pcie_bytes_per_s)),
+        *([("host one way", format_bandwidth(gpu.host_bytes_per_s))] if gpu.host_bytes_per_s else []),
         ("compute units", format_count(gpu.compute_units) if gpu.compute_units else "not stated"),
         ("power", f"{gpu.power_w:,.0f} W" if gpu.power_w else "not stated"),
     ]

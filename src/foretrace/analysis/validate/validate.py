@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretrace.analysis.predict import Prediction, Prices, StepParts, predict
+from foretrace.analysis.predict import Prediction, StepParts, predict
+from foretrace.analysis.simulate import PriceSource
 from foretrace.analysis.validate.results import Compared, RowResult, Validation
 from foretrace.analysis.validate.rows import job_of
 from foretrace.errors import ForetraceError
@@ -46,7 +47,7 @@ def validate(
     runs: TrainingRuns,
     *,
     family: str | None = None,
-    prices: Prices = "best",
+    prices: PriceSource = "best",
     bands: bool = True,
     workers: int | None = None,
     told: Told | None = None,
@@ -90,7 +91,7 @@ def _ungraded(grade: str) -> str:
 
 
 def predicted(
-    configs: Sequence[RunConfig], prices: Prices = "best", bands: bool = True, workers: int | None = None
+    configs: Sequence[RunConfig], prices: PriceSource = "best", bands: bool = True, workers: int | None = None
 ) -> Generator[RowPrediction | SkippedRun]:
     """The prediction of each configuration, in order; no measurement reaches this."""
     count = workers or (1 if len(configs) <= FEW else os.cpu_count() or 1)
@@ -105,7 +106,7 @@ def predicted(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _predict_row(job: tuple[RunConfig, Prices, bool]) -> RowPrediction | SkippedRun:
+def _predict_row(job: tuple[RunConfig, PriceSource, bool]) -> RowPrediction | SkippedRun:
     config, prices, bands = job
     try:
         row = job_of(config)

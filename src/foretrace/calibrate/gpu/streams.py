@@ -95,7 +95,7 @@ def optimizers() -> list[Case]:
     for (dtype, size), tensors in product((("bf16", 2), ("fp32", 4)), (1, 8, 64)):
         elements = tensors << 24
         found += [
-            Case(Stream("adam", 4 * size * elements, 3 * size * elements), partial(_adam, dtype, tensors)),
+            Case(Stream("adam" if dtype == "fp32" else "adam_bf16", 4 * size * elements, 3 * size * elements), partial(_adam, dtype, tensors)),
             Case(Stream("grad_norm", size * elements, 4 * tensors), partial(_grad_norm, dtype, tensors)),
         ]
     return found

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.cost.compute.parameters import AttentionFit
+from foretrace.program.kernels import Attention
 
 Floats = NDArray[np.float64]
 
@@ -17,6 +18,9 @@ BLOCK: Final = 128
 
 LAUNCH_S: Final = 4e-6
 """What a launch takes at least: filling the SMs and draining them."""
+
+SIDE_LAUNCH_S: Final = 2.5e-6
+"""What each of backward's further kernels takes at least."""
 
 
 def attention_fit(
@@ -44,14 +48,31 @@ def attention_s(
     efficiency: Floats,
     keys: Floats,
     tail: Floats,
+    side_bytes: Floats,
+    launches: Floats,
     flops_per_s: Floats,
     bytes_per_s: float,
     units: int,
 ) -> Floats:
-    """Seconds of attention over `sequences` (batch times heads) of `q` queries each, `pairs` pairs per head."""
+    """Seconds of attention over `sequences` (batch times heads) of `q` queries each, `pairs` pairs per head, of which
+    `side_bytes` are moved by kernels before and after the main one."""
     reached = flops_per_s * efficiency
     per_pair = flops / np.maximum(sequences * pairs, 1.0)
     spread = sequences * (pairs + keys * q) * per_pair / reached
     # The last blocks run while SMs that are done wait: so many times a block's mean time, and at least once.
     one = (pairs / np.maximum(q, 1.0) + keys) * np.minimum(q, BLOCK) * per_pair * units / reached
-    return np.asarray(LAUNCH_S + np.maximum(np.maximum(spread, one) + tail * one, moved_bytes / bytes_per_s))
+    main = np.maximum(np.maximum(spread, one) + tail * one, moved_bytes / bytes_per_s)
+    return np.asarray(LAUNCH_S + main + (launches - 1) * SIDE_LAUNCH_S + side_bytes / bytes_per_s)
+
+
+def side_bytes(kernel: Attention) -> float:
+    """Bytes that backward moves in kernels of their own: the queries' gradient in fp32 is set to zero, and at the end
+    read and written as bf16; outputs and their gradients are read for the sums of their products. Where queries share
+    keys, gradients of keys and values are written for each query head and then added up."""
+    if not kernel.backward:
+        return 0.0
+    heads = kernel.batch * kernel.heads
+    found = heads * kernel.q * (10.0 * kernel.head_dim + 4.0 * kernel.v_dim)
+    if kernel.kv_heads < kernel.heads:
+        found += heads * kernel.kv * 4.0 * (kernel.head_dim + kernel.v_dim)
+    return found

@@ -27,6 +27,10 @@ STREAMS: Final = 4
 """Launches of separate groups that run side by side: Transformer Engine deals the GEMMs of a grouped linear layer out
 to 4 streams (transformer_engine/common/util/multi_stream.cpp)."""
 
+SEPARATE_S: Final = 8.5e-6
+"""What a group's own launch takes at least, however small: published grouped products of a B200 (SimuMax's, 80 and
+160 groups through Transformer Engine) end at 8.6 to 9.1 us a group where their work would take 3 to 5."""
+
 SHARPNESS: Final = 4.0
 """How sharply the longer of computing and loading decides: the 4-norm of both."""
 
@@ -82,5 +86,5 @@ def grouped_s(
     side = np.minimum(groups, STREAMS)
     rounds = np.ceil(groups / STREAMS)
     each = of(*mean, side, moved_bytes * side / groups)
-    apart = (rounds - 1) * each + np.maximum(each, alone)
+    apart = np.maximum((rounds - 1) * each + np.maximum(each, alone), groups * SEPARATE_S)
     return np.asarray(np.where(separate > 0, np.maximum(apart, together), together))

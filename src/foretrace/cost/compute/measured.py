@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.cost.compute.streams import row_length, stream_kind
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel
 
 Floats = NDArray[np.float64]
@@ -114,7 +116,7 @@ def family(kernel: Kernel) -> Family:
         return ("attention", kernel.dtype, kernel.backend, kernel.backward)
     if isinstance(kernel, Copy):
         return ("copy", kernel.to)
-    return ("stream", kernel.name)
+    return ("stream", stream_kind(kernel))
 
 
 def _place(kernel: Kernel) -> list[float]:
@@ -130,7 +132,9 @@ def _place(kernel: Kernel) -> list[float]:
         return [*_logs(kernel.q, keys, kernel.batch * kernel.heads), head, 0.2 * np.log2(max(kernel.kv_heads, 1))]
     if isinstance(kernel, Copy):
         return _logs(kernel.bytes)
-    return [*_logs(kernel.moved_bytes / max(kernel.launches, 1)), 0.3 * np.log2(max(kernel.rows, 1))]
+    # A scattered read costs more than a write, so what is mostly read differs; beyond 64 to 1 one side alone counts.
+    mix = min(max(log2((kernel.read + 1) / (kernel.write + 1)), -6.0), 6.0)
+    return [*_logs(kernel.moved_bytes), 0.5 * log2(max(row_length(kernel), 1)), 0.3 * mix]
 
 
 def _result(kernel: Gemm | GroupedGemm) -> float:
@@ -139,7 +143,7 @@ def _result(kernel: Gemm | GroupedGemm) -> float:
 
 
 def _logs(*values: float) -> list[float]:
-    return [float(np.log2(max(value, 1.0))) for value in values]
+    return [log2(max(value, 1.0)) for value in values]
 
 
 def _interpolated(places: Floats, points: _Points, without: Longs | None = None) -> tuple[Floats, Floats]:

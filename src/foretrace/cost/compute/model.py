@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.cost.compute.attention import attention_fit, attention_s
+from foretrace.cost.compute.attention import attention_fit, attention_s, side_bytes
 from foretrace.cost.compute.gemm import gemm_s, grouped_s
 from foretrace.cost.compute.parameters import Efficiency, GemmFit
 from foretrace.cost.compute.streams import streams_s
@@ -53,7 +53,7 @@ def floor_s(gpu: Gpu, kernels: Sequence[Kernel]) -> Floats:
         flops[i], moved[i] = one.flops, one.moved_bytes
         peak[i] = peak_flops(gpu, getattr(one, "dtype", "bf16"))
         if isinstance(one, Copy):
-            rate[i] = gpu.pcie_bytes_per_s
+            rate[i] = gpu.host_bytes_per_s or gpu.pcie_bytes_per_s
     return np.asarray(np.maximum(flops / peak, moved / rate))
 
 
@@ -85,14 +85,11 @@ class EfficiencyModel:
 
     def _clock(self, dtype: str, sustained: bool) -> float:
         factors = self.constants.sustained
-        return factors.get(dtype, factors["bf16"]) if sustained else 1.0
+        return factors[_nearest_dtype(factors, dtype)] if sustained else 1.0
 
     def _fit(self, dtype: str) -> GemmFit:
         fits = self.constants.gemm
-        name = dtype
-        while name not in fits:
-            name = {"mxfp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp8"}.get(name, "bf16")
-        return fits[name]
+        return fits[_nearest_dtype(fits, dtype)]
 
     def _rate(self, dtype: str, layout: str, sustained: bool) -> float:
         return peak_flops(self.gpu, dtype) * self.constants.layout.get(layout, 1.0) * self._clock(dtype, sustained)
@@ -122,8 +119,11 @@ class EfficiencyModel:
             attention_fit(self.constants.attention, one.backend, one.backward, (one.head_dim + one.v_dim) // 2)
             for one in kernels
         ]
-        flops, pairs, q, sequences, moved = _columns(
-            [(one.flops, one.pairs, one.q, one.batch * one.heads, one.moved_bytes) for one in kernels]
+        flops, pairs, q, sequences, moved, launches, side = _columns(
+            [
+                (one.flops, one.pairs, one.q, one.batch * one.heads, one.moved_bytes, one.launches, side_bytes(one))
+                for one in kernels
+            ]
         )
         reached, keys = _columns([(fit.efficiency, fit.keys) for fit in fits])
         tail = np.array([self.constants.attention_tail[one.backward] for one in kernels])
@@ -132,7 +132,9 @@ class EfficiencyModel:
         if sustained:
             rates = rates * np.array([clocks.get(one.backend, clocks["cudnn"]) for one in kernels])
         memory = self.gpu.memory_bytes_per_s * ATTENTION_MEMORY_SHARE
-        return attention_s(flops, pairs, q, sequences, moved, reached, keys, tail, rates, memory, self._units)
+        return attention_s(
+            flops, pairs, q, sequences, moved, reached, keys, tail, side, launches, rates, memory, self._units
+        )
 
     def _stream(self, kernels: list[Stream], _: bool) -> Floats:
         clocks = self._units * self.constants.clock_hz
@@ -141,7 +143,16 @@ class EfficiencyModel:
 
     def _copy(self, kernels: list[Copy], _: bool) -> Floats:
         (moved,) = _columns([(one.moved_bytes,) for one in kernels])
-        return np.asarray(COPY_FIXED_S + moved / (self.gpu.pcie_bytes_per_s * COPY_SHARE))
+        return np.asarray(
+            COPY_FIXED_S + moved / ((self.gpu.host_bytes_per_s or self.gpu.pcie_bytes_per_s) * COPY_SHARE)
+        )
+
+
+def _nearest_dtype(known: Mapping[str, object], dtype: str) -> str:
+    """The dtype itself, or that of those known whose products are most like it."""
+    while dtype not in known:
+        dtype = {"mxfp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp8"}.get(dtype, "bf16")
+    return dtype
 
 
 def _family(kernel: Kernel) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ from foretrace.cost.compute.parameters import DATA, efficiency, nearest
 from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as gpu_preset
-from foretrace.program.kernels import Kernel
+from foretrace.program.kernels import Kernel, Stream
 from foretrace.program.program import Source
 
 Floats = NDArray[np.float64]
@@ -31,16 +31,30 @@ PROFILE_SPREAD: Final = 0.05
 SILICON_SPREAD: Final = 0.10
 """How far measurements of one GPU by different frameworks differ: up to 0.10 to 0.13 for nine products in ten."""
 
+SIBLING_SPREAD: Final = 0.08
+"""The same for another module with the same chip: NVIDIA's tables of H100 and H200 differ by 2 to 3 %."""
+
 SILICON_SAME: Final = 0.3
 """Squared octaves within which the tables' rows are averaged: of 0.0001 to 1, about this predicts another framework's
 table of the same GPU best."""
 
-HOT_S: Final = 5e-3
-"""From here on a product, repeated, heats the GPU as a long run does: in the tables of Hopper the rate falls there."""
+HOT_S: Final = 1e-3
+"""From here on a product, repeated, heats the GPU: the tables' rates fall. Rows that long are neither a burst nor
+sustained, and are left out, but for GPUs whose clocks hold (the A100)."""
+
+HOLDS: Final = 0.95
+"""The share of a burst's clock from which on clocks count as holding."""
+
+NARROW_DTYPES: Final = frozenset({"fp16", "tf32"})
+"""Left out of profiles: their random operands are made in bf16, whose few bits draw less power than real ones, so an
+H200 stays 12 to 19 % faster than in bf16. They are priced by bf16's measurements, or by the model."""
+
+FUSED_ERROR: Final = 0.3
+"""Of memory-bound kernels of frameworks that were not measured, and are taken to be like good ones that were."""
 
 MODEL_ERROR: Final = 0.17
-"""A single kernel's 90 % error of the model: p90 over the tables it was fitted on is 12 to 16 % (efficiency.yaml), with
-`SILICON_SPREAD` besides."""
+"""A single kernel's 90 % error of the model: p90 over the tables it was fitted on is 11 to 17 % (fitted.yaml); of
+published rows it was not fitted on, 3 to 8 % where products are long, and 13 to 20 % where short."""
 
 UNLIKE_ERROR: Final = 0.3
 """Where the GPU's architecture was not measured: a judgement."""
@@ -92,23 +106,26 @@ class StackedPricer:
     def _priced(self, kernels: list[Kernel]) -> list[tuple[float, int, float, float]]:
         count, layers = len(kernels), len(self._layers)
         modelled = self._model.seconds(kernels)
-        factor, error = np.ones(count), np.full(count, self._error)
+        factor, error = np.ones(count), self._model_errors(kernels)
         source = np.full(count, 2 * layers)
-        open_ = np.ones(count, dtype=bool)
-        found = [layer.measured.correction(kernels) for layer in self._layers]
-        for number, (layer, one) in enumerate(zip(self._layers, found, strict=True)):
-            inside = open_ & (one.distance <= FARTHEST)
-            factor[inside], source[inside] = one.factor[inside], number
-            error[inside] = np.hypot(one.error, layer.spread)[inside]
-            open_ &= ~inside
-        for number, one in enumerate(found):
-            beyond = open_ & np.isfinite(one.distance)
-            factor[beyond], source[beyond] = one.factor[beyond], layers + number
-            error[beyond] = np.maximum(one.error, MODEL_ERROR)[beyond]
-            open_ &= ~beyond
+        for number, layer in enumerate(self._layers):
+            rows = np.flatnonzero(source >= layers)
+            one = layer.measured.correction([kernels[i] for i in rows])
+            inside = one.distance <= FARTHEST
+            # Beyond what any source measured, the first that has the kind anchors the model.
+            beyond = ~inside & np.isfinite(one.distance) & (source[rows] == 2 * layers)
+            for some, its in ((inside, number), (beyond, layers + number)):
+                factor[rows[some]], source[rows[some]] = one.factor[some], its
+            error[rows[inside]] = np.hypot(one.error, layer.spread)[inside]
+            error[rows[beyond]] = np.maximum(one.error[beyond], error[rows[beyond]])
         seconds = np.maximum(modelled * factor, floor_s(self._model.gpu, kernels))
         bounds = (np.exp(-error), np.exp(error))
         return list(zip(*(one.tolist() for one in (seconds, source, *bounds)), strict=True))
+
+    def _model_errors(self, kernels: list[Kernel]) -> Floats:
+        """How far the model may be off for each kernel, as a logarithm."""
+        fused = np.array([isinstance(one, Stream) and "_fused" in one.name for one in kernels])
+        return np.asarray(np.where(fused, max(FUSED_ERROR, self._error), self._error))
 
 
 class RooflinePricer:
@@ -177,31 +194,36 @@ def _stacked(gpu: Gpu, prices: Choice, silicon: bool, profile: Path | None) -> K
         own = profile or _shipped(gpu.name)
         if own is not None:
             layers.append(_Layer(_profiled(own, model), PROFILE_SPREAD, f"kernel profile {own.name.split('.')[0]}"))
-        system = tables.SYSTEMS.get(gpu.name)
-        if silicon and system is not None:
-            name = f"NVIDIA's kernel tables of {system}"
-            layers.append(_Layer(_silicon(system, model), SILICON_SPREAD, name))
+        # A sibling's profile is sustained and has all layouts; tables are short measurements of forward products.
         sibling = None if own is not None else _sibling(gpu)
         if sibling is not None:
             name, path = sibling
             its = gpu_preset(name)
             measured = _profiled(path, EfficiencyModel(its, efficiency(its)))
-            layers.append(_Layer(measured, SILICON_SPREAD, f"kernel profile {name}, scaled to {gpu.name}"))
+            layers.append(_Layer(measured, SIBLING_SPREAD, f"kernel profile {name}, scaled to {gpu.name}"))
+        system = tables.SYSTEMS.get(gpu.name)
+        if silicon and system is not None:
+            name = f"NVIDIA's kernel tables of {system}"
+            layers.append(_Layer(_silicon(system, model), SILICON_SPREAD, name))
     return StackedPricer(model, layers, tuple(notes))
 
 
 def _silicon(system: str, model: EfficiencyModel) -> Measured:
     """The tables of products in bf16: those in fp8 and fp4 time the quantisation of the activations too."""
     kernels, seconds = tables.gemm_table(system, "bf16")
-    modelled = np.where(seconds < HOT_S, model.seconds(kernels, sustained=False), model.seconds(kernels))
-    return Measured(kernels, seconds, modelled, SILICON_SAME)
+    holds = model.constants.sustained["bf16"] >= HOLDS
+    short = np.flatnonzero((seconds < HOT_S) | holds)
+    own = [kernels[i] for i in short]
+    return Measured(own, seconds[short], model.seconds(own, sustained=False), SILICON_SAME)
 
 
 def _profiled(path: Path, model: EfficiencyModel) -> Measured:
     from foretrace.formats.kernel_profile import read_profile
 
     profile = read_profile(path)
-    return Measured(profile.kernels, profile.sustained_s, model.seconds(profile.kernels))
+    rows = [i for i, one in enumerate(profile.kernels) if getattr(one, "dtype", "") not in NARROW_DTYPES]
+    kernels = [profile.kernels[i] for i in rows]
+    return Measured(kernels, profile.sustained_s[rows], model.seconds(kernels))
 
 
 def _shipped(name: str) -> Path | None:

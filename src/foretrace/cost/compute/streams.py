@@ -1,14 +1,15 @@
 """What kernels take that move memory: the longer of moving the bytes and issuing the instructions, after a launch.
 
 A vectorised copy waits for memory alone. A kernel that computes a lot on each byte (an exponential, random numbers), or
-that moves two bytes an access and works out an index for each, waits for its SMs, and so for the clock: its time grows by
-up to a quarter when a GPU at its power limit lowers that. Both rates are known by name; the first scales with a GPU's
-memory, the second with its SMs and the clock that it sustains.
+that moves two bytes an access and works out an index for each, waits for its SMs, and so for the clock: its time grows
+by up to a quarter when a GPU at its power limit lowers that. Both rates are known by name; the first scales with a
+GPU's memory, the second with its SMs and the clock that it sustains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
@@ -55,14 +56,15 @@ def known_name(fits: Mapping[str, object], name: str) -> str:
 
 
 def stream_fit(fits: Mapping[str, Mapping[int, StreamFit]], kernel: Stream) -> StreamFit:
-    """The constants of a stream: between rows' lengths that are known interpolated in the logarithm, beyond them those of
-    the nearest."""
+    """The constants of a stream: between rows' lengths that are known interpolated in the logarithm, beyond them those
+    of the nearest."""
     known = fits[known_name(fits, stream_kind(kernel))]
     lengths = sorted(known)
     if len(lengths) == 1:
         return known[lengths[0]]
     at, logs = np.log2(row_length(kernel) or USUAL_ROW), np.log2(lengths)
-    columns = zip(*((one.share, one.bytes_per_clock, one.fixed_s, one.reads) for one in map(known.get, lengths) if one))
+    rows = [known[length] for length in lengths]
+    columns = ([getattr(one, field.name) for one in rows] for field in fields(StreamFit))
     return StreamFit(*(float(np.interp(at, logs, column)) for column in columns))
 
 

@@ -75,8 +75,12 @@ class MeasuredNetwork:
         low, high = min(measurements.spread[0], LEAST_BAND[0]), max(measurements.spread[1], LEAST_BAND[1])
         self.sources: tuple[Source, ...] = (
             *model.sources,
-            Source("measured collectives", low, high),
-            Source("network model, anchored to measurements", min(low, ANCHORED_BAND[0]), max(high, ANCHORED_BAND[1])),
+            Source(measurements.source, low, high),
+            Source(
+                f"network model, anchored to {measurements.source}",
+                min(low, ANCHORED_BAND[0]),
+                max(high, ANCHORED_BAND[1]),
+            ),
         )
         self._tables: dict[Collective, list[_Measured]] = defaultdict(list)
         self._found: dict[tuple[Collective, Layout], _Found] = {}

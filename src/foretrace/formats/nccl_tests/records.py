@@ -52,3 +52,5 @@ class Measurements:
     nothing is repeated."""
     diagnostics: tuple[Diagnostic, ...] = ()
     name: str = "measurements"
+    source: str = "measured collectives"
+    """What answers call it."""

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from foretrace.program.kernels import DTYPE_BYTES, Copy, Kernel, Stream
 from foretrace.workload.setting import Setting
 
-ELEMENTS_PER_LAUNCH = 320 * 65536
-"""Of PyTorch's multi-tensor kernels: 320 blocks of 65,536 elements (MultiTensorApply.cuh, for lists of four)."""
-
 MASTER_BYTES, MOMENTS = 4, 2
 """Of the fp32 copy of a parameter; states of Adam."""
 
@@ -39,7 +36,7 @@ def share_of(setting: Setting, parameters: int, expert_parameters: int) -> Share
 def norm_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:
     """The sum of squares of the gradients that a rank has."""
     size = int(DTYPE_BYTES[setting.stack.gradient_dtype])
-    return [(1, Stream("grad_norm", size * share.owned, 0, launches=_launches(share.owned)))] if share.owned else []
+    return [(1, Stream("grad_norm", size * share.owned, 0))] if share.owned else []
 
 
 def update_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:
@@ -51,14 +48,15 @@ def update_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:
     gradient = int(DTYPE_BYTES[stack.gradient_dtype])
     weight = MASTER_BYTES if stack.master_weights else int(DTYPE_BYTES[stack.parameter_dtype])
     state = MOMENTS * int(DTYPE_BYTES[stack.optimizer_state_dtype])
-    launches = _launches(count)
     if setting.plan.offload_optimizer:
         written = int(DTYPE_BYTES[stack.parameter_dtype])
         return [(1, Copy(gradient * count, "host")), (1, Copy(written * count, "gpu"))]
-    adam = Stream("adam", (weight + state + gradient) * count, (weight + state) * count, launches=launches)
+    # Its arithmetic is per element, so that 16-bit states take longer per byte.
+    name = "adam" if weight == MASTER_BYTES else "adam_bf16"
+    adam = Stream(name, (weight + state + gradient) * count, (weight + state) * count)
     if not stack.master_weights:
         # torch.nn.utils.clip_grad_norm_ multiplies whether or not the norm is too large; Megatron only if it is.
-        scale = Stream("scale", gradient * count, gradient * count, launches=launches)
+        scale = Stream("scale", gradient * count, gradient * count)
         return [(1, scale), (1, adam)] if stack.clips_gradients else [(1, adam)]
     return [(1, adam), (1, Stream("cast", MASTER_BYTES * count, int(DTYPE_BYTES[stack.parameter_dtype]) * count))]
 
@@ -97,7 +95,3 @@ def state_bytes(setting: Setting, share: Share) -> int:
     stack = setting.stack
     each = MOMENTS * int(DTYPE_BYTES[stack.optimizer_state_dtype]) + (MASTER_BYTES if stack.master_weights else 0)
     return each * share.owned
-
-
-def _launches(count: int) -> int:
-    return -(-count // ELEMENTS_PER_LAUNCH)

@@ -58,7 +58,7 @@ def works_of(setting: Setting) -> Works:
     return Works(
         layers=tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers)),
         embedding=layers.embedding_work(setting) if model.vocab else None,
-        head=layers.head_work(setting) if model.vocab else None,
+        head=layers.head_work(setting),
         mtp=layers.mtp_work(setting) if model.mtp else None,
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from foretrace.models.model import Experts
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel
-from foretrace.workload.layers.linear import quantize
+from foretrace.workload.layers.linear import arrange_scales, quantize
 from foretrace.workload.layers.mlp import products
 from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, run, stream
 from foretrace.workload.layers.pointwise import activation, joined_gradients, norm, residual
@@ -32,6 +32,8 @@ class Routed:
     """Rows its experts work on, those of its expert-tensor group included."""
     width: int
     """Of each expert here."""
+    launched: int
+    """How many launches one kernel for all of them takes."""
 
 
 def routed(shape: Shape, moe: Experts) -> Routed:
@@ -47,7 +49,9 @@ def routed(shape: Shape, moe: Experts) -> Routed:
     else:
         sent = copies
     received = math.ceil(copies * shape.routing) * shape.etp
-    return Routed(max(moe.count // shape.ep, 1), sent, received, -(-moe.expert.ffn // shape.etp))
+    groups = max(moe.count // shape.ep, 1)
+    launched = groups if shape.stack.separate_experts else 1
+    return Routed(groups, sent, received, -(-moe.expert.ffn // shape.etp), launched)
 
 
 def mixture(shape: Shape, moe: Experts) -> list[Piece]:
@@ -102,10 +106,10 @@ def _router(shape: Shape, moe: Experts) -> Piece:
     launches = shape.stack.router_launches
     forward: tuple[Kernel, ...] = (
         Gemm(m, n, k, shape.dtype, "tn", out="fp32"),
-        stream("router", scores, scores + m * n, launches=launches, rows=n),
+        stream(shape.own("router"), scores, scores + m * n, launches=launches, rows=n),
     )
     to_input: tuple[Kernel, ...] = (
-        stream("router", 2 * scores, scores, launches=max(launches // 2, 1), rows=n),
+        stream(shape.own("router"), 2 * scores, scores, launches=max(launches // 2, 1), rows=n),
         Gemm(m, k, n, "tf32", "nn", out="fp32"),
         stream("add", 2 * m * k * shape.size, m * k * shape.size),
     )
@@ -150,15 +154,17 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
     items: list[Item] = []
     if fused:
         items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
-        items.append(run(f"{name} permute", phase, stream("permute", arrived, placed), syncs_host=syncs))
+        items.append(run(f"{name} permute", phase, stream(shape.own("permute"), arrived, placed), syncs_host=syncs))
     else:
-        items.append(run(f"{name} permute", phase, stream("permute", own, sent, launches=2), syncs_host=syncs))
+        items.append(
+            run(f"{name} permute", phase, stream(shape.own("permute"), own, sent, launches=2), syncs_host=syncs)
+        )
         if shape.ep > 1:
             items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
     if shape.etp > 1:
         items.append(Communicate(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
     if not fused and shape.ep > 1 and there.groups > 1:
-        items.append(run(f"{name} sort", phase, stream("permute", placed, placed)))
+        items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
     return tuple(items)
 
 
@@ -170,16 +176,16 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     fused = shape.deepep and shape.ep > 1
     items: list[Item] = []
     if not fused and shape.ep > 1 and there.groups > 1:
-        items.append(run(f"{name} sort", phase, stream("permute", placed, placed)))
+        items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
     if shape.etp > 1:
         items.append(Communicate(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
     if fused:
-        items.append(run(f"{name} unpermute", phase, stream("unpermute", placed, arrived)))
+        items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), placed, arrived)))
         items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
     else:
         if shape.ep > 1:
             items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
-        items.append(run(f"{name} unpermute", phase, stream("unpermute", sent, own, launches=2)))
+        items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), sent, own, launches=2)))
     return tuple(items)
 
 
@@ -197,11 +203,12 @@ def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
     forward: list[Item] = []
     backward: list[Item] = []
     if shape.quantized:
-        forward.append(run(f"{name} quantize", FORWARD, *quantize(shape, rows * k)))
-        backward.append(run(f"{name} quantize", INPUT, *quantize(shape, rows * n)))
-    forward.append(run(name, FORWARD, _grouped(shape, there, rows, n, k, "tn")))
-    to_input = run(f"{name} input gradient", INPUT, _grouped(shape, there, rows, k, n, "nn"))
-    to_weight = run(f"{name} weight gradient", WEIGHT, *_grouped_weight(shape, there, n, k))
+        forward.append(run(f"{name} quantize", FORWARD, *quantize(shape, rows * k, there.launched)))
+        backward.append(run(f"{name} quantize", INPUT, *quantize(shape, rows * n, there.launched)))
+    arranged = arrange_scales(shape, rows * (n + k) // 2, there.launched)
+    forward.append(run(name, FORWARD, *arranged, _grouped(shape, there, rows, n, k, "tn")))
+    to_input = run(f"{name} input gradient", INPUT, *arranged, _grouped(shape, there, rows, k, n, "nn"))
+    to_weight = run(f"{name} weight gradient", WEIGHT, *arranged, *_grouped_weight(shape, there, n, k))
     backward += [to_weight, to_input] if shape.stack.weight_first else [to_input, to_weight]
     source = "experts in" if up else "experts product"
     kept = round(rows * k * (shape.operand_size if shape.quantized else shape.size))

@@ -7,7 +7,8 @@ sequence parallelism arXiv:2205.05198, section 4.2.2).
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import Final, Literal
 
 from foretrace.program.kernels import Gemm, Kernel
 from foretrace.workload.layers.piece import (
@@ -22,9 +23,12 @@ from foretrace.workload.layers.piece import (
     stream,
 )
 from foretrace.workload.layers.shape import Shape
-from foretrace.workload.work import Item
+from foretrace.workload.work import Compute, Item
 
 Split = Literal["column", "row", "none"]
+
+SCATTER_PARTS: Final = 4
+"""`num_splits` of Transformer Engine's pipelined overlap."""
 
 
 def linear(
@@ -58,7 +62,10 @@ def linear(
     moved_size = shape.operand_size if narrow else shape.size
     if collective == "column" and shape.sequence_parallel and gathers:
         forward.append(gather_tp(f"{name} gather", FORWARD, round(m * k * moved_size)))
-    forward.append(run(name, FORWARD, gemm(shape, m, n, k, "tn", narrow=narrow)))
+    arranged = arrange_scales(shape, m * (n + k) // 2) if narrow else ()
+    parts = {"column": shape.tp, "row": SCATTER_PARTS, "none": 1}[split]
+    product = gemm(shape, m, n, k, "tn", narrow=narrow)
+    forward.append(Compute(name, FORWARD, (*((1, one) for one in arranged), cut(shape, product, parts))))
     if collective == "row":
         summed = scatter_tp if shape.sequence_parallel else reduce_tp
         forward.append(summed(f"{name} reduce", FORWARD, m * n * shape.size))
@@ -86,8 +93,11 @@ def _backward(
         before.append(run(f"{name} quantize", INPUT, *quantize(shape, elements)))
     if split == "row" and shape.sequence_parallel:
         before.append(gather_tp(f"{name} gather gradient", INPUT, round(m * n * moved_size)))
-    to_input = run(f"{name} input gradient", INPUT, gemm(shape, m, k, n, "nn", narrow=narrow))
-    to_weight = run(f"{name} weight gradient", WEIGHT, *weight_gradient(shape, m, n, k, bias=bias, narrow=narrow))
+    arranged = arrange_scales(shape, m * (n + k) // 2) if narrow else ()
+    product = cut(shape, gemm(shape, m, k, n, "nn", narrow=narrow), shape.tp if split == "row" else 1)
+    to_input = Compute(f"{name} input gradient", INPUT, (*((1, one) for one in arranged), product))
+    summed_up = weight_gradient(shape, m, n, k, bias=bias, narrow=narrow)
+    to_weight = run(f"{name} weight gradient", WEIGHT, *arranged, *summed_up)
     if split != "column" or not gathers:
         return (*before, to_weight, to_input) if stack.weight_first else (*before, to_input, to_weight)
     if shape.sequence_parallel:
@@ -107,6 +117,16 @@ def gemm(shape: Shape, m: int, n: int, k: int, layout: str, *, narrow: bool) -> 
     return Gemm(m, n, k, dtype, "tn" if narrow else layout, out=shape.out)
 
 
+def cut(shape: Shape, product: Gemm, parts: int) -> tuple[int, Gemm]:
+    """A product that runs beside a tp collective is cut along its tokens, so that each part works on what has arrived:
+    as many as there are ranks where tokens are gathered around a ring, four where results are scattered
+    (transformer_engine/pytorch/module/base.py, initialize_ub: ring_exchange and pipeline). Smaller ones fill the GPU
+    less well, which is what the overlap costs."""
+    if not shape.tp_overlap or parts == 1:
+        return 1, product
+    return parts, replace(product, m=-(-product.m // parts))
+
+
 def weight_gradient(shape: Shape, m: int, n: int, k: int, *, bias: bool, narrow: bool) -> tuple[Kernel, ...]:
     """The product that gives a weight's gradient from m tokens, and the sum that gives a bias's."""
     stack = shape.stack
@@ -118,13 +138,25 @@ def weight_gradient(shape: Shape, m: int, n: int, k: int, *, bias: bool, narrow:
     return (product, stream("reduce", m * n * shape.size, n * shape.size, rows=m))
 
 
-def quantize(shape: Shape, elements: int) -> tuple[Kernel, ...]:
+def quantize(shape: Shape, elements: int, launches: int = 1) -> tuple[Kernel, ...]:
     """From activations to operands, as they are and transposed, for the products of both ways.
 
     One scale per tensor is found by a pass of its own first (Transformer Engine's current scaling); scales of blocks
-    are found on the way, and take 1/32 of the elements. Weights are quantized once a step, not here.
+    are found on the way, and take 1/32 of the elements. Weights are quantized once a step, not here. Of experts, each
+    one's tokens are quantized by launches of their own.
     """
     read = elements * shape.size
     if shape.precision == "fp8":
-        return stream("reduce", read, 4), stream("quantize", read, 2 * elements)
-    return (stream("quantize_mx", read, 2 * elements * shape.operand_size * (1 + 1 / 32)),)
+        cast = stream(shape.own("quantize"), read, 2 * elements, launches=launches)
+        return stream(shape.own("quantize"), read, 4, launches=launches), cast
+    written = 2 * elements * shape.operand_size * (1 + 1 / 32)
+    return (stream(shape.own("quantize_mx"), read, written, launches=launches),)
+
+
+def arrange_scales(shape: Shape, elements: int, products: int = 1) -> tuple[Kernel, ...]:
+    """Before a product of block-scaled operands, the scales of both are put in the order tensor cores want: a small
+    kernel each (Transformer Engine, swizzle_scaling_factors)."""
+    if shape.precision not in ("mxfp8", "nvfp4"):
+        return ()
+    scales = 2 * elements // 32
+    return (stream(shape.own("quantize_mx"), scales, scales, launches=2 * products),)

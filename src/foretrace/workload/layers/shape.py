@@ -38,11 +38,16 @@ class Shape:
     documents: tuple[int, ...] | None
     routing: float
     deepep: bool
+    tp_overlap: bool
     syncs: bool
     """Whether a dispatcher reads token counts back to the host: not where CUDA graphs forbid it."""
     positions: int = 0
     """Rows of a learned position table."""
     head_bias: bool = False
+
+    def own(self, kernel: str) -> str:
+        """A kernel by name: the framework's own where it has one, or PyTorch's operators for the same."""
+        return f"{kernel}_fused" if self.stack.pointwise == "fused" else kernel
 
     @property
     def dtype(self) -> str:
@@ -96,6 +101,7 @@ def shape_of(setting: Setting) -> Shape:
         documents=plan.documents,
         routing=plan.routing,
         deepep=plan.deepep,
+        tp_overlap=plan.tp_overlap and plan.tp > 1 and setting.sequence_parallel,
         syncs=plan.cuda_graphs == "none",
         positions=model.positions,
         head_bias=model.head_bias,

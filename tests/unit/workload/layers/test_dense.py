@@ -114,14 +114,14 @@ def test_compiled_code_launches_fewer_kernels_and_moves_fewer_bytes() -> None:
         return sum(n * one.launches for n, one in found), sum(n * one.moved_bytes for n, one in found)
 
     eager, compiled = cost("torch-eager"), cost("torch-compile")
-    assert compiled[0] < eager[0] / 2
+    assert compiled[0] < 0.6 * eager[0]
     assert compiled[1] < eager[1]
 
 
 def test_dropout_and_biases_are_kernels_of_their_own_in_megatron_2021() -> None:
     work = _work(setting(GPT, "megatron-2021", precision="fp16"))
     forward = streams(work.forward)
-    assert (forward["softmax"], forward["dropout"], forward["bias_gelu"], forward["bias_dropout_add"]) == (1, 1, 1, 2)
+    assert (forward["softmax_fused"], forward["dropout"], forward["bias_gelu"], forward["bias_dropout_add"]) == (1, 1, 1, 2)
     # Three biases are summed beside fused kernels, the one of queries, keys and values beside its product.
     assert streams(work.backward)["reduce"] == 4
 
@@ -153,7 +153,8 @@ def test_context_parallelism_divides_attention(comm: str) -> None:
 def test_8_bit_layers_quantize_inputs_and_gradients_and_leave_the_head_alone() -> None:
     of = setting(LLAMA, precision="fp8")
     work = _work(of)
-    assert streams(work.forward)["quantize"] == streams(work.backward)["quantize"] == 4
+    # For each of four linear layers a pass finds the scale, another applies it.
+    assert streams(work.forward)["quantize_fused"] == streams(work.backward)["quantize_fused"] == 2 * 4
     products = [one for _, one in kernels((*work.forward, *work.backward)) if isinstance(one, Gemm)]
     assert {(one.dtype, one.layout) for one in products} == {("fp8", "tn")}
     assert {one.dtype for _, one in kernels(head_work(of).forward) if isinstance(one, Gemm)} == {"bf16"}

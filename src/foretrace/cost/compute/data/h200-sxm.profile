@@ -840,12 +840,12 @@ attention batch=1 heads=32 kv_heads=8 q=4096 kv=4096 head_dim=128 v_dim=128 pair
 attention batch=1 heads=32 kv_heads=8 q=4096 kv=4096 head_dim=128 v_dim=128 pairs=16777216 backward=1	0.0012366	0.0014437	1630	684
 attention batch=1 heads=32 kv_heads=8 q=8192 kv=8192 head_dim=128 v_dim=128 pairs=67108864	0.0016023	0.0018232	1630	684
 attention batch=1 heads=32 kv_heads=8 q=8192 kv=8192 head_dim=128 v_dim=128 pairs=67108864 backward=1	0.0046336	0.0054445	1630	684
-stream name=adam read=134217728 write=100663296	6.9651e-05	7.1494e-05	1687	703
-stream name=grad_norm read=33554432 write=4	2.2603e-05	2.3386e-05	1687	703
-stream name=adam read=1073741824 write=805306368	0.00068621	0.00070539	1687	703
-stream name=grad_norm read=268435456 write=32	0.00013318	0.00013747	1687	703
-stream name=adam read=8589934592 write=6442450944	0.0055949	0.0056749	1687	703
-stream name=grad_norm read=2147483648 write=256	0.0009704	0.0010002	1687	703
+stream name=adam_bf16 read=134217728 write=100663296	6.9651e-05	7.1494e-05	1687	703
+stream name=grad_norm_bf16 read=33554432 write=4	2.2603e-05	2.3386e-05	1687	703
+stream name=adam_bf16 read=1073741824 write=805306368	0.00068621	0.00070539	1687	703
+stream name=grad_norm_bf16 read=268435456 write=32	0.00013318	0.00013747	1687	703
+stream name=adam_bf16 read=8589934592 write=6442450944	0.0055949	0.0056749	1687	703
+stream name=grad_norm_bf16 read=2147483648 write=256	0.0009704	0.0010002	1687	703
 stream name=adam read=268435456 write=201326592	0.00012446	0.000125	1687	703
 stream name=grad_norm read=67108864 write=4	2.6843e-05	2.782e-05	1687	703
 stream name=adam read=2147483648 write=1610612736	0.001082	0.0011045	1687	703

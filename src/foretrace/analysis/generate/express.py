@@ -1,0 +1,129 @@
+"""What of a plan an AICB file can say: what it cannot is refused, what it can say only in part is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foretrace.errors import Diagnostic, InputError
+from foretrace.models.model import Experts
+from foretrace.program.kernels import DTYPE_BYTES
+from foretrace.schedules import Schedule
+from foretrace.units import format_bytes
+from foretrace.workload.assemble.pieces import Piece
+from foretrace.workload.setting import Setting
+from foretrace.workload.work import Communicate, Work
+
+
+def check_expressible(setting: Setting, schedule: Schedule) -> None:
+    """Raises an `InputError` for a plan that the rows of an AICB file have no place for."""
+    plan, moe = setting.plan, any(isinstance(layer.feed_forward, Experts) for layer in setting.model.layers)
+    if setting.zero == 3:
+        raise _cannot("zero 3: parameters gathered layer by layer", "its rows have no dp collective in the forward", 2)
+    if plan.cp > 1:
+        raise _cannot(f"cp {plan.cp}", "it knows the groups tp, ep, dp and dp/ep; take cp 1")
+    if moe and plan.etp != plan.tp:
+        raise _cannot(
+            f"experts split over etp {plan.etp} beside tp {plan.tp}",
+            f"its experts are split over tp, and its ep lies within dp; take --etp {plan.tp}",
+        )
+    if schedule.directions > 1:
+        raise _cannot(
+            f"{schedule.name}", "a file has one copy of a stage; take 1f1b, interleaved-1f1b or a zb schedule"
+        )
+    if plan.offload_optimizer or plan.offload_layers:
+        raise _cannot("offloading to the host", "it has no copies between GPU and host")
+
+
+def _cannot(what: str, why: str, zero: int | None = None) -> InputError:
+    hint = f"{why}; take --zero {zero} or less" if zero is not None else why
+    return InputError(f"an AICB file cannot express {what}", hint=hint)
+
+
+def notes_of(
+    setting: Setting,
+    schedule: Schedule,
+    pieces: Sequence[Piece],
+    listed: Sequence[Work],
+    *,
+    left_out: bool = False,
+) -> list[Diagnostic]:
+    """What the file leaves out or says differently; `listed` are the layers it has for every stage, `left_out` says
+    that it lacks what runs beside gradients."""
+    found = [*_layers(setting, schedule, len(listed)), *_stages(schedule, pieces), *_overlaps(setting)]
+    found += _hidden(setting, listed, left_out)
+    plan = setting.plan
+    if plan.pp > 1 and setting.schedule not in ("1f1b", "interleaved-1f1b"):
+        found.append(f"the file cannot name a schedule: simulate it with --schedule {setting.schedule}")
+    if schedule.chunks > 1 and len(listed) == schedule.chunks:
+        found.append(
+            f"vpp {schedule.chunks} means chunks, but equals the layers of a stage, which AICB writes there: "
+            "simulate it with --vpp chunks"
+        )
+    if setting.model.tied and plan.pp > 1:
+        size = int(DTYPE_BYTES[setting.stack.gradient_dtype]) * setting.vocab // plan.tp * setting.model.hidden
+        found.append(
+            f"left out: the tied embedding's gradient, {format_bytes(size)} between first and last stage, "
+            "for which there is no group"
+        )
+    return [Diagnostic("note", text) for text in found]
+
+
+def _layers(setting: Setting, schedule: Schedule, listed: int) -> list[str]:
+    """Stages that have fewer layers than the file gives each."""
+    total, shown = len(setting.model.layers), listed * schedule.stages
+    if shown == total:
+        return []
+    return [
+        f"{total} layers over {schedule.stages} stages: the file gives every stage {listed}, as the fullest has, "
+        f"{shown - total} more than there are"
+    ]
+
+
+def _stages(schedule: Schedule, pieces: Sequence[Piece]) -> list[str]:
+    totals = [dense + expert for dense, expert in stage_parameters(schedule, pieces)]
+    if min(totals) == max(totals):
+        return []
+    return [
+        f"stages hold {min(totals):,} to {max(totals):,} parameters a rank: "
+        f"gradients and optimizer are those of the first, {totals[0]:,}"
+    ]
+
+
+def stage_parameters(schedule: Schedule, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+    """Dense and expert parameters of a rank of each stage."""
+    return [
+        (sum(pieces[one].parameters for one in held), sum(pieces[one].expert_parameters for one in held))
+        for held in schedule.piece.tolist()
+    ]
+
+
+def _overlaps(setting: Setting) -> list[str]:
+    """What runs beside computation in the plan: a file lists it, and has no word for when."""
+    plan, found = setting.plan, []
+    overlaps = [word for word, on in (("grad", setting.grad_overlap), ("param", _gathers_beside(setting))) if on]
+    if overlaps and setting.dp > 1:
+        found.append(f"dp is overlapped in this plan: simulate the file with --overlap {','.join(overlaps)}")
+    for word, on in (("tp", plan.tp_overlap), ("ep", plan.moe_overlap)):
+        if on:
+            found.append(f"the file cannot say that {word} collectives run beside computation")
+    return found
+
+
+def _hidden(setting: Setting, listed: Sequence[Work], left_out: bool) -> list[str]:
+    """Collectives of a microbatch that the software runs beside gradients."""
+    size = sum(
+        item.bytes
+        for work in listed
+        for item in work.backward
+        if isinstance(item, Communicate) and item.hidden and setting.mesh.size(item.axis) > 1
+    )
+    if not size:
+        return []
+    beside = f"{format_bytes(size)} of tp a microbatch and stage run beside gradients in {setting.stack.name}"
+    if left_out:
+        return [f"{beside}: left out"]
+    return [f"{beside}; the file has no word for that, so they take their time (--exposed-only leaves them out)"]
+
+
+def _gathers_beside(setting: Setting) -> bool:
+    return setting.param_overlap and setting.zero in (1, 2)

@@ -1,0 +1,79 @@
+"""`foretrace generate` as a person runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unit.cli.command_line import answer_of, call
+
+JOB = ("llama3-8b", "--gpus", "16", "--tp", "2", "--pp", "2", "--gbs", "32")
+ON = ("--cluster", "h100-dgx")
+
+
+class TestAicb:
+    def test_a_file_that_simulates(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        path = tmp_path / "job.txt"
+        made = answer_of(capsys, "generate", *JOB, *ON, "-o", path)
+        assert made["schema"] == "foretrace.generated/1"
+        assert (made["format"], made["microbatches"], made["layers_per_stage"]) == ("aicb", 8, 16)
+        assert made["traffic_bytes"]["step ALLGATHER"] == 2 * made["parameters_per_rank"]
+        answer = answer_of(capsys, "simulate", path, *ON)
+        assert answer["world_size"] == 16
+        warnings = [one["message"] for one in answer["diagnostics"] if one["level"] == "warning"]
+        assert len(warnings) == 1
+        assert "computation takes what the file says" in warnings[0]
+
+    def test_two_runs_write_the_same(self, tmp_path: Path) -> None:
+        for name in ("a.txt", "b.txt"):
+            assert call("generate", *JOB, *ON, "-o", tmp_path / name) == 0
+        assert (tmp_path / "a.txt").read_bytes() == (tmp_path / "b.txt").read_bytes()
+
+    def test_without_a_cluster(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        assert call("generate", *JOB, "-o", tmp_path / "job.txt") == 0
+        text = capsys.readouterr().out
+        assert "computation not priced" in text
+        assert "warning: no cluster: every computation takes 1 ns" in text
+
+
+class TestProgram:
+    @pytest.mark.parametrize("detail", ["segment", "kernel"])
+    def test_simulates_as_predicted(self, detail: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        path = tmp_path / "job.foretrace"
+        assert call("generate", *JOB, "--format", "program", "--detail", detail, "-o", path) == 0
+        capsys.readouterr()
+        want = answer_of(capsys, "predict", *JOB, *ON)["step_time_s"]
+        assert answer_of(capsys, "simulate", path, *ON)["step_time_s"] == pytest.approx(want, rel=1e-9)
+
+
+class TestTraces:
+    def test_read_back_they_take_as_long(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        folder = tmp_path / "traces"
+        job = (*JOB, *ON, "--overlap", "none")
+        made = answer_of(capsys, "generate", *job, "--format", "megatron-trace", "-o", folder)
+        answer = answer_of(capsys, "simulate", folder)
+        assert answer["step_time_s"] == pytest.approx(made["step_time_s"], rel=0.01)
+        assert answer["world_size"] == 16
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("options", "code", "words"),
+        [
+            (("--format", "aicp", "-o", "x"), 2, "did you mean aicb?"),
+            (("--detail", "kernels", "-o", "x"), 2, "did you mean kernel?"),
+            ((), 2, "where to?"),
+            (("-o", "no/such/folder/x.txt"), 3, "cannot be written"),
+            (("--zero", "3", "--pp", "1", "-o", "x"), 3, "cannot express zero 3"),
+            (("--format", "megatron-trace", "-o", "x"), 2, "on what cluster?"),
+            (("--cluster", "a100-dgx", "--precision", "fp8", "-o", "x"), 3, "no fp8 units"),
+        ],
+    )
+    def test_are_one_line(
+        self, options: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert call("generate", *JOB, *options) == code
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert words in error
