@@ -67,5 +67,12 @@ class Stack:
     """Kernels of a router after its product: scores, top-k, masks, counts, the balance loss."""
     clips_gradients: bool = True
     """Whether the norm of all gradients is taken before the update, for which the host waits."""
+    backward_prefetch: bool = True
+    """ZeRO-3: whether a layer's parameters are gathered again before the gradients of the layer behind it are reduced
+    (FSDP's BACKWARD_PRE); else after, so that the backward waits for both."""
+    copies_gathered: bool = False
+    """ZeRO-3: whether gathered parameters are copied out of one buffer, and gradients into one (FSDP2)."""
+    loss_scaling: bool = False
+    """Whether gradients are divided by a loss scale and checked for overflow before the update (fp16)."""
     sources: tuple[str, ...] = ()
     """Where these facts come from; what is guessed is said so."""

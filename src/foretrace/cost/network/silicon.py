@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from foretrace.cost.compute.parameters import efficiency
 from foretrace.formats.nccl_tests import Measurements, Table
+from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import Collective
 
 SYSTEMS: Final = {
@@ -41,9 +43,24 @@ _ELEMENT_BYTES: Final = 2
 NAME: Final = "NVIDIA's NCCL tables"
 
 
+_BOOST_HZ: Final = {"Ampere": 1.41e9, "Hopper": 1.98e9}
+_BLACKWELL_HZ: Final = 1.965e9
+"""The clock of an idle GPU's SMs, with which nccl-tests run: nvidia-smi's maximum."""
+
+
+def silicon_collectives(gpu: Gpu) -> Measurements | None:
+    """What collectives take among GPUs of one node in training; None where there are no tables of this GPU, or no
+    package.
+
+    NCCL moves data with SMs, whose clock falls under training's load, and these tables are far from what the links
+    carry: times grow by what the clock falls.
+    """
+    boost = _BOOST_HZ.get(gpu.architecture, _BLACKWELL_HZ)
+    return _collectives(gpu.name, max(boost / efficiency(gpu).clock_hz, 1.0))
+
+
 @cache
-def silicon_collectives(gpu: str) -> Measurements | None:
-    """What collectives take among GPUs of one node; None where there are no tables of this GPU, or no package."""
+def _collectives(gpu: str, longer: float) -> Measurements | None:
     path = _path(gpu)
     if path is None or find_spec("pyarrow") is None:
         return None
@@ -54,7 +71,7 @@ def silicon_collectives(gpu: str) -> Measurements | None:
     for row in rows:
         if row["nccl_dtype"] == "half" and row["op_name"] in _CALLS and row["latency"] > 0 and row["message_size"] > 0:
             sizes = times.setdefault((row["op_name"], int(row["num_gpus"])), {})
-            sizes[_ELEMENT_BYTES * int(row["message_size"])] = row["latency"] * 1e-3
+            sizes[_ELEMENT_BYTES * int(row["message_size"])] = row["latency"] * 1e-3 * longer
     tables = tuple(
         Table(
             _CALLS[name],

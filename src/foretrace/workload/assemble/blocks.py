@@ -88,7 +88,8 @@ class BlockWriter:
                 for item in work.backward
                 if kind == ActionKind.BACKWARD or (item.phase == weight) == (kind == ActionKind.BACKWARD_WEIGHT)
             ]
-        return [item for item in items if not isinstance(item, Communicate) or self._sizes[item.axis] > 1]
+        found = [item for item in items if not isinstance(item, Communicate) or self._sizes[item.axis] > 1]
+        return found if self.sharding is None else self.sharding.with_copies(work, kind, found)
 
     def memory(self, unit: Unit, kind: ActionKind, appear: bool) -> Memory:
         """What a unit takes and gives back in an action."""
@@ -133,7 +134,7 @@ class _ActionWriter:
         units = piece.units if forward else piece.units[::-1]
         launch = self._launches(units)
         begin = [self.block.compute("begin", 0.0, phase=self.phase, **self.facts)] if self._fetches(units) else []
-        ahead = self.owner.setting.plan.prefetch
+        ahead = self.owner.setting.plan.prefetch if forward or self.owner.setting.stack.backward_prefetch else 0
         entry, ending = None, -1
         for at in range(-ahead, len(units)):
             self._fetch(units, at + ahead, at, begin)

@@ -54,11 +54,17 @@ def update_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:
     # Its arithmetic is per element, so that 16-bit states take longer per byte.
     name = "adam" if weight == MASTER_BYTES else "adam_bf16"
     adam = Stream(name, (weight + state + gradient) * count, (weight + state) * count)
+    # torch.nn.utils.clip_grad_norm_ multiplies whether or not the norm is too large; Megatron only if it is, which it
+    # always is early in a run. A loss scale is taken out by a pass of its own.
+    passes = int(stack.clips_gradients) + int(stack.loss_scaling)
+    scale = [(passes, Stream("scale", gradient * count, gradient * count))] if passes else []
     if not stack.master_weights:
-        # torch.nn.utils.clip_grad_norm_ multiplies whether or not the norm is too large; Megatron only if it is.
-        scale = Stream("scale", gradient * count, gradient * count)
-        return [(1, scale), (1, adam)] if stack.clips_gradients else [(1, adam)]
-    return [(1, adam), (1, Stream("cast", MASTER_BYTES * count, int(DTYPE_BYTES[stack.parameter_dtype]) * count))]
+        return [*scale, (1, adam)]
+    return [
+        *scale,
+        (1, adam),
+        (1, Stream("cast", MASTER_BYTES * count, int(DTYPE_BYTES[stack.parameter_dtype]) * count)),
+    ]
 
 
 def zero_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import Collective, Phase
-from foretrace.program.kernels import DTYPE_BYTES
+from foretrace.program.kernels import DTYPE_BYTES, Stream
+from foretrace.schedules import ActionKind
 from foretrace.workload.assemble.groups import Groups
 from foretrace.workload.assemble.pieces import Unit
 from foretrace.workload.setting import Setting
+from foretrace.workload.work import Compute, Item, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,25 @@ class Sharding:
                 )
             ops.append(op)
         return ops
+
+    def with_copies(self, work: Work, kind: ActionKind, items: list[Item]) -> list[Item]:
+        """A unit's items in an action, between copies out of the buffer that parameters are gathered in, and of
+        gradients into the one they are reduced from, where the stack has such."""
+        count = work.parameters if self.setting.shard > 1 else 0
+        if not self.setting.stack.copies_gathered or not count:
+            return items
+        gathered = self.gathered_bytes_each * count
+        out = Compute(
+            "copy parameters",
+            Phase.FORWARD if kind == ActionKind.FORWARD else Phase.BACKWARD_INPUT,
+            ((1, Stream("copy", gathered, gathered)),),
+        )
+        if kind == ActionKind.FORWARD:
+            return [out, *items]
+        reduced = self.gradient_bytes_each * count
+        into = Compute("copy gradients", Phase.BACKWARD_WEIGHT, ((1, Stream("cast", gathered, reduced)),))
+        first = [out] if kind != ActionKind.BACKWARD_WEIGHT and self.setting.plan.reshard else []
+        return [*first, *items, *([into] if kind != ActionKind.BACKWARD_INPUT else [])]
 
     def _shared(self, unit: Unit) -> list[tuple[int, str]]:
         """The parameters of a unit that several ranks split, with the group that does."""
