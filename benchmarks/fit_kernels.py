@@ -55,7 +55,8 @@ HEADER = """
 #   profile.
 # sustained: Hopper's from the same profile (burst over sustained, of kernels of 0.05 to 1 ms). B200: what published
 #   products of more than 1 ms, run back to back, reach of the tables' rates; its siblings from that by their power (its
-#   cube root) and SMs, at most their own tables' rates.
+#   cube root) and SMs, at most their own tables' rates. Narrower dtypes of Blackwell: nobody has published a long run of
+#   these; the H200's share of fp8, by power likewise.
 # grouped, attention: Hopper's from our profile (cudnn, flash2); A100's and B200's from published rows by shape.
 # streams: from our profile: kernels that a lower clock slows down are bound by instructions, others by memory.
 """
@@ -341,9 +342,12 @@ def hopper_lines(profile: KernelProfile) -> tuple[list[str], list[str]]:
     return lines, family + own_lines
 
 
-def published_lines(rows: Sequence[tuple[str, Kernel, float]]) -> tuple[list[str], list[str]]:
+def published_lines(
+    rows: Sequence[tuple[str, Kernel, float]], profile: KernelProfile
+) -> tuple[list[str], list[str]]:
     """Constants of Ampere and Blackwell: bf16 from NVIDIA's tables; clocks, groups, attention from published rows."""
     lines: list[str] = []
+    eights = of_profile(profile, lambda one: is_plain(one, "fp8"))
     fits = {name: from_tables(name) for name in TABLES}
     own = [(kernel, seconds) for gpu, kernel, seconds in rows if gpu == "b200"]
     long = [(one, s) for one, s in own if isinstance(one, Gemm) and s > 1e-3 and one.layout != "nt"]
@@ -361,7 +365,7 @@ def published_lines(rows: Sequence[tuple[str, Kernel, float]]) -> tuple[list[str
             cool = cube[0].flops / float(unbiased(name, found[0], 1.0).seconds(cube)[0])
             # Narrower dtypes have one set of shares of the peak for all of them.
             speed = clock * (gpu.compute_units / base.compute_units)
-            narrow = reached * speed / (gpu.peak_flops["fp8"] / base.peak_flops["fp8"])
+            narrow = sustained_share(*eights[1:]) * speed / (gpu.peak_flops["fp8"] / base.peak_flops["fp8"])
             shares = {"bf16": rate / cool, **dict.fromkeys(("fp8", "fp8_block", "nvfp4"), narrow)}
             lines.append(f"    sustained: {mapping({key: min(1.0, one) for key, one in shares.items()})}")
             heat = min(1.0, BLACKWELL_ATTENTION * clock)
@@ -384,7 +388,7 @@ def published_lines(rows: Sequence[tuple[str, Kernel, float]]) -> tuple[list[str
 def write(rows: Sequence[tuple[str, Kernel, float]]) -> None:
     """Writes fitted.yaml."""
     profile = read_profile(DATA / f"{PROFILE}.profile")
-    hopper, others = hopper_lines(profile), published_lines(rows)
+    hopper, others = hopper_lines(profile), published_lines(rows, profile)
     lines = [*HEADER.strip().splitlines(), "gpus:", *others[0], *hopper[0], "families:", *others[1], *hopper[1]]
     (DATA / "fitted.yaml").write_text("\n".join([*lines, *fit_streams(profile)]) + "\n", encoding="utf-8")
 

@@ -8,9 +8,9 @@ from typing import Final
 from foretrace.errors import InputError, did_you_mean
 from foretrace.workload.stack import Stack
 
-_EAGER_LAUNCH_S: Final = 26.0e-6
-"""Host time of an eager launch, modules and autograd included, as `foretrace profile gpu` measured it on the H200's
-machine: 266 launches forward of 24.97 us and 396 backward of 26.74 us, on kernels too small to fill the GPU."""
+_EAGER_LAUNCH_S: Final = 31e-6
+"""Host time of an eager launch, modules and autograd included, as `foretrace profile gpu` measured it on two machines
+with an H200: 26.0 and 35.9 us over 266 launches forward and 396 backward, of kernels too small to fill the GPU."""
 _COMPILED_LAUNCH_S: Final = 12e-6
 """Guessed: between a bare launch (2.5 us in a graph) and an eager one; products are still called one by one."""
 

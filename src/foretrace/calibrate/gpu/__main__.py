@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from foretrace.calibrate.gpu.machine import bench_here
@@ -17,9 +18,11 @@ def main() -> int:
     parser.add_argument("--out", "-o", type=Path, required=True, help="the kernel profile to write")
     parser.add_argument("--minutes", type=float, default=10.0, help="stop measuring after so long")
     parser.add_argument("--quick", action="store_true", help="every sixth kernel only")
+    parser.add_argument("--only", nargs="*", default=(), help="parts to measure, by a word of their name")
     given = parser.parse_args()
+    say = partial(print, flush=True)
     try:
-        count = measure_gpu(bench_here(), given.out, given.minutes, given.quick, lambda line: print(line, flush=True))
+        count = measure_gpu(bench_here(), given.out, given.minutes, given.quick, say, given.only)
     except ForetraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -32,8 +32,9 @@ class Bench:
 
     def normal(self, *shape: int, dtype: str = "bf16") -> Any:
         """Random operands: a GPU draws less power on constants, and then runs faster than it ever does in training."""
-        made = self.torch.randn(shape, device=self.device, dtype=self.torch.bfloat16)
-        return made.to(self.dtype(dtype))
+        wide = dtype in ("fp16", "fp32", "tf32")  # bits that bf16 does not have draw power too
+        made = self.torch.randn(shape, device=self.device, dtype=self.dtype(dtype) if wide else self.torch.bfloat16)
+        return made if wide else made.to(self.dtype(dtype))
 
     def empty(self, *shape: int, dtype: str = "bf16") -> Any:
         """Room for a result."""

@@ -86,8 +86,9 @@ class Session:
         write_profile(self.out, facts, self.done, self.remarks)
 
 
-def measure_gpu(bench: Bench, out: Path, minutes: float, quick: bool, say: Say) -> int:
-    """Measures until all is done or time is up, writing a profile to `out`; returns how many kernels it holds."""
+def measure_gpu(bench: Bench, out: Path, minutes: float, quick: bool, say: Say, only: Sequence[str] = ()) -> int:
+    """Measures until all is done or time is up, writing a profile to `out`; returns how many kernels it holds. `only`
+    leaves out all parts but those in whose name one of these occurs."""
     began = time.monotonic()
     clock = Clock(bench)
     memory_bytes = MEMORY_SHARE * bench.torch.cuda.get_device_properties(0).total_memory
@@ -99,6 +100,8 @@ def measure_gpu(bench: Bench, out: Path, minutes: float, quick: bool, say: Say) 
         session.facts |= host_facts(bench, clock)
         session.save()  # a file that cannot be written is better known before than after
         for part in all_parts():
+            if only and not any(word in part.name for word in only):
+                continue
             cases = part.cases[::QUICK_EVERY] if quick else part.cases
             measure_part(session, part.name, cases)
             say(f"{time.monotonic() - began:5.0f} s  {part.name}: {len(session.done)} kernels so far")

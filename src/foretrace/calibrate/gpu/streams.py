@@ -90,13 +90,20 @@ def lookups() -> list[Case]:
 
 
 def optimizers() -> list[Case]:
-    """Fused AdamW with states of the parameters' dtype, and norms of gradients, over tensors of 16M elements."""
+    """Fused AdamW with states of the parameters' dtype, and norms of gradients, over tensors of 16M elements and up."""
     found = []
-    for (dtype, size), tensors in product((("bf16", 2), ("fp32", 4)), (1, 8, 64)):
-        elements = tensors << 24
+    kinds = product((("bf16", 2), ("fp32", 4)), ((1, 24), (8, 24), (64, 24), (3, 28), (1, 29)))
+    for (dtype, size), (tensors, log_size) in kinds:
+        elements, suffix = tensors << log_size, "" if dtype == "fp32" else f"_{dtype}"
         found += [
-            Case(Stream("adam" if dtype == "fp32" else "adam_bf16", 4 * size * elements, 3 * size * elements), partial(_adam, dtype, tensors)),
-            Case(Stream("grad_norm", size * elements, 4 * tensors), partial(_grad_norm, dtype, tensors)),
+            Case(
+                Stream(f"adam{suffix}", 4 * size * elements, 3 * size * elements),
+                partial(_adam, dtype, tensors, 1 << log_size),
+            ),
+            Case(
+                Stream(f"grad_norm{suffix}", size * elements, 4 * tensors),
+                partial(_grad_norm, dtype, tensors, 1 << log_size),
+            ),
         ]
     return found
 
@@ -158,6 +165,15 @@ def _rotary(bench: Bench, tokens: int, width: int) -> Launch:
     return lambda: q * cosine
 
 
+def _rotary_complex(bench: Bench, tokens: int, width: int) -> Launch:
+    """Queries in fp32 seen as complex numbers, times those of their positions, which all heads share."""
+    torch, seq = bench.torch, min(tokens, 4096)
+    pairs = bench.normal(tokens // seq, seq, width // HEAD_DIM, HEAD_DIM // 2, 2, dtype="fp32")
+    turns = torch.view_as_complex(bench.normal(1, seq, 1, HEAD_DIM // 2, 2, dtype="fp32"))
+    q = torch.view_as_complex(pairs)
+    return lambda: q * turns
+
+
 def _dropout_backward(bench: Bench, tokens: int, width: int) -> Launch:
     g = bench.normal(tokens, width)
     mask = bench.normal(tokens, width) > -1
@@ -183,6 +199,7 @@ _ELEMENTWISE: Final[dict[str, tuple[int, int, Make]]] = {
     "add_strided": (4, 2, _halves(lambda _, a, b: a + b)),
     "mul_strided": (4, 2, _contiguous_and_half(lambda _, a, b: a * b)),
     "mul_broadcast": (2, 2, _rotary),
+    "mul_complex": (4, 4, _rotary_complex),
     "silu_strided": (2, 2, _halves(lambda torch, a, _: torch.nn.functional.silu(a))),
     "silu_backward_strided": (4, 2, _contiguous_and_half(lambda torch, g, x: torch.ops.aten.silu_backward(g, x))),
     "neg_strided": (2, 2, _halves(lambda _, __, b: -b, HEAD_DIM // 2)),
@@ -290,17 +307,17 @@ def _router(bench: Bench, tokens: int, experts: int) -> Launch:
     return lambda: torch.topk(torch.softmax(scores, -1), min(TOP_K, experts), -1)
 
 
-def _adam(dtype: str, tensors: int, bench: Bench) -> Launch:
+def _adam(dtype: str, tensors: int, size: int, bench: Bench) -> Launch:
     torch = bench.torch
-    lists = [[bench.normal(1 << 24, dtype=dtype) for _ in range(tensors)] for _ in range(3)]
-    squares = [bench.normal(1 << 24, dtype=dtype).square_() for _ in range(tensors)]
+    lists = [[bench.normal(size, dtype=dtype) for _ in range(tensors)] for _ in range(3)]
+    squares = [bench.normal(size, dtype=dtype).square_() for _ in range(tensors)]
     steps = [torch.ones((), device=bench.device) for _ in range(tensors)]
     settings = {"lr": 1e-6, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1, "eps": 1e-8}
     return lambda: torch._fused_adamw_(*lists, squares, [], steps, **settings, amsgrad=False, maximize=False)
 
 
-def _grad_norm(dtype: str, tensors: int, bench: Bench) -> Launch:
-    gradients = [bench.normal(1 << 24, dtype=dtype) for _ in range(tensors)]
+def _grad_norm(dtype: str, tensors: int, size: int, bench: Bench) -> Launch:
+    gradients = [bench.normal(size, dtype=dtype) for _ in range(tensors)]
     return lambda: bench.torch._foreach_norm(gradients, 2)
 
 

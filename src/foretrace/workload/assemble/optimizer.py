@@ -36,7 +36,8 @@ def share_of(setting: Setting, parameters: int, expert_parameters: int) -> Share
 def norm_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:
     """The sum of squares of the gradients that a rank has."""
     size = int(DTYPE_BYTES[setting.stack.gradient_dtype])
-    return [(1, Stream("grad_norm", size * share.owned, 0))] if share.owned else []
+    name = "grad_norm" if size == MASTER_BYTES else "grad_norm_bf16"
+    return [(1, Stream(name, size * share.owned, 0))] if share.owned else []
 
 
 def update_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:

@@ -112,9 +112,9 @@ def _backward(
 
 
 def gemm(shape: Shape, m: int, n: int, k: int, layout: str, *, narrow: bool) -> Gemm:
-    """A product of activations. Narrow ones take the one layout that 8-bit tensor cores do; quantizing transposes."""
-    dtype = shape.precision if narrow else shape.dtype
-    return Gemm(m, n, k, dtype, "tn" if narrow else layout, out=shape.out)
+    """A product of activations. 8-bit tensor cores take one layout only, for which quantizing transposes; the layout
+    then says what is computed: sums of gradients' products are kept in full precision."""
+    return Gemm(m, n, k, shape.precision if narrow else shape.dtype, layout, out=shape.out)
 
 
 def cut(shape: Shape, product: Gemm, parts: int) -> tuple[int, Gemm]:
@@ -132,7 +132,7 @@ def weight_gradient(shape: Shape, m: int, n: int, k: int, *, bias: bool, narrow:
     stack = shape.stack
     dtype = shape.precision if narrow else shape.dtype
     out = stack.gradient_dtype if stack.fused_gradient_accumulation else shape.out
-    product = Gemm(n, k, m, dtype, "tn" if narrow else "nt", out=out, accumulate=stack.fused_gradient_accumulation)
+    product = Gemm(n, k, m, dtype, "nt", out=out, accumulate=stack.fused_gradient_accumulation)
     if not bias or stack.fused_bias_gradient:
         return (product,)
     return (product, stream("reduce", m * n * shape.size, n * shape.size, rows=m))

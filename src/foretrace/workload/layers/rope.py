@@ -41,4 +41,4 @@ def _halves(one: int) -> tuple[Kernel, ...]:
 
 def _complex(one: int) -> tuple[Kernel, ...]:
     """To fp32, times complex numbers, and back."""
-    return stream("cast", one, 2 * one), stream("mul", 2 * one, 2 * one), stream("cast", 2 * one, one)
+    return stream("cast", one, 2 * one), stream("mul_complex", 2 * one, 2 * one), stream("cast", 2 * one, one)

@@ -23,7 +23,7 @@
 # host_optimizer_tensors: 72
 # graph_kernel_us: 2.50
 # kernel_floor_us: 1.97
-# kernels: 1748
+# kernels: 1975
 # kernels_failed: 1
 ## not measured: stream name=nll read=98304 write=4 rows=128256: OutOfMemoryError: CUDA out of memory. Tried to allocate 3.91 GiB. GPU 0 has a total capacity of 139.80 GiB of which 1.42 GiB is free. Including non-PyTorch memo
 gemm m=4096 n=6144 k=4096	0.00029448	0.00030025	1549	697
@@ -1764,13 +1764,240 @@ copy bytes=16777216 to=gpu	0.00031274	0.0003097	1912	509
 copy bytes=67108864 to=gpu	0.0012145	0.0012165	1912	509
 copy bytes=268435456 to=gpu	0.0048462	0.0048395	1912	509
 copy bytes=1073741824 to=gpu	0.019338	0.019342	1912	509
-gemm m=8192 n=2048 k=2048 dtype=fp16 out=fp16	9.0704e-05	9.2392e-05	1783	691
-gemm m=8192 n=4096 k=4096 dtype=fp16 out=fp16	0.00034032	0.00034472	1783	691
-gemm m=8192 n=8192 k=8192 dtype=fp16 out=fp16	0.0013583	0.0013748	1783	691
-gemm m=8192 n=4096 k=14336 dtype=fp16 out=fp16	0.0011521	0.001163	1783	691
-gemm m=4096 n=2048 k=2048 dtype=tf32 out=fp32	8.9416e-05	9.2e-05	1783	691
-gemm m=4096 n=4096 k=4096 dtype=tf32 out=fp32	0.0003264	0.00033224	1783	691
-gemm m=4096 n=8192 k=8192 dtype=tf32 out=fp32	0.001227	0.0012665	1783	691
-gemm m=4096 n=2048 k=2048 dtype=fp32 out=fp32	0.00068422	0.00071317	1783	691
-gemm m=4096 n=4096 k=4096 dtype=fp32 out=fp32	0.0027036	0.0027813	1783	691
-gemm m=4096 n=8192 k=8192 dtype=fp32 out=fp32	0.010766	0.011202	1783	691
+gemm m=8192 n=2048 k=2048 dtype=fp16 out=fp16	9.8872e-05	9.6704e-05	1737	687
+gemm m=8192 n=4096 k=4096 dtype=fp16 out=fp16	0.00037014	0.00036373	1737	687
+gemm m=8192 n=8192 k=8192 dtype=fp16 out=fp16	0.0014674	0.0014516	1737	687
+gemm m=8192 n=4096 k=14336 dtype=fp16 out=fp16	0.0012654	0.001232	1737	687
+gemm m=4096 n=2048 k=2048 dtype=tf32 out=fp32	0.00010154	9.5464e-05	1737	687
+gemm m=4096 n=4096 k=4096 dtype=tf32 out=fp32	0.00037344	0.00034771	1737	687
+gemm m=4096 n=8192 k=8192 dtype=tf32 out=fp32	0.0013995	0.0013238	1737	687
+gemm m=4096 n=2048 k=2048 dtype=fp32 out=fp32	0.00073398	0.00073272	1737	687
+gemm m=4096 n=4096 k=4096 dtype=fp32 out=fp32	0.0028977	0.0028766	1737	687
+gemm m=4096 n=8192 k=8192 dtype=fp32 out=fp32	0.011012	0.011637	1737	687
+stream name=mul_complex read=2097152 write=2097152	3.999e-06	4.382e-06	1617	695
+stream name=mul_complex read=16777216 write=16777216	1.0884e-05	1.1292e-05	1617	695
+stream name=mul_complex read=134217728 write=134217728	7.648e-05	7.768e-05	1617	695
+stream name=mul_complex read=536870912 write=536870912	0.00029395	0.00029794	1617	695
+stream name=mul_complex read=2147483648 write=2147483648	0.0011649	0.0011824	1617	695
+attention batch=1 heads=8 kv_heads=1 q=65536 kv=65536 head_dim=128 v_dim=128 pairs=2147516416	0.013018	0.013128	1680	691
+attention batch=1 heads=8 kv_heads=1 q=65536 kv=65536 head_dim=128 v_dim=128 pairs=2147516416 backward=1	0.039899	0.041832	1680	691
+attention batch=1 heads=8 kv_heads=1 q=131072 kv=131072 head_dim=128 v_dim=128 pairs=8590000128	0.060975	0.060021	1680	691
+attention batch=1 heads=8 kv_heads=1 q=131072 kv=131072 head_dim=128 v_dim=128 pairs=8590000128 backward=1	0.16357	0.16653	1680	691
+attention batch=1 heads=8 kv_heads=8 q=65536 kv=65536 head_dim=128 v_dim=128 pairs=2147516416	0.014274	0.014539	1680	691
+attention batch=1 heads=8 kv_heads=8 q=65536 kv=65536 head_dim=128 v_dim=128 pairs=2147516416 backward=1	0.039899	0.039827	1680	691
+attention batch=1 heads=8 kv_heads=8 q=131072 kv=131072 head_dim=128 v_dim=128 pairs=8590000128	0.064268	0.059274	1680	691
+attention batch=1 heads=8 kv_heads=8 q=131072 kv=131072 head_dim=128 v_dim=128 pairs=8590000128 backward=1	0.16084	0.16596	1680	691
+stream name=adam_bf16 read=6442450944 write=4831838208	0.0041009	0.0041919	1682	692
+stream name=grad_norm_bf16 read=1610612736 write=12	0.00072694	0.00074784	1682	692
+stream name=adam_bf16 read=4294967296 write=3221225472	0.0027579	0.002795	1682	692
+stream name=grad_norm_bf16 read=1073741824 write=4	0.0004889	0.00050661	1682	692
+stream name=adam read=12884901888 write=9663676416	0.0065011	0.0065854	1682	692
+stream name=grad_norm read=3221225472 write=12	0.00098477	0.00099398	1648	714
+stream name=adam read=8589934592 write=6442450944	0.0043636	0.0044252	1648	714
+stream name=grad_norm read=2147483648 write=4	0.00065418	0.00066947	1648	714
+attention batch=1 heads=8 kv_heads=1 q=65536 kv=65536 head_dim=128 v_dim=128 pairs=2147516416 backend=flash2	0.025025	0.024824	1881	674
+attention batch=1 heads=8 kv_heads=1 q=65536 kv=65536 head_dim=128 v_dim=128 pairs=2147516416 backward=1 backend=flash2	0.067852	0.070012	1881	674
+attention batch=1 heads=8 kv_heads=1 q=131072 kv=131072 head_dim=128 v_dim=128 pairs=8590000128 backend=flash2	0.10459	0.10531	1881	674
+attention batch=1 heads=8 kv_heads=1 q=131072 kv=131072 head_dim=128 v_dim=128 pairs=8590000128 backward=1 backend=flash2	0.27054	0.27895	1881	674
+attention batch=1 heads=8 kv_heads=8 q=65536 kv=65536 head_dim=128 v_dim=128 pairs=2147516416 backend=flash2	0.026268	0.02495	1881	674
+attention batch=1 heads=8 kv_heads=8 q=65536 kv=65536 head_dim=128 v_dim=128 pairs=2147516416 backward=1 backend=flash2	0.067813	0.067998	1881	674
+attention batch=1 heads=8 kv_heads=8 q=131072 kv=131072 head_dim=128 v_dim=128 pairs=8590000128 backend=flash2	0.10837	0.108	1881	674
+attention batch=1 heads=8 kv_heads=8 q=131072 kv=131072 head_dim=128 v_dim=128 pairs=8590000128 backward=1 backend=flash2	0.2703	0.28133	1881	674
+gemm m=4096 n=4096 k=6144 dtype=fp8 layout=nn	0.00016389	0.00016886	1521	696
+gemm m=6144 n=4096 k=4096 dtype=fp8 layout=nt	0.00015714	0.00017287	1521	696
+gemm m=8192 n=4096 k=6144 dtype=fp8 layout=nn	0.0002937	0.00032603	1521	696
+gemm m=6144 n=4096 k=8192 dtype=fp8 layout=nt	0.00029384	0.00031974	1521	696
+gemm m=16384 n=4096 k=6144 dtype=fp8 layout=nn	0.00056573	0.00061779	1521	696
+gemm m=6144 n=4096 k=16384 dtype=fp8 layout=nt	0.00058518	0.0006088	1521	696
+gemm m=4096 n=4096 k=4096 dtype=fp8 layout=nn	0.00010629	0.00011662	1521	696
+gemm m=4096 n=4096 k=4096 dtype=fp8 layout=nt	0.00010387	0.0001164	1521	696
+gemm m=8192 n=4096 k=4096 dtype=fp8 layout=nn	0.00019909	0.00022624	1521	696
+gemm m=4096 n=4096 k=8192 dtype=fp8 layout=nt	0.00019453	0.00021584	1521	696
+gemm m=16384 n=4096 k=4096 dtype=fp8 layout=nn	0.00037862	0.00042765	1521	696
+gemm m=4096 n=4096 k=16384 dtype=fp8 layout=nt	0.00040656	0.00041904	1475	696
+gemm m=4096 n=4096 k=28672 dtype=fp8 layout=nn	0.00069664	0.00071576	1475	696
+gemm m=28672 n=4096 k=4096 dtype=fp8 layout=nt	0.00070598	0.00075414	1475	696
+gemm m=8192 n=4096 k=28672 dtype=fp8 layout=nn	0.0013532	0.0014246	1475	696
+gemm m=28672 n=4096 k=8192 dtype=fp8 layout=nt	0.0013308	0.0014356	1475	696
+gemm m=16384 n=4096 k=28672 dtype=fp8 layout=nn	0.002624	0.0027297	1475	696
+gemm m=28672 n=4096 k=16384 dtype=fp8 layout=nt	0.0026426	0.0027473	1475	696
+gemm m=4096 n=14336 k=4096 dtype=fp8 layout=nn	0.00040131	0.00039058	1475	696
+gemm m=4096 n=14336 k=4096 dtype=fp8 layout=nt	0.00040208	0.00039248	1475	696
+gemm m=8192 n=14336 k=4096 dtype=fp8 layout=nn	0.00077517	0.00076699	1475	696
+gemm m=4096 n=14336 k=8192 dtype=fp8 layout=nt	0.00074803	0.00073835	1475	696
+gemm m=16384 n=14336 k=4096 dtype=fp8 layout=nn	0.0014253	0.0015038	1475	696
+gemm m=4096 n=14336 k=16384 dtype=fp8 layout=nt	0.0013704	0.0014344	1475	696
+gemm m=4096 n=4096 k=128256 dtype=fp8 layout=nn	0.0031174	0.0031332	1475	696
+gemm m=128256 n=4096 k=4096 dtype=fp8 layout=nt	0.0033605	0.0032964	1475	696
+gemm m=8192 n=4096 k=128256 dtype=fp8 layout=nn	0.0063623	0.0062865	1475	696
+gemm m=128256 n=4096 k=8192 dtype=fp8 layout=nt	0.0065023	0.0063582	1475	696
+gemm m=16384 n=4096 k=128256 dtype=fp8 layout=nn	0.012407	0.012326	1475	696
+gemm m=128256 n=4096 k=16384 dtype=fp8 layout=nt	0.014107	0.01267	1475	696
+gemm m=4096 n=8192 k=2560 dtype=fp8 layout=nn	0.00018117	0.00015913	1475	696
+gemm m=2560 n=8192 k=4096 dtype=fp8 layout=nt	0.00017301	0.00015122	1475	696
+gemm m=8192 n=8192 k=2560 dtype=fp8 layout=nn	0.0003545	0.00031246	1475	696
+gemm m=2560 n=8192 k=8192 dtype=fp8 layout=nt	0.00031658	0.00028092	1475	696
+gemm m=16384 n=8192 k=2560 dtype=fp8 layout=nn	0.0006695	0.00059941	1475	696
+gemm m=2560 n=8192 k=16384 dtype=fp8 layout=nt	0.00060874	0.00054267	1475	696
+gemm m=4096 n=2048 k=8192 dtype=fp8 layout=nn	0.00013539	0.00011963	1475	696
+gemm m=8192 n=2048 k=4096 dtype=fp8 layout=nt	0.00011389	0.00012559	1475	696
+gemm m=8192 n=2048 k=8192 dtype=fp8 layout=nn	0.00020939	0.00022861	1475	696
+gemm m=8192 n=2048 k=8192 dtype=fp8 layout=nt	0.00019894	0.00022742	1475	696
+gemm m=16384 n=2048 k=8192 dtype=fp8 layout=nn	0.00039446	0.00044597	1475	696
+gemm m=8192 n=2048 k=16384 dtype=fp8 layout=nt	0.00038989	0.00042746	1475	696
+gemm m=4096 n=8192 k=14336 dtype=fp8 layout=nn	0.00065952	0.00072704	1475	696
+gemm m=14336 n=8192 k=4096 dtype=fp8 layout=nt	0.00066893	0.00076686	1475	696
+gemm m=8192 n=8192 k=14336 dtype=fp8 layout=nn	0.0013163	0.0014265	1475	696
+gemm m=14336 n=8192 k=8192 dtype=fp8 layout=nt	0.0012987	0.0014462	1475	696
+gemm m=16384 n=8192 k=14336 dtype=fp8 layout=nn	0.0025949	0.0028031	1475	696
+gemm m=14336 n=8192 k=16384 dtype=fp8 layout=nt	0.002633	0.0027842	1475	696
+gemm m=4096 n=7168 k=8192 dtype=fp8 layout=nn	0.00037302	0.00037888	1475	696
+gemm m=8192 n=7168 k=4096 dtype=fp8 layout=nt	0.00038451	0.00039365	1475	696
+gemm m=8192 n=7168 k=8192 dtype=fp8 layout=nn	0.00070173	0.00073725	1475	696
+gemm m=8192 n=7168 k=8192 dtype=fp8 layout=nt	0.00071056	0.00071757	1485	695
+gemm m=16384 n=7168 k=8192 dtype=fp8 layout=nn	0.0013454	0.0014018	1485	695
+gemm m=8192 n=7168 k=16384 dtype=fp8 layout=nt	0.0013584	0.0013847	1485	695
+gemm m=4096 n=8192 k=32064 dtype=fp8 layout=nn	0.0015354	0.0015336	1485	695
+gemm m=32064 n=8192 k=4096 dtype=fp8 layout=nt	0.001522	0.0016411	1485	695
+gemm m=8192 n=8192 k=32064 dtype=fp8 layout=nn	0.0030694	0.0030748	1485	695
+gemm m=32064 n=8192 k=8192 dtype=fp8 layout=nt	0.0031689	0.0031657	1485	695
+gemm m=16384 n=8192 k=32064 dtype=fp8 layout=nn	0.0060933	0.006148	1485	695
+gemm m=32064 n=8192 k=16384 dtype=fp8 layout=nt	0.0063877	0.0062949	1485	695
+gemm m=4096 n=8192 k=1280 dtype=fp8 layout=nn	9.5744e-05	9.4564e-05	1485	695
+gemm m=1280 n=8192 k=4096 dtype=fp8 layout=nt	8.0648e-05	7.8852e-05	1485	695
+gemm m=8192 n=8192 k=1280 dtype=fp8 layout=nn	0.00018469	0.00018105	1485	695
+gemm m=1280 n=8192 k=8192 dtype=fp8 layout=nt	0.00013189	0.00014311	1485	695
+gemm m=16384 n=8192 k=1280 dtype=fp8 layout=nn	0.00031494	0.00033965	1485	695
+gemm m=1280 n=8192 k=16384 dtype=fp8 layout=nt	0.0002508	0.00027142	1485	695
+gemm m=4096 n=1024 k=8192 dtype=fp8 layout=nn	5.335e-05	6.1686e-05	1485	695
+gemm m=8192 n=1024 k=4096 dtype=fp8 layout=nt	5.6646e-05	6.5654e-05	1485	695
+gemm m=8192 n=1024 k=8192 dtype=fp8 layout=nn	0.00010372	0.00011749	1485	695
+gemm m=8192 n=1024 k=8192 dtype=fp8 layout=nt	0.00010367	0.00011706	1485	695
+gemm m=16384 n=1024 k=8192 dtype=fp8 layout=nn	0.00020139	0.00022624	1485	695
+gemm m=8192 n=1024 k=16384 dtype=fp8 layout=nt	0.00019749	0.00021926	1485	695
+gemm m=4096 n=8192 k=7168 dtype=fp8 layout=nn	0.00033866	0.00038091	1485	695
+gemm m=7168 n=8192 k=4096 dtype=fp8 layout=nt	0.00034397	0.00039211	1485	695
+gemm m=8192 n=8192 k=7168 dtype=fp8 layout=nn	0.00066467	0.00074438	1485	695
+gemm m=7168 n=8192 k=8192 dtype=fp8 layout=nt	0.00065578	0.00073011	1485	695
+gemm m=16384 n=8192 k=7168 dtype=fp8 layout=nn	0.0013053	0.0014451	1485	695
+gemm m=7168 n=8192 k=16384 dtype=fp8 layout=nt	0.0012953	0.0014087	1485	695
+gemm m=4096 n=3584 k=8192 dtype=fp8 layout=nn	0.0001791	0.00019402	1485	695
+gemm m=8192 n=3584 k=4096 dtype=fp8 layout=nt	0.00018483	0.00020274	1485	695
+gemm m=8192 n=3584 k=8192 dtype=fp8 layout=nn	0.00035104	0.00037882	1485	695
+gemm m=8192 n=3584 k=8192 dtype=fp8 layout=nt	0.00035062	0.0003783	1485	695
+gemm m=16384 n=3584 k=8192 dtype=fp8 layout=nn	0.00065638	0.0007208	1485	695
+gemm m=8192 n=3584 k=16384 dtype=fp8 layout=nt	0.00068419	0.00071787	1485	695
+gemm m=4096 n=8192 k=10240 dtype=fp8 layout=nn	0.00047261	0.00051438	1485	695
+gemm m=10240 n=8192 k=4096 dtype=fp8 layout=nt	0.00047878	0.00053562	1485	695
+gemm m=8192 n=8192 k=10240 dtype=fp8 layout=nn	0.0009425	0.0009991	1485	695
+gemm m=10240 n=8192 k=8192 dtype=fp8 layout=nt	0.00093878	0.00101	1485	695
+gemm m=16384 n=8192 k=10240 dtype=fp8 layout=nn	0.0018732	0.0019753	1485	695
+gemm m=10240 n=8192 k=16384 dtype=fp8 layout=nt	0.0018875	0.0019607	1485	695
+gemm m=4096 n=8192 k=8192 dtype=fp8 layout=nn	0.00038755	0.00041458	1485	695
+gemm m=8192 n=8192 k=4096 dtype=fp8 layout=nt	0.00040195	0.0004499	1448	689
+gemm m=8192 n=8192 k=8192 dtype=fp8 layout=nn	0.00076566	0.00084051	1448	689
+gemm m=8192 n=8192 k=8192 dtype=fp8 layout=nt	0.0007648	0.00084176	1448	689
+gemm m=16384 n=8192 k=8192 dtype=fp8 layout=nn	0.0014994	0.0016553	1448	689
+gemm m=8192 n=8192 k=16384 dtype=fp8 layout=nt	0.0015162	0.0016251	1448	689
+gemm m=4096 n=8192 k=57344 dtype=fp8 layout=nn	0.0026911	0.0027531	1448	689
+gemm m=57344 n=8192 k=4096 dtype=fp8 layout=nt	0.0027957	0.0029785	1448	689
+gemm m=8192 n=8192 k=57344 dtype=fp8 layout=nn	0.0054342	0.0054644	1448	689
+gemm m=57344 n=8192 k=8192 dtype=fp8 layout=nt	0.0058793	0.0057054	1448	689
+gemm m=16384 n=8192 k=57344 dtype=fp8 layout=nn	0.011522	0.011008	1448	689
+gemm m=57344 n=8192 k=16384 dtype=fp8 layout=nt	0.011972	0.011415	1448	689
+gemm m=4096 n=28672 k=8192 dtype=fp8 layout=nn	0.0015487	0.0014901	1448	689
+gemm m=8192 n=28672 k=4096 dtype=fp8 layout=nt	0.001627	0.0015592	1448	689
+gemm m=8192 n=28672 k=8192 dtype=fp8 layout=nn	0.0028921	0.0029675	1448	689
+gemm m=8192 n=28672 k=8192 dtype=fp8 layout=nt	0.0028044	0.0029733	1448	689
+gemm m=16384 n=28672 k=8192 dtype=fp8 layout=nn	0.005497	0.0059445	1448	689
+gemm m=8192 n=28672 k=16384 dtype=fp8 layout=nt	0.0055773	0.0057702	1448	689
+gemm m=4096 n=1024 k=1024 dtype=fp8 layout=nn	1.5013e-05	1.5431e-05	1448	689
+gemm m=1024 n=1024 k=4096 dtype=fp8 layout=nt	1.4306e-05	1.4719e-05	1448	689
+gemm m=8192 n=1024 k=1024 dtype=fp8 layout=nn	2.2845e-05	2.6394e-05	1448	689
+gemm m=1024 n=1024 k=8192 dtype=fp8 layout=nt	1.8799e-05	2.2862e-05	1448	689
+gemm m=16384 n=1024 k=1024 dtype=fp8 layout=nn	3.781e-05	4.6016e-05	1448	689
+gemm m=1024 n=1024 k=16384 dtype=fp8 layout=nt	3.2946e-05	3.9541e-05	1448	689
+gemm m=4096 n=2048 k=2048 dtype=fp8 layout=nn	3.264e-05	3.9604e-05	1448	689
+gemm m=2048 n=2048 k=4096 dtype=fp8 layout=nt	2.8758e-05	3.4718e-05	1448	689
+gemm m=8192 n=2048 k=2048 dtype=fp8 layout=nn	5.9814e-05	7.1245e-05	1448	689
+gemm m=2048 n=2048 k=8192 dtype=fp8 layout=nt	5.1915e-05	6.0968e-05	1448	689
+gemm m=16384 n=2048 k=2048 dtype=fp8 layout=nn	0.00011422	0.00013383	1448	689
+gemm m=2048 n=2048 k=16384 dtype=fp8 layout=nt	9.904e-05	0.00011206	1448	689
+gemm m=4096 n=16384 k=16384 dtype=fp8 layout=nn	0.0015177	0.0016087	1448	689
+gemm m=16384 n=16384 k=4096 dtype=fp8 layout=nt	0.0015282	0.0017021	1448	689
+gemm m=8192 n=16384 k=16384 dtype=fp8 layout=nn	0.003042	0.0031814	1448	689
+gemm m=16384 n=16384 k=8192 dtype=fp8 layout=nt	0.0030178	0.0031658	1448	689
+gemm m=16384 n=16384 k=16384 dtype=fp8 layout=nn	0.0063559	0.0061592	1448	689
+gemm m=16384 n=16384 k=16384 dtype=fp8 layout=nt	0.0065072	0.0062675	1448	689
+gemm m=4096 n=2048 k=7168 dtype=fp8 layout=nn	0.00010813	0.00010133	1448	689
+gemm m=7168 n=2048 k=4096 dtype=fp8 layout=nt	0.00011123	0.00010595	1448	689
+gemm m=8192 n=2048 k=7168 dtype=fp8 layout=nn	0.00020901	0.00019573	1448	689
+gemm m=7168 n=2048 k=8192 dtype=fp8 layout=nt	0.00020778	0.00019463	1448	689
+gemm m=16384 n=2048 k=7168 dtype=fp8 layout=nn	0.00036544	0.00038907	1448	689
+gemm m=7168 n=2048 k=16384 dtype=fp8 layout=nt	0.00034291	0.00036899	1524	694
+gemm m=4096 n=7168 k=2048 dtype=fp8 layout=nn	0.00010062	0.00011341	1524	694
+gemm m=2048 n=7168 k=4096 dtype=fp8 layout=nt	9.3184e-05	0.00010438	1524	694
+gemm m=8192 n=7168 k=2048 dtype=fp8 layout=nn	0.00019246	0.00021717	1524	694
+gemm m=2048 n=7168 k=8192 dtype=fp8 layout=nt	0.00017581	0.00019176	1524	694
+gemm m=16384 n=7168 k=2048 dtype=fp8 layout=nn	0.00036797	0.0004101	1524	694
+gemm m=2048 n=7168 k=16384 dtype=fp8 layout=nt	0.00033709	0.00036624	1524	694
+grouped_gemm groups=8 m=2048 n=28672 k=4096 largest=256 separate=1	0.00073072	0.00083744	1571	696
+grouped_gemm groups=8 m=2048 n=4096 k=28672 layout=nn largest=256 separate=1	0.00070845	0.00078427	1571	696
+grouped_gemm groups=8 m=28672 n=4096 k=2048 layout=nt largest=256 separate=1	0.0010119	0.0011973	1571	696
+grouped_gemm groups=8 m=2048 n=4096 k=14336 largest=256 separate=1	0.00038976	0.00043878	1571	696
+grouped_gemm groups=8 m=2048 n=14336 k=4096 layout=nn largest=256 separate=1	0.00037357	0.00043837	1571	696
+grouped_gemm groups=8 m=4096 n=14336 k=2048 layout=nt largest=256 separate=1	0.00050349	0.00058808	1571	696
+grouped_gemm groups=8 m=8192 n=28672 k=4096 largest=1024 separate=1	0.0024554	0.0027516	1571	696
+grouped_gemm groups=8 m=8192 n=4096 k=28672 layout=nn largest=1024 separate=1	0.0023417	0.0026511	1571	696
+grouped_gemm groups=8 m=28672 n=4096 k=8192 layout=nt largest=1024 separate=1	0.0027898	0.0031539	1571	696
+grouped_gemm groups=8 m=8192 n=4096 k=14336 largest=1024 separate=1	0.0012561	0.001357	1571	696
+grouped_gemm groups=8 m=8192 n=14336 k=4096 layout=nn largest=1024 separate=1	0.0014128	0.0015179	1571	696
+grouped_gemm groups=8 m=4096 n=14336 k=8192 layout=nt largest=1024 separate=1	0.0014447	0.0015505	1571	696
+grouped_gemm groups=8 m=32768 n=28672 k=4096 largest=4096 separate=1	0.010275	0.010317	1582	695
+grouped_gemm groups=8 m=32768 n=4096 k=28672 layout=nn largest=4096 separate=1	0.01042	0.010343	1582	695
+grouped_gemm groups=8 m=28672 n=4096 k=32768 layout=nt largest=4096 separate=1	0.010932	0.011016	1582	695
+grouped_gemm groups=8 m=32768 n=4096 k=14336 largest=4096 separate=1	0.0053289	0.0053696	1582	695
+grouped_gemm groups=8 m=32768 n=14336 k=4096 layout=nn largest=4096 separate=1	0.0053435	0.0054392	1582	695
+grouped_gemm groups=8 m=4096 n=14336 k=32768 layout=nt largest=4096 separate=1	0.0052519	0.005443	1582	695
+grouped_gemm groups=8 m=4096 n=4096 k=7168 largest=512 separate=1	0.00037907	0.00039138	1582	695
+grouped_gemm groups=8 m=4096 n=7168 k=4096 layout=nn largest=512 separate=1	0.00042624	0.00044453	1582	695
+grouped_gemm groups=8 m=4096 n=7168 k=4096 layout=nt largest=512 separate=1	0.00046688	0.00050493	1582	695
+grouped_gemm groups=8 m=4096 n=7168 k=2048 largest=512 separate=1	0.00020115	0.00021632	1582	695
+grouped_gemm groups=8 m=4096 n=2048 k=7168 layout=nn largest=512 separate=1	0.00020421	0.00022028	1582	695
+grouped_gemm groups=8 m=7168 n=2048 k=4096 layout=nt largest=512 separate=1	0.00020488	0.0002309	1582	695
+grouped_gemm groups=8 m=16384 n=4096 k=7168 largest=2048 separate=1	0.0012112	0.0013845	1582	695
+grouped_gemm groups=8 m=16384 n=7168 k=4096 layout=nn largest=2048 separate=1	0.0013168	0.001532	1582	695
+grouped_gemm groups=8 m=4096 n=7168 k=16384 layout=nt largest=2048 separate=1	0.0012645	0.0014764	1582	695
+grouped_gemm groups=8 m=16384 n=7168 k=2048 largest=2048 separate=1	0.00062413	0.00069949	1582	695
+grouped_gemm groups=8 m=16384 n=2048 k=7168 layout=nn largest=2048 separate=1	0.0006072	0.00070338	1582	695
+grouped_gemm groups=8 m=7168 n=2048 k=16384 layout=nt largest=2048 separate=1	0.00069104	0.00080045	1582	695
+grouped_gemm groups=16 m=4096 n=1536 k=2048 largest=256 separate=1	0.00012435	0.00014609	1582	695
+grouped_gemm groups=16 m=4096 n=2048 k=1536 layout=nn largest=256 separate=1	0.00011345	0.00012954	1582	695
+grouped_gemm groups=16 m=1536 n=2048 k=4096 layout=nt largest=256 separate=1	0.00011115	0.00012559	1582	695
+grouped_gemm groups=16 m=4096 n=2048 k=768 largest=256 separate=1	9.1456e-05	0.0001046	1582	695
+grouped_gemm groups=16 m=4096 n=768 k=2048 layout=nn largest=256 separate=1	0.000116	0.00013492	1582	695
+grouped_gemm groups=16 m=2048 n=768 k=4096 layout=nt largest=256 separate=1	8.7416e-05	9.8536e-05	1582	695
+grouped_gemm groups=16 m=16384 n=1536 k=2048 largest=1024 separate=1	0.00019477	0.00022313	1582	695
+grouped_gemm groups=16 m=16384 n=2048 k=1536 layout=nn largest=1024 separate=1	0.00019571	0.00022618	1582	695
+grouped_gemm groups=16 m=1536 n=2048 k=16384 layout=nt largest=1024 separate=1	0.00020112	0.00022988	1582	695
+grouped_gemm groups=16 m=16384 n=2048 k=768 largest=1024 separate=1	0.0001357	0.00015737	1582	695
+grouped_gemm groups=16 m=16384 n=768 k=2048 layout=nn largest=1024 separate=1	0.00013711	0.00015255	1582	695
+grouped_gemm groups=16 m=2048 n=768 k=16384 layout=nt largest=1024 separate=1	0.00013515	0.00015257	1582	695
+grouped_gemm groups=16 m=8192 n=3072 k=4096 largest=512 separate=1	0.00032064	0.00036147	1582	695
+grouped_gemm groups=16 m=8192 n=4096 k=3072 layout=nn largest=512 separate=1	0.00031802	0.00036261	1582	695
+grouped_gemm groups=16 m=3072 n=4096 k=8192 layout=nt largest=512 separate=1	0.00039866	0.00045402	1582	695
+grouped_gemm groups=16 m=8192 n=4096 k=1536 largest=512 separate=1	0.00019683	0.00022562	1582	695
+grouped_gemm groups=16 m=8192 n=1536 k=4096 layout=nn largest=512 separate=1	0.00023144	0.00023247	1582	695
+grouped_gemm groups=16 m=4096 n=1536 k=8192 layout=nt largest=512 separate=1	0.0002224	0.00025242	1582	695
+grouped_gemm groups=16 m=32768 n=3072 k=4096 largest=2048 separate=1	0.0011058	0.001208	1582	695
+grouped_gemm groups=16 m=32768 n=4096 k=3072 layout=nn largest=2048 separate=1	0.0010839	0.0012066	1582	695
+grouped_gemm groups=16 m=3072 n=4096 k=32768 layout=nt largest=2048 separate=1	0.0011197	0.0012557	1582	695
+grouped_gemm groups=16 m=32768 n=4096 k=1536 largest=2048 separate=1	0.00059072	0.00067026	1582	695
+grouped_gemm groups=16 m=32768 n=1536 k=4096 layout=nn largest=2048 separate=1	0.00059792	0.00066323	1578	691
+grouped_gemm groups=16 m=4096 n=1536 k=32768 layout=nt largest=2048 separate=1	0.00062042	0.00068778	1578	691
+grouped_gemm groups=20 m=10240 n=3072 k=5120 largest=512 separate=1	0.00050326	0.0005519	1578	691
+grouped_gemm groups=20 m=10240 n=5120 k=3072 layout=nn largest=512 separate=1	0.00051453	0.00057091	1578	691
+grouped_gemm groups=20 m=3072 n=5120 k=10240 layout=nt largest=512 separate=1	0.0006201	0.00069842	1578	691
+grouped_gemm groups=20 m=10240 n=5120 k=1536 largest=512 separate=1	0.00031078	0.00035848	1578	691
+grouped_gemm groups=20 m=10240 n=1536 k=5120 layout=nn largest=512 separate=1	0.00033974	0.00034211	1578	691
+grouped_gemm groups=20 m=5120 n=1536 k=10240 layout=nt largest=512 separate=1	0.00034454	0.00040086	1578	691
