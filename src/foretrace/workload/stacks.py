@@ -125,6 +125,7 @@ FSDP: Final = replace(
     name="fsdp",
     title="FSDP2 as in torchtitan, eager",
     attention="flash2",
+    norm="eager",
     parameter_dtype="fp32",
     gradient_dtype="fp32",
     optimizer_state_dtype="fp32",
@@ -138,6 +139,7 @@ FSDP: Final = replace(
     copies_gathered=True,
     sources=(
         "model: torchtitan/models/llama/model.py (apply_rotary_emb, repeat_kv, w1 w2 w3)",
+        "norm: torchtitan/models/norms.py, norm_type rmsnorm (not fused_rmsnorm)",
         "recompute: torchtitan/parallelisms/parallelize_llama.py, selective_ac_option 'op'",
         "precision: torchtitan MixedPrecisionPolicy(param bf16, reduce fp32)",
         "copies: torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (all_gather_copy_out, chunk_cat)",

@@ -47,7 +47,8 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
     stack, about_stack = _stack(config, zero)
     words = f"{config.overlap}; {config.notes}".lower()
     offloaded = re.search(r"cpu_offload_layers=(\d+)", words)
-    no_overlap = "no dp overlap" in words
+    # Megatron-LM overlaps nothing of data parallelism unless told to; NVIDIA's recipes tell it.
+    no_overlap = "no dp overlap" in words or config.family.lower().startswith("simumax")
     plan = Plan(
         gpus=config.gpus,
         mbs=config.mbs,

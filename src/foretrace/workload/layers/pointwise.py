@@ -24,13 +24,40 @@ def norm(
     forward = stream(shape.norm, tensor * (1 + fused), tensor * (1 + fused), rows=width)
     backward = stream(f"{shape.norm}_backward", tensor * (2 + fused), tensor, launches=2, rows=width)
     bias = shape.norm == "layernorm" and shape.norm_bias
+    there, back = ((forward,), (backward,)) if shape.stack.norm != "eager" else _eager_norm(tensor, width)
     return Piece(
         name,
-        (run(name, FORWARD, forward),),
-        (run(f"{name} backward", INPUT, backward),),
+        (run(name, FORWARD, *there),),
+        (run(f"{name} backward", INPUT, *back),),
         saved=((source, tensor), (f"{name} statistics", statistics)),
         parameters=width * (1 + bias),
     )
+
+
+def _eager_norm(one: int, width: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """An RMS norm as operators, in fp32: (x.float() * rsqrt(mean(x.float()²) + eps)).to(dtype) * weight, and back."""
+    wide = 2 * one
+    forward = (
+        stream("cast", one, wide),
+        stream("elementwise", wide, wide),
+        stream("reduce", wide, wide // width, rows=width),
+        stream("mul", wide, wide),
+        stream("cast", wide, one),
+        stream("mul", one, one),
+    )
+    backward = (
+        stream("mul", one, one),
+        stream("mul", 2 * one, one),
+        stream("reduce", one, one // width, rows=one // width),
+        stream("cast", one, wide),
+        stream("mul", wide, wide),
+        stream("mul", 2 * wide, wide),
+        stream("reduce", wide, wide // width, rows=width),
+        stream("mul", wide, wide, launches=2),
+        stream("add", 2 * wide, wide),
+        stream("cast", wide, one),
+    )
+    return forward, backward
 
 
 def residual(shape: Shape, name: str, *, bias: bool = False) -> Piece:
