@@ -11,7 +11,8 @@ import numpy as np
 from foretrace.analysis.answer import Simulation
 from foretrace.analysis.fit import MemoryFit, memory_fit, relief
 from foretrace.analysis.scenario import Scenario
-from foretrace.analysis.simulate import PriceSource, simulate
+from foretrace.analysis.simulate import simulate
+from foretrace.cost.sources import PriceSource
 from foretrace.errors import Diagnostic, InfeasibleError, InputError
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from foretrace.cost.price import price, unpriced_kernels
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.nccl_tests import Measurements, read_measurements
+from foretrace.formats.nccl_tests import read_measurements
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.placement import Placement
@@ -34,9 +34,11 @@ from foretrace.program.graph import Graph
 from foretrace.program.program import Program
 from foretrace.program.timeline import Timeline
 
+if TYPE_CHECKING:
+    from foretrace.cost.sources import PriceSource
+
 Floats = NDArray[np.float64]
 Executor = Literal["auto", "fixed", "shared"]
-PriceSource = Literal["best", "model", "roofline"]
 
 ENDLESS = 1e9
 """So much of a resource that it never holds anything up."""
@@ -87,8 +89,13 @@ def simulate(
             raise InputError("collectives price the network of a cluster, but there is none", hint="name a cluster")
         measured = None if collectives is None else read_measurements(collectives)
         if kernels is None and cluster is not None and _says_kernels(program):
-            kernels, tables = _kernel_prices(cluster, prices, program.world)
-            measured = measured or tables
+            from foretrace.cost.sources import (  # most jobs do without, and start faster
+                collective_prices,
+                kernel_prices,
+            )
+
+            kernels = kernel_prices(cluster, program.world, prices)
+            measured = measured or collective_prices(cluster, prices)
         network = None if cluster is None else network_of(cluster, program.world, placement, measured)
         as_is = price(ops, network, None if cluster is None else cluster.gpu, kernels)
         unused = cluster if cluster is not None and as_is.sources == program.sources else None
@@ -109,18 +116,6 @@ def simulate(
         if unused is not None and program.op_count:
             notes = (Diagnostic("note", f"{unused.name} prices nothing: the job carries all its prices"),)
         return _read_off(runner, scenario, cluster, unchanged, notes, explain)
-
-
-def _kernel_prices(cluster: Cluster, prices: PriceSource, world: int) -> tuple[KernelPricer, Measurements | None]:
-    """Prices of kernels on a cluster's GPUs, and measured collectives within its nodes where there are such."""
-    from foretrace.cost.compute import kernel_pricer  # most jobs carry their times, and start faster
-    from foretrace.cost.compute.slowest import SlowestPricer
-    from foretrace.cost.network.silicon import silicon_collectives
-
-    pricer = kernel_pricer(cluster.gpu, prices=prices)
-    if prices != "roofline" and world > 1:
-        pricer = SlowestPricer(pricer, world)
-    return pricer, silicon_collectives(cluster.gpu) if prices == "best" else None
 
 
 def _says_kernels(program: Program) -> bool:

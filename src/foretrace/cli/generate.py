@@ -80,7 +80,7 @@ def _aicb(model: str, options: dict[str, Any], cluster: str | None, output: Path
     from foretrace.analysis.generate import aicb_workload
     from foretrace.analysis.predict import peak_flops
     from foretrace.cli.plan_options import read_job, read_plan
-    from foretrace.cost.compute import kernel_pricer
+    from foretrace.cost.sources import kernel_prices
     from foretrace.formats.aicb import write_workload
     from foretrace.hardware.presets import cluster as load_cluster
     from foretrace.report.generate import aicb_facts
@@ -92,7 +92,7 @@ def _aicb(model: str, options: dict[str, Any], cluster: str | None, output: Path
     if name is not None:
         found = load_cluster(name)
         peak_flops(found.gpu, setting.plan.precision)  # an error where the GPU has no such units
-        kernels, of = kernel_pricer(found.gpu), f"times of {found.gpu.title}"
+        kernels, of = kernel_prices(found, setting.mesh.world), f"times of {found.gpu.title}"
     made = aicb_workload(setting, kernels, exposed_only=exposed_only)
     write_workload(made.workload, output)
     said = f"{len(made.workload.rows):,} rows, {_count(made.microbatches)}, {made.parameters:,} parameters a rank"

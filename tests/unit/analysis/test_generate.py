@@ -11,6 +11,7 @@ from foretrace.analysis.generate import Generated, aicb_workload
 from foretrace.analysis.predict import predict
 from foretrace.analysis.simulate import simulate
 from foretrace.cost.compute import kernel_pricer
+from foretrace.cost.sources import kernel_prices
 from foretrace.errors import InputError
 from foretrace.formats.aicb import Row, read_workload
 from foretrace.hardware.presets import cluster
@@ -206,8 +207,10 @@ class TestTime:
 
     def test_exposed_only_is_near_a_plan_that_hides(self) -> None:
         plan = Plan(gpus=64, tp=8, pp=2, gbs=64, grad_overlap=False, param_overlap=False)
-        want = predict("gpt3-13b", plan, CLUSTER, explain=False).step_time_s
-        made = aicb_workload(settle(model("gpt3-13b"), plan), KERNELS, exposed_only=True)
+        # A file says nothing of kernels, so that its collectives are the network model's; so are these.
+        want = predict("gpt3-13b", plan, CLUSTER, prices="model", explain=False).step_time_s
+        kernels = kernel_prices(CLUSTER, plan.gpus, "model")
+        made = aicb_workload(settle(model("gpt3-13b"), plan), kernels, exposed_only=True)
         assert simulate(lower_workload(made.workload), cluster=CLUSTER, explain=False).step_time_s == pytest.approx(
             want, rel=0.04
         )

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretrace.analysis.predict import Prediction, StepParts, predict
-from foretrace.analysis.simulate import PriceSource
 from foretrace.analysis.validate.results import Compared, RowResult, Validation
 from foretrace.analysis.validate.rows import job_of
+from foretrace.cost.sources import PriceSource
 from foretrace.errors import ForetraceError
 from foretrace.formats.training_runs import RunConfig, RunMeasurement, SkippedRun, TrainingRuns
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,8 +47,12 @@ HOLDS: Final = 0.95
 """The share of a burst's clock from which on clocks count as holding."""
 
 NARROW_DTYPES: Final = frozenset({"fp16", "tf32"})
-"""Left out of profiles: their random operands are made in bf16, whose few bits draw less power than real ones, so an
-H200 stays 12 to 19 % faster than in bf16. They are priced by bf16's measurements, or by the model."""
+"""Left out of profiles, which have only a few forward products of them: fp16 is priced by bf16's measurements (an H200
+is 4 to 7 % faster in it), tf32 by the model."""
+
+POWER_LAW_ERROR: Final = 0.5
+"""What a clock that was worked out from a module's power adds to the error, as a share of its own logarithm: the cube
+root may be a square root where the voltage is at its least."""
 
 GROUPED_ERROR: Final = 0.25
 """Of grouped products: p90 of the model over our profile's and over the B200's published ones is 16 to 26 %."""
@@ -208,7 +213,9 @@ def _stacked(gpu: Gpu, prices: Choice, silicon: bool, profile: Path | None) -> K
             name, path = sibling
             its = gpu_preset(name)
             measured = _profiled(path, EfficiencyModel(its, efficiency(its)))
-            layers.append(_Layer(measured, SIBLING_SPREAD, f"kernel profile {name}, scaled to {gpu.name}"))
+            worked_out = abs(math.log(model.constants.clock_hz / efficiency(its).clock_hz))
+            spread = SIBLING_SPREAD + POWER_LAW_ERROR * worked_out
+            layers.append(_Layer(measured, spread, f"kernel profile {name}, scaled to {gpu.name}"))
         system = tables.SYSTEMS.get(gpu.name)
         if silicon and system is not None:
             name = f"NVIDIA's kernel tables of {system}"

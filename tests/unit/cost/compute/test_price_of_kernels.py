@@ -10,7 +10,7 @@ import pytest
 
 from foretrace import Mesh, ProgramBuilder, simulate
 from foretrace.cost.compute.interface import KernelPrices
-from foretrace.cost.price import price
+from foretrace.cost.price import COMMON, price
 from foretrace.errors import Diagnostic, InputError
 from foretrace.program.expand import expand
 from foretrace.program.kernels import Gemm, Kernel, Stream, kernels_text
@@ -41,8 +41,8 @@ def program(*texts: str | None) -> Program:
 def test_kernels_of_an_op_add_up() -> None:
     prices = price(expand(program(None, TEXT)), kernels=Flat())
     assert prices.duration_s[0].tolist() == [8.0, 4.0]
-    assert prices.low.tolist() == pytest.approx([1.0, (2 * 0.9 + 2 * 0.5) / 4])
-    assert prices.high.tolist() == pytest.approx([1.0, (2 * 1.1 + 2 * 1.5) / 4])
+    assert prices.low.tolist() == pytest.approx([1.0, ((2 * 0.9 + 2 * 0.5) / 4) ** COMMON])
+    assert prices.high.tolist() == pytest.approx([1.0, ((2 * 1.1 + 2 * 1.5) / 4) ** COMMON])
     assert prices.seconds_by_source(np.array([8.0, 4.0])).tolist() == pytest.approx([8.0, 2.0, 2.0])
 
 
@@ -50,14 +50,14 @@ def test_the_answer_says_which_source_has_which_share() -> None:
     answer = simulate(program(None, TEXT), kernels=Flat())
     assert answer.step_time_s == 12.0
     assert [(one.source, one.share) for one in answer.provenance][1:] == [("gemms", 2 / 12), ("others", 2 / 12)]
-    assert answer.step_time_band_s == pytest.approx((8 + 2.8, 8 + 5.2))
+    assert answer.step_time_band_s == pytest.approx((8 + 4 * 0.7**COMMON, 8 + 4 * 1.3**COMMON))
     assert "flat prices" in [one.message for one in answer.diagnostics]
 
 
 def test_kernels_of_one_pricer_are_off_together() -> None:
     gemm, add = kernels_text([(1, Gemm(64, 64, 64))]), kernels_text([(1, Stream("add", 8, 8))])
     answer = simulate(program(gemm, add), kernels=Flat())
-    assert answer.step_time_band_s == pytest.approx((0.9 + 1.0, 1.1 + 3.0))
+    assert answer.step_time_band_s == pytest.approx((0.9**COMMON + 2 * 0.5**COMMON, 1.1**COMMON + 2 * 1.5**COMMON))
 
 
 def test_a_cluster_prices_kernels_by_itself() -> None:

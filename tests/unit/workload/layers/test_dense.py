@@ -121,7 +121,12 @@ def test_compiled_code_launches_fewer_kernels_and_moves_fewer_bytes() -> None:
 def test_dropout_and_biases_are_kernels_of_their_own_in_megatron_2021() -> None:
     work = _work(setting(GPT, "megatron-2021", precision="fp16"))
     forward = streams(work.forward)
-    assert (forward["softmax_fused"], forward["dropout"], forward["bias_gelu"], forward["bias_dropout_add"]) == (1, 1, 1, 2)
+    assert (forward["softmax_fused"], forward["dropout"], forward["bias_gelu"], forward["bias_dropout_add"]) == (
+        1,
+        1,
+        1,
+        2,
+    )
     # Three biases are summed beside fused kernels, the one of queries, keys and values beside its product.
     assert streams(work.backward)["reduce"] == 4
 
