@@ -55,8 +55,8 @@ HEADER = """
 #   profile.
 # sustained: Hopper's from the same profile (burst over sustained, of kernels of 0.05 to 1 ms). B200: what published
 #   products of more than 1 ms, run back to back, reach of the tables' rates; its siblings from that by their power (its
-#   cube root) and SMs, at most their own tables' rates. Narrower dtypes of Blackwell: nobody has published a long run of
-#   these; the H200's share of fp8, by power likewise.
+#   cube root) and SMs, at most their own tables' rates. Narrower dtypes of Blackwell, of which nobody has published a
+#   long run: the H200's share of fp8, by power likewise.
 # grouped, attention: Hopper's from our profile (cudnn, flash2); A100's and B200's from published rows by shape.
 # streams: from our profile: kernels that a lower clock slows down are bound by instructions, others by memory.
 """
@@ -342,9 +342,7 @@ def hopper_lines(profile: KernelProfile) -> tuple[list[str], list[str]]:
     return lines, family + own_lines
 
 
-def published_lines(
-    rows: Sequence[tuple[str, Kernel, float]], profile: KernelProfile
-) -> tuple[list[str], list[str]]:
+def published_lines(rows: Sequence[tuple[str, Kernel, float]], profile: KernelProfile) -> tuple[list[str], list[str]]:
     """Constants of Ampere and Blackwell: bf16 from NVIDIA's tables; clocks, groups, attention from published rows."""
     lines: list[str] = []
     eights = of_profile(profile, lambda one: is_plain(one, "fp8"))
