@@ -7,14 +7,14 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 .PHONY: help demo test fuzz check bench format clean
 
 help:
-	@echo "make demo    simulate a 1,024-GPU workload, show the answer"
+	@echo "make demo    predict a step of Llama 3 70B on 512 H100s, show the answer"
 	@echo "make test    run the tests"
 	@echo "make fuzz    run the random laws on new examples"
 	@echo "make check   format, lint, types, import contract"
 	@echo "make bench   speed against its bounds, traces and predictions against real runs"
 
 demo: $(VENV)/core
-	@$(BIN)/foretrace simulate examples/llama405b_1024gpu.txt --cluster h100-dgx
+	@$(BIN)/foretrace predict llama3-70b --gpus 512 --cluster h100-dgx --tp 4 --pp 4 --gbs 1024
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2

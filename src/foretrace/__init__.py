@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from foretrace.schedules.registry import make as schedule
     from foretrace.workload.plan import Plan
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _HOMES = {
     "Choices": ("foretrace.lower.choices", "Choices"),

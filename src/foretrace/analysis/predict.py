@@ -97,6 +97,7 @@ def predict(
     cluster: Cluster | str,
     *,
     prices: PriceSource = "best",
+    silicon: bool | None = None,
     explain: bool = True,
     even_if_oom: bool = False,
     placement: Placement | None = None,
@@ -106,9 +107,10 @@ def predict(
     """Predicts the step of a model under a plan on a cluster.
 
     `prices` says where kernels' times come from: the best source that knows each, the fitted model alone, or the
-    datasheet's roofline. A job that does not fit in memory is an `InfeasibleError` that names a plan that does, unless
-    `even_if_oom`. `notes` are diagnostics that the answer should carry as well. `explain=False` leaves out what takes
-    further runs: the gains and the band.
+    datasheet's roofline; `silicon` whether NVIDIA's tables count among the best (None: if they are installed). A job
+    that does not fit in memory is an `InfeasibleError` that names a plan that does, unless `even_if_oom`. `notes` are
+    diagnostics that the answer should carry as well. `explain=False` leaves out what takes further runs: the gains and
+    the band.
     """
     if prices not in ("best", "model", "roofline"):
         raise InputError(f'prices "{prices}" are not known', hint="known: best, model, roofline")
@@ -117,11 +119,11 @@ def predict(
     cluster.check_fits(plan.gpus)
     peak = peak_flops(cluster.gpu, plan.precision)
     setting = settle(model, plan)
-    simulation = _run(setting, cluster, prices, explain, placement, scenario or Scenario())
+    simulation = _run(setting, cluster, prices, silicon, explain, placement, scenario or Scenario())
     simulation = replace(simulation, diagnostics=(*notes, *simulation.diagnostics))
     memory = memory_fit(simulation, cluster)
     if not memory.fits and not even_if_oom:
-        raise _too_much(setting, cluster, memory, prices)
+        raise _too_much(setting, cluster, memory, prices, silicon)
     return Prediction(
         setting=setting,
         cluster=cluster,
@@ -168,6 +170,7 @@ def _run(
     setting: Setting,
     cluster: Cluster,
     prices: PriceSource,
+    silicon: bool | None,
     explain: bool,
     placement: Placement | None,
     scenario: Scenario,
@@ -176,6 +179,7 @@ def _run(
         program_of(setting),
         cluster=cluster,
         prices=prices,
+        silicon=silicon,
         placement=placement,
         what_if=scenario.what_if,
         stragglers=scenario.stragglers,
@@ -191,12 +195,14 @@ def _hardware_flops(simulation: Simulation) -> float:
     return float(np.sum(done[graph.op] * graph.weight))
 
 
-def _too_much(setting: Setting, cluster: Cluster, memory: MemoryFit, prices: PriceSource) -> InfeasibleError:
+def _too_much(
+    setting: Setting, cluster: Cluster, memory: MemoryFit, prices: PriceSource, silicon: bool | None
+) -> InfeasibleError:
     """The error of a job that does not fit, with a plan that would."""
 
     def measure(plan: Plan) -> MemoryFit:
         changed = settle(setting.model, plan)
-        return memory_fit(_run(changed, cluster, prices, False, None, Scenario()), cluster)
+        return memory_fit(_run(changed, cluster, prices, silicon, False, None, Scenario()), cluster)
 
     found = relief(setting, cluster, measure)
     hint = "no single change of recomputation, ZeRO, tp or pp makes it fit: use more GPUs, or --even-if-oom"

@@ -55,6 +55,7 @@ def simulate(
     collectives: str | Path | None = None,
     kernels: KernelPricer | None = None,
     prices: PriceSource = "best",
+    silicon: bool | None = None,
     what_if: Mapping[str, float] | None = None,
     stragglers: Mapping[int, float] | None = None,
     slow_links: Mapping[tuple[int, str], float] | None = None,
@@ -68,7 +69,8 @@ def simulate(
     `cluster` is a preset's name, a file or a `Cluster`; ranks fill its nodes in order unless a `placement` says
     otherwise. `collectives` names measurements of nccl-tests, which price communication before the model does;
     `prices` says by what the kernels are priced that ops say they run: the best source there is for the cluster's GPU
-    (and for collectives within its nodes), the fitted model alone, or the roofline; `kernels` is a source of one's own.
+    (and for collectives within its nodes), the fitted model alone, or the roofline; `silicon` whether NVIDIA's tables
+    count among the best (None: if they are installed); `kernels` is a source of one's own.
     `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*": 2}`);
     `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
     communicates over an axis, with whom it may be (`{(5, "dp"): 2}`); `jitter` makes every computation vary by this
@@ -94,8 +96,8 @@ def simulate(
                 kernel_prices,
             )
 
-            kernels = kernel_prices(cluster, program.world, prices)
-            measured = measured or collective_prices(cluster, prices)
+            kernels = kernel_prices(cluster, program.world, prices, silicon)
+            measured = measured or collective_prices(cluster, prices, silicon)
         network = None if cluster is None else network_of(cluster, program.world, placement, measured)
         as_is = price(ops, network, None if cluster is None else cluster.gpu, kernels)
         unused = cluster if cluster is not None and as_is.sources == program.sources else None

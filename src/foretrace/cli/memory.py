@@ -8,6 +8,7 @@ import typer
 
 from foretrace.cli import arguments
 from foretrace.cli.plan_options import EXPLAINED, with_plan_options
+from foretrace.cli.predict import NoSilicon
 
 EXAMPLES = """Examples:
 
@@ -21,6 +22,7 @@ def command(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help=EXPLAINED, show_default=False)],
     options: dict[str, Any],
     cluster: arguments.Cluster = None,
+    no_silicon: NoSilicon = False,
     as_json: arguments.AsJson = False,
     output: arguments.Output = None,
 ) -> None:
@@ -31,7 +33,7 @@ def command(
     from foretrace.report.json import write_json
     from foretrace.report.memory import memory_json, print_memory
 
-    answer = predicted(model, options, cluster, "best", True, explain=False)
+    answer = predicted(model, options, cluster, "best", True, silicon=False if no_silicon else None, explain=False)
     result = memory_json(answer)
     if output is not None:
         write_json(result, output)

@@ -32,6 +32,9 @@ class PriceSource(StrEnum):
 PricesOption = Annotated[
     PriceSource, typer.Option("--prices", help="Kernel times: best source, fitted model only, or datasheet.")
 ]
+NoSilicon = Annotated[
+    bool, typer.Option("--no-silicon", help="Leave NVIDIA's tables out, as where they are not installed.")
+]
 EvenIfOom = Annotated[bool, typer.Option("--even-if-oom", help="Predict the time of a job that does not fit too.")]
 
 
@@ -41,6 +44,7 @@ def command(
     options: dict[str, Any],
     cluster: arguments.Cluster = None,
     prices: PricesOption = PriceSource.BEST,
+    no_silicon: NoSilicon = False,
     even_if_oom: EvenIfOom = False,
     placement: arguments.PlacementFile = None,
     jitter: arguments.Jitter = None,
@@ -67,7 +71,16 @@ def command(
         read_slow_links(slow_link or []),
         read_jitter(jitter),
     )
-    answer = predicted(model, options, cluster, prices.value, even_if_oom, scenario=scenario, placement=placement)
+    answer = predicted(
+        model,
+        options,
+        cluster,
+        prices.value,
+        even_if_oom,
+        silicon=False if no_silicon else None,
+        scenario=scenario,
+        placement=placement,
+    )
 
     from foretrace.report.predict import prediction_json, print_prediction
 
@@ -83,6 +96,7 @@ def predicted(
     prices: Any,
     even_if_oom: bool,
     *,
+    silicon: bool | None = None,
     explain: bool = True,
     scenario: Scenario | None = None,
     placement: Any = None,
@@ -106,6 +120,7 @@ def predicted(
             plan,
             name,
             prices=prices,
+            silicon=silicon,
             explain=explain,
             even_if_oom=even_if_oom,
             placement=where,

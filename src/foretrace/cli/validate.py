@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from foretrace.cli import arguments
-from foretrace.cli.predict import PricesOption, PriceSource
+from foretrace.cli.predict import NoSilicon, PricesOption, PriceSource
 
 EXAMPLES = """Examples:
 
@@ -25,6 +25,7 @@ def command(
     ],
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Only the runs of one source.")] = None,
     prices: PricesOption = PriceSource.BEST,
+    no_silicon: NoSilicon = False,
     workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Processes.")] = None,
     as_json: arguments.AsJson = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Plot measured against predicted.")] = None,
@@ -53,7 +54,8 @@ def command(
         def told(number: int, count: int, name: str) -> None:
             progress.text = f"predicting {name}, {number + 1} of {count}"
 
-        found = validate(runs, family=family, prices=prices.value, workers=workers, told=told)
+        silicon = False if no_silicon else None
+        found = validate(runs, family=family, prices=prices.value, silicon=silicon, workers=workers, told=told)
     if svg is not None:
         write_text(svg, validation_svg(found))
         print(f"{svg}: {len(found.rows)} rows", file=sys.stderr)

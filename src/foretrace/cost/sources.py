@@ -15,12 +15,16 @@ PriceSource = Literal["best", "model", "roofline"]
 """The best source that knows each kernel, the fitted model alone, or the datasheet."""
 
 
-def kernel_prices(cluster: Cluster, world: int, prices: PriceSource = "best") -> KernelPricer:
-    """Prices of kernels on a cluster's GPUs, for a job of so many."""
-    pricer = kernel_pricer(cluster.gpu, prices=prices)
+def kernel_prices(
+    cluster: Cluster, world: int, prices: PriceSource = "best", silicon: bool | None = None
+) -> KernelPricer:
+    """Prices of kernels on a cluster's GPUs, for a job of so many; `silicon` as in `kernel_pricer`."""
+    pricer = kernel_pricer(cluster.gpu, prices=prices, silicon=silicon)
     return SlowestPricer(pricer, world) if prices != "roofline" and world > 1 else pricer
 
 
-def collective_prices(cluster: Cluster, prices: PriceSource = "best") -> Measurements | None:
-    """Measured collectives within a cluster's nodes, where there are such."""
-    return silicon_collectives(cluster.gpu) if prices == "best" else None
+def collective_prices(
+    cluster: Cluster, prices: PriceSource = "best", silicon: bool | None = None
+) -> Measurements | None:
+    """Measured collectives within a cluster's nodes, where there are such and `silicon` does not forbid them."""
+    return silicon_collectives(cluster.gpu) if prices == "best" and silicon is not False else None

@@ -101,6 +101,10 @@ def matches(name: str) -> list[str]:
     shelf = _shelf()
     if _key(name) in shelf.by_key:
         return [shelf.by_key[_key(name)]]
+    glued = "".join(_words(name))  # DeepSeekV3 has no separator where the preset's name has one
+    alike = {preset for key, preset in shelf.by_key.items() if key.replace(" ", "") == glued}
+    if glued and len(alike) == 1:
+        return [*alike]
     words = set(_words(name))
     # A family must be there: "70b" alone names nothing.
     if not any(len(word) > 2 and word.isalpha() for word in words):

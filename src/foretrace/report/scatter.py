@@ -152,6 +152,13 @@ def _dots(points: Sequence[Point], scale: _Scale) -> list[str]:
         x = _LEFT + _SIDE + 18
         parts.append(f'<circle cx="{x}" cy="{y - 4}" r="5" fill="{COLOURS[number % len(COLOURS)]}"/>')
         parts.append(f'<text x="{x + 12}" y="{y}" font-size="12">{escape(text)}</text>')
+    below = _TOP + 14 + 22 * len(names) + 12
+    said = ("bars: predicted band (90 %)", f"dashed: {100 * NEAR:.0f} % off")
+    x = _LEFT + _SIDE + 13
+    parts += [
+        f'<text x="{x}" y="{below + 18 * number}" font-size="12" fill="#666">{text}</text>'
+        for number, text in enumerate(said)
+    ]
     return parts
 
 

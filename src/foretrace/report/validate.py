@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, TextIO
 
 from foretrace.analysis.validate.results import (
@@ -26,40 +27,36 @@ MOST_SKIPPED = 6
 
 
 def validation_json(found: Validation) -> dict[str, Any]:
-    """Everything: rows, groups, and what was skipped; errors are signed shares of what was measured."""
+    """Everything: the errors of the best grade, groups, rows, and what was skipped; errors are shares of what was
+    measured."""
+    grade = found.best_grade
+    whole = None if grade is None else group_of("all", found.graded(grade))
+    memory = None
+    if whole is not None and whole.memory_mape is not None:
+        memory = {"mape": whole.memory_mape, "rows": whole.memory_rows}
     return {
         "schema": VALIDATION_SCHEMA,
         "interrupted": found.interrupted,
-        "grades": {grade: _grade_json(found, grade) for grade in found.grades},
+        "graded": grade,
+        "mape": None if whole is None else whole.mape,
+        "bias": None if whole is None else whole.bias,
+        "coverage": None if whole is None else whole.coverage,
+        "half_width": None if whole is None else whole.half_width,
+        "mean_of_families": None if grade is None else found.mean_of_families(grade),
+        "memory": memory,
+        "groups": [one for grade in found.grades for one in _groups_json(found.graded(grade), grade)],
         "rows": [_row_json(row) for row in found.rows],
         "skipped": [{"id": one.id, "family": one.family, "where": one.where, "why": one.why} for one in found.skipped],
     }
 
 
-def _grade_json(found: Validation, grade: str) -> dict[str, Any]:
-    rows = found.graded(grade)
-    whole = group_of("all", rows)
-    return {
-        **_group_json(whole),
-        "mean_of_families": found.mean_of_families(grade),
-        "families": [_group_json(group) for group in by_family(rows)],
-        "gpus": [_group_json(group) for group in by_gpu(rows)],
-        "axes": [_group_json(group) for group in by_axis(rows)],
-    }
+def _groups_json(rows: Sequence[RowResult], grade: str) -> list[dict[str, Any]]:
+    return [{"kind": kind, "grade": grade, **asdict(group)} for kind, groups in _kinds(rows) for group in groups]
 
 
-def _group_json(group: Group) -> dict[str, Any]:
-    return {
-        "name": group.name,
-        "rows": group.rows,
-        "mape": group.mape,
-        "bias": group.bias,
-        "worst": group.worst,
-        "coverage": group.coverage,
-        "half_width": group.half_width,
-        "memory_mape": group.memory_mape,
-        "memory_rows": group.memory_rows,
-    }
+def _kinds(rows: Sequence[RowResult]) -> tuple[tuple[str, tuple[Group, ...]], ...]:
+    """What rows are grouped by, and the groups."""
+    return ("family", by_family(rows)), ("gpu", by_gpu(rows)), ("axis", by_axis(rows))
 
 
 def _row_json(row: RowResult) -> dict[str, Any]:
@@ -134,7 +131,7 @@ def _headline(found: Validation, grade: str) -> list[list[Span]]:
 
 def _groups(rows: Sequence[RowResult]) -> list[list[Span]]:
     cells = []
-    for kind, groups in (("family", by_family(rows)), ("gpu", by_gpu(rows)), ("axis", by_axis(rows))):
+    for kind, groups in _kinds(rows):
         cells += [[f"{kind} {group.name}", *_cells(group)] for group in groups]
     return table(["", "rows", "mean error", "bias", "worst", "in band", "memory"], cells)
 

@@ -1,19 +1,15 @@
-"""`foretrace predict`, `memory` and `validate` as a person runs them."""
+"""`foretrace predict` and `memory` as a person runs them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from unit.cli.command_line import answer_of, call
 
 JOB = ("llama3-8b", "--gpus", "16", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "32")
-SIZES = "layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,gpus,dtype,tp,mbs,gbs,recompute"
-HEAD = f"id,model,{SIZES},step_time_s,complete,family"
-ROW = "GPT 22B,48,6144,24576,64,64,51200,2048,A100-80GB SXM,8,FP16,8,4,4,full"
 
 
 class TestPredict:
@@ -41,6 +37,12 @@ class TestPredict:
         assert (plan["grad_overlap"], plan["param_overlap"], plan["tp_overlap"]) == (True, True, True)
         assert (plan["sequence_parallel"], plan["precision"], plan["cuda_graphs"]) == (False, "fp8", "full")
         assert (plan["seq_len"], plan["documents"]) == (4096, [1024, 3072])
+
+    def test_without_silicon_no_price_is_nvidias(self, capsys: pytest.CaptureFixture[str]) -> None:
+        answer = answer_of(capsys, "predict", *JOB, "--no-silicon")
+        assert not [one["source"] for one in answer["provenance"] if "NVIDIA" in one["source"]]
+        memory = answer_of(capsys, "memory", *JOB, "--no-silicon")
+        assert memory["peak_bytes"] == answer["memory"]["peak_bytes"]
 
     def test_what_if_and_files(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         trace, output = tmp_path / "out.pftrace", tmp_path / "out.json"
@@ -111,52 +113,3 @@ class TestMemory:
         stage = answer["stages"][0]
         assert sum(stage["by_category_bytes"].values()) == stage["peak_bytes"]
         assert max(answer["worst"]["held_bytes"]) == answer["peak_bytes"]
-
-
-class TestValidate:
-    @pytest.fixture
-    def table(self, tmp_path: Path) -> Path:
-        path = tmp_path / "runs.csv"
-        rows = (f"good,{ROW},1.42,A,korthikanti", f"odd,{ROW.replace('A100-80GB SXM', 'Abacus')},1.42,A,korthikanti")
-        rest = (f"vague,{ROW},1.42,C,korthikanti", f"untimed,{ROW},,A,other")
-        path.write_text("\n".join((HEAD, *rows, *rest)) + "\n", encoding="utf-8")
-        return path
-
-    def test_rows_and_what_is_skipped(self, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        answer = answer_of(capsys, "validate", table)
-        (row,) = answer["rows"]
-        assert row["id"] == "good"
-        assert row["error"] == pytest.approx(row["predicted_s"] / 1.42 - 1)
-        assert abs(row["error"]) < 0.3
-        assert {one["id"]: one["why"] for one in answer["skipped"]} == {
-            "untimed": "no step time was measured",
-            "vague": "grade C: too much of the run is unknown",
-            "odd": 'no cluster has the GPU "Abacus"',
-        }
-
-    def test_one_family_and_a_plot(self, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        plot = tmp_path / "plot.svg"
-        assert call("validate", table, "--family", "other", "--svg", plot) == 0
-        assert "no row could be predicted" in capsys.readouterr().out
-        assert call("validate", table, "--family", "korthikanti", "--svg", plot) == 0
-        assert "untimed" not in capsys.readouterr().out
-        assert ElementTree.parse(plot).getroot().tag.endswith("svg")
-
-    def test_no_prediction_sees_a_measurement(
-        self, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """The same rows with other measured times are predicted the same."""
-        other = tmp_path / "other.csv"
-        other.write_text(table.read_text(encoding="utf-8").replace("1.42", "9.99"), encoding="utf-8")
-        first, second = answer_of(capsys, "validate", table), answer_of(capsys, "validate", other)
-        assert first["rows"][0]["predicted_s"] == second["rows"][0]["predicted_s"]
-        assert second["rows"][0]["measured_s"] == 9.99
-
-    def test_several_processes_find_the_same(self, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert answer_of(capsys, "validate", table, "--workers", "2") == answer_of(capsys, "validate", table)
-
-    def test_errors(self, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert call("validate", table, "--family", "kortikanti") == 3
-        assert "did you mean korthikanti?" in capsys.readouterr().err
-        assert call("validate", tmp_path / "none.csv") == 3
-        assert call("validate", table, "--svg", table) == 2

@@ -77,15 +77,52 @@ def test_a_terminal_gets_a_plot(found: Validation, monkeypatch: pytest.MonkeyPat
 def test_the_json(found: Validation) -> None:
     result = json.loads(json.dumps(validation_json(found), allow_nan=False))
     assert result["schema"] == "foretrace.validation/1"
-    assert result["grades"]["A"]["mape"] == pytest.approx(0.095)
-    assert result["grades"]["A"]["mean_of_families"] == pytest.approx(0.095)
-    assert result["grades"]["B"]["coverage"] == 1.0
+    assert result["graded"] == "A"
+    assert result["mape"] == pytest.approx(0.095)
+    assert result["bias"] == pytest.approx(-0.055)
+    assert result["mean_of_families"] == pytest.approx(0.095)
+    assert result["coverage"] == 0.5
+    assert result["half_width"] == pytest.approx(0.1)
+    assert result["memory"] == {"mape": pytest.approx(0.05), "rows": 2}
     first = result["rows"][0]
     assert first["id"] == "a#1"
     assert first["error"] == pytest.approx(0.04)
     assert first["memory"]["error"] == pytest.approx(0.05)
     assert first["parts"]["forward"]["predicted_s"] == pytest.approx(0.312)
     assert len(result["skipped"]) == 5
+
+
+def test_the_groups_of_the_json(found: Validation) -> None:
+    groups = validation_json(found)["groups"]
+    assert [(one["kind"], one["name"], one["grade"]) for one in groups] == [
+        ("family", "one", "A"),
+        ("family", "two", "A"),
+        ("gpu", "h200-sxm", "A"),
+        ("axis", "dp", "A"),
+        ("axis", "tp", "A"),
+        ("family", "two", "B"),
+        ("gpu", "h200-sxm", "B"),
+        ("axis", "dp", "B"),
+        ("axis", "tp", "B"),
+    ]
+    assert groups[1] == {
+        "kind": "family",
+        "name": "two",
+        "grade": "A",
+        "rows": 1,
+        "mape": pytest.approx(0.15),
+        "bias": pytest.approx(-0.15),
+        "worst": pytest.approx(-0.15),
+        "coverage": 0.0,
+        "half_width": pytest.approx(0.1),
+        "memory_mape": pytest.approx(0.05),
+        "memory_rows": 1,
+    }
+
+
+def test_rows_of_grade_b_count_where_none_is_of_grade_a(found: Validation) -> None:
+    result = validation_json(replace(found, rows=found.graded("B")))
+    assert (result["graded"], result["mape"], result["coverage"], result["memory"]) == ("B", 0.0, 1.0, None)
 
 
 def test_rows_that_ran_but_are_said_not_to_fit(found: Validation) -> None:
@@ -96,5 +133,7 @@ def test_rows_that_ran_but_are_said_not_to_fit(found: Validation) -> None:
 def test_nothing_predicted() -> None:
     empty = Validation((), (SkippedRun("a", "runs.csv:2", "no reason"),))
     assert "no row could be predicted" in screen(empty)
-    assert validation_json(empty)["grades"] == {}
+    result = validation_json(empty)
+    assert (result["graded"], result["mape"], result["coverage"], result["mean_of_families"]) == (None,) * 4
+    assert result["groups"] == []
     assert "0 measured steps" in validation_svg(empty)

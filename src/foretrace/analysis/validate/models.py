@@ -36,9 +36,9 @@ def model_of(config: RunConfig) -> tuple[Model, tuple[str, ...]]:
         return _styled(config), ()
     if re.match(r"mpt\b", name):
         return _mpt(config), ()
-    if re.match(r"gpt", name) and "oss" not in name:
-        return _gpt(config)
     known = _preset(config.model)
+    if re.match(r"gpt", name) and "oss" not in name and (config.heads is not None or known is None):
+        return _gpt(config)
     if known is not None:
         return _adapted(known, config)
     if "nemotron" in name:

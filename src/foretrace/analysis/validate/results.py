@@ -85,6 +85,11 @@ class Validation:
         """The grades there are, best first."""
         return tuple(sorted({row.grade for row in self.rows}))
 
+    @property
+    def best_grade(self) -> str | None:
+        """The grade by which predictions are judged: A, and where no row has it the next; None without rows."""
+        return next(iter(self.grades), None)
+
     def mean_of_families(self, grade: str) -> float | None:
         """The mean over families of each one's mean absolute error; None where no row has that grade."""
         groups = by_family(self.graded(grade))
@@ -118,6 +123,18 @@ def group_of(name: str, rows: Iterable[RowResult]) -> Group:
         memory_mape=mean(memory) if memory else None,
         memory_rows=len(memory),
     )
+
+
+def errors_by_quantity(rows: Iterable[RowResult]) -> dict[str, float]:
+    """The mean absolute error of the step, of its parts and of peak memory, of those that were measured."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        measured = {"step": row.step, **row.parts}
+        if row.memory is not None:
+            measured["memory"] = row.memory
+        for name, one in measured.items():
+            found.setdefault(name, []).append(abs(one.error))
+    return {name: mean(errors) for name, errors in found.items()}
 
 
 def by_family(rows: Iterable[RowResult]) -> tuple[Group, ...]:

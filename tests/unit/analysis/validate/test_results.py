@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from foretrace.analysis.validate.results import (
@@ -11,6 +13,7 @@ from foretrace.analysis.validate.results import (
     by_axis,
     by_family,
     by_gpu,
+    errors_by_quantity,
     group_of,
 )
 
@@ -52,6 +55,18 @@ def test_a_group() -> None:
 def test_a_group_without_bands_or_memory() -> None:
     group = group_of("all", ROWS[2:3])
     assert (group.coverage, group.half_width, group.memory_mape) == (None, None, None)
+
+
+def test_errors_by_what_was_measured() -> None:
+    timed = replace(ROWS[1], parts={"forward": Compared(2.0, 1.0)})
+    errors = errors_by_quantity((ROWS[0], timed))
+    assert errors == {"step": pytest.approx(0.15), "memory": pytest.approx(0.1), "forward": pytest.approx(0.5)}
+
+
+def test_the_grade_that_counts() -> None:
+    assert Validation(ROWS, ()).best_grade == "A"
+    assert Validation(ROWS[3:], ()).best_grade == "B"
+    assert Validation((), ()).best_grade is None
 
 
 def test_grades_are_apart_and_families_count_alike() -> None:
