@@ -3,30 +3,34 @@
     python benchmarks/accuracy.py [--markdown] [--update]
 
 Predicts the steps of `benchmarks/truth` and, where `$FORETRACE_SHARED` or `../shared` has it, the development table of
-published runs: with NVIDIA's tables (the extra `[silicon]`), without, and by the fitted model alone. `--markdown`
-prints the tables of docs/accuracy.md. `--update` records the errors of `benchmarks/truth`, to which
-`tests/accuracy/test_truth.py` holds later predictions.
+published runs: with NVIDIA's tables (the extra `[silicon]`), without, and by the fitted model alone. `--update` records
+the errors of `benchmarks/truth`, to which `tests/accuracy/test_truth.py` holds later predictions, and, where everything
+was there to predict, writes the tables of docs/accuracy.md, which `--markdown` prints.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
 from foretrace.analysis.validate.results import Group, RowResult, Validation, by_family, errors_by_quantity, group_of
 from foretrace.analysis.validate.rows import job_of
 from foretrace.analysis.validate.validate import validate
-from foretrace.cost.compute.silicon import installed
+from foretrace.cost.silicon import installed
 from foretrace.formats.training_runs import TrainingRuns, read_training_runs
 from foretrace.models.flops import model_flops
 
 TRUTH = Path(__file__).parent / "truth"
+PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
+BEGIN, END = "<!-- written by benchmarks/accuracy.py --update -->\n", "<!-- until here -->\n"
 ERRORS = TRUTH / "errors.json"
 HELD = ("korthikanti.csv", "h200_steps.jsonl", "h200_more_steps.jsonl")
 SHARED = Path(os.environ.get("FORETRACE_SHARED") or Path(__file__).parents[2] / "shared")
@@ -38,9 +42,50 @@ WITH, WITHOUT, MODEL = "with silicon", "without silicon", "model"
 MOST_S = 90.0
 """So long may the development table take on two cores."""
 
+BOUNDS = {
+    "korthikanti": 0.04,
+    "simumax-b200: Llama 70B": 0.05,
+    "llm-foundry": 0.06,
+    "torchtitan": 0.07,
+    "megatron-bridge": 0.10,
+    "rows with experts": 0.10,
+}
+"""What the mean error of grade A is meant to stay within, by family or part of one."""
+MEAN_BOUND, PART_BOUND = 0.07, 0.05
+"""The same of the mean over families, and of each part of the steps on one H200."""
+MEMORY_BOUND, MEMORY_BOUNDS = 0.08, {"simumax-b200": 0.05}
+COVERAGE_BOUNDS = (0.80, 0.95)
+WIDTH_BOUND = 2.0
+"""Half of the band, as a multiple of the mean error."""
+
+AIMS_HEAD = ["of grade A", "at most", "found", "missed by"]
 QUANTITIES = ("forward", "backward", "optimizer", "step", "memory")
 
 Cells = list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table to print: what it shows, its head and its lines."""
+
+    title: str
+    head: Cells
+    lines: list[Cells]
+
+    def markdown(self) -> str:
+        """The table as Markdown, columns but the first to the right."""
+        rows = [self.head, ["---", *["--:"] * (len(self.head) - 1)], *self.lines]
+        return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in rows), ""])
+
+    def text(self) -> str:
+        """The table with its columns aligned, the first to the left."""
+        rows = [self.head, *self.lines]
+        first, *widths = (max(len(cells[i]) for cells in rows) for i in range(len(self.head)))
+        lines = []
+        for cells in rows:
+            rest = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths, strict=True))
+            lines.append(f"  {cells[0]:<{first}}  {'  '.join(rest)}".rstrip())
+        return "\n".join([self.title, "", *lines, ""])
 
 
 def predicted(path: Path, source: str) -> Validation:
@@ -53,69 +98,88 @@ def predicted(path: Path, source: str) -> Validation:
 def main() -> None:
     """Predicts every table that is there, from every source, and prints what it finds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--markdown", action="store_true", help="tables as docs/accuracy.md has them")
-    parser.add_argument("--update", action="store_true", help="record the errors of benchmarks/truth")
+    parser.add_argument("--markdown", action="store_true", help="print tables as docs/accuracy.md has them")
+    parser.add_argument("--update", action="store_true", help="record the errors, and the tables of docs/accuracy.md")
     options = parser.parse_args()
-    show = markdown if options.markdown else aligned
     sources = [source for source in (WITH, WITHOUT, MODEL) if source != WITH or installed()]
-    recorded = held(sources, show)
-    if TABLE.exists():
-        development(sources, show)
-    else:
-        print(f"\n{TABLE.name}: not there; nothing to compare with")
-    if options.update:
-        before = dict(json.loads(ERRORS.read_text(encoding="utf-8"))) if ERRORS.exists() else {}
-        kept = {source: errors for source, errors in before.items() if source in (WITH, WITHOUT)}
-        ERRORS.write_text(json.dumps(kept | recorded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        print(f"\n{ERRORS.name}: recorded {', '.join(recorded)}")
-
-
-def held(sources: Sequence[str], show: Callable[[Cells, list[Cells]], None]) -> dict[str, dict[str, dict[str, float]]]:
-    """Prints the errors of the files of `benchmarks/truth`; returns those that are recorded, by source, file and
-    quantity."""
     found = {source: {name: predicted(TRUTH / name, source) for name in HELD} for source in sources}
-    lines = []
-    for source, tables in found.items():
-        for name, table in tables.items():
-            errors = errors_by_quantity(table.rows)
-            lines.append([name, source, str(len(table.rows)), *(percent(errors.get(one)) for one in QUANTITIES)])
-    print(f"\nMean absolute errors of {TRUTH.name}/\n")
-    show(["file", "prices", "rows", *QUANTITIES], lines)
+    errors = {source: _errors(found[source]) for source in sources}
+    tables = [by_quantity(errors), by_row(found[sources[0]], sources[0])]
+    if TABLE.exists():
+        tables = [*development(sources, errors[sources[0]]), *tables]
+    else:
+        print(f"{TABLE.name}: not there; nothing to compare with\n")
+    print("\n".join(table.markdown() if options.markdown else table.text() for table in tables))
+    if options.update:
+        record({source: errors[source] for source in sources if source != MODEL})
+    if options.update and TABLE.exists() and installed():
+        write_page(tables)
+
+
+def record(errors: dict[str, dict[str, dict[str, float]]]) -> None:
+    """Records errors by source, file and quantity; those of a source that is not here stay."""
+    before = json.loads(ERRORS.read_text(encoding="utf-8")) if ERRORS.exists() else {}
+    rounded = {
+        source: {name: {one: round(error, 5) for one, error in of.items()} for name, of in files.items()}
+        for source, files in errors.items()
+    }
+    ERRORS.write_text(json.dumps(before | rounded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(f"{ERRORS.name}: recorded {', '.join(errors)}")
+
+
+def write_page(tables: Sequence[Table]) -> None:
+    """Puts the tables where docs/accuracy.md has them."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, after = page.index(BEGIN) + len(BEGIN), page.index(END)
+    written = "\n".join(table.markdown() for table in tables)
+    PAGE.write_text(f"{page[:before]}\n{written}\n{page[after:]}", encoding="utf-8")
+    print(f"{PAGE.name}: {len(tables)} tables written")
+
+
+def _errors(found: dict[str, Validation]) -> dict[str, dict[str, float]]:
+    return {name: errors_by_quantity(one.rows) for name, one in found.items()}
+
+
+def by_quantity(errors: dict[str, dict[str, dict[str, float]]]) -> Table:
+    """The mean errors of the files of `benchmarks/truth`."""
+    lines = [
+        [f"{name}, {source}", *(percent(of.get(one)) for one in QUANTITIES)]
+        for source, files in errors.items()
+        for name, of in files.items()
+    ]
+    return Table("benchmarks/truth: mean error of each quantity", ["file, prices", *QUANTITIES], lines)
+
+
+def by_row(found: dict[str, Validation], source: str) -> Table:
+    """The signed errors of every step on one H200."""
     lines = []
     for name in HELD[1:]:
-        for row in found[sources[0]][name].rows:
-            errors_of = {"step": row.step, **row.parts} | ({} if row.memory is None else {"memory": row.memory})
-            lines.append([row.id, *(signed(errors_of[one].error) for one in QUANTITIES)])
-    print(f"\nSteps on one H200, {sources[0]}\n")
-    show(["row", *QUANTITIES], lines)
-    return {
-        source: {
-            name: {quantity: round(error, 5) for quantity, error in errors_by_quantity(table.rows).items()}
-            for name, table in found[source].items()
-        }
-        for source in sources
-        if source != MODEL
-    }
+        for row in found[name].rows:
+            compared = {"step": row.step, **row.parts} | ({} if row.memory is None else {"memory": row.memory})
+            lines.append([f"{Path(name).stem}: {row.id}", *(signed(compared[one].error) for one in QUANTITIES)])
+    return Table(f"Steps on one H200, {source}", ["row", *QUANTITIES], lines)
 
 
-def development(sources: Sequence[str], show: Callable[[Cells, list[Cells]], None]) -> None:
-    """Prints the errors of the development table by family."""
+def development(sources: Sequence[str], recorded: dict[str, dict[str, float]]) -> list[Table]:
+    """The errors of the development table by family, and what they and those of `benchmarks/truth` are meant to be."""
     runs = read_training_runs(TABLE)
     guessed = null_model(runs)
-    found, taken = dict[str, Validation](), dict[str, float]()
+    found = dict[str, Validation]()
     for source in sources:
         started = time.perf_counter()
         found[source] = predicted(TABLE, source)
-        taken[source] = time.perf_counter() - started
-    for grade in found[sources[0]].grades:
-        print(f"\nGrade {grade} of {TABLE.name}, prices {sources[0]}\n")
-        head = ["family", "rows", "mean error", "bias", "worst", "in band", "band", "memory (rows)", "null model"]
-        show(head, graded(found[sources[0]], grade, runs, guessed))
-    print("\nMean error by where prices come from\n")
-    show(["grade, family", *sources], by_source(found, runs))
-    for source, seconds in taken.items():
-        said = f"{len(found[source].rows)} rows in {seconds:.0f} s on {os.cpu_count()} cores"
-        print(f"\n{TABLE.name}, {source}: {said} (at most {MOST_S:.0f} s on two idle ones)")
+        said = f"{len(found[source].rows)} rows in {time.perf_counter() - started:.0f} s on {os.cpu_count()} cores"
+        print(f"{TABLE.name}, {source}: {said} (at most {MOST_S:.0f} s on two idle ones)\n", flush=True)
+    head = ["family", "rows", "mean error", "bias", "worst", "in band", "band", "memory (rows)", "null model"]
+    best = found[sources[0]]
+    return [
+        *(
+            Table(f"Published runs of grade {one}, {sources[0]}", head, graded(best, one, runs, guessed))
+            for one in best.grades
+        ),
+        Table("Mean error by where prices come from", ["grade, family", *sources], by_source(found, runs)),
+        Table(f"What is aimed at, {sources[0]}", AIMS_HEAD, aims(best, runs, recorded)),
+    ]
 
 
 def graded(found: Validation, grade: str, runs: TrainingRuns, guessed: dict[str, float]) -> list[Cells]:
@@ -171,24 +235,51 @@ def by_source(found: dict[str, Validation], runs: TrainingRuns) -> list[Cells]:
     return lines
 
 
+def aims(found: Validation, runs: TrainingRuns, recorded: dict[str, dict[str, float]]) -> list[Cells]:
+    """What is aimed at beside what is found."""
+    rows = found.graded("A")
+    groups = {group.name: group for group, _ in parts_of(rows, runs)}
+    whole, mean = group_of("all", rows), found.mean_of_families("A")
+    lines = [aim(f"{name}, step", bound, groups[name].mape) for name, bound in BOUNDS.items() if name in groups]
+    lines.append(aim("mean of families, step", MEAN_BOUND, mean))
+    for name, group in groups.items():
+        if group.memory_mape is not None and ":" not in name:
+            lines.append(aim(f"{name}, memory", MEMORY_BOUNDS.get(name, MEMORY_BOUND), group.memory_mape))
+    for name in HELD[1:]:
+        bounds = {one: MEMORY_BOUND if one == "memory" else PART_BOUND for one in QUANTITIES}
+        lines += [aim(f"{name}, {one}", bound, recorded[name][one]) for one, bound in bounds.items()]
+    low, high = COVERAGE_BOUNDS
+    if whole.coverage is not None and whole.half_width is not None:
+        off = max(low - whole.coverage, whole.coverage - high, 0.0)
+        between = f"{percent(low)} to {percent(high)}"
+        lines.append(["rows in their band", between, percent(whole.coverage), percent(off) if off else ""])
+        lines.append(aim("half of the band", WIDTH_BOUND * whole.mape, whole.half_width))
+    return lines
+
+
+def aim(name: str, bound: float, found: float | None) -> Cells:
+    """A bound, and by how much it is missed."""
+    missed = "" if found is None or found <= bound else f"{100 * (found - bound):.1f} points"
+    return [name, percent(bound), percent(found), missed]
+
+
 def null_model(runs: TrainingRuns) -> dict[str, float]:
-    """What a row would take at the median rate of its family, GPU and dtype, in seconds by the row's id: a guess that
-    knows no parallelism, but has seen the measurements."""
-    rates, work = dict[tuple[str, str, str], list[float]](), dict[str, tuple[tuple[str, str, str], float]]()
+    """The error of each row, by its id, if all of one family, GPU and dtype ran at their median TFLOP/s: as published,
+    else by the model's FLOPs. This guess knows no parallelism, but has seen the measurements."""
+    with TABLE.open(encoding="utf-8") as stream:
+        published = {row["id"]: float(row["tflops_per_gpu"] or 0) for row in csv.DictReader(stream)}
+    rates = dict[tuple[str, str, str], dict[str, float]]()
     for run in runs.runs:
         config = run.config
-        if not config.gbs or not config.seq_len:
-            continue
-        flops = config.gbs * model_flops(job_of(config).model, config.seq_len) / config.gpus
-        key = (config.family, config.gpu, config.dtype)
-        work[config.id] = key, flops
-        rates.setdefault(key, []).append(flops / run.measurement.step_s)
-    return {name: flops / median(rates[key]) for name, (key, flops) in work.items()}
+        flops = (config.gbs or 0) * model_flops(job_of(config).model, config.seq_len or 0) / config.gpus
+        alike = rates.setdefault((config.family, config.gpu, config.dtype), {})
+        alike[config.id] = published[config.id] or flops / run.measurement.step_s
+    return {name: rate / median(alike.values()) - 1 for alike in rates.values() for name, rate in alike.items()}
 
 
 def null_error(rows: Iterable[RowResult], guessed: dict[str, float]) -> float:
     """The mean absolute error of the null model."""
-    return fmean(abs(guessed[row.id] / row.step.measured - 1) for row in rows if row.id in guessed)
+    return fmean(abs(guessed[row.id]) for row in rows)
 
 
 def percent(share: float | None) -> str:
@@ -199,21 +290,6 @@ def percent(share: float | None) -> str:
 def signed(share: float) -> str:
     """The same with its sign."""
     return f"{100 * share:+.1f} %".replace("-", "−")
-
-
-def markdown(head: Cells, lines: list[Cells]) -> None:
-    """Prints a table of Markdown."""
-    print(f"| {' | '.join(head)} |\n|{' --- |' * len(head)}")
-    for cells in lines:
-        print(f"| {' | '.join(cells)} |")
-
-
-def aligned(head: Cells, lines: list[Cells]) -> None:
-    """Prints a table whose columns are aligned, the first to the left."""
-    widths = [max(len(cells[i]) for cells in [head, *lines]) for i in range(len(head))]
-    for cells in [head, *lines]:
-        rest = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-        print(f"  {cells[0]:<{widths[0]}}  {'  '.join(rest)}".rstrip())
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ from foretrace.cost.compute.gemm import gemm_s
 from foretrace.cost.compute.measured import Measured, family
 from foretrace.cost.compute.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
 from foretrace.cost.compute.parameters import DATA, GemmFit, efficiency, power_clock
-from foretrace.cost.compute.silicon import SYSTEMS, gemm_table
+from foretrace.cost.compute.silicon import gemm_table
 from foretrace.cost.compute.streams import row_length, stream_kind
+from foretrace.cost.silicon import SYSTEMS
 from foretrace.formats.kernel_profile import KernelProfile, read_profile
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Gpu
@@ -356,7 +357,7 @@ def published_lines(rows: Sequence[tuple[str, Kernel, float]], profile: KernelPr
     base = presets.gpu("b200")
     for name, found in fits.items():
         lines += [f"  {name}:", "    gemm:", gemm_line("bf16", found)]
-        if name in SYSTEMS and name != "a100-80g-sxm":
+        if name != "a100-80g-sxm":
             gpu = presets.gpu(name)
             clock = power_clock(gpu.power_w, gpu.compute_units, base.power_w, base.compute_units)
             rate = hot * clock * (gpu.compute_units / base.compute_units)

@@ -96,7 +96,7 @@ def layer_work(*, experts: bool = False, recompute: bool = False, syncs: bool = 
     return Work(
         "layer",
         tuple(forward),
-        tuple(forward) if recompute else (),
+        tuple(replace(item, phase=Phase.RECOMPUTE) for item in forward) if recompute else (),
         tuple(backward),
         saved_bytes=SAVED,
         recomputed_bytes=RECOMPUTED if recompute else 0,

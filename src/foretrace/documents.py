@@ -7,6 +7,7 @@ Nothing is constructed from YAML but text: values get their meaning from `foretr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,3 +231,38 @@ class Fields:
                 hint=f"expected {show(least)} to {show(most)}",
             )
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """An entry of a list that came with the package, unread but for its names: a job needs one of many."""
+
+    document: Document
+    name: str
+    text: str
+    aliases: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name and what else it is called."""
+        return self.name, *self.aliases
+
+    def node(self) -> yaml.Node:
+        """Its mapping."""
+        return self.document.entries(self.document.compose(self.text), "a mapping")[self.name][1]
+
+
+def presets_of(document: Document) -> dict[str, Preset]:
+    """The entries of a list that came with the package, by name, in the order of the file."""
+    text = document.read()
+    starts = [*re.finditer(r"^([a-z0-9.-]+):$", text, re.MULTILINE)]
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    found = {}
+    for start, end in zip(starts, ends, strict=True):
+        entry = text[start.start() : end]
+        listed = re.search(r"^  aliases: \[(.*)\]$", entry, re.MULTILINE)
+        aliases = tuple(listed[1].split(", ")) if listed else ()
+        # Empty lines in place of what stands before keep the numbers of lines true.
+        own = "\n" * text.count("\n", 0, start.start()) + entry
+        found[start[1]] = Preset(document, start[1], own, aliases)
+    return found

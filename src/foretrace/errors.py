@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+LONGEST_SHOWN = 60
+"""Characters of a user's text that an error repeats at most."""
+
 LONGEST_NAME = 100
 """Longer words are no misspelt names, and take long to compare."""
 
@@ -60,6 +63,11 @@ class Diagnostic:
     level: Literal["note", "warning"]
     message: str
     where: str | None = None
+
+
+def shortened(text: str) -> str:
+    """A text as an error shows it: the beginning of one that would fill the screen."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 4]}…"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

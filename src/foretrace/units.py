@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 
-from foretrace.errors import InputError
+from foretrace.errors import InputError, shortened
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -199,8 +199,7 @@ def _near_units(unit: str, quantity: _Quantity) -> list[str]:
 
 def _refusal(value: object, quantity: _Quantity, where: str | None, problem: str) -> InputError:
     text = f'"{value}"' if isinstance(value, str) else repr(value)
-    shown = text if len(text) <= 60 else f"{text[:56]}…"
-    return InputError(f"{quantity.name} {shown} {problem}", where=where, hint=f"expected {quantity.form}")
+    return InputError(f"{quantity.name} {shortened(text)} {problem}", where=where, hint=f"expected {quantity.form}")
 
 
 def format_time(seconds: float, *, unit: str | None = None) -> str:

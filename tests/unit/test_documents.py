@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.documents import Document, Fields
+from foretrace.documents import Document, Fields, presets_of
 from foretrace.errors import InputError
 from foretrace.units import format_bandwidth, parse_bandwidth
 
@@ -162,3 +162,12 @@ def test_both_loaders_find_the_same_lines() -> None:
         [(key.value, key.start_mark.line, value.start_mark.line) for key, value in root.value] for root in (slow, fast)
     ]
     assert lines[0] == lines[1] == [("a", 0, 0), ("b", 2, 3)]
+
+
+def test_an_entry_of_a_list_is_read_alone_and_keeps_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "things.yaml"
+    path.write_text("# first\none:\n  size: 1\n\ntwo-2.5:\n  aliases: [deux, zwei]\n  size: 2\n")
+    found = presets_of(Document(str(path), "list of things", "", "", shipped=True))
+    assert [one.names for one in found.values()] == [("one",), ("two-2.5", "deux", "zwei")]
+    assert found["two-2.5"].document.where(found["two-2.5"].node()) == f"{path}:6"
+    assert "size: 1" not in found["two-2.5"].text

@@ -103,16 +103,18 @@ def _changes(setting: Setting, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
         yield "--zero 1", replace(plan, zero=1)
     if plan.mbs > 1:
         yield f"--mbs {plan.mbs // 2}", replace(plan, mbs=plan.mbs // 2)
-    full = replace(plan, recompute="full", recompute_layers=None)
+    layers = None if plan.recompute_layers is None else len(setting.model.layers)
+    full = replace(plan, recompute="full", recompute_layers=layers)
+    fully = "--recompute full" + ("" if layers is None else f" --recompute-layers {layers}")
     if plan.recompute == "none":
         yield "--recompute selective", replace(plan, recompute="selective")
     if plan.recompute != "full" or plan.recompute_layers is not None:
-        yield "--recompute full", full
-    for base, words in ((plan, ""), (full, "--recompute full ")):
+        yield fully, full
+    for base, words in ((plan, ""), (full, f"{fully} ")):
         for factor in (2, 4, 8):
             if plan.tp * factor <= cluster.node.domain_gpus:
                 yield f"{words}--tp {plan.tp * factor}", replace(base, tp=plan.tp * factor)
             yield f"{words}--pp {plan.pp * factor}", replace(base, pp=plan.pp * factor)
     if setting.zero != 3 and setting.dp > 1:
         yield "--zero 3", replace(plan, zero=3)
-        yield "--zero 3 --recompute full", replace(full, zero=3)
+        yield f"--zero 3 {fully}", replace(full, zero=3)

@@ -30,6 +30,10 @@ from foretrace.workload.settle import settle
 PEAK_OF: Final = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 """Whose dense peak a recipe of linear layers is compared with, where it is called otherwise."""
 
+BLOCK_SCALED: Final = {"mxfp8": "fp4"}
+"""What tells whether a GPU multiplies with scales of blocks: such units came with those for 4 bits (Blackwell, CDNA 4).
+Transformer Engine refuses the recipe elsewhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
@@ -114,11 +118,14 @@ def predict(
     """
     if prices not in ("best", "model", "roofline"):
         raise InputError(f'prices "{prices}" are not known', hint="known: best, model, roofline")
+    for value, kind, example in ((model, Model, "llama3-70b"), (cluster, Cluster, "h100-dgx")):
+        if not isinstance(value, str | kind):
+            raise InputError(f"a {kind.__name__.lower()} is no {type(value).__name__}", hint=f'a name: "{example}"')
     model = load_model(model) if isinstance(model, str) else model
-    cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    setting = settle(model, plan)
     cluster.check_fits(plan.gpus)
     peak = peak_flops(cluster.gpu, plan.precision)
-    setting = settle(model, plan)
     simulation = _run(setting, cluster, prices, silicon, explain, placement, scenario or Scenario())
     simulation = replace(simulation, diagnostics=(*notes, *simulation.diagnostics))
     memory = memory_fit(simulation, cluster)
@@ -129,7 +136,7 @@ def predict(
         cluster=cluster,
         simulation=simulation,
         memory=memory,
-        model_flops=setting.gbs * model_flops(model, setting.seq_len, documents=plan.documents),
+        model_flops=setting.gbs * model_flops(model, setting.seq_len, documents=setting.plan.documents),
         hardware_flops=_hardware_flops(simulation),
         peak_flops=peak,
     )
@@ -138,9 +145,9 @@ def predict(
 def peak_flops(gpu: Gpu, precision: str) -> float:
     """The dense peak of a GPU for linear layers of a precision; an error where it has no such units."""
     dtype = PEAK_OF.get(precision, precision)
-    if dtype not in gpu.peak_flops:
+    if dtype not in gpu.peak_flops or BLOCK_SCALED.get(precision, dtype) not in gpu.peak_flops:
         raise InputError(
-            f"{gpu.title} has no {dtype} units",
+            f"{gpu.title} has no {precision if dtype in gpu.peak_flops else dtype} units",
             where=f"precision {precision}",
             hint=f"it has {', '.join(gpu.peak_flops)}",
         )

@@ -82,6 +82,9 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def _exit_code(arguments: list[str] | None) -> int:
+    if sys.stdout is None:  # closed by whoever started the program
+        print("error: the answer cannot be written: standard output is closed", file=sys.stderr)
+        return 3
     try:
         code = app(arguments, standalone_mode=False)
         sys.stdout.flush()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 EXPLAINED: Final = (
     "A model's name (foretrace list models), a Hugging Face config.json, or a job.yaml of foretrace init."
 )
+_DIGITS: Final = 12
 _OVERLAPS: Final = {"grad": "grad_overlap", "param": "param_overlap", "tp": "tp_overlap", "moe": "moe_overlap"}
 
 
@@ -106,35 +107,35 @@ def _fields(options: dict[str, Any]) -> dict[str, Any]:
     values = dict(options)
     for name in ("documents", "stage_layers"):
         if name in values:
-            values[name] = _numbers(values[name], OPTIONS[name].flag)
+            values[name] = _numbers(values[name], OPTIONS[name], least=int(name == "documents"))
     if "overlap" in values:
         values |= _overlaps(values.pop("overlap"))
     if "routing" in values:
         values["routing"] = _routing(values["routing"])
     for name in ("recompute", "precision", "cuda_graphs", "cp_comm"):
         if name in values:
-            _check_word(name, values[name])
+            values[name] = _word(name, values[name])
     return values
 
 
-def _check_word(name: str, value: str) -> None:
-    from typing import get_args
-
+def _word(name: str, value: str) -> str:
     from foretrace.errors import UsageError, did_you_mean
-    from foretrace.workload.plan import CpComm, CudaGraphs, Precision, Recompute
+    from foretrace.workload.plan import WORDS
 
-    known = get_args({"recompute": Recompute, "precision": Precision, "cuda_graphs": CudaGraphs}.get(name, CpComm))
-    if value not in known:
+    known, plain = WORDS[name], value.lower().replace("-", "_")
+    if plain not in known:
         problem = f'{OPTIONS[name].flag} "{value}" is not known{did_you_mean(value, known)}'
         raise UsageError(problem, hint=f"known: {', '.join(known)}")
+    return plain
 
 
-def _numbers(text: str, flag: str) -> tuple[int, ...]:
+def _numbers(text: str, option: _Option, least: int) -> tuple[int, ...]:
     from foretrace.errors import UsageError
 
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"{flag} {text}: expected whole numbers above 0", hint=f"example: {flag} 4096,4096")
+    if not all(part.isdecimal() and len(part) <= _DIGITS and int(part) >= least for part in parts):
+        problem = f"{option.flag} {text}: expected whole numbers from {least} on"
+        raise UsageError(problem, hint=f"example: {option.flag} {option.metavar}")
     return tuple(int(part) for part in parts)
 
 
@@ -167,13 +168,22 @@ class Job(NamedTuple):
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; what cannot even be a file's name is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_job(text: str) -> Job:
-    """The model that is called so, or what a file describes."""
-    if not text.endswith((".yaml", ".yml", ".json")) and not Path(text).is_file():
+    """The model that is called so, or what a file describes; a folder stands for the config.json in it."""
+    configured = text.endswith(".json") or is_file(Path(text) / "config.json")
+    if not configured and not text.endswith((".yaml", ".yml")) and not is_file(Path(text)):
         from foretrace.models.presets import model
 
         return Job(model(text), {}, None)
-    if text.endswith(".json"):
+    if configured:
         from foretrace.models.from_hf import model_from_hf
 
         described, guesses = model_from_hf(text)

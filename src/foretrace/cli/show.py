@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretrace.cli.plan_options import is_file
 from foretrace.errors import InputError, UsageError, did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def command(
         raise UsageError(f"--as {kind} is not known{did_you_mean(kind, _KNOWN)}", hint=f"known: {' '.join(_KNOWN)}")
     from foretrace.models import presets as models
 
-    if kind == "model" or (kind is None and "/" not in name and models.matches(name)):
+    if kind == "model" or (kind is None and not ("/" in name and is_file(Path(name))) and models.matches(name)):
         _show_model(name, as_json)
         return
     from foretrace.hardware import presets

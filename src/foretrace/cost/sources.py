@@ -1,18 +1,15 @@
-"""Where the prices of a job that says its kernels come from, for a cluster."""
+"""Which sources a cluster's prices come from, of kernels and of collectives, for a job that says its kernels."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 from foretrace.cost.compute import kernel_pricer
-from foretrace.cost.compute.interface import KernelPricer
+from foretrace.cost.compute.interface import KernelPricer, PriceSource
 from foretrace.cost.compute.slowest import SlowestPricer
 from foretrace.cost.network.silicon import silicon_collectives
 from foretrace.formats.nccl_tests import Measurements
 from foretrace.hardware.cluster import Cluster
 
-PriceSource = Literal["best", "model", "roofline"]
-"""The best source that knows each kernel, the fitted model alone, or the datasheet."""
+__all__ = ["PriceSource", "collective_prices", "kernel_prices"]
 
 
 def kernel_prices(

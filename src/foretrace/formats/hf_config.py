@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _EXPECTED = "expected the config.json of a language model, as Hugging Face writes it"
 _EXAMPLE = '{"model_type": "llama", "hidden_size": 4096, …}'
-_MOST = 10**9
+_MOST = 10**7
+"""Of a width; a context may be longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class HfConfig:
         """The file and line of a field, or of what does not have it."""
         return self.document.where(self.fields.get(field, self.node))
 
-    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
+    def count(self, *names: str, default: int | None = None, least: int = 1, most: int = _MOST) -> int:
         """A whole number under the first of the names that is given; without a default it must be."""
         field = next((name for name in names if name in self), None)
         if field is None:
@@ -51,8 +52,8 @@ class HfConfig:
                 )
             return default
         value = parse_count(self.document.text(self.fields[field], f"{field}: a whole number"), where=self.where(field))
-        if not least <= value <= _MOST:
-            hint = f"expected {least:,} to {_MOST:,}"
+        if not least <= value <= most:
+            hint = f"expected {least:,} to {most:,}"
             raise InputError(f"{field} {value:,} cannot be meant", where=self.where(field), hint=hint)
         return value
 

@@ -15,7 +15,7 @@ _HINT = "expected a launch script or a file of arguments: --num-layers 32 --hidd
 _SILENT = ("echo", "printf", "exit", "cat", "grep", "mkdir", "sbatch", "#SBATCH", "cd", "source")
 """Commands whose options are not Megatron's."""
 _MOST_BYTES = 1_000_000
-_MOST = 10**12
+MOST_COUNT = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class MegatronArgs:
         """The file, and the line of the option where it is given."""
         return f"{self.path}:{self.options[name].line}" if name in self.options else self.path
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST_COUNT) -> int:
         """A whole number; without a default it must be given."""
         if name not in self:
             if default is not None:
@@ -51,8 +51,9 @@ class MegatronArgs:
             problem = f"the value of --{name} is not in this file" if unknown else f"--{name} is missing"
             raise InputError(problem, where=self.where(name), hint=_HINT)
         value = parse_count(self.text(name, ""), where=self.where(name))
-        if not least <= value <= _MOST:
-            raise InputError(f"--{name} {value:,} cannot be meant", where=self.where(name))
+        if not least <= value <= most:
+            hint = f"expected {least:,} to {most:,}"
+            raise InputError(f"--{name} {value:,} cannot be meant", where=self.where(name), hint=hint)
         return value
 
     def text(self, name: str, default: str) -> str:

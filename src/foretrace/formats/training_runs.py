@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _HINT: Final = "a CSV with the columns id, model, layers, hidden, heads, seq_len, gpu, gpus, mbs, gbs, step_time_s, …"
 _NEEDED: Final = ("id", "model", "gpu", "gpus")
 _MEASURED: Final = ("step_time_s", "step_time_derived_s")
+_SEPARATORS: Final = {"semicolons": ";", "tabs": "\t", "bars": "|"}
+_MOST_LAYERS: Final = 10_000
+_LEAST, _MOST = 1e-9, 1e12
+"""Between these, in whatever unit, lies everything that was ever measured of a step."""
 GIB: Final = 1 << 30
 
 
@@ -152,7 +156,9 @@ def _check_columns(columns: list[str], name: str) -> None:
     for needed in _NEEDED:
         if needed not in columns:
             problem = f'there is no column "{needed}"{did_you_mean(needed, columns)}'
-            raise InputError(problem, where=f"{name}:1", hint=_HINT)
+            other = next((mark for mark, split in _SEPARATORS.items() if len(columns) == 1 and split in columns[0]), "")
+            hint = f"cells are parted by {other} here: part them by commas" if other else _HINT
+            raise InputError(problem, where=f"{name}:1", hint=hint)
     if not any(column in columns for column in _MEASURED):
         raise InputError(f"there is no column {' or '.join(_MEASURED)}", where=f"{name}:1", hint=_HINT)
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
@@ -282,11 +288,11 @@ def _json_measurement(row: dict[str, Any]) -> RunMeasurement:
 
 def _whole(row: dict[str, Any], name: str, least: int = 1) -> int | None:
     """A whole number; None where the row says nothing."""
-    number = _number(row, name)
+    number, most = _number(row, name), _MOST_LAYERS if name == "layers" else 10**9
     if number is None:
         return None
-    if number != int(number) or not least <= number < 1e12:
-        raise _UnusableError(f"{name} is {row[name]}, expected a whole number from {least} on")
+    if number != int(number) or not least <= number <= most:
+        raise _UnusableError(f"{name} is {row[name]}, expected a whole number from {least} to {most:,}")
     return int(number)
 
 
@@ -294,6 +300,8 @@ def _positive(row: dict[str, Any], name: str) -> float | None:
     number = _number(row, name)
     if number is not None and number <= 0:
         raise _UnusableError(f"{name} is {row[name]}, expected a number above 0")
+    if number is not None and not _LEAST <= number <= _MOST:
+        raise _UnusableError(f"{name} is {row[name]}, which cannot be meant")
     return number
 
 

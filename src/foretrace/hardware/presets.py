@@ -11,15 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from foretrace.documents import Document
-from foretrace.errors import InputError, did_you_mean
+from foretrace.documents import Document, Preset, presets_of
+from foretrace.errors import InputError, did_you_mean, shortened
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.read import Presets, read_cluster, read_gpu, read_nic, read_node
-
-if TYPE_CHECKING:
-    import yaml
 
 Kind = Literal["gpu", "nic", "node", "cluster"]
 KINDS: tuple[Kind, ...] = ("gpu", "nic", "node", "cluster")
@@ -76,12 +73,12 @@ def load(path: str | Path) -> Cluster:
 
 def names(kind: Kind) -> tuple[str, ...]:
     """The names of all presets of a kind, in the order of the file."""
-    return tuple(_shelf(kind).texts)
+    return tuple(_shelf(kind).presets)
 
 
 def aliases(kind: Kind, name: str) -> tuple[str, ...]:
     """What else a preset is called."""
-    return _shelf(kind).aliases[name]
+    return _shelf(kind).presets[name].aliases
 
 
 def anything(name_or_path: str) -> Cluster | Node | Gpu | Nic:
@@ -92,91 +89,79 @@ def anything(name_or_path: str) -> Cluster | Node | Gpu | Nic:
     found = {kind: _matches(_shelf(kind), name_or_path) for kind in largest_first}
     meant = [kind for kind in largest_first if len(found[kind]) == 1]
     own_name = name_or_path.lower().replace("_", "-")
-    meant.sort(key=lambda kind: own_name not in _shelf(kind).texts)
+    meant.sort(key=lambda kind: own_name not in _shelf(kind).presets)
     if meant:
         return OF_KIND[meant[0]](name_or_path)
     if _is_file(name_or_path):
         return load(name_or_path)
     choices = [f"{kind}s {' '.join(found[kind])}" for kind in largest_first if found[kind]]
     if choices:
-        raise InputError(f'"{_short(name_or_path)}" may be several things', hint=f"one of: {'; '.join(choices)}")
-    called = [name for kind in KINDS for name in _shelf(kind).texts]
+        raise InputError(f'"{shortened(name_or_path)}" may be several things', hint=f"one of: {'; '.join(choices)}")
+    called = [name for kind in KINDS for name in _shelf(kind).presets]
     raise InputError(
-        f'nothing is called "{_short(name_or_path)}"{did_you_mean(name_or_path, called)}',
+        f'nothing is called "{shortened(name_or_path)}"{did_you_mean(name_or_path, called)}',
         hint="see foretrace list clusters (or nodes, gpus, nics), or give a path to a cluster file",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
-    """The presets of one kind, unread but for their names: a job needs one GPU, not sixteen."""
+    """The presets of one kind by name, and the name that each spelling means."""
 
-    document: Document
-    texts: dict[str, str]
-    aliases: dict[str, tuple[str, ...]]
+    presets: dict[str, Preset]
     by_key: dict[str, str]
-
-    def node(self, name: str) -> yaml.Node:
-        """The mapping of a preset."""
-        root = self.document.compose(self.texts[name])
-        return self.document.entries(root, "a mapping")[name][1]
 
 
 @cache
 def _shelf(kind: Kind) -> _Shelf:
     document = Document(str(_DATA / f"{kind}s.yaml"), f"list of {kind}s", "", "", shipped=True)
-    text = document.read()
-    starts = [*re.finditer(r"^([a-z0-9-]+):$", text, re.MULTILINE)]
-    ends = [*(start.start() for start in starts[1:]), len(text)]
-    texts, also = {}, {}
-    for start, end in zip(starts, ends, strict=True):
-        # Empty lines in place of what stands before keep the numbers of lines true.
-        entry = text[start.start() : end]
-        texts[start[1]] = "\n" * text.count("\n", 0, start.start()) + entry
-        listed = re.search(r"^  aliases: \[(.*)\]$", entry, re.MULTILINE)
-        also[start[1]] = tuple(listed[1].split(", ")) if listed else ()
-    by_key = {key: name for name in texts for called in (*also[name], name) for key in keys(called)}
-    return _Shelf(document, texts, also, by_key)
+    presets = presets_of(document)
+    by_key = {key: one.name for one in presets.values() for called in (*one.aliases, one.name) for key in keys(called)}
+    return _Shelf(presets, by_key)
 
 
 @cache
 def _gpu(name: str) -> Gpu:
-    return read_gpu(_shelf("gpu").document, _shelf("gpu").node(name), PRESETS, name=name)
+    preset = _shelf("gpu").presets[name]
+    return read_gpu(preset.document, preset.node(), PRESETS, name=name)
 
 
 @cache
 def _nic(name: str) -> Nic:
-    return read_nic(_shelf("nic").document, _shelf("nic").node(name), PRESETS, name=name)
+    preset = _shelf("nic").presets[name]
+    return read_nic(preset.document, preset.node(), PRESETS, name=name)
 
 
 @cache
 def _node(name: str) -> Node:
-    return read_node(_shelf("node").document, _shelf("node").node(name), PRESETS, name=name)
+    preset = _shelf("node").presets[name]
+    return read_node(preset.document, preset.node(), PRESETS, name=name)
 
 
 @cache
 def _cluster(name: str) -> Cluster:
-    return read_cluster(_shelf("cluster").document, _shelf("cluster").node(name), PRESETS, name=name)
+    preset = _shelf("cluster").presets[name]
+    return read_cluster(preset.document, preset.node(), PRESETS, name=name)
 
 
 def _resolved(kind: Kind, name: str, where: str | None) -> str:
     shelf = _shelf(kind)
-    if name in shelf.texts:
+    if name in shelf.presets:
         return name
     found = _matches(shelf, name)
     if len(found) == 1:
         return found[0]
     what = "GPU" if kind == "gpu" else "NIC" if kind == "nic" else kind
-    shown = _short(name)
+    shown = shortened(name)
     if found:
         raise InputError(
             f'"{shown}" may be any of {len(found)} {what}s', where=where, hint=f"one of: {' '.join(found)}"
         )
     path = "; or a path to a file that describes one" if kind == "cluster" and where is None else ""
     raise InputError(
-        f'no {what} is called "{shown}"{did_you_mean(name, shelf.texts)}',
+        f'no {what} is called "{shown}"{did_you_mean(name, shelf.presets)}',
         where=where,
-        hint=f"known: {' '.join(shelf.texts)}{path}",
+        hint=f"known: {' '.join(shelf.presets)}{path}",
     )
 
 
@@ -189,11 +174,7 @@ def _matches(shelf: _Shelf, name: str) -> list[str]:
     # A word such as h100 or cx7 must be there: "pcie" or "80g" alone name nothing.
     if not any(re.match(r"[a-z]+[0-9]", word) for word in words):
         return []
-    return [
-        preset
-        for preset, also in shelf.aliases.items()
-        if any(words <= set(_words(called)) for called in (preset, *also))
-    ]
+    return [one.name for one in shelf.presets.values() if any(words <= set(_words(called)) for called in one.names)]
 
 
 def keys(name: str) -> tuple[str, ...]:
@@ -210,10 +191,6 @@ def _words(name: str) -> list[str]:
         for word in words
         if word not in _SAY_NOTHING
     ]
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:56]}…"
 
 
 def _looks_like_path(text: str) -> bool:

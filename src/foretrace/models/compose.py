@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
+from foretrace.errors import InputError
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, SelfAttention
+
+MOST_LAYERS: Final = 10_000
+"""Twenty times the deepest model there is."""
 
 
 def compose_layers(
@@ -23,6 +28,8 @@ def compose_layers(
     With experts, `dense` are the layers that have the `mlp` instead. Where attention has a window, `unlimited` layers
     see everything; `without_rope` ones do not rotate queries and keys.
     """
+    if count > MOST_LAYERS:
+        raise InputError(f"{count:,} layers cannot be meant", hint=f"at most {MOST_LAYERS:,}")
     kinds: dict[tuple[bool, bool, bool], Layer] = {}
     layers = []
     for number in range(count):

@@ -12,7 +12,7 @@ from typing import Final
 
 from foretrace.errors import Diagnostic, InputError, did_you_mean
 from foretrace.formats.hf_config import HfConfig, read_hf_config
-from foretrace.models.compose import compose_layers
+from foretrace.models.compose import MOST_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Layer, Mlp, Model, Norm, SelfAttention
 
 _ACTIVATIONS: Final[dict[str, Activation]] = {
@@ -30,6 +30,7 @@ _UNMODELLED: Final = {
     "use_qk_norm": "queries and keys are normalised without parameters: left out",
 }
 """Fields that change the work a little, and what is done about them."""
+MOST_TOKENS: Final = 10**9
 SEQ_LEN_LIMIT: Final = 8192
 """A context longer than this is no sequence length of pretraining."""
 
@@ -49,7 +50,7 @@ class _Reading:
         """A field that may be absent; that it was guessed is said."""
         if not any(one in self.config for one in (name, *others)):
             self.say(f"{name} is not given: taken as {guess:,}")
-        return self.config.count(name, *others, default=guess)
+        return self.config.count(name, *others, default=guess, most=MOST_TOKENS)
 
     def flag(self, name: str, guess: bool, *, quiet: bool = False) -> bool:
         """A field that may be absent."""
@@ -87,7 +88,7 @@ def model_from_hf(path: str | Path) -> tuple[Model, tuple[Diagnostic, ...]]:
 def _llama(reading: _Reading) -> Model:
     """Llama and its kin: Mistral, Qwen 2 and 3, their mixtures of experts, gpt-oss, Llama 4."""
     config = reading.config
-    count, kind = config.count("num_hidden_layers"), config.model_type
+    count, kind = config.count("num_hidden_layers", most=MOST_LAYERS), config.model_type
     activation = reading.activation("hidden_act", "silu")
     bias = config.flag("mlp_bias", False)
     dense_ffn = ("intermediate_size_mlp", "intermediate_size") if kind.startswith("llama4") else ("intermediate_size",)
@@ -110,7 +111,7 @@ def _grouped(reading: _Reading) -> SelfAttention:
     if kind.startswith("llama4"):
         window = config.count("attention_chunk_size", default=8192)
     elif "sliding_window" in config and config.flag("use_sliding_window", kind in ("mistral", "mixtral", "gpt_oss")):
-        window = config.count("sliding_window")
+        window = config.count("sliding_window", most=MOST_TOKENS)
     kv_heads = reading.count("num_key_value_heads", guess=heads)
     if heads % kv_heads:
         problem = f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
@@ -128,10 +129,13 @@ def _grouped(reading: _Reading) -> SelfAttention:
     )
 
 
-def _whole_share(config: HfConfig, heads: int) -> int | None:
-    """The hidden size of one head, where it is whole; else `head_dim` must be given."""
+def _whole_share(config: HfConfig, heads: int) -> int:
+    """The hidden size of one head, which must be whole unless `head_dim` is given."""
     hidden = config.count("hidden_size")
-    return None if hidden % heads else hidden // heads
+    if hidden % heads and "head_dim" not in config:
+        problem = f"hidden_size {hidden} is no multiple of num_attention_heads {heads}"
+        raise InputError(problem, where=config.where("num_attention_heads"), hint="give head_dim")
+    return hidden // heads
 
 
 def _exceptions(reading: _Reading, attention: SelfAttention, count: int) -> tuple[frozenset[int], frozenset[int]]:
@@ -199,7 +203,7 @@ def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
 
 def _deepseek(reading: _Reading) -> Model:
     config = reading.config
-    count, activation = config.count("num_hidden_layers"), reading.activation("hidden_act", "silu")
+    count, activation = config.count("num_hidden_layers", most=MOST_LAYERS), reading.activation("hidden_act", "silu")
     experts = _experts(reading, activation)
     dense = _dense_layers(reading, count) if experts else frozenset()
     mlp = Mlp(config.count("intermediate_size"), True, activation) if experts is None or dense else None
@@ -221,8 +225,8 @@ def _gpt2(reading: _Reading) -> Model:
     mlp = Mlp(
         config.count("n_inner", default=4 * hidden), False, reading.activation("activation_function", "gelu"), True
     )
-    positions = config.count("n_positions", "n_ctx")
-    layers = compose_layers(config.count("n_layer"), attention, mlp)
+    positions = config.count("n_positions", "n_ctx", most=MOST_TOKENS)
+    layers = compose_layers(config.count("n_layer", most=MOST_LAYERS), attention, mlp)
     return _model(reading, layers, "layernorm", hidden=hidden, positions=positions, tied=True, dropout=True)
 
 
@@ -232,7 +236,8 @@ def _gpt_neox(reading: _Reading) -> Model:
     bias = config.flag("attention_bias", True)
     attention = SelfAttention(heads, heads, _share(config, "hidden_size", hidden, heads), bias, bias)
     mlp = Mlp(config.count("intermediate_size"), False, reading.activation("hidden_act", "gelu"), True)
-    return _model(reading, compose_layers(config.count("num_hidden_layers"), attention, mlp), "layernorm")
+    layers = compose_layers(config.count("num_hidden_layers", most=MOST_LAYERS), attention, mlp)
+    return _model(reading, layers, "layernorm")
 
 
 def _mpt(reading: _Reading) -> Model:
@@ -242,11 +247,11 @@ def _mpt(reading: _Reading) -> Model:
     inner = config.inner("attn_config") or config
     kv_heads = inner.count("kv_n_heads", default=heads)
     alibi, learned = inner.flag("alibi", False), config.flag("learned_pos_emb", True)
-    seq_len = config.count("max_seq_len")
+    seq_len = config.count("max_seq_len", most=MOST_TOKENS)
     head_dim = _share(config, "d_model", hidden, heads)
     attention = SelfAttention(heads, kv_heads, head_dim, bias, bias, rope=inner.flag("rope", False))
     mlp = Mlp(config.count("expansion_ratio", default=4) * hidden, False, "gelu", bias)
-    layers = compose_layers(config.count("n_layers"), attention, mlp)
+    layers = compose_layers(config.count("n_layers", most=MOST_LAYERS), attention, mlp)
     positions = seq_len if learned and not alibi else 0
     model = _model(reading, layers, "layernorm", hidden=hidden, positions=positions, tied=True, norm_bias=bias)
     return replace(model, position_kind="alibi") if alibi else model
@@ -256,7 +261,8 @@ def _nemotron(reading: _Reading) -> Model:
     config = reading.config
     mlp_bias = config.flag("mlp_bias", False)
     mlp = Mlp(config.count("intermediate_size"), False, reading.activation("hidden_act", "relu2"), mlp_bias)
-    return _model(reading, compose_layers(config.count("num_hidden_layers"), _grouped(reading), mlp), "layernorm")
+    layers = compose_layers(config.count("num_hidden_layers", most=MOST_LAYERS), _grouped(reading), mlp)
+    return _model(reading, layers, "layernorm")
 
 
 def _share(config: HfConfig, name: str, hidden: int, heads: int) -> int:

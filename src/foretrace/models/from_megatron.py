@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.megatron_args import MegatronArgs, read_megatron_args
+from foretrace.formats.megatron_args import MOST_COUNT, MegatronArgs, read_megatron_args
 from foretrace.models import presets
-from foretrace.models.compose import compose_layers
+from foretrace.models.compose import MOST_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
 
 PlanValue: TypeAlias = "int | float | str | bool"
@@ -68,9 +68,9 @@ class _Reading:
         self.asked.update(names)
         return any(name in self.args for name in names)
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST_COUNT) -> int:
         self.asked.add(name)
-        return self.args.count(name, default, least=least)
+        return self.args.count(name, default, least=least, most=most)
 
     def text(self, name: str, default: str) -> str:
         self.asked.add(name)
@@ -95,7 +95,7 @@ def job_from_megatron(path: str | Path) -> MegatronJob:
 
 
 def _model(reading: _Reading) -> Model:
-    count, hidden = reading.count("num-layers"), reading.count("hidden-size")
+    count, hidden = reading.count("num-layers", most=MOST_LAYERS), reading.count("hidden-size")
     rms = reading.text("normalization", "LayerNorm") == "RMSNorm"
     kind = _position_kind(reading)
     experts = _experts(reading, hidden)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from foretrace.documents import Document
-from foretrace.errors import InputError, did_you_mean
+from foretrace.documents import Document, Preset, presets_of
+from foretrace.errors import InputError, did_you_mean, shortened
 from foretrace.models.model import Model
 from foretrace.models.spec import read_model_spec
 
@@ -29,12 +29,12 @@ def model(name: str, *, where: str | None = None) -> Model:
 
 def names() -> tuple[str, ...]:
     """The names of all presets, in the order of the files."""
-    return tuple(_shelf().texts)
+    return tuple(_shelf().presets)
 
 
 def aliases(name: str) -> tuple[str, ...]:
     """What else a preset is called."""
-    return _shelf().aliases[name]
+    return _shelf().presets[name].aliases
 
 
 def is_known(name: str) -> bool:
@@ -44,53 +44,36 @@ def is_known(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
-    """All presets, unread but for their names: a job needs one."""
+    """All presets by name, and the name that each spelling means."""
 
-    texts: dict[str, tuple[Path, str]]
-    aliases: dict[str, tuple[str, ...]]
+    presets: dict[str, Preset]
     by_key: dict[str, str]
 
 
 @cache
 def _shelf() -> _Shelf:
-    texts: dict[str, tuple[Path, str]] = {}
-    also: dict[str, tuple[str, ...]] = {}
+    presets: dict[str, Preset] = {}
     for path in sorted(_DATA.glob("*.yaml")):
-        text = _document(path).read()
-        starts = [*re.finditer(r"^([a-z0-9.-]+):$", text, re.MULTILINE)]
-        ends = [*(start.start() for start in starts[1:]), len(text)]
-        for start, end in zip(starts, ends, strict=True):
-            # Empty lines in place of what stands before keep the numbers of lines true.
-            entry = text[start.start() : end]
-            texts[start[1]] = (path, "\n" * text.count("\n", 0, start.start()) + entry)
-            listed = re.search(r"^  aliases: \[(.*)\]$", entry, re.MULTILINE)
-            also[start[1]] = tuple(listed[1].split(", ")) if listed else ()
-    by_key = {_key(called): name for name in texts for called in (name, *also[name])}
-    return _Shelf(texts, also, by_key)
+        presets |= presets_of(Document(str(path), "list of models", "", "", shipped=True))
+    return _Shelf(presets, {_key(called): one.name for one in presets.values() for called in one.names})
 
 
 @cache
 def _read(name: str) -> Model:
-    path, text = _shelf().texts[name]
-    document = _document(path)
-    node = document.entries(document.compose(text), "a mapping")[name][1]
-    return read_model_spec(document, node, model, name=name)
-
-
-def _document(path: Path) -> Document:
-    return Document(str(path), "list of models", "", "", shipped=True)
+    preset = _shelf().presets[name]
+    return read_model_spec(preset.document, preset.node(), model, name=name)
 
 
 def _resolved(name: str, where: str | None) -> str:
     found = matches(name)
     if len(found) == 1:
         return found[0]
-    shown = name if len(name) <= 60 else f"{name[:56]}…"
+    shown = shortened(name)
     if found:
         listed = " ".join(found[:_MOST_CHOICES]) + (" …" if len(found) > _MOST_CHOICES else "")
         raise InputError(f'"{shown}" may be any of {len(found)} models', where=where, hint=f"one of: {listed}")
     raise InputError(
-        f'no model is called "{shown}"{did_you_mean(name, _shelf().texts)}',
+        f'no model is called "{shown}"{did_you_mean(name, _shelf().presets)}',
         where=where,
         hint="see foretrace list models; or give a config.json or a job file (foretrace init)",
     )
@@ -109,11 +92,7 @@ def matches(name: str) -> list[str]:
     # A family must be there: "70b" alone names nothing.
     if not any(len(word) > 2 and word.isalpha() for word in words):
         return []
-    return [
-        preset
-        for preset, also in shelf.aliases.items()
-        if any(words <= set(_words(called)) for called in (preset, *also))
-    ]
+    return [one.name for one in shelf.presets.values() if any(words <= set(_words(called)) for called in one.names)]
 
 
 def _key(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Models as people write them in YAML: read with lines in errors, and written back.
+"""Models as people write them in YAML: read with lines in errors (`write_spec` writes them back).
 
 One form for the presets that come with the package, for users' files and for what `foretrace init` writes: `attention`,
 `mlp` and `experts` say what layers are made of, `layers` how many there are, and ranges which of them differ.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast, get_args
 
 from foretrace.documents import Document, Fields
 from foretrace.errors import InputError, did_you_mean
-from foretrace.models.compose import compose_layers
+from foretrace.models.compose import MOST_LAYERS, compose_layers
 from foretrace.models.model import (
     Activation,
     Experts,
@@ -44,7 +44,6 @@ _SIZES: Final = ("layers", "vocab", "tied", "positions", "position_kind", "head_
 MODEL_KEYS: Final = (*_ABOUT, *_SIZES, *_MADE_OF)
 BASED_KEYS: Final = ("based_on", "name", "title", "notes", *_SIZES)
 
-MOST_LAYERS: Final = 10_000
 MOST_WIDTH: Final = 10_000_000
 EXAMPLE: Final = "model: {based_on: llama3-70b, layers: 40}"
 

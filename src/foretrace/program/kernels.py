@@ -122,8 +122,8 @@ class Attention:
 
     @property
     def launches(self) -> int:
-        """Kernels the host launches for it: backward sums outputs times gradients first, converts the gradient of the
-        queries, summed in fp32, last; cuDNN adds up those of keys that several queries share in one more."""
+        """Kernels the host launches for it: backward sets the queries' fp32 gradient to zero, sums outputs times
+        gradients, and converts that gradient last; cuDNN adds up gradients of keys that queries share in one more."""
         if not self.backward:
             return 1
         return 5 if self.backend == "cudnn" and self.kv_heads < self.heads else 4
@@ -132,8 +132,8 @@ class Attention:
 @dataclass(frozen=True, slots=True)
 class Stream:
     """A kernel that memory bounds: norms, activations, copies, the optimizer. `name` is the key under which it is
-    measured; `launches` is how many kernels the bytes are spread over, `rows` the length of what it reduces over
-    (0: none)."""
+    measured; `read` and `write` are bytes, spread over `launches` kernels; `rows` is the length of what it
+    reduces over (0: none)."""
 
     name: str
     read: int

@@ -106,7 +106,8 @@ def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Spa
         band += f" ({' and '.join(sorted(unsure))} only)"
     kind = "" if simulation.repeats else "  makespan of one step"
     one = simulation.world_size == 1
-    ranks = ("rank" if one else "ranks") if simulation.cluster is None else f"GPUs of {simulation.cluster.name}"
+    what = "rank" if simulation.cluster is None else "GPU"
+    ranks = (what if one else f"{what}s") + (f" of {simulation.cluster.name}" if simulation.cluster else "")
     axes = simulation.mesh.replace(",", " · ").replace("=", " ")
     job = f"{format_count(simulation.world_size)} {ranks} · {axes}"
     lines: list[list[Span]] = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias, get_args
+from typing import Final, TypeAlias
 
 from foretrace.documents import Document, Fields
 from foretrace.errors import Diagnostic, InputError
@@ -19,7 +19,7 @@ from foretrace.models import presets
 from foretrace.models.model import Model
 from foretrace.models.spec import number, read_model_spec, word
 from foretrace.units import parse_factor
-from foretrace.workload.plan import CpComm, CudaGraphs, Precision, Recompute
+from foretrace.workload.plan import WORDS
 
 PlanValue: TypeAlias = "int | float | str | bool | tuple[int, ...]"
 
@@ -33,15 +33,9 @@ _FLAGS: Final = (
     *("sequence_parallel", "reshard", "grad_overlap", "param_overlap", "tp_overlap", "moe_overlap"),
     *("offload_optimizer", "deepep"),
 )
-_WORDS: Final = {
-    "cp_comm": get_args(CpComm),
-    "recompute": get_args(Recompute),
-    "precision": get_args(Precision),
-    "cuda_graphs": get_args(CudaGraphs),
-}
 _LISTS: Final = ("stage_layers", "documents")
 _TEXTS: Final = ("schedule", "stack")
-PLAN_KEYS: Final = (*_COUNTS, *_FLAGS, *_WORDS, *_LISTS, *_TEXTS, "routing")
+PLAN_KEYS: Final = (*_COUNTS, *_FLAGS, *WORDS, *_LISTS, *_TEXTS, "routing")
 MOST: Final = 10**9
 
 
@@ -60,7 +54,9 @@ def read_job(path: str | Path) -> JobFile:
     document = Document(str(path), "job", f"expected a job in YAML: model: llama3-70b, {EXAMPLE}", EXAMPLE)
     root = document.fields(document.compose(document.read()), ("model", "plan", "cluster"), ("model",))
     model = read_model_spec(document, root["model"], presets.model, name=Path(path).stem)
-    plan = _read_plan(document.fields(root["plan"], PLAN_KEYS, ())) if "plan" in root else {}
+    plan: dict[str, PlanValue] = {}
+    if "plan" in root:
+        plan = _read_plan(document.fields(root["plan"], PLAN_KEYS, (), "a mapping of a plan's fields"))
     cluster = root.text("cluster", "") or None
     if cluster is not None:
         beside = Path(path).parent / cluster
@@ -76,8 +72,8 @@ def _read_plan(fields: Fields) -> dict[str, PlanValue]:
             plan[name] = number(fields, name, least=_COUNTS[name], most=most)
         elif name in _FLAGS:
             plan[name] = fields.flag(name, False)
-        elif name in _WORDS:
-            plan[name] = word(fields, name, "", _WORDS[name])
+        elif name in WORDS:
+            plan[name] = word(fields, name, "", WORDS[name])
         elif name in _LISTS:
             plan[name] = _whole_numbers(fields, name)
         elif name == "routing":
@@ -99,6 +95,8 @@ def _routing(fields: Fields) -> float:
 def _whole_numbers(fields: Fields, name: str) -> tuple[int, ...]:
     """A list of whole numbers, or one text of them: `20,20,22`."""
     parts = [part.strip() for text in fields.texts(name) for part in text.split(",")]
-    if not parts or not all(part.isdecimal() and 0 < int(part) <= MOST for part in parts):
-        raise InputError(f"{name}: expected whole numbers above 0", where=fields.where(name), hint=f"{name}: [20, 20]")
+    least = 0 if name == "stage_layers" else 1
+    if not parts or not all(part.isdecimal() and len(part) < 10 and int(part) >= least for part in parts):
+        problem = f"{name}: expected whole numbers from {least} on"
+        raise InputError(problem, where=fields.where(name), hint=f"{name}: [20, 20]")
     return tuple(int(part) for part in parts)

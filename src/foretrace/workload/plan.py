@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 CpComm = Literal["p2p", "all_gather", "a2a"]
 Recompute = Literal["none", "selective", "full"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
 CudaGraphs = Literal["none", "partial", "full"]
+
+WORDS: Final = {
+    "cp_comm": get_args(CpComm),
+    "recompute": get_args(Recompute),
+    "precision": get_args(Precision),
+    "cuda_graphs": get_args(CudaGraphs),
+}
+"""The fields of a plan that are one of a few words, and which."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Final
 
-from foretrace.errors import Diagnostic, InputError, did_you_mean
+from foretrace.errors import Diagnostic, InputError
 from foretrace.mesh import Mesh
 from foretrace.models.model import Experts, Mlp, Model
 from foretrace.schedules.registry import make, resolve
 from foretrace.schedules.schedule import Schedule
-from foretrace.workload.plan import CpComm, CudaGraphs, Plan, Precision, Recompute
+from foretrace.workload.check_plan import check_plan, check_size
+from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.split import split_layers
 from foretrace.workload.stack import Stack
+from foretrace.workload.stacks import stack as stack_named
 
-_SIZES = ("gpus", "mbs", "tp", "cp", "pp", "vpp", "ep", "etp")
-_WORDS = {"cp_comm": CpComm, "recompute": Recompute, "precision": Precision, "cuda_graphs": CudaGraphs}
+MOST_LAYER_RUNS: Final = 400_000
+"""Layers times microbatches of a step: some ten million ops, half a minute and gigabytes."""
 
 
 def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     """The plan with every choice made. `stack` is the software where it is not one of the plan's by name."""
-    _check_plan(plan)
+    plan = check_plan(plan)
     chosen = stack or _stack_of(plan)
     dp = _data_parallel(plan)
     zero = chosen.zero if plan.zero is None else plan.zero
@@ -36,13 +36,9 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     _check_widths(model, plan)
     _check_sequence(plan, seq_len, split_sequence)
     shard = _shard(plan, dp, zero)
+    _check_layers(model, plan)
+    _check_length(model, plan, microbatches)
     schedule = _schedule(plan, microbatches)
-    for name in ("recompute_layers", "offload_layers"):
-        if (getattr(plan, name) or 0) > len(model.layers):
-            raise InputError(
-                f"{name} is {getattr(plan, name)}, but {model.name} has {len(model.layers)} layers",
-                hint="expected how many layers of each stage",
-            )
     chunks, uneven = split_layers(len(model.layers), schedule.pieces, plan.stage_layers)
     setting = Setting(
         model=model,
@@ -71,49 +67,8 @@ def schedule_of(setting: Setting) -> Schedule:
     return make(setting.schedule, setting.plan.pp, setting.microbatches, setting.chunks_per_stage)
 
 
-def _check_plan(plan: Plan) -> None:
-    for name in _SIZES:
-        _check_size(name, getattr(plan, name))
-    for name in ("gbs", "seq_len", "shard"):
-        if getattr(plan, name) is not None:
-            _check_size(name, getattr(plan, name))
-    for name, words in _WORDS.items():
-        _check_word(name, getattr(plan, name), get_args(words))
-    if plan.zero is not None and plan.zero not in (0, 1, 2, 3):
-        raise InputError(f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
-    if not (isinstance(plan.routing, int | float) and math.isfinite(plan.routing) and plan.routing >= 1):
-        raise InputError(
-            f"routing is {plan.routing}", hint="expected how many times the mean the busiest rank receives, 1 or more"
-        )
-    for name in ("offload_layers", "recompute_layers", "prefetch"):
-        value = getattr(plan, name)
-        if value is not None and (not isinstance(value, int) or value < 0):
-            raise InputError(f"{name} is {value}", hint="expected a whole number of layers, 0 or more")
-    if plan.recompute_layers is not None and plan.recompute != "full":
-        raise InputError(
-            f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}",
-            hint="whole layers are recomputed under recompute full",
-        )
-    if plan.vpp > 1 and plan.pp == 1:
-        raise InputError(f"vpp is {plan.vpp}, but pp is 1", hint="chunks of stages need a pipeline: pp of 2 or more")
-
-
-def _check_size(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value}", hint="expected a whole number of at least 1")
-
-
-def _check_word(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise InputError(
-            f'{name} "{value}" is not known{did_you_mean(str(value), known)}', hint=f"known: {', '.join(known)}"
-        )
-
-
 def _stack_of(plan: Plan) -> Stack:
-    from foretrace.workload.stacks import stack  # tests bring their own
-
-    return stack(plan.stack or ("fsdp" if plan.zero == 3 else "megatron-core"))
+    return stack_named(plan.stack or ("fsdp" if plan.zero == 3 else "megatron-core"))
 
 
 def _data_parallel(plan: Plan) -> int:
@@ -136,7 +91,29 @@ def _microbatches(plan: Plan, dp: int, gbs: int) -> int:
     return gbs // together
 
 
+def _check_layers(model: Model, plan: Plan) -> None:
+    for name in ("recompute_layers", "offload_layers"):
+        if (getattr(plan, name) or 0) > len(model.layers):
+            raise InputError(
+                f"{name} is {getattr(plan, name)}, but {model.name} has {len(model.layers)} layers",
+                hint="expected a number of layers",
+            )
+
+
+def _check_length(model: Model, plan: Plan, microbatches: int) -> None:
+    """Whether the schedule can be written down at all, before it is."""
+    layers, pieces = len(model.layers), plan.pp * plan.vpp
+    if pieces > layers + 2:
+        split_layers(layers, pieces, plan.stage_layers)
+    if microbatches * max(layers, pieces) > MOST_LAYER_RUNS:
+        raise InputError(
+            f"{microbatches:,} microbatches of {layers:,} layers are more than can be run",
+            hint="take a smaller gbs: once the pipeline is full, the step grows in proportion to it",
+        )
+
+
 def _check_sequence(plan: Plan, seq_len: int, split: bool) -> None:
+    check_size("seq_len", seq_len)
     if plan.cp > 1 and seq_len % (2 * plan.cp):
         raise InputError(
             f"seq_len {seq_len} cannot be divided by 2·cp = {2 * plan.cp}",
@@ -148,14 +125,11 @@ def _check_sequence(plan: Plan, seq_len: int, split: bool) -> None:
             f"seq_len {seq_len} over cp {plan.cp} cannot be divided by tp {plan.tp}, as sequence parallelism asks",
             hint=f"nearest that can: {_nearest(seq_len, plan.cp * plan.tp)}, or sequence_parallel off",
         )
-    if plan.documents is not None:
-        for tokens in plan.documents:
-            _check_size("a document's length", tokens)
-        if sum(plan.documents) != seq_len:
-            raise InputError(
-                f"documents add up to {sum(plan.documents)} tokens, seq_len is {seq_len}",
-                hint="give the documents of one packed sequence",
-            )
+    if plan.documents is not None and sum(plan.documents) != seq_len:
+        raise InputError(
+            f"documents add up to {sum(plan.documents)} tokens, seq_len is {seq_len}",
+            hint="give the documents of one packed sequence",
+        )
 
 
 def _check_widths(model: Model, plan: Plan) -> None:
@@ -199,17 +173,20 @@ def _shard(plan: Plan, dp: int, zero: int) -> int:
 
 
 def _mesh(model: Model, plan: Plan, dp: int, shard: int) -> Mesh:
-    moe = any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(model.layers))
     return Mesh(
         tp=plan.tp,
         cp=plan.cp,
         dp=dp,
         pp=plan.pp,
         ep=plan.ep,
-        etp=plan.etp if moe else None,
+        etp=plan.etp if _has_experts(model) else None,
         # Megatron and torchtitan split state over dp and cp together; the mesh names the part of dp.
         shard=shard // plan.cp if plan.shard is not None and shard < dp * plan.cp else None,
     )
+
+
+def _has_experts(model: Model) -> bool:
+    return any(isinstance(layer.feed_forward, Experts) for layer in dict.fromkeys(model.layers))
 
 
 def _schedule(plan: Plan, microbatches: int) -> Schedule:
@@ -255,10 +232,29 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
         notes.append(f"{setting.schedule} has {setting.chunks_per_stage} chunks a stage")
     if setting.vocab != setting.model.vocab:
         notes.append(f"vocabulary padded from {setting.model.vocab:,} to {setting.vocab:,}")
-    if plan.routing > 1:
+    moe = _has_experts(setting.model)
+    if plan.routing > 1 and moe:
         notes.append(f"every expert rank is taken to be as busy as the busiest, {plan.routing:g} times the mean")
-    if plan.moe_overlap:
+    if plan.moe_overlap and moe:
         notes.append("all-to-alls are taken to run beside computation wherever it is long enough (moe overlap)")
     if setting.schedule == "dualpipe":
         notes.append("dualpipe: gradients of a stage's two copies are reduced over dp only")
+    idle = _idle(setting, moe)
+    if idle:
+        notes.append(f"without effect in this job: {'; '.join(idle)}")
     return [Diagnostic("note", text) for text in notes]
+
+
+def _idle(setting: Setting, moe: bool) -> list[str]:
+    """What the plan says and this job has no use for."""
+    plan = setting.plan
+    said = [
+        (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),
+        (plan.prefetch != 1 and setting.zero != 3, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
+        (not plan.reshard and setting.zero != 3, f"reshard off (zero is {setting.zero})"),
+        (plan.routing > 1 and not moe, f"routing {plan.routing:g} (no experts)"),
+        (plan.deepep and plan.ep == 1, "deepep (ep is 1)"),
+        (plan.schedule is not None and plan.pp == 1, f"schedule {plan.schedule} (pp is 1)"),
+        (plan.sequence_parallel is True and plan.tp == 1, "sequence parallelism (tp is 1)"),
+    ]
+    return [text for asked, text in said if asked]

@@ -41,7 +41,7 @@ TORCH_EAGER: Final = Stack(
     sources=(
         "kernels and their order: Kineto trace of a TinyLlama step (PyTorch 2.11, H200)",
         "early stop: torch.utils.checkpoint, set_checkpoint_early_stop",
-        "launch: foretrace profile gpu on the H200's machine",
+        "launch: foretrace profile gpu on two machines with an H200",
     ),
 )
 

@@ -1,6 +1,6 @@
 """What one layer (or an end of the model) does for one microbatch on one rank: kernels and collectives in order.
 
-This is the seam of the room: `layers/` says what a piece of the model does under a plan and a software stack;
+This is the seam of the room: `layers/` says what a part of the model does under a plan and a software stack;
 `assemble/` places it: schedules, gradients, optimizer, memory.
 """
 
@@ -51,13 +51,13 @@ Item = Compute | Communicate
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A piece of the model: a layer, the embedding, the head with the loss.
+    """What a part of the model does: a layer, the embedding, the head with the loss.
 
     `backward` lists input and weight gradients by phase, in the order in which the stack runs them. `recompute` are
-    forward items run again before the backward (empty: none). `saved_bytes` is what its forward leaves for its
-    backward, with the recompute that the plan asks for; `recomputed_bytes` what is alive of it only while its own
-    backward runs. Parameters are this rank's, before any data-parallel splitting; expert ones are reduced over another
-    group.
+    forward items run again before the backward, in that phase (empty: none). `saved_bytes` is what its forward leaves
+    for its backward, with the recompute that the plan asks for; `recomputed_bytes` what is alive of it only while its
+    own backward runs. Parameters are this rank's, before any data-parallel splitting; expert ones are reduced over
+    another group.
     """
 
     name: str

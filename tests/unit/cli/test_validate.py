@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretrace.cost.compute.silicon import installed
+from foretrace.cost.silicon import installed
 from shared_files import ROOT
 from unit.cli.command_line import answer_of, call
 

@@ -77,6 +77,25 @@ def test_a_file_that_is_no_table(tmp_path: Path, text: str, problem: str) -> Non
         read_training_runs(write(tmp_path, text))
 
 
+@pytest.mark.parametrize(("mark", "words"), [(";", "semicolons"), ("\t", "tabs")])
+def test_cells_that_are_parted_otherwise(tmp_path: Path, mark: str, words: str) -> None:
+    with pytest.raises(InputError, match=f"parted by {words} here"):
+        read_training_runs(write(tmp_path, HEAD.replace(",", mark), GOOD.replace(",", mark)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (",48,", ",1000000000,", "layers is 1000000000, expected a whole number from 1 to 10,000"),
+        (",1.42,", ",1e-300,", "step_time_s is 1e-300, which cannot be meant"),
+        (",1.42,", ",1e300,", "step_time_s is 1e300, which cannot be meant"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(tmp_path: Path, old: str, new: str, why: str) -> None:
+    (skipped,) = read_training_runs(write(tmp_path, HEAD, GOOD.replace(old, new))).skipped
+    assert skipped.why == why
+
+
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_bytes(b"\xff\xfe\x00")

@@ -220,7 +220,7 @@ def test_a_field_that_is_missing_is_named(name: str, field: str, tmp_path: Path)
         ({"num_attention_heads": -3}, "-3"),
         ({"num_key_value_heads": 5}, "is no multiple of num_key_value_heads 5"),
         ({"hidden_size": "wide"}, "wide"),
-        ({"hidden_size": 4097}, "field head_dim is missing"),
+        ({"hidden_size": 4097}, "hidden_size 4097 is no multiple of num_attention_heads 32"),
         ({"hidden_size": [1]}, "hidden_size"),
         ({"tie_word_embeddings": "maybe"}, "neither true nor false"),
         ({"layer_types": "all"}, "layer_types: a list"),

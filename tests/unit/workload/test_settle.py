@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -104,3 +105,50 @@ def test_a_schedule_brings_its_own_chunks() -> None:
     assert len(setting_of(16, Plan(4, pp=4, gbs=16, schedule="zb-v")).chunks) == 8
     assert len(setting_of(16, Plan(4, pp=4, gbs=16, schedule="dualpipe")).chunks) == 4
     assert len(setting_of(16, Plan(4, pp=4, vpp=4, gbs=16)).chunks) == 16
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"gpus": "8"},
+        {"gpus": 8.0},
+        {"mbs": True},
+        {"zero": True},
+        {"schedule": 5},
+        {"schedule": ""},
+        {"stack": ["fsdp"]},
+        {"precision": "BF16"},
+        {"precision": ["bf16"]},
+        {"stage_layers": 8},
+        {"stage_layers": "4,4"},
+        {"stage_layers": (4.0, 4.0)},
+        {"documents": 128},
+        {"documents": (64.0, 64.0)},
+        {"reshard": None},
+        {"sequence_parallel": "yes"},
+        {"prefetch": None},
+        {"offload_layers": None},
+        {"seq_len": 10**9},
+        {"gpus": 10**12},
+    ],
+)
+def test_values_of_another_kind_or_size_are_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(field))):
+        settle(model(8), Plan(**{"gpus": 8, **field}), STACK)
+
+
+def test_lists_are_as_good_as_tuples() -> None:
+    setting = settle(model(8), Plan(8, pp=2, stage_layers=[3, 5], documents=[64, 64]), STACK)  # type: ignore[arg-type]
+    assert (setting.plan.stage_layers, setting.plan.documents) == ((3, 5), (64, 64))
+
+
+@pytest.mark.parametrize(
+    ("plan", "problem"),
+    [
+        (Plan(8, gbs=10**12), "125,000,000,000 microbatches of 8 layers are more than can be run"),
+        (Plan(8, pp=2, vpp=10**12), "8 layers cannot fill 2000000000000 parts"),
+    ],
+)
+def test_a_schedule_that_nobody_could_write_down(plan: Plan, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        settle(model(8), plan, STACK)

@@ -36,10 +36,6 @@ class Bench:
         made = self.torch.randn(shape, device=self.device, dtype=self.dtype(dtype) if wide else self.torch.bfloat16)
         return made if wide else made.to(self.dtype(dtype))
 
-    def empty(self, *shape: int, dtype: str = "bf16") -> Any:
-        """Room for a result."""
-        return self.torch.empty(shape, device=self.device, dtype=self.dtype(dtype))
-
     def allocated_bytes(self) -> int:
         """What tensors take of the GPU's memory now."""
         return int(self.torch.cuda.memory_allocated())

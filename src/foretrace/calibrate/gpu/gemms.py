@@ -71,7 +71,7 @@ Korthikanti's 22B and 530B, a 3B Llama, projections of DeepSeek-V3 and Qwen3-30B
 
 
 def layer_gemms() -> list[Case]:
-    """Forward, input gradient and weight gradient of every linear layer, from the dtype's commonest models on."""
+    """Forward, input gradient and weight gradient of every linear layer, of the commonest models first."""
     return _cases(_of_layers(_LAYERS))
 
 

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrace.cost.compute.parameters import AttentionFit
 from foretrace.program.kernels import Attention
-
-Floats = NDArray[np.float64]
+from foretrace.program.program import Floats
 
 BLOCK: Final = 128
 """Queries that one SM works on at a time (flash-attention's kBlockM for head sizes up to 128)."""

@@ -11,11 +11,9 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrace.cost.compute.parameters import GemmFit
-
-Floats = NDArray[np.float64]
+from foretrace.program.program import Floats
 
 TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 """Rows and columns of the result that one SM computes at a time; cuBLAS kernels are named after these."""

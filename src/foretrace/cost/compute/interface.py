@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal, Protocol
 
 from foretrace.errors import Diagnostic
 from foretrace.program.kernels import Kernel
-from foretrace.program.program import Source
+from foretrace.program.program import Floats, Longs, Source
 
-Floats = NDArray[np.float64]
-Longs = NDArray[np.int64]
+PriceSource = Literal["best", "model", "roofline"]
+"""The best source that knows each kernel, the fitted model alone, or the datasheet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,11 @@ from math import log2
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrace.cost.compute.streams import row_length, stream_kind
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel
+from foretrace.program.program import Floats, Longs
 
-Floats = NDArray[np.float64]
-Longs = NDArray[np.int64]
 Family = tuple[object, ...]
 
 SAME: Final = 1e-3

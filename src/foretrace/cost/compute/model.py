@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrace.cost.compute.attention import attention_fit, attention_s, side_bytes
 from foretrace.cost.compute.gemm import gemm_s, grouped_s
@@ -14,8 +13,7 @@ from foretrace.cost.compute.parameters import Efficiency, GemmFit
 from foretrace.cost.compute.streams import streams_s
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
-
-Floats = NDArray[np.float64]
+from foretrace.program.program import Floats
 
 PEAK_OF: Final = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 """Under which dtype a datasheet lists the peak of a recipe's products."""
@@ -53,7 +51,7 @@ def floor_s(gpu: Gpu, kernels: Sequence[Kernel]) -> Floats:
         flops[i], moved[i] = one.flops, one.moved_bytes
         peak[i] = peak_flops(gpu, getattr(one, "dtype", "bf16"))
         if isinstance(one, Copy):
-            rate[i] = gpu.host_bytes_per_s or gpu.pcie_bytes_per_s
+            rate[i] = _host_bytes_per_s(gpu)
     return np.asarray(np.maximum(flops / peak, moved / rate))
 
 
@@ -143,9 +141,11 @@ class EfficiencyModel:
 
     def _copy(self, kernels: list[Copy], _: bool) -> Floats:
         (moved,) = _columns([(one.moved_bytes,) for one in kernels])
-        return np.asarray(
-            COPY_FIXED_S + moved / ((self.gpu.host_bytes_per_s or self.gpu.pcie_bytes_per_s) * COPY_SHARE)
-        )
+        return np.asarray(COPY_FIXED_S + moved / (_host_bytes_per_s(self.gpu) * COPY_SHARE))
+
+
+def _host_bytes_per_s(gpu: Gpu) -> float:
+    return gpu.host_bytes_per_s or gpu.pcie_bytes_per_s
 
 
 def _nearest_dtype(known: Mapping[str, object], dtype: str) -> str:

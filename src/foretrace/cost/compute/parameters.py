@@ -1,7 +1,7 @@
-"""The constants of the efficiency model, which say how each was found: `data/fitted.yaml`, written by
-benchmarks/fit_kernels.py, and `data/efficiency.yaml`, set by hand.
+"""The constants of the efficiency model: `data/fitted.yaml`, written by benchmarks/fit_kernels.py, and
+`data/efficiency.yaml`, set by hand. Both say how each was found.
 
-A GPU that is not in that file takes the constants of the nearest of its architecture: efficiencies are shares of a
+A GPU that is in neither takes the constants of the nearest of its architecture: efficiencies are shares of a
 datasheet's peak and rate, so they carry over; only the clock that its power sustains is worked out anew.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foretrace.hardware.cluster import Gpu
+from foretrace.hardware.presets import gpu as gpu_preset
 
 DATA: Final = Path(__file__).parent / "data"
 
@@ -80,16 +81,19 @@ class Efficiency:
     """What each further launch of a stream takes at least."""
     clock_hz: float
     """What an SM's clock is in a long run."""
+    most_clock_hz: float
+    """What it is at most: in a short measurement, or where little draws power."""
 
 
 def efficiency(gpu: Gpu) -> Efficiency:
     """The constants for a GPU: its own, or those of the nearest of its architecture."""
     document = _document()
     like = nearest(gpu)
+    module = gpu_preset(like)
     found: dict[str, Any] = document["gpus"][like]
     family: dict[str, Any] = document["families"][found["family"]]
-    clock = 1.0 if gpu.name == like else _clock(gpu, found, int(found["compute_units"]))
-    share = clock * (1.0 if gpu.name == like else _peak_share(gpu, found, int(found["compute_units"])))
+    clock = 1.0 if gpu.name == like else _clock(gpu, module)
+    share = clock * (1.0 if gpu.name == like else _peak_share(gpu, module))
     return Efficiency(
         like=like,
         gemm={dtype: GemmFit(*map(float, values)) for dtype, values in found["gemm"].items()},
@@ -102,6 +106,7 @@ def efficiency(gpu: Gpu) -> Efficiency:
         streams={name: _streams(rows) for name, rows in document["streams"].items()},
         extra_launch_s=float(document["extra_launch_s"]),
         clock_hz=1e6 * float(found["clock_mhz"]) * min(clock, 1 / float(found["sustained"]["bf16"])),
+        most_clock_hz=1e6 * float(family["most_clock_mhz"]),
     )
 
 
@@ -115,33 +120,30 @@ def _streams(rows: Mapping[int, list[float]]) -> dict[int, StreamFit]:
 
 
 def nearest(gpu: Gpu) -> str:
-    """The GPU in the file that this one is, or is most like: same architecture, then peak and memory rate; a GPU of an
-    architecture that is not there takes the newest one's constants."""
+    """The GPU with constants that this one is, or is most like: same architecture, then peak and memory rate; for an
+    architecture that is not there, the one that efficiency.yaml names under `otherwise`."""
     document = _document()
-    gpus: dict[str, dict[str, Any]] = document["gpus"]
-    if gpu.name in gpus:
+    if gpu.name in document["gpus"]:
         return gpu.name
-    alike = [name for name, one in gpus.items() if one["architecture"] == gpu.architecture]
+    alike = [one for one in map(gpu_preset, document["gpus"]) if one.architecture == gpu.architecture]
     if not alike:
         return str(document["otherwise"])
 
-    def distance(name: str) -> float:
-        one = gpus[name]
-        peak = gpu.peak_flops.get("bf16", 0.0) or float(one["peak_flops"])
-        rate = float(one["memory_bytes_per_s"])
-        return abs(peak / float(one["peak_flops"]) - 1) + abs(gpu.memory_bytes_per_s / rate - 1)
+    def distance(one: Gpu) -> float:
+        peak = gpu.peak_flops.get("bf16", 0.0) or one.peak_flops["bf16"]
+        return abs(peak / one.peak_flops["bf16"] - 1) + abs(gpu.memory_bytes_per_s / one.memory_bytes_per_s - 1)
 
-    return min(alike, key=distance)
+    return min(alike, key=distance).name
 
 
-def _clock(gpu: Gpu, found: Mapping[str, Any], units: int) -> float:
+def _clock(gpu: Gpu, measured: Gpu) -> float:
     """The clock that this module's power sustains, as a share of the measured module's.
 
     Dynamic power goes as the cube of the clock, since the voltage follows it (P = C V² f), on as many SMs as there are.
     """
-    if not (gpu.power_w and gpu.compute_units) or gpu.architecture != found["architecture"]:
+    if not (gpu.power_w and gpu.compute_units) or gpu.architecture != measured.architecture:
         return 1.0
-    return power_clock(gpu.power_w, gpu.compute_units, float(found["power_w"]), units)
+    return power_clock(gpu.power_w, gpu.compute_units, measured.power_w, measured.compute_units)
 
 
 def power_clock(power_w: float, units: int, of_power_w: float, of_units: int) -> float:
@@ -151,13 +153,13 @@ def power_clock(power_w: float, units: int, of_power_w: float, of_units: int) ->
     return float(dynamic ** (1 / 3))
 
 
-def _peak_share(gpu: Gpu, found: Mapping[str, Any], units: int) -> float:
+def _peak_share(gpu: Gpu, measured: Gpu) -> float:
     """The measured module's peak per SM as a share of this one's: a datasheet that gives a module a lower peak has
     lowered the clock already."""
     peak = gpu.peak_flops.get("bf16", 0.0)
-    if not (gpu.power_w and peak and gpu.compute_units) or gpu.architecture != found["architecture"]:
+    if not (gpu.power_w and peak and gpu.compute_units) or gpu.architecture != measured.architecture:
         return 1.0
-    return (float(found["peak_flops"]) / units) / (peak / gpu.compute_units)
+    return (measured.peak_flops["bf16"] / measured.compute_units) / (peak / gpu.compute_units)
 
 
 def _attention(rows: Mapping[str, Mapping[str, Mapping[int, list[float]]]]) -> Any:

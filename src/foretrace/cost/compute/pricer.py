@@ -7,24 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.cost.compute import silicon as tables
-from foretrace.cost.compute.interface import KernelPricer, KernelPrices
+from foretrace.cost.compute.interface import KernelPricer, KernelPrices, PriceSource
 from foretrace.cost.compute.measured import FARTHEST, Measured
 from foretrace.cost.compute.model import EfficiencyModel, floor_s
 from foretrace.cost.compute.parameters import DATA, efficiency, nearest
+from foretrace.cost.compute.silicon import KERNEL_SYSTEMS, gemm_table
+from foretrace.cost.silicon import installed
 from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as gpu_preset
 from foretrace.program.kernels import GroupedGemm, Kernel, Stream
-from foretrace.program.program import Source
-
-Floats = NDArray[np.float64]
-Choice = Literal["best", "model", "roofline"]
+from foretrace.program.program import Floats, Source
 
 PROFILE_SPREAD: Final = 0.05
 """How far two modules of one kind differ, and a step's clock from that of the profile's mix: a judgement."""
@@ -46,7 +43,7 @@ sustained, and are left out, but for GPUs whose clocks hold (the A100)."""
 HOLDS: Final = 0.95
 """The share of a burst's clock from which on clocks count as holding."""
 
-NARROW_DTYPES: Final = frozenset({"fp16", "tf32"})
+SCARCE_DTYPES: Final = frozenset({"fp16", "tf32"})
 """Left out of profiles, which have only a few forward products of them: fp16 is priced by bf16's measurements (an H200
 is 4 to 7 % faster in it), tf32 by the model."""
 
@@ -157,22 +154,22 @@ class RooflinePricer:
 
 
 def kernel_pricer(
-    gpu: Gpu, prices: Choice = "best", silicon: bool | None = None, profile: Path | None = None
+    gpu: Gpu, prices: PriceSource = "best", silicon: bool | None = None, profile: Path | None = None
 ) -> KernelPricer:
     """Prices of kernels on a GPU: from the best sources there are, from the model alone, or from the datasheet alone.
 
     `silicon` says whether NVIDIA's tables are used (None: if they are installed); `profile` names a kernel profile of
     this GPU, used instead of the one that ships for it.
     """
-    if prices not in ("best", "model", "roofline"):
-        raise InputError(f'prices "{prices}" are not known', hint="known: best, model, roofline")
-    if silicon and not tables.installed():
+    if prices not in get_args(PriceSource):
+        raise InputError(f'prices "{prices}" are not known', hint=f"known: {', '.join(get_args(PriceSource))}")
+    if silicon and not installed():
         raise InputError(
             "NVIDIA's kernel tables are not installed", hint="pip install foretrace[silicon], or leave silicon out"
         )
     if prices == "roofline":
         return RooflinePricer(gpu)
-    use = tables.installed() if silicon is None else silicon
+    use = installed() if silicon is None else silicon
     if prices == "model":
         use, profile = False, None
     if gpu.name and _is_preset(gpu):
@@ -188,12 +185,12 @@ def _is_preset(gpu: Gpu) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _shared(name: str, prices: Choice, silicon: bool, profile: Path | None) -> KernelPricer:
+def _shared(name: str, prices: PriceSource, silicon: bool, profile: Path | None) -> KernelPricer:
     """One pricer per preset and process: tables are read and kernels priced once."""
     return _stacked(gpu_preset(name), prices, silicon, profile)
 
 
-def _stacked(gpu: Gpu, prices: Choice, silicon: bool, profile: Path | None) -> KernelPricer:
+def _stacked(gpu: Gpu, prices: PriceSource, silicon: bool, profile: Path | None) -> KernelPricer:
     model = EfficiencyModel(gpu, efficiency(gpu))
     layers: list[_Layer] = []
     notes: list[Diagnostic] = []
@@ -216,7 +213,7 @@ def _stacked(gpu: Gpu, prices: Choice, silicon: bool, profile: Path | None) -> K
             worked_out = abs(math.log(model.constants.clock_hz / efficiency(its).clock_hz))
             spread = SIBLING_SPREAD + POWER_LAW_ERROR * worked_out
             layers.append(_Layer(measured, spread, f"kernel profile {name}, scaled to {gpu.name}"))
-        system = tables.SYSTEMS.get(gpu.name)
+        system = KERNEL_SYSTEMS.get(gpu.name)
         if silicon and system is not None:
             name = f"NVIDIA's kernel tables of {system}"
             layers.append(_Layer(_silicon(system, model), SILICON_SPREAD, name))
@@ -225,7 +222,7 @@ def _stacked(gpu: Gpu, prices: Choice, silicon: bool, profile: Path | None) -> K
 
 def _silicon(system: str, model: EfficiencyModel) -> Measured:
     """The tables of products in bf16: those in fp8 and fp4 time the quantisation of the activations too."""
-    kernels, seconds = tables.gemm_table(system, "bf16")
+    kernels, seconds = gemm_table(system, "bf16")
     holds = model.constants.sustained["bf16"] >= HOLDS
     short = np.flatnonzero((seconds < HOT_S) | holds)
     own = [kernels[i] for i in short]
@@ -236,7 +233,7 @@ def _profiled(path: Path, model: EfficiencyModel) -> Measured:
     from foretrace.formats.kernel_profile import read_profile
 
     profile = read_profile(path)
-    rows = [i for i, one in enumerate(profile.kernels) if getattr(one, "dtype", "") not in NARROW_DTYPES]
+    rows = [i for i, one in enumerate(profile.kernels) if getattr(one, "dtype", "") not in SCARCE_DTYPES]
     kernels = [profile.kernels[i] for i in rows]
     return Measured(kernels, profile.sustained_s[rows], model.seconds(kernels))
 

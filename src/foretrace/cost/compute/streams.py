@@ -13,15 +13,11 @@ from dataclasses import fields
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.cost.compute.gemm import SHARPNESS
 from foretrace.cost.compute.parameters import StreamFit
 from foretrace.program.kernels import Stream
-
-Floats = NDArray[np.float64]
-
-SHARPNESS: Final = 4.0
-"""How sharply the longer of the two decides: the 4-norm of both, as for products."""
+from foretrace.program.program import Floats
 
 OWN_LAUNCHES: Final = {"rmsnorm_backward": 2, "layernorm_backward": 2, "router": 2, "embedding_backward": 22}
 """Kernels that one measured call launches; its fixed time is of them all. Everywhere else it is one."""

@@ -1,4 +1,4 @@
-"""NVIDIA's measured NCCL tables, as the package `aiconfigurator-core` carries them (the extra `[silicon]`).
+"""NVIDIA's measured NCCL tables (`foretrace.cost.silicon`).
 
 They are of groups within one node: 2, 4 and 8 GPUs, 2 and 4 of an NVL72. Sizes are counted in elements there. Several
 folders repeat each other's rows under other versions, up to four times apart; only those that do not are read, and the
@@ -9,28 +9,22 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from foretrace.cost.compute.parameters import efficiency
+from foretrace.cost.silicon import SYSTEMS, tables_of
 from foretrace.formats.nccl_tests import Measurements, Table
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import Collective
 
-SYSTEMS: Final = {
-    "a100-80g-sxm": ("a100_sxm", "2.27.3"),
-    "h100-sxm": ("h100_sxm", "2.29.2"),
-    "h100-96g-500w": ("h100_sxm", "2.29.2"),
-    "h200-sxm": ("h200_sxm", "2.29.2"),
-    "b200": ("b200_sxm", "2.29.2"),
-    "b300": ("b300_sxm", "2.29.2"),
-    "gb200": ("gb200", "2.29.2"),
-    "gb300": ("gb300", "2.29.2"),
-}
-"""The system whose tables a GPU has, and the folder among them without repeated rows."""
+NETWORK_SYSTEMS: Final = {**SYSTEMS, "h100-96g-500w": "h100_sxm"}
+"""The system whose links are a GPU's: those of the H100 with less power are the H100's."""
+
+_FOLDER, _FOLDERS = "2.29.2", {"a100_sxm": "2.27.3"}
+"""The folder without repeated rows: most systems', and those where it is another."""
 
 _CALLS: Final = {
     "all_gather": Collective.ALL_GATHER,
@@ -43,26 +37,21 @@ _ELEMENT_BYTES: Final = 2
 NAME: Final = "NVIDIA's NCCL tables"
 
 
-_BOOST_HZ: Final = {"Ampere": 1.41e9, "Hopper": 1.98e9}
-_BLACKWELL_HZ: Final = 1.965e9
-"""The clock of an idle GPU's SMs, with which nccl-tests run: nvidia-smi's maximum."""
-
-
 def silicon_collectives(gpu: Gpu) -> Measurements | None:
     """What collectives take among GPUs of one node in training; None where there are no tables of this GPU, or no
     package.
 
-    NCCL moves data with SMs, whose clock falls under training's load, and these tables are far from what the links
-    carry: times grow by what the clock falls.
+    NCCL moves data with SMs, whose clock is at its highest in the tables and falls under training's load, and these
+    tables are far from what the links carry: times grow by what the clock falls.
     """
-    boost = _BOOST_HZ.get(gpu.architecture, _BLACKWELL_HZ)
-    return _collectives(gpu.name, max(boost / efficiency(gpu).clock_hz, 1.0))
+    clocks = efficiency(gpu)
+    return _collectives(gpu.name, max(clocks.most_clock_hz / clocks.clock_hz, 1.0))
 
 
 @cache
 def _collectives(gpu: str, longer: float) -> Measurements | None:
     path = _path(gpu)
-    if path is None or find_spec("pyarrow") is None:
+    if path is None:
         return None
     parquet: Any = import_module("pyarrow.parquet")
     columns = ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"]
@@ -88,9 +77,9 @@ def _collectives(gpu: str, longer: float) -> Measurements | None:
 
 
 def _path(gpu: str) -> Path | None:
-    spec = find_spec("aiconfigurator_core")
-    if gpu not in SYSTEMS or spec is None or not spec.submodule_search_locations:
+    system = NETWORK_SYSTEMS.get(gpu)
+    root = None if system is None else tables_of(system)
+    if system is None or root is None:
         return None
-    system, version = SYSTEMS[gpu]
-    folder = Path(spec.submodule_search_locations[0]) / "systems" / "data" / system / "comm" / "nccl" / version
+    folder = root / "comm" / "nccl" / _FOLDERS.get(system, _FOLDER)
     return next(iter(sorted(folder.glob("*.parquet"))), None)

@@ -13,7 +13,7 @@ from foretrace.program.program import Source
 from foretrace.schedules import ActionKind
 from foretrace.workload.assemble.groups import Groups, axes_in_use
 from foretrace.workload.assemble.pieces import Piece, Unit
-from foretrace.workload.assemble.segments import Detail, Part, Rules, as_recompute, parts_of
+from foretrace.workload.assemble.segments import Detail, Part, Rules, parts_of
 from foretrace.workload.assemble.sharded import Sharding
 from foretrace.workload.assemble.unit import Host, Memory, UnitWriter, Written, draft_of
 from foretrace.workload.setting import Setting
@@ -81,12 +81,12 @@ class BlockWriter:
         if kind == ActionKind.FORWARD:
             items: list[Item] = list(work.forward)
         else:
-            recompute = as_recompute(work.recompute) if kind in _OPENS else []
-            weight = Phase.BACKWARD_WEIGHT
-            items = recompute + [
+            items = list(work.recompute) if kind in _OPENS else []
+            weight = kind == ActionKind.BACKWARD_WEIGHT
+            items += [
                 item
                 for item in work.backward
-                if kind == ActionKind.BACKWARD or (item.phase == weight) == (kind == ActionKind.BACKWARD_WEIGHT)
+                if kind == ActionKind.BACKWARD or (item.phase == Phase.BACKWARD_WEIGHT) == weight
             ]
         found = [item for item in items if not isinstance(item, Communicate) or self._sizes[item.axis] > 1]
         return found if self.sharding is None else self.sharding.with_copies(work, kind, found)

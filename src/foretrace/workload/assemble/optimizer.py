@@ -41,8 +41,8 @@ def norm_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:
 
 
 def update_kernels(setting: Setting, share: Share) -> list[tuple[int, Kernel]]:
-    """Gradients scaled where the stack always does so, and AdamW with every byte it must move. Where an fp32 copy is
-    kept, the parameters themselves are written from it."""
+    """Gradients clipped, and a loss scale taken out, where the stack does so; then AdamW with every byte it must move.
+    Where an fp32 copy is kept, the parameters themselves are written from it."""
     stack, count = setting.stack, share.owned
     if not count:
         return []

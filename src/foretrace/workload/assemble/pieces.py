@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from foretrace.workload import layers
 from foretrace.workload.setting import Setting
 from foretrace.workload.work import Work
 
@@ -52,8 +53,6 @@ class Piece:
 
 def works_of(setting: Setting) -> Works:
     """What the layers of a setting's model do."""
-    from foretrace.workload import layers  # tests bring their own work
-
     model = setting.model
     return Works(
         layers=tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers)),
@@ -67,9 +66,9 @@ def pieces_of(setting: Setting, works: Works) -> list[Piece]:
     """The pieces of the model, the first with the embedding, the last with what follows the layers."""
     pieces = []
     last = len(setting.chunks) - 1
-    for number, layers in enumerate(setting.chunks):
+    for number, chunk in enumerate(setting.chunks):
         units = [Unit(works.embedding, "first")] if number == 0 and works.embedding else []
-        body = [works.layers[layer] for layer in layers]
+        body = [works.layers[layer] for layer in chunk]
         if number == last and works.mtp:
             body.append(works.mtp)
         units += [Unit(work, "layer", at) for at, work in enumerate(body)]

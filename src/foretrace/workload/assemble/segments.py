@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from foretrace.program.columns import Phase
+from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import GroupedGemm, Kernel
+from foretrace.workload.plan import CudaGraphs
 from foretrace.workload.work import Communicate, Compute, Item
 
 Detail = Literal["segment", "kernel"]
@@ -80,12 +81,7 @@ class Rules:
 
     tp_overlap: bool = False
     moe_overlap: bool = False
-    graphs: Literal["none", "partial", "full"] = "none"
-
-
-def as_recompute(items: Iterable[Item]) -> list[Item]:
-    """Forward items that run again for a backward."""
-    return [replace(item, phase=Phase.RECOMPUTE) for item in items]
+    graphs: CudaGraphs = "none"
 
 
 def parts_of(items: Sequence[Item], rules: Rules) -> list[Part]:
@@ -132,9 +128,9 @@ def _beside(items: Sequence[Item], at: int, rules: Rules) -> Beside:
     if item.hidden:
         return "next"
     if rules.tp_overlap and item.axis == "tp":
-        if item.collective.name == "ALL_GATHER" and at + 1 < len(items) and isinstance(items[at + 1], Compute):
+        if item.collective == Collective.ALL_GATHER and at + 1 < len(items) and isinstance(items[at + 1], Compute):
             return "next"
-        if item.collective.name == "REDUCE_SCATTER" and at > 0 and isinstance(items[at - 1], Compute):
+        if item.collective == Collective.REDUCE_SCATTER and at > 0 and isinstance(items[at - 1], Compute):
             return "previous"
     return "nothing"
 

@@ -158,15 +158,14 @@ class StepEndWriter:
         setting, block = self.setting, written.block
         kernels = optimizer.update_kernels(setting, share)
         free = 0 if self.writer.keeps_gradients else int(DTYPE_BYTES[setting.stack.gradient_dtype]) * share.total
+        freed = {"gradients": free} if free else {}
         if not setting.plan.offload_optimizer or not kernels:
-            freed = {"gradients": free} if free else {}
             op = self._compute(written, "optimizer", kernels, waits, freed)
         else:
             there, back = kernels
             copied = self._compute(written, "gradients to host", [there], waits)
             seconds = optimizer.host_optimizer_bytes(setting, share) / HOST_BYTES_PER_S
             update = block.host("optimizer", seconds, source=_HOST_OPTIMIZER, phase=Phase.OPTIMIZER, after=copied)
-            freed = {"gradients": free} if free else {}
             op = self._compute(written, "parameters to gpu", [back], [update], freed)
         zero = optimizer.zero_kernels(setting, share)
         if zero:

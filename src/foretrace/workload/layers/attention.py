@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foretrace.models.model import SelfAttention
 from foretrace.program.kernels import Kernel
 from foretrace.workload.layers.core import Heads, core
@@ -84,22 +86,16 @@ def _split(shape: Shape, local: Heads) -> Piece:
 
     Where they are projections of their own, autograd adds up the gradients of their common input instead.
     """
-    stack = shape.stack
+    stack, values = shape.stack, local.value_bytes(shape)
+    copied = stack.copies_value and not stack.separate_projections
+    forward = (run("split", FORWARD, stream("copy_strided", values, values)),) if copied else ()
+    if stack.pointwise == "compiled":
+        return Piece("split", forward)
     if stack.separate_projections:
         tensor = shape.tokens * shape.hidden * shape.size
-        return (
-            Piece("split", backward=())
-            if stack.pointwise == "compiled"
-            else Piece(
-                "split",
-                backward=(run("split backward", INPUT, *(stream("add", 2 * tensor, tensor) for _ in range(2))),),
-            )
-        )
-    values = local.value_bytes(shape)
+        return Piece("split", forward, (run("split backward", INPUT, *[stream("add", 2 * tensor, tensor)] * 2),))
     joint = local.query_bytes(shape) + local.key_bytes(shape) + values
-    forward = (run("split", FORWARD, stream("copy_strided", values, values)),) if stack.copies_value else ()
-    backward = () if stack.pointwise == "compiled" else (run("split backward", INPUT, stream("cat", joint, joint)),)
-    return Piece("split", forward, backward)
+    return Piece("split", forward, (run("split backward", INPUT, stream("cat", joint, joint)),))
 
 
 def _head_norms(shape: Shape, local: Heads) -> list[Piece]:
@@ -123,9 +119,7 @@ def _repeats(shape: Shape, local: Heads) -> bool:
 
 def _attended(shape: Shape, local: Heads) -> Heads:
     """The heads the kernel sees."""
-    if not _repeats(shape, local):
-        return local
-    return Heads(local.heads, local.heads, local.head_dim, local.v_dim, local.window)
+    return replace(local, kv_heads=local.heads) if _repeats(shape, local) else local
 
 
 def _repeat(shape: Shape, local: Heads) -> Piece:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
+from foretrace.models.flops import attention_pairs
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Attention, Gemm, Kernel
 from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
@@ -40,11 +42,7 @@ class Heads:
 
 def pairs(shape: Shape, window: int | None) -> int:
     """How many (query, key) pairs one head of one whole sequence attends to, causally."""
-    total = 0
-    for length in shape.documents or (shape.seq_len,):
-        reach = min(window or length, length)
-        total += reach * length - reach * reach // 2
-    return total
+    return sum(math.ceil(attention_pairs(length, window)) for length in shape.documents or (shape.seq_len,))
 
 
 def core(shape: Shape, heads: Heads, inputs: tuple[tuple[str, int], ...]) -> Piece:
@@ -79,25 +77,9 @@ def _compute(shape: Shape, heads: Heads, phase: Phase, *kernels: tuple[int, Atte
     name = "attention"
     if phase != INPUT:
         return Compute(name, phase, kernels)
-    flipped = tuple((count, _backward(kernel)) for count, kernel in kernels)
+    flipped = tuple((count, replace(kernel, backward=True)) for count, kernel in kernels)
     # FlashAttention and cuDNN gather the queries' gradient in fp32.
     return Compute(f"{name} backward", phase, flipped, temporary_bytes=shape.tokens * heads.heads * heads.head_dim * 4)
-
-
-def _backward(kernel: Attention) -> Attention:
-    return Attention(
-        kernel.batch,
-        kernel.heads,
-        kernel.kv_heads,
-        kernel.q,
-        kernel.kv,
-        kernel.head_dim,
-        kernel.v_dim,
-        kernel.pairs,
-        True,
-        kernel.backend,
-        kernel.dtype,
-    )
 
 
 def _kernel(shape: Shape, heads: Heads, q_parts: int, kv_parts: int, count: int, *, head_parts: int = 1) -> Attention:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Kernel
 from foretrace.workload.layers.linear import linear
@@ -77,8 +79,7 @@ def head(shape: Shape, *, own_table: bool) -> list[Piece]:
         quantized=False,
     )
     if not own_table:
-        bias = part if shape.head_bias else 0
-        logits = Piece(logits.name, logits.forward, logits.backward, logits.saved, product=True, parameters=bias)
+        logits = replace(logits, parameters=part if shape.head_bias else 0)
     return [norm(shape, "final norm", "x", residual=True), logits, _loss(shape, part)]
 
 

@@ -7,7 +7,7 @@ balanced within a rank; `routing` makes every rank as busy as the busiest.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foretrace.models.model import Experts
 from foretrace.program.columns import Collective, Phase
@@ -43,7 +43,7 @@ def routed(shape: Shape, moe: Experts) -> Routed:
     ep·(1 − (1 − 1/ep)^topk).
     """
     copies = shape.rows * moe.topk
-    if shape.deepep and shape.ep > 1:
+    if shape.deepep:
         distinct = min(shape.ep * (1 - (1 - 1 / shape.ep) ** moe.topk), float(moe.topk))
         sent = math.ceil(shape.rows * distinct)
     else:
@@ -150,9 +150,8 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
     arrived = math.ceil(there.sent * shape.routing) * row
     placed = there.received * row
     syncs = shape.syncs and phase == FORWARD
-    fused = shape.deepep and shape.ep > 1
     items: list[Item] = []
-    if fused:
+    if shape.deepep:
         items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
         items.append(run(f"{name} permute", phase, stream(shape.own("permute"), arrived, placed), syncs_host=syncs))
     else:
@@ -163,7 +162,7 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
             items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
     if shape.etp > 1:
         items.append(Communicate(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
-    if not fused and shape.ep > 1 and there.groups > 1:
+    if not shape.deepep and shape.ep > 1 and there.groups > 1:
         items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
     return tuple(items)
 
@@ -173,13 +172,12 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     own, sent = shape.rows * row, there.sent * row
     arrived = math.ceil(there.sent * shape.routing) * row
     placed = there.received * row
-    fused = shape.deepep and shape.ep > 1
     items: list[Item] = []
-    if not fused and shape.ep > 1 and there.groups > 1:
+    if not shape.deepep and shape.ep > 1 and there.groups > 1:
         items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
     if shape.etp > 1:
         items.append(Communicate(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
-    if fused:
+    if shape.deepep:
         items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), placed, arrived)))
         items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
     else:
@@ -208,7 +206,7 @@ def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:
     arranged = arrange_scales(shape, rows * (n + k) // 2, there.launched)
     forward.append(run(name, FORWARD, *arranged, _grouped(shape, there, rows, n, k, "tn")))
     to_input = run(f"{name} input gradient", INPUT, *arranged, _grouped(shape, there, rows, k, n, "nn"))
-    to_weight = run(f"{name} weight gradient", WEIGHT, *arranged, *_grouped_weight(shape, there, n, k))
+    to_weight = run(f"{name} weight gradient", WEIGHT, *arranged, _weight_gradient(shape, there, n, k))
     backward += [to_weight, to_input] if shape.stack.weight_first else [to_input, to_weight]
     source = "experts in" if up else "experts product"
     kept = round(rows * k * (shape.operand_size if shape.quantized else shape.size))
@@ -238,20 +236,12 @@ def _grouped(shape: Shape, there: Routed, m: int, n: int, k: int, layout: str) -
     )
 
 
-def _grouped_weight(shape: Shape, there: Routed, n: int, k: int) -> tuple[Kernel, ...]:
-    stack = shape.stack
-    fused = stack.fused_gradient_accumulation
-    return (
-        GroupedGemm(
-            there.groups,
-            n,
-            k,
-            there.received,
-            shape.precision if shape.quantized else shape.dtype,
-            "nt",
-            largest=-(-there.received // there.groups),
-            out=stack.gradient_dtype if fused else shape.out,
-            accumulate=fused,
-            separate=stack.separate_experts,
-        ),
+def _weight_gradient(shape: Shape, there: Routed, n: int, k: int) -> GroupedGemm:
+    """Sums over each expert's tokens, added to the accumulated gradient where the stack does so."""
+    adds = shape.stack.fused_gradient_accumulation
+    return replace(
+        _grouped(shape, there, n, k, there.received, "nt"),
+        largest=-(-there.received // there.groups),
+        out=shape.stack.gradient_dtype if adds else shape.out,
+        accumulate=adds,
     )

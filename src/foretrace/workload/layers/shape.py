@@ -29,6 +29,7 @@ class Shape:
     ep: int
     etp: int
     sequence_parallel: bool
+    """Only where tp > 1."""
     precision: Precision
     norm: str
     norm_bias: bool
@@ -38,7 +39,9 @@ class Shape:
     documents: tuple[int, ...] | None
     routing: float
     deepep: bool
+    """Only where ep > 1."""
     tp_overlap: bool
+    """Only beside sequence parallelism: all-reduces are not overlapped."""
     syncs: bool
     """Whether a dispatcher reads token counts back to the host: not where CUDA graphs forbid it."""
     positions: int = 0
@@ -78,7 +81,7 @@ class Shape:
 def shape_of(setting: Setting) -> Shape:
     """What of a setting its layers' work depends on."""
     model, plan = setting.model, setting.plan
-    tokens = setting.tokens
+    tokens, split = setting.tokens, setting.sequence_parallel and plan.tp > 1
     return Shape(
         stack=setting.stack,
         hidden=model.hidden,
@@ -86,13 +89,13 @@ def shape_of(setting: Setting) -> Shape:
         mbs=plan.mbs,
         seq_len=setting.seq_len,
         tokens=tokens,
-        rows=-(-tokens // plan.tp) if setting.sequence_parallel else tokens,
+        rows=-(-tokens // plan.tp) if split else tokens,
         tp=plan.tp,
         cp=plan.cp,
         cp_comm=plan.cp_comm,
         ep=plan.ep,
         etp=plan.etp,
-        sequence_parallel=setting.sequence_parallel and plan.tp > 1,
+        sequence_parallel=split,
         precision=plan.precision,
         norm=model.norm,
         norm_bias=model.norm_bias,
@@ -100,8 +103,8 @@ def shape_of(setting: Setting) -> Shape:
         dropout=model.dropout,
         documents=plan.documents,
         routing=plan.routing,
-        deepep=plan.deepep,
-        tp_overlap=plan.tp_overlap and plan.tp > 1 and setting.sequence_parallel,
+        deepep=plan.deepep and plan.ep > 1,
+        tp_overlap=plan.tp_overlap and split,
         syncs=plan.cuda_graphs == "none",
         positions=model.positions,
         head_bias=model.head_bias,

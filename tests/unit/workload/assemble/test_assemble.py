@@ -164,6 +164,14 @@ def test_the_optimizer_moves_every_byte_once() -> None:
     assert moved["zero gradients"] == 2 * PARAMETERS * 4
 
 
+@pytest.mark.parametrize(("clips", "scales", "passes"), [(False, False, 0), (True, False, 1), (True, True, 2)])
+def test_clipping_and_a_loss_scale_are_passes_over_the_gradients(clips: bool, scales: bool, passes: int) -> None:
+    program = assembled(2, Plan(4), clips_gradients=clips, loss_scaling=scales)
+    columns, updates = program.templates.columns, program.strings.index("optimizer")
+    moved = columns["moved_bytes"][columns["name"] == updates]
+    assert moved.tolist() == [2 * PARAMETERS // 4 * (passes * (4 + 4) + 16 + 12 + 4 + 2)]
+
+
 def test_an_optimizer_on_the_host_keeps_the_gpu_waiting() -> None:
     program = assembled(2, Plan(1, offload_optimizer=True))
     names = ops_of(program)
@@ -240,6 +248,21 @@ class TestSharded:
     def test_without_prefetch_every_gather_is_waited_for(self) -> None:
         took = run(assembled(4, Plan(8, zero=3, prefetch=0)), call_s=100 * NS).step_time_s
         assert took >= 4 * LAYER_S + (8 + 2) * 100 * NS * (1 - 1e-9)
+
+    def test_gathers_that_come_after_the_gradients_are_waited_for(self) -> None:
+        took = run(assembled(4, Plan(8, zero=3), backward_prefetch=False), call_s=100 * NS).step_time_s
+        # In the backward every gather sticks out, and but for the first the reduction before it on their lane.
+        assert took == pytest.approx(4 * LAYER_S + (1 + 4 + 3 + 1 + 1) * 100 * NS, rel=1e-9)
+
+    def test_fsdp2_copies_what_it_gathers_and_what_it_reduces(self) -> None:
+        program = assembled(4, Plan(8, zero=3), copies_gathered=True)
+        plain = run(assembled(4, Plan(8, zero=3))).step_time_s
+        # In bf16 read and written, before either pass; gradients from bf16 to fp32 after the backward.
+        copied = 4 * PARAMETERS * (2 * (2 + 2) + (2 + 4))
+        assert run(program).step_time_s - plain == pytest.approx(copied * NS, rel=1e-9)
+
+    def test_a_lone_gpu_copies_nothing(self) -> None:
+        assert not [name for name in ops_of(assembled(4, Plan(1, zero=3), copies_gathered=True)) if "copy" in name]
 
     def test_replicas_reduce_their_part(self) -> None:
         program = assembled(4, Plan(16, zero=3, shard=4))

@@ -15,12 +15,16 @@ from foretrace.program.kernels import Attention, Gemm
 from foretrace.workload.layers import embedding_work, head_work, layer_work
 from foretrace.workload.setting import Setting
 from foretrace.workload.stacks import STACKS
-from foretrace.workload.work import Communicate, Compute, Work
+from foretrace.workload.work import Communicate, Compute, Item, Work
 from unit.workload.layers.settings import GPT, LLAMA, flops, kernels, product_flops, setting, streams, talks
 
 
 def _work(of: Setting) -> Work:
     return layer_work(of, of.model.layers[0], 0)
+
+
+def _all(work: Work) -> tuple[Item, ...]:
+    return (*work.forward, *work.backward)
 
 
 @pytest.mark.parametrize("model", [LLAMA, GPT])
@@ -163,6 +167,31 @@ def test_8_bit_layers_quantize_inputs_and_gradients_and_leave_the_head_alone() -
     products = [one for _, one in kernels((*work.forward, *work.backward)) if isinstance(one, Gemm)]
     assert {(one.dtype, one.layout) for one in products} == {("fp8", "tn"), ("fp8", "nn"), ("fp8", "nt")}
     assert {one.dtype for _, one in kernels(head_work(of).forward) if isinstance(one, Gemm)} == {"bf16"}
+
+
+def test_scales_of_blocks_are_arranged_before_every_product() -> None:
+    def arranged(precision: str) -> int:
+        work = _work(setting(LLAMA, precision=precision))
+        return sum("quantize" not in item.name and streams([item])["quantize_mx_fused"] == 2 for item in _all(work))
+
+    assert arranged("mxfp8") == 4 * 3, "forward and both gradients of qkv, out, up and down"
+    assert arranged("fp8") == arranged("fp8_block") == 0
+
+
+def test_products_beside_tp_collectives_are_cut_along_their_tokens() -> None:
+    whole, cut = (_work(setting(LLAMA, tp=4, tp_overlap=overlap)) for overlap in (False, True))
+    assert flops(_all(cut)) == pytest.approx(flops(_all(whole)))
+    counts = {item.name: item.kernels[-1][0] for item in _all(cut) if isinstance(item, Compute)}
+    assert counts["qkv"] == counts["mlp down input gradient"] == 4, "as many as ranks, gathered around a ring"
+    assert counts["attention out"] == 4, "as many as Transformer Engine's splits"
+    assert counts["qkv input gradient"] == counts["mlp up weight gradient"] == 1
+
+
+def test_torchtitan_norms_and_rotates_operator_by_operator_in_fp32() -> None:
+    eager, fused = (streams(_work(setting(LLAMA, name)).forward) for name in ("fsdp", "torch-eager"))
+    assert eager["rmsnorm"] == 0 and fused["rmsnorm"] == 2
+    assert eager["mul_complex"] == 2 and fused["mul_complex"] == 0, "queries and keys"
+    assert eager["cast"] == 2 * 2 + 2 * 2, "there and back, of two norms and of queries and keys"
 
 
 def test_gathers_of_8_bit_inputs_are_half_as_large() -> None:

@@ -84,6 +84,13 @@ def test_each_expert_is_a_launch_in_transformer_engine_and_not_in_pytorch() -> N
         assert [one.launches for one in found] == [launches, launches]
 
 
+def test_the_tokens_of_each_expert_are_quantized_by_launches_of_their_own() -> None:
+    work = _work(setting(MIXTURE, ep=8, precision="mxfp8"))
+    found = {item.name: streams([item])["quantize_mx_fused"] for item in work.forward}
+    assert found["experts up quantize"] == 8
+    assert found["experts up"] == 2 * 8, "and the scales of both operands arranged"
+
+
 def test_latent_attention_has_wider_queries_than_values() -> None:
     found = next(one for _, one in kernels(_work(setting(MIXTURE)).forward) if isinstance(one, Attention))
     assert (found.heads, found.kv_heads, found.head_dim, found.v_dim) == (16, 16, 96, 64)

@@ -1,0 +1,97 @@
+"""What a plan may say by itself, before it meets a model: the right kinds of values, within what can be meant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from foretrace.errors import InputError, did_you_mean
+from foretrace.lower.limits import check_gpus
+from foretrace.models.compose import MOST_LAYERS
+from foretrace.workload.plan import WORDS, Plan
+
+MOST_TOKENS: Final = 100_000_000
+"""Of a sequence: ten times the longest context that any model offers."""
+
+_SIZES: Final = ("gpus", "mbs", "tp", "cp", "pp", "vpp", "ep", "etp")
+_OPEN_SIZES: Final = ("gbs", "seq_len", "shard")
+_LAYERS: Final = ("offload_layers", "prefetch")
+_FLAGS: Final = ("reshard", "tp_overlap", "moe_overlap", "offload_optimizer", "deepep")
+_OPEN_FLAGS: Final = ("sequence_parallel", "grad_overlap", "param_overlap")
+_NAMES: Final = ("schedule", "stack")
+
+
+def check_plan(plan: Plan) -> Plan:
+    """The plan, its lists as tuples; an error names the field that cannot be meant."""
+    if not isinstance(plan, Plan):
+        raise InputError(f"a plan is no {type(plan).__name__}", hint="for example Plan(gpus=512, tp=4, pp=4, gbs=1024)")
+    _check_sizes(plan)
+    _check_flags_and_words(plan)
+    if plan.zero is not None and (isinstance(plan.zero, bool) or plan.zero not in (0, 1, 2, 3)):
+        raise InputError(f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
+    if not (isinstance(plan.routing, int | float) and math.isfinite(plan.routing) and plan.routing >= 1):
+        raise InputError(
+            f"routing is {plan.routing}", hint="expected how many times the mean the busiest rank receives, 1 or more"
+        )
+    if plan.recompute_layers is not None and plan.recompute != "full":
+        raise InputError(
+            f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}",
+            hint="whole layers are recomputed under recompute full",
+        )
+    if plan.vpp > 1 and plan.pp == 1:
+        raise InputError(f"vpp is {plan.vpp}, but pp is 1", hint="chunks of stages need a pipeline: pp of 2 or more")
+    stage_layers = _numbers("stage_layers", plan.stage_layers, 0)
+    return replace(plan, stage_layers=stage_layers, documents=_numbers("documents", plan.documents))
+
+
+def check_size(name: str, value: object, most: int | None = None) -> None:
+    """Raises an error where a value is no whole number from 1 on, or more than `most`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value}", hint="expected a whole number of at least 1")
+    if most is not None and value > most:
+        raise InputError(f"{name} {value:,} cannot be meant", hint=f"at most {most:,}")
+
+
+def _check_sizes(plan: Plan) -> None:
+    for name in _SIZES:
+        check_size(name, getattr(plan, name))
+    for name in _OPEN_SIZES:
+        if getattr(plan, name) is not None:
+            check_size(name, getattr(plan, name), MOST_TOKENS if name == "seq_len" else None)
+    check_gpus(plan.gpus, "gpus")
+    counts = [(name, getattr(plan, name)) for name in _LAYERS]
+    counts += [] if plan.recompute_layers is None else [("recompute_layers", plan.recompute_layers)]
+    for name, value in counts:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InputError(f"{name} is {value}", hint="expected a whole number of layers, 0 or more")
+        if value > MOST_LAYERS:
+            raise InputError(f"{name} {value:,} cannot be meant", hint=f"at most {MOST_LAYERS:,}")
+
+
+def _check_flags_and_words(plan: Plan) -> None:
+    for name in (*_FLAGS, *_OPEN_FLAGS):
+        value = getattr(plan, name)
+        if not isinstance(value, bool) and (value is not None or name in _FLAGS):
+            raise InputError(f'{name} is "{value}"', hint="expected True or False")
+    for name, known in WORDS.items():
+        value = getattr(plan, name)
+        if value not in known:
+            near = did_you_mean(str(value), known)
+            raise InputError(f'{name} "{value}" is not known{near}', hint=f"known: {', '.join(known)}")
+    for name in _NAMES:
+        value = getattr(plan, name)
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            raise InputError(f'{name} is "{value}"', hint="expected a name, or leave it out")
+
+
+def _numbers(name: str, values: Sequence[int] | None, least: int = 1) -> tuple[int, ...] | None:
+    if values is None:
+        return None
+    whole = isinstance(values, list | tuple) and all(
+        isinstance(one, int) and not isinstance(one, bool) and one >= least for one in values
+    )
+    if not whole:
+        raise InputError(f"{name} is {values}", hint=f"expected whole numbers from {least} on")
+    return tuple(values)

@@ -1,0 +1,117 @@
+"""The work of every layer and of both ends of a model, found once for equal ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from foretrace.models.model import Experts, LatentAttention, Layer
+from foretrace.workload.layers.attention import attention
+from foretrace.workload.layers.ends import embedding, head
+from foretrace.workload.layers.experts import mixture
+from foretrace.workload.layers.latent import latent_attention
+from foretrace.workload.layers.linear import linear
+from foretrace.workload.layers.mlp import feed_forward
+from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
+from foretrace.workload.layers.pointwise import norm
+from foretrace.workload.layers.saved import work_of
+from foretrace.workload.layers.shape import Shape, shape_of
+from foretrace.workload.plan import Recompute
+from foretrace.workload.setting import Setting
+from foretrace.workload.work import Work
+
+
+def layer_work(setting: Setting, layer: Layer, number: int) -> Work:
+    """What layer `number` of the model, which is this one, does."""
+    return _layer_work(shape_of(setting), layer, _recompute(setting, number))
+
+
+def embedding_work(setting: Setting) -> Work:
+    """What the first stage does before its layers."""
+    return _embedding_work(shape_of(setting))
+
+
+def head_work(setting: Setting) -> Work:
+    """What the last stage does after its layers: final norm, logits, loss.
+
+    A tied head has parameters of its own only where the embedding is on another stage.
+    """
+    return _head_work(shape_of(setting), own_table=not setting.model.tied or setting.plan.pp > 1)
+
+
+def mtp_work(setting: Setting) -> Work:
+    """What one multi-token-prediction module does: joins the embedding of the next token to the last hidden state, runs
+    a layer like the last one, and shares embedding and head (DeepSeek V3, arXiv:2412.19437, section 2.2)."""
+    recompute: Recompute = "full" if setting.plan.recompute == "full" else "none"
+    return _mtp_work(shape_of(setting), setting.model.layers[-1], recompute)
+
+
+def _recompute(setting: Setting, number: int) -> Recompute:
+    """Of one layer: where only some layers of a stage are recomputed, its first ones are (Megatron's block method)."""
+    plan = setting.plan
+    if plan.recompute != "full" or plan.recompute_layers is None:
+        return plan.recompute
+    for chunk, layers in enumerate(setting.chunks):
+        if number in layers:
+            earlier = sum(len(one) for one in setting.chunks[chunk % plan.pp : chunk : plan.pp])
+            return "full" if earlier + layers.index(number) < plan.recompute_layers else "none"
+    return "none"
+
+
+@lru_cache(maxsize=256)
+def _layer_work(shape: Shape, layer: Layer, recompute: Recompute) -> Work:
+    size = shape.rows * shape.hidden * shape.size
+    return work_of("layer", layer_pieces(shape, layer), shape.stack, recompute, input_bytes=size, output_bytes=size)
+
+
+def layer_pieces(shape: Shape, layer: Layer) -> list[Piece]:
+    """The modules of a layer in the order of its forward."""
+    mixer = layer.attention
+    first = latent_attention(shape, mixer) if isinstance(mixer, LatentAttention) else attention(shape, mixer)
+    second = layer.feed_forward
+    return [*first, *(mixture(shape, second) if isinstance(second, Experts) else feed_forward(shape, second))]
+
+
+@lru_cache(maxsize=64)
+def _embedding_work(shape: Shape) -> Work:
+    size = shape.rows * shape.hidden * shape.size
+    return work_of("embedding", embedding(shape), shape.stack, "none", input_bytes=0, output_bytes=size)
+
+
+@lru_cache(maxsize=64)
+def _head_work(shape: Shape, *, own_table: bool) -> Work:
+    pieces = head(shape, own_table=own_table)
+    return work_of("head", pieces, shape.stack, "none", input_bytes=0, output_bytes=0)
+
+
+@lru_cache(maxsize=64)
+def _mtp_work(shape: Shape, layer: Layer, recompute: Recompute) -> Work:
+    size = shape.rows * shape.hidden * shape.size
+    pieces = [*_joint(shape), *layer_pieces(shape, layer), *head(shape, own_table=False)]
+    return work_of("mtp", pieces, shape.stack, recompute, input_bytes=2 * size, output_bytes=size)
+
+
+def _joint(shape: Shape) -> list[Piece]:
+    """Norms of the next token's embedding and of the hidden state, side by side, projected to the hidden size."""
+    size = shape.rows * shape.hidden * shape.size
+    joined = Piece(
+        "mtp join",
+        (run("mtp join", FORWARD, stream("cat", 2 * size, 2 * size)),),
+        (run("mtp join backward", INPUT, stream("copy", 2 * size, 2 * size)),),
+    )
+    down = linear(
+        shape,
+        "mtp projection",
+        n=-(-shape.hidden // shape.tp),
+        k=2 * shape.hidden,
+        source="mtp joined",
+        split="column",
+    )
+    look_up = [replace(piece, parameters=0) for piece in embedding(shape)[:1]]
+    return [
+        *look_up,
+        norm(shape, "mtp embedding norm", "mtp embedding", residual=False),
+        norm(shape, "mtp hidden norm", "mtp hidden", residual=False),
+        joined,
+        down,
+    ]

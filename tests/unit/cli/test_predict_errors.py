@@ -1,0 +1,148 @@
+"""What a demanding user gets wrong: every mistake ends in one error that says what would be right, and in time."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.cli.command_line import answer_of, call
+
+JOB = ("llama3-8b", "--gpus", "16", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "32")
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+SCRIPT = (
+    "torchrun pretrain_gpt.py --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 "
+    "--global-batch-size 128 --max-position-embeddings 4096 --num-layers "
+)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], code: int, *arguments: str | Path) -> str:
+    """The error of a command that must fail so."""
+    assert call(*arguments) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    return printed.err
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        ("option", "value", "words"),
+        [
+            ("--gpus", "1000000000000", "more than any cluster has"),
+            ("--gbs", "1000000000000", "more than can be run"),
+            ("--vpp", "1000000000000", "cannot fill"),
+            ("--seq", "1000000000", "cannot be meant"),
+            ("--prefetch", "1000000000000", "cannot be meant"),
+            ("--offload-layers", "33", "has 32 layers"),
+            ("--schedule", "", "schedule"),
+            ("--stack", "", "stack"),
+        ],
+    )
+    def test_absurd_ones(self, option: str, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert words in refusal(capsys, 3, "predict", *JOB, option, value)
+
+    @pytest.mark.parametrize("flag", ["--stage-layers", "--documents"])
+    def test_lists(self, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+        for text in ("1,x", "", "9" * 5000):
+            error = refusal(capsys, 2, "predict", *JOB, flag, text)
+            assert f"example: {flag} " in error
+            assert ("4096" in error) == (flag == "--documents")
+
+    def test_a_stage_may_have_no_layers(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert answer_of(capsys, "predict", *JOB, "--stage-layers", "0,32")["plan"]["stage_layers"] == [0, 32]
+
+
+class TestWords:
+    def test_the_case_of_a_word_does_not_matter(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert answer_of(capsys, "predict", *JOB, "--precision", "FP8-Block")["plan"]["precision"] == "fp8_block"
+
+    def test_scales_of_blocks_need_units_for_them(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "no mxfp8 units" in refusal(capsys, 3, "predict", *JOB, "--precision", "mxfp8")
+        assert call("predict", *JOB, "--precision", "mxfp8", "--cluster", "b200-dgx") == 0
+
+    def test_what_has_no_effect_is_said(self, capsys: pytest.CaptureFixture[str]) -> None:
+        answer = answer_of(capsys, "predict", *JOB, "--routing", "2", "--prefetch", "3", "--cp-comm", "a2a")
+        (note,) = (one["message"] for one in answer["diagnostics"] if "without effect" in one["message"])
+        for words in ("routing 2 (no experts)", "prefetch 3 (zero is 1)", "cp_comm a2a (cp is 1)"):
+            assert words in note
+        assert not any("busy" in one["message"] for one in answer["diagnostics"])
+
+    def test_names_that_no_file_can_have(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "no model is called" in refusal(capsys, 3, "predict", "x" * 5000, *JOB[1:])
+
+
+class TestFiles:
+    def test_a_folder_stands_for_its_configuration(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+        assert answer_of(capsys, "predict", tmp_path, *JOB[1:])["model"] == tmp_path.name
+
+    @pytest.mark.parametrize(
+        ("field", "value", "words"),
+        [
+            ("num_hidden_layers", 10**9, "expected 1 to 10,000"),
+            ("hidden_size", 10**9, "cannot be meant"),
+            ("num_attention_heads", 7, "hidden_size 4096 is no multiple of num_attention_heads 7"),
+        ],
+    )
+    def test_configurations(
+        self, field: str, value: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**CONFIG, field: value}), encoding="utf-8")
+        assert words in refusal(capsys, 3, "predict", path, *JOB[1:])
+
+    def test_a_script_with_a_billion_layers(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "train.sh"
+        path.write_text(f"{SCRIPT} 1000000000\n", encoding="utf-8")
+        assert "expected 1 to 10,000" in refusal(capsys, 3, "init", "--from-megatron", path)
+
+    @pytest.mark.parametrize("plan", ["7", "", "[1]"])
+    def test_a_plan_that_is_none(self, plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "job.yaml"
+        path.write_text(f"model: llama3-8b\nplan: {plan}\ncluster: h100-dgx\n", encoding="utf-8")
+        assert "job.yaml:2: expected a mapping of a plan's fields" in refusal(capsys, 3, "predict", path)
+
+    def test_a_model_by_its_name_on_hugging_face(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert answer_of(capsys, "show", "meta-llama/Meta-Llama-3-70B-Instruct")["name"] == "llama3-70b"
+
+
+class TestMemory:
+    @pytest.mark.parametrize(
+        "job",
+        [
+            "llama3-70b --gpus 64 --cluster h100-dgx --tp 2 --pp 2 --gbs 64",
+            "llama3-8b --gpus 16 --cluster h100-dgx --mbs 8 --gbs 128 --recompute full --recompute-layers 1",
+            "mixtral-8x7b --gpus 16 --cluster h100-dgx --ep 8 --gbs 32",
+            "llama3-8b --gpus 8 --cluster a100-40g-dgx --zero 0 --gbs 32 --mbs 4",
+        ],
+    )
+    def test_the_suggestion_fits(self, job: str, capsys: pytest.CaptureFixture[str]) -> None:
+        error = refusal(capsys, 4, "predict", *shlex.split(job))
+        found = re.search(r"(--.*) would: ", error)
+        assert found is not None
+        assert answer_of(capsys, "predict", *shlex.split(f"{job} {found[1]}"))["memory"]["fits"] is True
+
+
+def test_standard_output_that_is_closed() -> None:
+    command = (
+        "import os, sys; os.close(1); sys.stdout = None; from foretrace.cli.main import run; run(['list', 'gpus'])"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr == "error: the answer cannot be written: standard output is closed\n"
