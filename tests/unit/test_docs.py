@@ -53,10 +53,12 @@ def test_the_readme_example(
 def test_the_readme_shows_what_the_demo_prints() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    words = "simulate examples/llama405b_1024gpu.txt --cluster h100-dgx"
-    command = [sys.executable, "-m", "foretrace", *words.split()]
+    words = "predict llama3-70b --gpus 512 --cluster h100-dgx --tp 4 --pp 4 --gbs 1024"
+    # The demo runs from the core install, which has no tables of NVIDIA's.
+    command = [sys.executable, "-m", "foretrace", *words.split(), "--no-silicon"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=ROOT)
     assert done.stdout.strip("\n") in readme
+    assert f"$ foretrace {words}\n" in readme
     assert words in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 

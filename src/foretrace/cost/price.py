@@ -6,6 +6,7 @@ the other end of an exchange gives them values of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,10 +21,14 @@ from foretrace.cost.streaming import stream_s, stream_source, streams
 from foretrace.errors import InputError
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.arrays import distinct
-from foretrace.program.columns import Collective, Kind
+from foretrace.program.columns import Collective, Kind, label
 from foretrace.program.expand import Ops
-from foretrace.program.kernels import parse_kernels
+from foretrace.program.kernels import Contention, Load, parse_kernels
 from foretrace.program.program import Floats, Longs, Source
+
+CHANNELS: Final = 24
+"""SMs that a collective holds, one for each of NCCL's channels: its log shows 24 of them on DGX A100 and H100 nodes. A
+product beside it has so many fewer."""
 
 COMMON: Final = 0.6
 """How much of a kernel's own error (as a logarithm) all kernels of a step have in common; the rest cancels among many.
@@ -41,7 +46,7 @@ def price(
     if network is not None:
         found.network(network)
     if kernels is not None:
-        found.kernels(kernels)
+        found.kernels(kernels, gpu)
     if gpu is not None:
         found.streams(gpu)
     _check_priced(rows, found.missing, network, kernels)
@@ -60,6 +65,8 @@ class _Found:
         self._sources = rows.ops.program.sources
         self._profile_of = np.zeros(rows.ops.program.world, dtype=np.int32)
         self._of_kernels: tuple[Longs, _KernelRows] | None = None
+        self._calls: dict[tuple[str, str, int], Floats] = {}
+        """Collectives by communicator, name and bytes: seconds for each profile of ranks."""
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -76,24 +83,38 @@ class _Found:
         self._latency = np.repeat(self._latency, len(layouts.profiles), axis=0)
         self._duration[:, chosen], self._latency[:, chosen] = priced.duration_s, priced.latency_s
         self._source[chosen] = len(self._sources) + priced.source[0]
+        self._calls = _calls(self._rows, chosen, priced.duration_s)
         self._sources, self._profile_of = (*self._sources, *network.sources), layouts.profile_of
 
-    def kernels(self, pricer: KernelPricer) -> None:
-        """Computation that says its kernels."""
+    def kernels(self, pricer: KernelPricer, gpu: Gpu | None) -> None:
+        """Computation that says its kernels, longer where a collective beside it holds SMs."""
         chosen = unpriced_kernels(self._rows.column("kind"), self._rows.column("kernel"), self._duration[0])
         if not len(chosen):
             return
         strings = self._rows.ops.program.strings
         texts = self._rows.column("kernel")[chosen].astype(np.int64)
         numbers = distinct(texts)
-        row = _kernel_rows([strings[number] for number in numbers.tolist()], pricer).taken(
-            np.searchsorted(numbers, texts)
-        )
-        self._duration[:, chosen], self._latency[:, chosen] = row.seconds, 0.0
+        parsed = [parse_kernels(strings[number]) for number in numbers.tolist()]
+        at = np.searchsorted(numbers, texts)
+        row = _kernel_rows(parsed, pricer).taken(at)
+        held = self._held(parsed, gpu)
+        self._duration[:, chosen], self._latency[:, chosen] = row.seconds + held[:, at], 0.0
         self._source[chosen] = len(self._sources) + row.shares.argmax(axis=1)
         self._of_kernels = (chosen, row)
         self._first_kernel_source = len(self._sources)
         self._sources = (*self._sources, *pricer.sources)
+
+    def _held(self, parsed: Sequence[tuple[tuple[int, Load], ...]], gpu: Gpu | None) -> Floats:
+        """What collectives beside them cost computations: [profiles, texts], in seconds."""
+        units = 0 if gpu is None else gpu.compute_units
+        share = CHANNELS / (units - CHANNELS) if units > 2 * CHANNELS else 0.0
+        lost = np.zeros((len(self._duration), len(parsed)))
+        for at, kernels in enumerate(parsed):
+            for count, one in kernels:
+                if isinstance(one, Contention):
+                    called = self._calls.get((one.communicator, one.collective, one.bytes))
+                    lost[:, at] += 0.0 if called is None else count * share * called
+        return lost
 
     def streams(self, gpu: Gpu) -> None:
         """Computation that only moves bytes."""
@@ -158,12 +179,22 @@ class _KernelRows:
         return _KernelRows(self.seconds[at], self.low[at], self.high[at], self.shares[at])
 
 
-def _kernel_rows(texts: list[str], pricer: KernelPricer) -> _KernelRows:
+def _calls(rows: _Rows, chosen: Longs, seconds: Floats) -> dict[tuple[str, str, int], Floats]:
+    """What collectives take that were priced: [profiles, chosen] by what they are."""
+    communicators = rows.ops.program.communicators
+    columns = (rows.column(name)[chosen].tolist() for name in ("communicator", "collective", "bytes"))
+    return {
+        (communicators[number].name, label(Collective(what)), size): seconds[:, at]
+        for at, (number, what, size) in enumerate(zip(*columns, strict=True))
+    }
+
+
+def _kernel_rows(parsed: Sequence[tuple[tuple[int, Load], ...]], pricer: KernelPricer) -> _KernelRows:
     """Kernels of a text run one after the other, and are off together."""
-    parsed = [parse_kernels(text) for text in texts]
-    of_text = np.repeat(np.arange(len(texts)), [len(one) for one in parsed])
-    counts = np.array([count for one in parsed for count, _ in one], dtype=np.float64)
-    priced = pricer.price([kernel for one in parsed for _, kernel in one])
+    texts = [[(count, one) for count, one in each if not isinstance(one, Contention)] for each in parsed]
+    of_text = np.repeat(np.arange(len(texts)), [len(one) for one in texts])
+    counts = np.array([count for one in texts for count, _ in one], dtype=np.float64)
+    priced = pricer.price([kernel for one in texts for _, kernel in one])
     seconds = counts * priced.duration_s
     total, low, high = (
         np.bincount(of_text, weights=seconds * factor, minlength=len(texts)).astype(np.float64)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from foretrace.errors import InputError
 from foretrace.files import LARGEST_FILE_BYTES, read_whole, write_whole
-from foretrace.program.kernels import Kernel, kernel_text, parse_kernels
+from foretrace.program.kernels import Contention, Kernel, kernel_text, parse_kernels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -157,10 +157,11 @@ def _read_row(line: str, where: str) -> Measured:
         found = parse_kernels(text)
     except InputError as error:
         raise InputError(error.message, where=where, hint=error.hint) from None
-    if len(found) != 1 or found[0][0] != 1:
+    count, kernel = found[0]
+    if len(found) != 1 or count != 1 or isinstance(kernel, Contention):
         raise InputError("a line of a profile is one kernel", where=where, hint=_FIELDS)
     return Measured(
-        found[0][1],
+        kernel,
         _figure(fields[0], "burst time", where, positive=True),
         _figure(fields[1], "sustained time", where, positive=True),
         _figure(fields[2], "clock", where),

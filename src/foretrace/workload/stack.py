@@ -72,6 +72,8 @@ class Stack:
     (FSDP's BACKWARD_PRE); else after, so that the backward waits for both."""
     copies_gathered: bool = False
     """ZeRO-3: whether gathered parameters are copied out of one buffer, and gradients into one (FSDP2)."""
+    metrics: int = 0
+    """How many training metrics compute the cross-entropy again, from a copy in fp32, after every backward."""
     loss_scaling: bool = False
     """Whether gradients are divided by a loss scale and checked for overflow before the update (fp16)."""
     sources: tuple[str, ...] = ()

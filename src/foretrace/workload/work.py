@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foretrace.program.columns import Collective, Phase
-from foretrace.program.kernels import Kernel
+from foretrace.program.kernels import Contention, Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Compute:
     temporary_bytes: int = 0
     syncs_host: bool = False
     """Whether the host waits for it before launching more (token counts of a router)."""
+    contention: tuple[Contention, ...] = ()
+    """Collectives beside it that hold SMs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foretrace.program.columns import Collective, Phase
-from foretrace.program.kernels import GroupedGemm, Kernel
+from foretrace.program.kernels import Contention, GroupedGemm, Kernel
 from foretrace.workload.plan import CudaGraphs
 from foretrace.workload.work import Communicate, Compute, Item
 
@@ -51,6 +51,11 @@ class Segment:
             for count, kernel in item.kernels:
                 counts[kernel] = counts.get(kernel, 0) + count
         return tuple((count, kernel) for kernel, count in counts.items())
+
+    @property
+    def contention(self) -> tuple[Contention, ...]:
+        """Collectives beside it that hold SMs."""
+        return tuple(one for item in self.items for one in item.contention)
 
     @property
     def temporary_bytes(self) -> int:

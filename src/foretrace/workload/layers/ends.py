@@ -98,9 +98,21 @@ def _loss(shape: Shape, part: int) -> Piece:
     return Piece(
         "loss",
         (run("loss", FORWARD, *forward, temporary_bytes=before), *across),
-        (run("loss backward", INPUT, *backward, temporary_bytes=after),),
+        (run("loss backward", INPUT, *backward, temporary_bytes=after), *_metrics(shape, elements, part)),
         saved=(("loss", kept),),
     )
+
+
+def _metrics(shape: Shape, elements: int, part: int) -> tuple[Item, ...]:
+    """Metrics of the training batch. They run after the whole backward, when memory is free again; here they stand with
+    the loss, whose logits they read."""
+    tensor, wide = elements * shape.size, elements * 4
+    once = (
+        stream("cast", tensor, wide),
+        stream("log_softmax", wide, wide, rows=part),
+        stream("nll", shape.tokens * 8, 4),
+    )
+    return (run("metrics", INPUT, *(once * shape.stack.metrics)),) if shape.stack.metrics else ()
 
 
 _Parts = tuple[tuple[Kernel, ...], tuple[Kernel, ...], int, int, int]
