@@ -242,7 +242,25 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
     idle = _idle(setting, moe)
     if idle:
         notes.append(f"without effect in this job: {'; '.join(idle)}")
-    return [Diagnostic("note", text) for text in notes]
+    return [
+        *(Diagnostic("warning", text) for text in _warnings(setting)),
+        *(Diagnostic("note", text) for text in notes),
+    ]
+
+
+def _warnings(setting: Setting) -> list[str]:
+    """Where the answer is known to be too good."""
+    plan, found = setting.plan, []
+    if setting.zero == 2 and setting.microbatches > 1 and setting.dp * plan.cp > 1:
+        found.append(
+            "zero 2: gradients are reduced once a step, as under zero 1; software that keeps only its part of them "
+            f"reduces in each of {setting.microbatches} microbatches, which takes longer"
+        )
+    if plan.cp >= 4:
+        found.append(
+            "cp of 4 and more came out a third too fast against the measured runs there are (docs/accuracy.md)"
+        )
+    return found
 
 
 def _idle(setting: Setting, moe: bool) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from foretrace.errors import InputError
+from foretrace.models.presets import model as preset
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
 from foretrace.workload.split import split_layers
@@ -152,3 +153,13 @@ def test_lists_are_as_good_as_tuples() -> None:
 def test_a_schedule_that_nobody_could_write_down(plan: Plan, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         settle(model(8), plan, STACK)
+
+
+def test_what_is_known_to_be_too_good_is_a_warning() -> None:
+    def warnings(**plan: int) -> list[str]:
+        found = settle(preset("llama3-8b"), Plan(gpus=32, gbs=64, **plan)).diagnostics  # type: ignore[arg-type]
+        return [one.message for one in found if one.level == "warning"]
+
+    assert warnings() == []
+    assert "in each of 2 microbatches" in warnings(zero=2)[0]
+    assert "cp of 4" in warnings(cp=4)[0]

@@ -216,3 +216,12 @@ def test_items_are_hidden_only_before_compute() -> None:
             for item, following in pairwise(items):
                 if isinstance(item, Communicate) and item.hidden:
                     assert isinstance(following, Compute)
+
+
+def test_metrics_of_training_compute_the_loss_again() -> None:
+    of = setting(GPT, "llm-foundry")
+    plain = replace(of, stack=replace(of.stack, metrics=0))
+    more, fewer = streams(head_work(of).backward), streams(head_work(plain).backward)
+    assert more["log_softmax"] - fewer["log_softmax"] == 2
+    assert more["cast"] - fewer["cast"] == 2
+    assert head_work(of).saved_bytes == head_work(plain).saved_bytes
