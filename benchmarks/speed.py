@@ -240,6 +240,24 @@ def workloads() -> list[Row]:
     ]
 
 
+def predictions() -> list[Row]:
+    """DeepSeek-V3 on 2,048 GPUs from a plan to the answer, once prices are loaded, and as a command from nothing."""
+    model, cluster = foretrace.load_model("deepseek-v3"), load_cluster("h800-hgx")
+    plan = foretrace.Plan(gpus=2048, pp=16, ep=64, gbs=7680, recompute="full", precision="fp8_block", deepep=True)
+
+    def run(explain: bool) -> float:
+        return foretrace.predict(model, plan, cluster, explain=explain, even_if_oom=True).step_time_s
+
+    words = "predict llama3-70b --gpus 512 --cluster h100-dgx --tp 4 --pp 4 --gbs 1024"
+    command = [sys.executable, "-m", "foretrace", *words.split()]
+    whole = child_seconds(lambda: subprocess.run(command, check=True, capture_output=True), 3)
+    return [
+        Row("DeepSeek-V3 on 2,048 GPUs: plan to timeline", cpu_seconds(lambda: run(False), 9), "s", 0.15),
+        Row("… with gains and band", cpu_seconds(lambda: run(True), 5), "s"),
+        Row("Llama 3 70B on 512 GPUs, the whole command, CPU", whole, "s"),
+    ]
+
+
 def child_seconds(work: Callable[[], object], repeats: int) -> float:
     """The least CPU time, user and system, that the processes started by a call take."""
     best = float("inf")
@@ -259,6 +277,7 @@ def main() -> None:
     for measure in (
         help_time,
         workloads,
+        predictions,
         arbitrary_ops,
         growth,
         scenarios,
