@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from foretrace.lower.choices import Choices
     from foretrace.lower.load import load
     from foretrace.mesh import Mesh
+    from foretrace.models.load import load_model
     from foretrace.models.model import Model
-    from foretrace.models.presets import model as load_model
     from foretrace.program.build import ProgramBuilder
     from foretrace.program.file import save
     from foretrace.program.program import Program
@@ -50,7 +50,7 @@ _HOMES = {
     "Transfer": ("foretrace.schedules.pipeline", "Transfer"),
     "load": ("foretrace.lower.load", "load"),
     "load_cluster": ("foretrace.hardware.presets", "cluster"),
-    "load_model": ("foretrace.models.presets", "model"),
+    "load_model": ("foretrace.models.load", "load_model"),
     "pipeline": ("foretrace.schedules.pipeline", "pipeline"),
     "predict": ("foretrace.analysis.predict", "predict"),
     "save": ("foretrace.program.file", "save"),

@@ -39,6 +39,15 @@ def test_snippets_of_the_guide(number: int, capsys: pytest.CaptureFixture[str]) 
         assert float(printed) == pytest.approx(0.4)
 
 
+def test_the_search_for_a_microbatch_size(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = (one for one in snippets("docs/predict.md") if "InfeasibleError" in one)
+    exec(code, {})
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines()] == ["1", "2", "4", "8"]
+    assert "MFU" in printed
+    assert "does not fit: --" in printed
+
+
 def test_the_readme_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

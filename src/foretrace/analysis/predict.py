@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from foretrace.analysis.answer import Simulation
-from foretrace.analysis.fit import MemoryFit, memory_fit, relief
+from foretrace.analysis.answer import PeakMemory, Simulation
+from foretrace.analysis.breakdown import Breakdown
+from foretrace.analysis.fit import MemoryFit, Relief, memory_fit, relief
+from foretrace.analysis.host import host_notes
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.simulate import simulate
 from foretrace.cost.sources import PriceSource
@@ -17,8 +20,8 @@ from foretrace.errors import Diagnostic, InfeasibleError, InputError
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.models.flops import model_flops
+from foretrace.models.load import read_model
 from foretrace.models.model import Model
-from foretrace.models.presets import model as load_model
 from foretrace.placement import Placement
 from foretrace.program.columns import Kind, Phase
 from foretrace.units import format_bytes
@@ -70,15 +73,35 @@ class Prediction:
         return self.simulation.step_time_band_s
 
     @property
+    def breakdown(self) -> Breakdown:
+        """Where the time of every rank goes."""
+        return self.simulation.breakdown
+
+    @property
+    def peak_memory(self) -> PeakMemory | None:
+        """The most memory any rank allocates, and what for; `memory` has all stages, and what the GPU has."""
+        return self.simulation.peak_memory
+
+    @property
     def tokens_per_s_per_gpu(self) -> float:
         """Tokens of the global batch by second and GPU."""
         tokens = self.setting.gbs * self.setting.seq_len
         return tokens / self.step_time_s / self.setting.plan.gpus
 
     @property
+    def model_flops_per_s_per_gpu(self) -> float:
+        """The model's FLOPs by second and GPU."""
+        return self.model_flops / self.step_time_s / self.setting.plan.gpus
+
+    @property
+    def peak_dtype(self) -> str:
+        """For which dtype `peak_flops` is: that of linear layers."""
+        return PEAK_OF.get(self.setting.plan.precision, self.setting.plan.precision)
+
+    @property
     def mfu(self) -> float:
         """Model FLOPs utilisation: the model's FLOPs over what the GPUs could do at their dense peak."""
-        return self.model_flops / (self.step_time_s * self.setting.plan.gpus * self.peak_flops)
+        return self.model_flops_per_s_per_gpu / self.peak_flops
 
     @property
     def hfu(self) -> float:
@@ -96,7 +119,7 @@ class Prediction:
 
 
 def predict(
-    model: Model | str,
+    model: Model | str | Path,
     plan: Plan,
     cluster: Cluster | str,
     *,
@@ -110,6 +133,7 @@ def predict(
 ) -> Prediction:
     """Predicts the step of a model under a plan on a cluster.
 
+    A model is one, a preset's name, or the path of a Hugging Face config.json or of the folder with it.
     `prices` says where kernels' times come from: the best source that knows each, the fitted model alone, or the
     datasheet's roofline; `silicon` whether NVIDIA's tables count among the best (None: if they are installed). A job
     that does not fit in memory is an `InfeasibleError` that names a plan that does, unless `even_if_oom`. `notes` are
@@ -119,19 +143,20 @@ def predict(
     if prices not in ("best", "model", "roofline"):
         raise InputError(f'prices "{prices}" are not known', hint="known: best, model, roofline")
     for value, kind, example in ((model, Model, "llama3-70b"), (cluster, Cluster, "h100-dgx")):
-        if not isinstance(value, str | kind):
+        if not isinstance(value, str | kind) and not (kind is Model and isinstance(value, Path)):
             raise InputError(f"a {kind.__name__.lower()} is no {type(value).__name__}", hint=f'a name: "{example}"')
-    model = load_model(model) if isinstance(model, str) else model
+    if not isinstance(model, Model):
+        model, guesses = read_model(model)
+        notes = (*notes, *guesses)
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     setting = settle(model, plan)
     cluster.check_fits(plan.gpus)
     peak = peak_flops(cluster.gpu, plan.precision)
     simulation = _run(setting, cluster, prices, silicon, explain, placement, scenario or Scenario())
-    simulation = replace(simulation, diagnostics=(*notes, *simulation.diagnostics))
+    notes = (*notes, *simulation.diagnostics, *host_notes(simulation.timeline))
+    simulation = replace(simulation, diagnostics=notes)
     memory = memory_fit(simulation, cluster)
-    if not memory.fits and not even_if_oom:
-        raise _too_much(setting, cluster, memory, prices, silicon)
-    return Prediction(
+    answer = Prediction(
         setting=setting,
         cluster=cluster,
         simulation=simulation,
@@ -140,6 +165,36 @@ def predict(
         hardware_flops=_hardware_flops(simulation),
         peak_flops=peak,
     )
+    if not memory.fits and not even_if_oom:
+        raise misfit(answer, find_relief(answer, prices, silicon))
+    return answer
+
+
+def find_relief(answer: Prediction, prices: PriceSource = "best", silicon: bool | None = None) -> Relief | None:
+    """A change of the plan by which a job that does not fit would; None where no simple one is found."""
+
+    def measure(plan: Plan) -> MemoryFit:
+        changed = settle(answer.setting.model, plan)
+        return memory_fit(_run(changed, answer.cluster, prices, silicon, False, None, Scenario()), answer.cluster)
+
+    return relief(answer.setting, answer.cluster, measure)
+
+
+def misfit(answer: Prediction, found: Relief | None) -> InfeasibleError:
+    """The error of a job that does not fit, with the change by which it would."""
+    hint = "no single change of recomputation, ZeRO, tp or pp makes it fit: use more GPUs, or predict --even-if-oom"
+    if found is not None:
+        size = format_bytes(found.peak_bytes)
+        hint = f"{found.words} would: {size} at the peak; or predict --even-if-oom for the time"
+    memory, worst = answer.memory, answer.memory.worst
+    assert worst is not None
+    kinds = ", ".join(f"{name} {format_bytes(size)}" for name, size in worst.by_category.items())
+    message = (
+        f"{answer.setting.model.name} needs {format_bytes(worst.peak_bytes)} on {worst.role} ({kinds}) and about "
+        f"{format_bytes(memory.overhead_bytes)} for CUDA and NCCL, of {format_bytes(memory.capacity_bytes)} "
+        f"that {answer.cluster.gpu.title} has"
+    )
+    return InfeasibleError(message, hint=hint)
 
 
 def peak_flops(gpu: Gpu, precision: str) -> float:
@@ -200,27 +255,3 @@ def _hardware_flops(simulation: Simulation) -> float:
     graph = simulation.timeline.graph
     done = np.where(graph.ops.ints("enabled"), graph.ops.column("flops"), 0.0).astype(np.float64)
     return float(np.sum(done[graph.op] * graph.weight))
-
-
-def _too_much(
-    setting: Setting, cluster: Cluster, memory: MemoryFit, prices: PriceSource, silicon: bool | None
-) -> InfeasibleError:
-    """The error of a job that does not fit, with a plan that would."""
-
-    def measure(plan: Plan) -> MemoryFit:
-        changed = settle(setting.model, plan)
-        return memory_fit(_run(changed, cluster, prices, silicon, False, None, Scenario()), cluster)
-
-    found = relief(setting, cluster, measure)
-    hint = "no single change of recomputation, ZeRO, tp or pp makes it fit: use more GPUs, or --even-if-oom"
-    if found is not None:
-        hint = f"{found.words} would: {format_bytes(found.peak_bytes)} at the peak; or --even-if-oom for the time"
-    worst = memory.worst
-    assert worst is not None
-    kinds = ", ".join(f"{name} {format_bytes(size)}" for name, size in worst.by_category.items())
-    message = (
-        f"{setting.model.name} needs {format_bytes(worst.peak_bytes)} on {worst.role} ({kinds}) and about "
-        f"{format_bytes(memory.overhead_bytes)} for CUDA and NCCL, of {format_bytes(memory.capacity_bytes)} "
-        f"that {cluster.gpu.title} has"
-    )
-    return InfeasibleError(message, hint=hint)

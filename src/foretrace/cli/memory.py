@@ -26,18 +26,27 @@ def command(
     as_json: arguments.AsJson = False,
     output: arguments.Output = None,
 ) -> None:
-    """Show what each stage holds at its peak, by kind, and whether it fits."""
+    """Show what each stage holds at its peak, by kind, and whether it fits; exit code 4 where it does not."""
     import json
 
+    from foretrace.analysis.predict import find_relief, misfit
     from foretrace.cli.predict import predicted
+    from foretrace.cli.progress import Progress
     from foretrace.report.json import write_json
     from foretrace.report.memory import memory_json, print_memory
 
-    answer = predicted(model, options, cluster, "best", True, silicon=False if no_silicon else None, explain=False)
-    result = memory_json(answer)
+    silicon = False if no_silicon else None
+    answer = predicted(model, options, cluster, "best", True, silicon=silicon, explain=False)
+    found = None
+    if not answer.memory.fits:
+        with Progress("looking for what would fit"):
+            found = find_relief(answer, silicon=silicon)
+    result = memory_json(answer, found)
     if output is not None:
         write_json(result, output)
     if as_json:
         print(json.dumps(result, allow_nan=False))
     else:
         print_memory(answer)
+    if not answer.memory.fits:
+        raise misfit(answer, found)

@@ -20,6 +20,7 @@ EXPLAINED: Final = (
 )
 _DIGITS: Final = 12
 _OVERLAPS: Final = {"grad": "grad_overlap", "param": "param_overlap", "tp": "tp_overlap", "moe": "moe_overlap"}
+_BESIDE_LAYERS: Final = {"tp", "moe"}
 
 
 class _Option(NamedTuple):
@@ -51,7 +52,9 @@ OPTIONS: Final[dict[str, _Option]] = {
     "recompute": _Option(str, "--recompute", "none|selective|full", "What the backward computes again."),
     "recompute_layers": _Option(int, "--recompute-layers", "N", "full: of how many layers of a stage."),
     "precision": _Option(str, "--precision", "bf16|fp8|mxfp8|…", "Of linear layers."),
-    "overlap": _Option(str, "--overlap", "grad,param,tp,moe", "What overlaps; none; else the stack's habit."),
+    "overlap": _Option(
+        str, "--overlap", "grad,param,tp,moe", "What overlaps; all; none. tp and moe alone leave the rest to the stack."
+    ),
     "sequence_parallel": _Option(bool, "--sp/--no-sp", "", "Sequence parallelism beside tp."),
     "reshard": _Option(bool, "--reshard/--no-reshard", "", "ZeRO-3: drop parameters after the forward."),
     "cuda_graphs": _Option(str, "--cuda-graphs", "none|partial|full", "What the host does not launch."),
@@ -142,12 +145,15 @@ def _numbers(text: str, option: _Option, least: int) -> tuple[int, ...]:
 def _overlaps(text: str) -> dict[str, bool]:
     from foretrace.errors import UsageError, did_you_mean
 
-    words = {word.strip() for word in text.split(",")} - {"none"}
+    words = {word.strip() for word in text.split(",")}
+    # Of gradients and parameters a stack has a habit; who speaks of tp or experts alone does not mean to change it.
+    decided = set(_OVERLAPS) if words - _BESIDE_LAYERS else _BESIDE_LAYERS
+    words -= {"none"}
     words = words - {"dp"} | {"grad", "param"} if "dp" in words else words
     words = set(_OVERLAPS) if words == {"all"} else words
     for word in sorted(words - set(_OVERLAPS)):
         raise UsageError(f'--overlap "{word}" is not known{did_you_mean(word, _OVERLAPS)}', hint=f"known: {_KNOWN}")
-    return {field: word in words for word, field in _OVERLAPS.items()}
+    return {field: word in words for word, field in _OVERLAPS.items() if word in decided}
 
 
 _KNOWN: Final = f"{', '.join(_OVERLAPS)}, dp = grad,param; all; none"
@@ -168,27 +174,14 @@ class Job(NamedTuple):
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; what cannot even be a file's name is none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 def read_job(text: str) -> Job:
     """The model that is called so, or what a file describes; a folder stands for the config.json in it."""
-    configured = text.endswith(".json") or is_file(Path(text) / "config.json")
-    if not configured and not text.endswith((".yaml", ".yml")) and not is_file(Path(text)):
-        from foretrace.models.presets import model
+    from foretrace.models.load import is_configuration, is_file, read_model
 
-        return Job(model(text), {}, None)
-    if configured:
-        from foretrace.models.from_hf import model_from_hf
-
-        described, guesses = model_from_hf(text)
-        return Job(described, {}, None, guesses)
+    if is_configuration(text) or not (text.endswith((".yaml", ".yml")) or is_file(Path(text))):
+        found, guesses = read_model(text)
+        return Job(found, {}, None, guesses)
     from foretrace.workload.job_file import read_job as read_job_file
 
-    found = read_job_file(text)
-    return Job(found.model, dict(found.plan_fields), found.cluster, found.diagnostics)
+    job = read_job_file(text)
+    return Job(job.model, dict(job.plan_fields), job.cluster, job.diagnostics)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrace.cli.plan_options import is_file
 from foretrace.errors import InputError, UsageError, did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ def command(
     if kind is not None and kind not in _KNOWN:
         raise UsageError(f"--as {kind} is not known{did_you_mean(kind, _KNOWN)}", hint=f"known: {' '.join(_KNOWN)}")
     from foretrace.models import presets as models
+    from foretrace.models.load import is_file
 
     if kind == "model" or (kind is None and not ("/" in name and is_file(Path(name))) and models.matches(name)):
         _show_model(name, as_json)
@@ -77,14 +77,10 @@ def _show_model(name: str, as_json: bool) -> None:
 
 def _model(name: str) -> Model:
     """The model that is called so, or that a configuration or a job file describes."""
-    if name.lower().endswith(".json"):
-        from foretrace.models.from_hf import model_from_hf
-
-        return model_from_hf(name)[0]
     if name.lower().endswith((".yaml", ".yml")):
         from foretrace.workload.job_file import read_job
 
         return read_job(name).model
-    from foretrace.models import presets
+    from foretrace.models.load import load_model
 
-    return presets.model(name)
+    return load_model(name)

@@ -18,10 +18,16 @@ foretrace validate benchmarks/truth/korthikanti.csv
 foretrace validate runs.csv --family torchtitan --json --svg errors.svg"""
 
 
+EXPLAINED = (
+    "Measured runs: a line of JSON per run, or a CSV with id, model, gpu, gpus, mbs, step_time_s and what else is "
+    "known; layers, hidden, ffn_hidden and heads too where the model is no preset."
+)
+
+
 def command(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Measured runs: a CSV, or a line of JSON per run.", show_default=False),
+        typer.Argument(metavar="FILE", help=EXPLAINED, show_default=False),
     ],
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Only the runs of one source.")] = None,
     prices: PricesOption = PriceSource.BEST,
@@ -31,7 +37,7 @@ def command(
     svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Plot measured against predicted.")] = None,
     output: arguments.Output = None,
 ) -> None:
-    """Predict measured runs, and show how far off the predictions are."""
+    """Predict measured runs, and show how far off the predictions are; exit code 3 where none can be predicted."""
     import json
 
     from foretrace.analysis.validate.validate import validate
@@ -41,7 +47,7 @@ def command(
     from foretrace.files import write_text
     from foretrace.formats.training_runs import read_training_runs
     from foretrace.report.json import write_json
-    from foretrace.report.validate import print_validation, validation_json, validation_svg
+    from foretrace.report.validate import MOST_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
 
     check_outputs(file, [svg, output])
     runs = read_training_runs(file)
@@ -62,9 +68,13 @@ def command(
     result = validation_json(found)
     if output is not None:
         write_json(result, output)
+    nothing = not found.rows and not found.interrupted
     if as_json:
         print(json.dumps(result, allow_nan=False))
-    else:
+    elif not nothing:
         print_validation(found)
     if found.interrupted:
         raise KeyboardInterrupt
+    if nothing:
+        reasons = "\n       ".join(why_skipped(found)[:MOST_SKIPPED]) or "the table has no rows"
+        raise InputError("no row could be predicted", where=str(file), hint=reasons)

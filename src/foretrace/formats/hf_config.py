@@ -29,7 +29,7 @@ class HfConfig:
     fields: dict[str, yaml.Node]
     model_type: str
     name: str
-    """What the file says it is called, or its folder."""
+    """What the file says it is called (`_name_or_path`); empty where it does not."""
 
     def __contains__(self, field: str) -> bool:
         """Whether the field is given and not null."""
@@ -104,7 +104,7 @@ def read_hf_config(path: str | Path) -> HfConfig:
     """The configuration in a file, or in the `config.json` of a folder."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     document = Document(str(file), "model configuration", _EXPECTED, _EXAMPLE)
-    return _config(document, document.compose(document.read()), "", file.resolve().parent.name)
+    return _config(document, document.compose(document.read()), "", "")
 
 
 def _config(document: Document, node: yaml.Node, model_type: str, name: str) -> HfConfig:
@@ -119,5 +119,5 @@ def _config(document: Document, node: yaml.Node, model_type: str, name: str) -> 
     model_type = found.text("model_type", model_type)
     if not model_type:
         raise InputError("field model_type is missing", where=document.where(node), hint=_EXPECTED)
-    called = found.text("_name_or_path", "").rstrip("/").rpartition("/")[2] or name
-    return HfConfig(document, node, fields, model_type, called or model_type)
+    called = found.text("_name_or_path", "").rstrip("/").rpartition("/")[2]
+    return HfConfig(document, node, fields, model_type, called if len(called.strip(".")) > 1 else name)

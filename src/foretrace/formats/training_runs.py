@@ -19,9 +19,16 @@ from foretrace.files import read_whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HINT: Final = "a CSV with the columns id, model, layers, hidden, heads, seq_len, gpu, gpus, mbs, gbs, step_time_s, …"
+COLUMNS: Final = (
+    "a CSV needs id, model, gpu, gpus, mbs and step_time_s; layers, hidden, ffn_hidden and heads where the model is no "
+    "preset; may have gbs, seq_len, tp, pp, complete, …"
+)
+"""What a table must have. docs/accuracy.md lists all columns."""
 _NEEDED: Final = ("id", "model", "gpu", "gpus")
 _MEASURED: Final = ("step_time_s", "step_time_derived_s")
+_GRADE: Final = "complete"
+UNGRADED: Final = "A"
+"""The grade of rows in a table that grades none: a user's own runs, of which all that matters is known."""
 _SEPARATORS: Final = {"semicolons": ";", "tabs": "\t", "bars": "|"}
 _MOST_LAYERS: Final = 10_000
 _LEAST, _MOST = 1e-9, 1e12
@@ -112,6 +119,8 @@ class TrainingRuns:
 
     runs: tuple[TrainingRun, ...]
     skipped: tuple[SkippedRun, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was assumed of all rows."""
 
 
 class _UnusableError(Exception):
@@ -120,13 +129,13 @@ class _UnusableError(Exception):
 
 def read_training_runs(path: str | Path) -> TrainingRuns:
     """Reads a CSV of runs, or a file of JSON lines."""
-    data = read_whole(path, "table of training runs", _HINT)
+    data = read_whole(path, "table of training runs", COLUMNS)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError("this is no text in UTF-8", where=str(path), hint=_HINT) from None
+        raise InputError("this is no text in UTF-8", where=str(path), hint=COLUMNS) from None
     if not text.strip():
-        raise InputError("the file is empty", where=str(path), hint=_HINT)
+        raise InputError("the file is empty", where=str(path), hint=COLUMNS)
     return _read_json_lines(text, str(path)) if text.lstrip().startswith("{") else _read_csv(text, str(path))
 
 
@@ -148,8 +157,9 @@ def _read_csv(text: str, name: str) -> TrainingRuns:
             except _UnusableError as problem:
                 skipped.append(SkippedRun(row.get("id") or where, where, str(problem), row.get("family", "")))
     except csv.Error as error:
-        raise InputError(f"this is no CSV: {error}", where=f"{name}:{reader.line_num}", hint=_HINT) from None
-    return TrainingRuns(tuple(runs), tuple(skipped))
+        raise InputError(f"this is no CSV: {error}", where=f"{name}:{reader.line_num}", hint=COLUMNS) from None
+    notes = () if _GRADE in columns else (f'there is no column "{_GRADE}": every row counts as grade {UNGRADED}',)
+    return TrainingRuns(tuple(runs), tuple(skipped), notes)
 
 
 def _check_columns(columns: list[str], name: str) -> None:
@@ -157,13 +167,13 @@ def _check_columns(columns: list[str], name: str) -> None:
         if needed not in columns:
             problem = f'there is no column "{needed}"{did_you_mean(needed, columns)}'
             other = next((mark for mark, split in _SEPARATORS.items() if len(columns) == 1 and split in columns[0]), "")
-            hint = f"cells are parted by {other} here: part them by commas" if other else _HINT
+            hint = f"cells are parted by {other} here: part them by commas" if other else COLUMNS
             raise InputError(problem, where=f"{name}:1", hint=hint)
     if not any(column in columns for column in _MEASURED):
-        raise InputError(f"there is no column {' or '.join(_MEASURED)}", where=f"{name}:1", hint=_HINT)
+        raise InputError(f"there is no column {' or '.join(_MEASURED)}", where=f"{name}:1", hint=COLUMNS)
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:
-        raise InputError(f'the column "{twice}" is there twice', where=f"{name}:1", hint=_HINT)
+        raise InputError(f'the column "{twice}" is there twice', where=f"{name}:1", hint=COLUMNS)
 
 
 def _csv_config(row: dict[str, str], where: str) -> RunConfig:
@@ -179,7 +189,7 @@ def _csv_config(row: dict[str, str], where: str) -> RunConfig:
         id=row["id"],
         where=where,
         family=row.get("family", ""),
-        grade=row.get("complete", ""),
+        grade=row.get(_GRADE, UNGRADED),
         model=row["model"],
         layers=_whole(row, "layers"),
         hidden=_whole(row, "hidden"),

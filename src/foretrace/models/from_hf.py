@@ -14,6 +14,7 @@ from foretrace.errors import Diagnostic, InputError, did_you_mean
 from foretrace.formats.hf_config import HfConfig, read_hf_config
 from foretrace.models.compose import MOST_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Layer, Mlp, Model, Norm, SelfAttention
+from foretrace.models.parameters import parameters
 
 _ACTIVATIONS: Final[dict[str, Activation]] = {
     "silu": "silu",
@@ -80,9 +81,17 @@ def model_from_hf(path: str | Path) -> tuple[Model, tuple[Diagnostic, ...]]:
         problem = f'model_type "{config.model_type}" is not known{did_you_mean(config.model_type, _BUILDERS)}'
         raise InputError(problem, where=config.where("model_type"), hint=f"known: {' '.join(_BUILDERS)}")
     model = build(reading)
+    if not model.name:
+        called = f"{config.model_type} {_rounded(parameters(model))}"
+        model = replace(model, name=called, title=called)
     for name in config.given(tuple(_UNMODELLED)):
         reading.say(_UNMODELLED[name], name)
     return model, tuple(reading.said)
+
+
+def _rounded(count: int) -> str:
+    """A number of parameters as models are called by it: 8.0B, 124M."""
+    return f"{count / 1e9:.1f}B" if count >= 10**9 else f"{count / 1e6:.0f}M"
 
 
 def _llama(reading: _Reading) -> Model:

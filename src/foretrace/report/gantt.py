@@ -10,6 +10,7 @@ from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
 
 MOST_ROWS = 16
+_TIE = 1e-9
 
 LETTERS = {
     Phase.NONE: "C",
@@ -31,22 +32,23 @@ MEANINGS = {
 }
 
 
+_BACKWARD = (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+"""What is one thing beside a forward or a wait, whatever kernels it is made of."""
+
+
 def gantt(timeline: Timeline, width: int) -> list[tuple[str, str]]:
-    """(role, letters) of each role that computes, each letter the phase that fills most of its stretch, `.` where the
-    rank computes for less than half of it; empty if there are too many roles to read."""
+    """(role, letters) of each role that computes, each letter what fills most of its stretch of the step, `.` where
+    that is no computation; empty if there are too many roles to read."""
     graph = timeline.graph
     roles = graph.program.role_of[graph.classes.representative]
     shown = [(int(role), int(np.flatnonzero(roles == role)[0])) for role in distinct(roles)]
     if len(shown) > MOST_ROWS or timeline.step_time_s <= 0:
         return []
-    letters = np.array([*LETTERS.values(), "."])
     rows = []
     for role, number in shown:
         shares = _shares(timeline, number, width)
         if shares.any():
-            idle = shares.sum(axis=0) < 0.5
-            line = letters[np.where(idle, len(LETTERS), shares.argmax(axis=0))]
-            rows.append((graph.program.roles[role], "".join(line)))
+            rows.append((graph.program.roles[role], _line(shares)))
     return rows
 
 
@@ -55,6 +57,20 @@ def legend(rows: list[tuple[str, str]]) -> str:
     used = set("".join(line for _, line in rows))
     words = [f"{letter} {meaning}" for letter, meaning in MEANINGS.items() if letter in used]
     return "   ".join([*words, ". waiting"] if "." in used else words)
+
+
+def _line(shares: NDArray[np.float64]) -> str:
+    """The letter of each stretch: what fills most of it. The kinds of backward count together, as `B` unless one of its
+    parts is more than half of it."""
+    together, backward = shares.copy(), shares[list(_BACKWARD)].sum(axis=0)
+    together[list(_BACKWARD)] = 0.0
+    together[Phase.BACKWARD] = backward
+    letter, most = together.argmax(axis=0), together.max(axis=0)
+    for part in _BACKWARD[1:]:
+        letter = np.where((letter == Phase.BACKWARD) & (shares[part] > backward / 2 + _TIE), part, letter)
+    # Computation wins a tie, which rounding must not decide.
+    waiting = 1.0 - shares.sum(axis=0) > most + _TIE
+    return "".join(np.array([*LETTERS.values(), "."])[np.where(waiting, len(LETTERS), letter)])
 
 
 def _shares(timeline: Timeline, number: int, width: int) -> NDArray[np.float64]:

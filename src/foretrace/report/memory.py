@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from foretrace.analysis.fit import MemoryFit, StageMemory
+from foretrace.analysis.fit import MemoryFit, Relief, StageMemory
 from foretrace.analysis.predict import Prediction
 from foretrace.program.columns import Category, label
 from foretrace.report.json import diagnostics_json
@@ -22,8 +22,8 @@ _WIDTH = 80
 _GIB = 1 << 30
 
 
-def memory_json(prediction: Prediction) -> dict[str, Any]:
-    """The memory of a job, with the track of its fullest stage."""
+def memory_json(prediction: Prediction, found: Relief | None = None) -> dict[str, Any]:
+    """The memory of a job, with the track of its fullest stage, and what was found to make it fit."""
     memory = prediction.memory
     worst = memory.worst
     return {
@@ -32,6 +32,7 @@ def memory_json(prediction: Prediction) -> dict[str, Any]:
         "plan": plan_json(prediction.setting),
         "cluster": prediction.cluster.name,
         **memory_fit_json(memory),
+        "would_fit": None if found is None else {"options": found.words, "peak_bytes": found.peak_bytes},
         "worst": None
         if worst is None
         else {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from foretrace.analysis.predict import PEAK_OF, Prediction
+from foretrace.analysis.predict import Prediction
 from foretrace.report.json import simulation_json
 from foretrace.report.terminal import ModelFacts, print_simulation
 
@@ -19,7 +19,14 @@ _SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace 
 
 def print_prediction(prediction: Prediction, stream: TextIO | None = None) -> None:
     """The screen of a prediction."""
-    facts = ModelFacts(prediction.mfu, prediction.hfu, prediction.memory.capacity_bytes)
+    facts = ModelFacts(
+        prediction.model_flops_per_s_per_gpu,
+        prediction.mfu,
+        prediction.hfu,
+        prediction.peak_flops,
+        prediction.peak_dtype,
+        prediction.memory.capacity_bytes,
+    )
     print_simulation(prediction.simulation, stream, facts, _SEE)
 
 
@@ -37,7 +44,8 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "model_flops": prediction.model_flops,
         "hardware_flops": prediction.hardware_flops,
         "peak_flops_per_s": prediction.peak_flops,
-        "peak_dtype": PEAK_OF.get(setting.plan.precision, setting.plan.precision),
+        "peak_dtype": prediction.peak_dtype,
+        "model_flops_per_s_per_gpu": prediction.model_flops_per_s_per_gpu,
         "memory": memory_fit_json(prediction.memory),
     }
 

@@ -11,7 +11,7 @@ from typing import TextIO
 from foretrace.analysis.answer import Bottleneck, Simulation
 from foretrace.errors import Diagnostic
 from foretrace.report.gantt import MOST_ROWS, gantt, legend
-from foretrace.units import MINUS, format_bytes, format_count, format_percent, format_time
+from foretrace.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
 
 BAR_WIDTH = 28
 MOST_BOTTLENECKS = 6
@@ -64,10 +64,14 @@ Span = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of a model's step beyond its timeline: utilisation as shares, the memory of a GPU in bytes."""
+    """What is known of a model's step beyond its timeline: the model's FLOPs by second and GPU, utilisation as shares
+    of a GPU's dense peak for a dtype, and the memory of a GPU in bytes."""
 
+    flops_per_s: float
     mfu: float
     hfu: float
+    peak_flops: float
+    peak_dtype: str
     capacity_bytes: int
 
 
@@ -117,14 +121,14 @@ def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Spa
     if simulation.tokens_per_s_per_gpu is not None:
         rate = simulation.tokens_per_s_per_gpu
         facts.append(f"{_three(rate)} tokens/s per GPU, {_three(rate * simulation.world_size)} in all")
-    if about is not None:
-        facts.append(f"MFU {format_percent(about.mfu)}, HFU {format_percent(about.hfu)}")
     if simulation.peak_memory is not None:
         peak = simulation.peak_memory
         of = "" if about is None else f" of {format_bytes(about.capacity_bytes)}"
         facts.append(f"peak memory {format_bytes(peak.bytes)}{of} (rank {peak.rank}, {peak.role})")
     if facts:
         lines.append([("         " + "     ".join(facts), "")])
+    if about is not None:
+        lines.append([("         " + _utilisation(about), "")])
     if simulation.unchanged_step_time_s is not None:
         change = simulation.step_time_s - simulation.unchanged_step_time_s
         sign = "+" if change >= 0 else MINUS
@@ -135,6 +139,13 @@ def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Spa
     if simulation.title:
         lines.append([(f"  Job    {simulation.title}", "")])
     return lines
+
+
+def _utilisation(about: ModelFacts) -> str:
+    """How fast the model is computed, and what share of what that is."""
+    peak = f"of {format_flops(about.peak_flops)} ({about.peak_dtype})"
+    used = f"MFU {format_percent(about.mfu)} {peak}, HFU {format_percent(about.hfu)}"
+    return f"{format_flops(about.flops_per_s)} per GPU: {used}"
 
 
 def _three(number: float) -> str:

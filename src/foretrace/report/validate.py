@@ -37,6 +37,7 @@ def validation_json(found: Validation) -> dict[str, Any]:
     return {
         "schema": VALIDATION_SCHEMA,
         "interrupted": found.interrupted,
+        "notes": list(found.notes),
         "graded": grade,
         "mape": None if whole is None else whole.mape,
         "bias": None if whole is None else whole.bias,
@@ -188,19 +189,24 @@ def _worst(found: Validation) -> list[list[Span]]:
 
 def _skipped(found: Validation) -> list[list[Span]]:
     """What was left out, by reason, and which rows ran although they are said not to fit."""
-    reasons: dict[str, list[str]] = {}
-    for one in found.skipped:
-        reasons.setdefault(one.why, []).append(one.id)
-    lines: list[list[Span]] = [[]]
+    lines: list[list[Span]] = [[], *([("  note     ", ""), (text, "")] for text in found.notes)]
     misfits = [row.id for row in found.not_fitting]
     if misfits:
         text = f"{len(misfits)} of the rows ran, but are predicted not to fit in memory ({_some(misfits)})"
         lines.append([("  memory   ", "yellow"), (text, "")])
-    for why, ids in list(reasons.items())[:MOST_SKIPPED]:
-        lines.append([("  skipped  ", "yellow"), (f"{len(ids)}: {why} ({_some(ids)})", "")])
+    reasons = why_skipped(found)
+    lines += [[("  skipped  ", "yellow"), (reason, "")] for reason in reasons[:MOST_SKIPPED]]
     if len(reasons) > MOST_SKIPPED:
         lines.append([(f"           {len(reasons) - MOST_SKIPPED} more reasons in --json", "bright_black")])
     return lines
+
+
+def why_skipped(found: Validation) -> list[str]:
+    """Each reason for which rows were left out, with how many and some of their names."""
+    reasons: dict[str, list[str]] = {}
+    for one in found.skipped:
+        reasons.setdefault(one.why, []).append(one.id)
+    return [f"{len(ids)}: {why} ({_some(ids)})" for why, ids in reasons.items()]
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +28,28 @@ def test_rates_follow_from_the_step(answer: Prediction) -> None:
     assert answer.tokens_per_s_per_gpu == pytest.approx(tokens / answer.step_time_s / 16)
     assert answer.simulation.tokens_per_s_per_gpu == pytest.approx(answer.tokens_per_s_per_gpu)
     assert answer.mfu == pytest.approx(answer.model_flops / (answer.step_time_s * 16 * 989.4e12))
+    assert answer.model_flops_per_s_per_gpu == pytest.approx(answer.mfu * answer.peak_flops)
     assert 0.2 < answer.mfu < 0.7
+
+
+def test_what_the_simulation_knows_the_prediction_says(answer: Prediction) -> None:
+    assert answer.breakdown is answer.simulation.breakdown
+    assert answer.peak_memory is not None
+    assert answer.peak_memory.bytes == answer.memory.peak_bytes
+    assert answer.peak_dtype == "bf16"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_configuration_by_its_path(folder: bool, tmp_path: Path, answer: Prediction) -> None:
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+    more = {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}
+    path.write_text(json.dumps({"model_type": "llama", **sizes, **more}), encoding="utf-8")
+    where = tmp_path if folder else str(path)
+    read = predict(where, PLAN, "h100-dgx", prices="model", explain=False)
+    assert read.step_time_s == pytest.approx(answer.step_time_s)
+    assert read.setting.model.name == "llama 8.0B"
+    assert any("tie_word_embeddings is not given" in one.message for one in read.simulation.diagnostics)
 
 
 def test_model_flops_are_about_six_per_parameter_and_token(answer: Prediction) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from foretrace import Plan
+from foretrace.cli.plan_options import read_plan
 from unit.cli.command_line import answer_of, call
 
 JOB = ("llama3-8b", "--gpus", "16", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "32")
+
+TOO_LARGE = ("llama3-70b", "--gpus", "64", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "64")
 
 
 class TestPredict:
@@ -37,6 +41,21 @@ class TestPredict:
         assert (plan["grad_overlap"], plan["param_overlap"], plan["tp_overlap"]) == (True, True, True)
         assert (plan["sequence_parallel"], plan["precision"], plan["cuda_graphs"]) == (False, "fp8", "full")
         assert (plan["seq_len"], plan["documents"]) == (4096, [1024, 3072])
+
+    @pytest.mark.parametrize(
+        ("words", "fields"),
+        [
+            ("tp", {"tp_overlap": True, "moe_overlap": False}),
+            ("moe,tp", {"tp_overlap": True, "moe_overlap": True}),
+            ("grad,tp", {"grad_overlap": True, "param_overlap": False, "tp_overlap": True, "moe_overlap": False}),
+            ("dp", {"grad_overlap": True, "param_overlap": True, "tp_overlap": False, "moe_overlap": False}),
+            ("none", dict.fromkeys(("grad_overlap", "param_overlap", "tp_overlap", "moe_overlap"), False)),
+            ("all", dict.fromkeys(("grad_overlap", "param_overlap", "tp_overlap", "moe_overlap"), True)),
+        ],
+    )
+    def test_overlap_decides_what_it_speaks_of(self, words: str, fields: dict[str, bool]) -> None:
+        said = read_plan({"gpus": 8, "overlap": words})
+        assert said == Plan(gpus=8, **fields)  # type: ignore[arg-type]
 
     def test_without_silicon_no_price_is_nvidias(self, capsys: pytest.CaptureFixture[str]) -> None:
         answer = answer_of(capsys, "predict", *JOB, "--no-silicon")
@@ -105,11 +124,23 @@ class TestMemory:
             assert words in text
 
     def test_the_json_of_one_that_does_not_fit(self, capsys: pytest.CaptureFixture[str]) -> None:
-        arguments = ("llama3-70b", "--gpus", "8", "--cluster", "h100-dgx", "--gbs", "8")
-        answer = answer_of(capsys, "memory", *arguments)
+        assert call("memory", *TOO_LARGE, "--json") == 4
+        answer = json.loads(capsys.readouterr().out)
         assert answer["schema"] == "foretrace.memory/1"
         assert not answer["fits"]
         assert answer["peak_bytes"] > answer["capacity_bytes"] == 80 * 2**30
         stage = answer["stages"][0]
         assert sum(stage["by_category_bytes"].values()) == stage["peak_bytes"]
         assert max(answer["worst"]["held_bytes"]) == answer["peak_bytes"]
+        options, size = answer["would_fit"]["options"], answer["would_fit"]["peak_bytes"]
+        changed = answer_of(capsys, "memory", *TOO_LARGE, *options.split())
+        assert (changed["fits"], changed["peak_bytes"], changed["would_fit"]) == (True, size, None)
+
+    def test_one_that_does_not_fit_ends_as_predict_does(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert call("memory", *TOO_LARGE) == 4
+        shown = capsys.readouterr()
+        assert "does not fit" in shown.out
+        assert "activations" in shown.out
+        assert " would: " in shown.err
+        assert call("predict", *TOO_LARGE) == 4
+        assert capsys.readouterr().err == shown.err

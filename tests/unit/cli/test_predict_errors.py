@@ -90,7 +90,7 @@ class TestWords:
 class TestFiles:
     def test_a_folder_stands_for_its_configuration(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-        assert answer_of(capsys, "predict", tmp_path, *JOB[1:])["model"] == tmp_path.name
+        assert answer_of(capsys, "predict", tmp_path, *JOB[1:])["model"] == "llama 8.0B"
 
     @pytest.mark.parametrize(
         ("field", "value", "words"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -69,8 +70,11 @@ def test_without_silicon(table: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_one_family_and_a_plot(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / "plot.svg"
-    assert call("validate", table, "--family", "other", "--svg", plot) == 0
-    assert "no row could be predicted" in capsys.readouterr().out
+    assert call("validate", table, "--family", "other", "--svg", plot) == 3
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "no row could be predicted" in printed.err
+    assert "1: no step time was measured (untimed)" in printed.err
     assert call("validate", table, "--family", "korthikanti", "--svg", plot) == 0
     assert "untimed" not in capsys.readouterr().out
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
@@ -83,6 +87,37 @@ def test_no_prediction_sees_a_measurement(table: Path, tmp_path: Path, capsys: p
     first, second = answer_of(capsys, "validate", table), answer_of(capsys, "validate", other)
     assert first["rows"][0]["predicted_s"] == second["rows"][0]["predicted_s"]
     assert second["rows"][0]["measured_s"] == 9.99
+
+
+def test_a_table_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.csv"
+    rows = "known,llama3-8b,H100,8,2,1,2.0", "unknown,our-model,H100,8,2,1,2.0"
+    path.write_text("\n".join(("id,model,gpu,gpus,tp,mbs,step_time_s", *rows)) + "\n", encoding="utf-8")
+    answer = answer_of(capsys, "validate", path)
+    assert [(row["id"], row["grade"]) for row in answer["rows"]] == [("known", "A")]
+    assert answer["notes"] == ['there is no column "complete": every row counts as grade A']
+    (skipped,) = answer["skipped"]
+    assert skipped["why"] == (
+        "no preset is called our-model, and the row does not give layers, hidden, ffn_hidden and heads"
+    )
+    assert call("validate", path) == 0
+    assert capsys.readouterr().out.count("every row counts as grade A") == 1
+
+
+def test_the_json_of_a_table_without_a_usable_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("id,model,gpu,gpus,mbs,step_time_s\na,our-model,H100,8,1,2.0\n", encoding="utf-8")
+    assert call("validate", path, "--json") == 3
+    printed = capsys.readouterr()
+    assert [one["id"] for one in json.loads(printed.out)["skipped"]] == ["a"]
+    assert "no preset is called our-model" in printed.err
+
+
+def test_help_names_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("validate", "--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "id, model, gpu, gpus, mbs, step_time_s" in text
+    assert "layers, hidden, ffn_hidden and heads too" in text
 
 
 def test_several_processes_find_the_same(table: Path, capsys: pytest.CaptureFixture[str]) -> None:

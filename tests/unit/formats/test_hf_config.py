@@ -54,11 +54,12 @@ def test_a_folder_is_its_config(file: Path) -> None:
     assert read_hf_config(file.parent).count("hidden_size") == 4096
 
 
-def test_a_file_without_a_name_is_called_as_its_folder(tmp_path: Path) -> None:
+def test_a_folder_stands_for_its_file_and_is_no_name(tmp_path: Path) -> None:
     folder = tmp_path / "tall-model"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-    assert read_hf_config(folder).name == "tall-model"
+    config = read_hf_config(folder)
+    assert (config.model_type, config.name) == ("llama", "")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -75,6 +76,22 @@ def test_a_row_that_cannot_be_used_is_said_with_its_line(tmp_path: Path, row: st
 def test_a_file_that_is_no_table(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         read_training_runs(write(tmp_path, text))
+
+
+def test_a_table_without_grades(tmp_path: Path) -> None:
+    found = read_training_runs(write(tmp_path, "id,model,gpu,gpus,mbs,step_time_s", "a,llama3-8b,H100,8,1,2.0"))
+    assert [run.config.grade for run in found.runs] == ["A"]
+    assert found.notes == ('there is no column "complete": every row counts as grade A',)
+    graded = read_training_runs(write(tmp_path, HEAD, GOOD, GOOD.replace(",A,", ",,")))
+    assert [run.config.grade for run in graded.runs] == ["A", ""]
+    assert graded.notes == ()
+
+
+def test_a_missing_column_says_which_are_needed(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read_training_runs(write(tmp_path, "name,model,gpu,gpus,mbs,step_time_s"))
+    for column in ("id", "model", "gpu", "gpus", "mbs", "step_time_s", "layers", "hidden", "ffn_hidden", "heads"):
+        assert re.search(rf"\b{column}\b", refused.value.hint or "")
 
 
 @pytest.mark.parametrize(("mark", "words"), [(";", "semicolons"), ("\t", "tabs")])

@@ -172,6 +172,21 @@ def test_chunks_without_a_list_leave_out_every_fourth_layer(tmp_path: Path) -> N
     assert model.layers == presets.model("llama4-maverick").layers
 
 
+@pytest.mark.parametrize(
+    ("said", "called"),
+    [
+        ({"_name_or_path": "meta-llama/Meta-Llama-3-8B"}, "Meta-Llama-3-8B"),
+        ({"_name_or_path": "/data/models/ours/"}, "ours"),
+        ({"_name_or_path": "/tmp/U"}, "llama 8.0B"),
+        ({"_name_or_path": ".."}, "llama 8.0B"),
+        ({}, "llama 8.0B"),
+        ({"num_hidden_layers": 1, "vocab_size": 32000}, "llama 480M"),
+    ],
+)
+def test_what_a_model_is_called(said: dict[str, Any], called: str, tmp_path: Path) -> None:
+    assert read(tmp_path, {**CONFIGS["llama3-8b"], **said})[0].name == called
+
+
 def test_guesses_are_said(tmp_path: Path) -> None:
     config = {**CONFIGS["llama3-8b"], "max_position_embeddings": 131072, "quantization_config": {"bits": 8}}
     del config["num_key_value_heads"], config["tie_word_embeddings"]

@@ -30,7 +30,8 @@ def test_the_screen_says_what_of_what(answer: Prediction) -> None:
     stream = io.StringIO()
     print_prediction(answer, stream)
     text = stream.getvalue()
-    assert f"MFU {100 * answer.mfu:.1f} %, HFU {100 * answer.hfu:.1f} %" in text
+    assert f"{answer.model_flops_per_s_per_gpu / 1e12:.0f} TFLOP/s per GPU: MFU {100 * answer.mfu:.1f} % of " in text
+    assert f" of 989 TFLOP/s (bf16), HFU {100 * answer.hfu:.1f} %" in text
     assert "GiB of 80.0 GiB (rank 0, stage 0)" in text
 
 

@@ -15,6 +15,9 @@ from foretrace.formats.training_runs import RunConfig
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
 from foretrace.models.presets import model as preset_model
 
+_DESCRIBING: Final = {"layers": "layers", "hidden": "hidden", "ffn": "ffn_hidden", "heads": "heads"}
+"""Without which no model is described, and the columns they are in."""
+
 _VOCABULARIES: Final = (
     (r"nemotron", 256_000),
     (r"gpt", 51_200),
@@ -37,6 +40,8 @@ def model_of(config: RunConfig) -> tuple[Model, tuple[str, ...]]:
     if re.match(r"mpt\b", name):
         return _mpt(config), ()
     known = _preset(config.model)
+    if known is None:
+        _check_described(config)
     if re.match(r"gpt", name) and "oss" not in name and (config.heads is not None or known is None):
         return _gpt(config)
     if known is not None:
@@ -53,6 +58,16 @@ def _preset(name: str) -> Model | None:
         return preset_model(re.sub(r"[ _-]+L\d+$", "", name))
     except InputError:
         return None
+
+
+def _check_described(config: RunConfig) -> None:
+    """A model that is no preset must be described by its row."""
+    missing = [column for field, column in _DESCRIBING.items() if getattr(config, field) is None]
+    if missing:
+        *first, last = missing
+        columns = f"{', '.join(first)} and {last}" if first else last
+        problem = f"no preset is called {config.model}, and the row does not give {columns}"
+        raise InputError(problem, where=config.where, hint="see foretrace list models, or fill in the columns")
 
 
 def _needed(config: RunConfig, field: str) -> int:

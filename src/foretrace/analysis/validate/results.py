@@ -75,6 +75,8 @@ class Validation:
     rows: tuple[RowResult, ...]
     skipped: tuple[SkippedRun, ...]
     interrupted: bool = False
+    notes: tuple[str, ...] = ()
+    """What was assumed of all rows."""
 
     def graded(self, grade: str) -> tuple[RowResult, ...]:
         """The rows of one grade."""

@@ -80,7 +80,7 @@ def validate(
         interrupted = True
     finally:
         answers.close()
-    return Validation(tuple(rows), tuple(skipped), interrupted)
+    return Validation(tuple(rows), tuple(skipped), interrupted, runs.notes)
 
 
 def _skipped(config: RunConfig, why: str) -> SkippedRun:
