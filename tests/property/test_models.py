@@ -12,11 +12,11 @@ from foretrace.errors import ForetraceError
 from foretrace.formats.shell_words import read_script
 from foretrace.models.compose import compose_layers
 from foretrace.models.flops import attention_pairs, forward_flops
-from foretrace.models.from_megatron import job_from_megatron
 from foretrace.models.model import Experts, LatentAttention, Mlp, Model, SelfAttention
 from foretrace.models.parameters import active_parameters, layer_parameters, norm_parameters, parameters
 from foretrace.models.ranges import format_ranges, parse_ranges
 from foretrace.models.write_spec import model_spec
+from foretrace.workload.from_megatron import job_from_megatron
 from foretrace.workload.job_file import read_job
 from foretrace.workload.write_job import Draft, job_text
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from foretrace.analysis.answer import PeakMemory, Simulation
 from foretrace.analysis.breakdown import Breakdown
-from foretrace.analysis.fit import MemoryFit, Relief, memory_fit, relief
 from foretrace.analysis.host import host_notes
+from foretrace.analysis.memory_fit import MemoryFit, Relief, memory_fit, relief
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.simulate import simulate
 from foretrace.cost.sources import PriceSource
@@ -24,14 +24,12 @@ from foretrace.models.load import read_model
 from foretrace.models.model import Model
 from foretrace.placement import Placement
 from foretrace.program.columns import Kind, Phase
+from foretrace.program.kernels import PEAK_OF
 from foretrace.units import format_bytes
 from foretrace.workload.assemble import program_of
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
-
-PEAK_OF: Final = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
-"""Whose dense peak a recipe of linear layers is compared with, where it is called otherwise."""
 
 BLOCK_SCALED: Final = {"mxfp8": "fp4"}
 """What tells whether a GPU multiplies with scales of blocks: such units came with those for 4 bits (Blackwell, CDNA 4).

@@ -83,8 +83,8 @@ def _from_hf(path: Path, cluster: str | None) -> Draft:
 
 
 def _from_megatron(path: Path, cluster: str | None) -> Draft:
-    from foretrace.models.from_megatron import job_from_megatron
     from foretrace.models.write_spec import model_spec
+    from foretrace.workload.from_megatron import job_from_megatron
     from foretrace.workload.write_job import Draft
 
     job = job_from_megatron(path)

@@ -1,5 +1,5 @@
 """Megatron-LM's arguments, out of a launch script or a file of arguments: names, values and lines, and no more;
-`foretrace.models.from_megatron` says what they mean."""
+`foretrace.workload.from_megatron` says what they mean."""
 
 from __future__ import annotations
 

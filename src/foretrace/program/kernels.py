@@ -18,6 +18,10 @@ DTYPE_BYTES: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8
 """Bytes of an element by the recipe of a GEMM's operands; scales of blocks are left out (3 % for mxfp8)."""
 
 
+PEAK_OF: Final = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+"""Under which dtype a datasheet lists the dense peak of a recipe's products, where it is called otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """`batch` products of [m, k] and [k, n]. Layout as cuBLAS names it: `tn` the forward of a linear layer, `nn` its

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from foretrace.analysis.fit import MemoryFit, Relief, StageMemory
+from foretrace.analysis.memory_fit import MemoryFit, Relief, StageMemory
 from foretrace.analysis.predict import Prediction
 from foretrace.program.columns import Category, label
 from foretrace.report.json import diagnostics_json

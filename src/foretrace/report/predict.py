@@ -10,7 +10,7 @@ from foretrace.report.json import simulation_json
 from foretrace.report.terminal import ModelFacts, print_simulation
 
 if TYPE_CHECKING:
-    from foretrace.analysis.fit import MemoryFit
+    from foretrace.analysis.memory_fit import MemoryFit
     from foretrace.workload.setting import Setting
 
 PREDICTION_SCHEMA = "foretrace.prediction/1"

@@ -12,11 +12,8 @@ from foretrace.cost.compute.gemm import gemm_s, grouped_s
 from foretrace.cost.compute.parameters import Efficiency, GemmFit
 from foretrace.cost.compute.streams import streams_s
 from foretrace.hardware.cluster import Gpu
-from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
+from foretrace.program.kernels import PEAK_OF, Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
 from foretrace.program.program import Floats
-
-PEAK_OF: Final = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
-"""Under which dtype a datasheet lists the peak of a recipe's products."""
 
 WIDER: Final = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """The dtype whose units multiply what a GPU has no units for."""

@@ -18,11 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.cost.silicon import SYSTEMS, installed, tables_of
+from foretrace.cost.silicon import SYSTEMS, tables_of
 from foretrace.program.kernels import Gemm
 from foretrace.program.program import Floats
-
-__all__ = ["KERNEL_SYSTEMS", "gemm_table", "installed"]
 
 KERNEL_SYSTEMS: Final = {**SYSTEMS, "a800-80g-sxm": "a100_sxm", "h800-sxm": "h100_sxm"}
 """The system whose kernels run as a GPU's do: the China variants have the same chip and power; only

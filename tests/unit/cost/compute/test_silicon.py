@@ -7,10 +7,11 @@ import pytest
 
 from foretrace.cost.compute import silicon
 from foretrace.cost.compute.pricer import kernel_pricer
+from foretrace.cost.silicon import installed
 from foretrace.hardware import presets
 from foretrace.program.kernels import Gemm
 
-pytestmark = pytest.mark.skipif(not silicon.installed(), reason="the extra [silicon] is not installed")
+pytestmark = pytest.mark.skipif(not installed(), reason="the extra [silicon] is not installed")
 
 
 def test_rows_are_distinct_and_sane() -> None:

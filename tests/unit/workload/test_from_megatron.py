@@ -8,9 +8,9 @@ import pytest
 
 from foretrace.errors import InputError
 from foretrace.models import presets
-from foretrace.models.from_megatron import MegatronJob, job_from_megatron
 from foretrace.models.model import Mlp, SelfAttention
 from foretrace.models.parameters import parameters
+from foretrace.workload.from_megatron import MegatronJob, job_from_megatron
 
 GPT = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --max-position-embeddings 2048 --vocab-size 50257 "
 LLAMA = """

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace.analysis.fit import MemoryFit, Relief, StageMemory, relief
 from foretrace.analysis.memory import MemoryTrack
+from foretrace.analysis.memory_fit import MemoryFit, Relief, StageMemory, relief
 from foretrace.errors import InputError
 from foretrace.hardware.presets import cluster
 from foretrace.models.presets import model
