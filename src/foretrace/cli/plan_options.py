@@ -61,7 +61,9 @@ OPTIONS: Final[dict[str, _Option]] = {
     "offload_optimizer": _Option(bool, "--offload-optimizer", "", "Optimizer state on the host."),
     "offload_layers": _Option(int, "--offload-layers", "N", "Layers of a stage whose activations go to the host."),
     "documents": _Option(str, "--documents", "4096,4096", "Packed sequences: tokens of each document."),
-    "routing": _Option(str, "--routing", "balanced|1.5x", "How uneven tokens go to experts: busiest over mean."),
+    "routing": _Option(
+        str, "--routing", "balanced|1.5x|FILE", "How uneven tokens go to experts: busiest over mean; a number a layer."
+    ),
     "deepep": _Option(bool, "--deepep", "", "DeepEP or HybridEP dispatch tokens."),
     "stack": _Option(str, "--stack", "NAME", "The software: megatron-core, fsdp, torch-eager, …"),
 }
@@ -159,10 +161,18 @@ def _overlaps(text: str) -> dict[str, bool]:
 _KNOWN: Final = f"{', '.join(_OVERLAPS)}, dp = grad,param; all; none"
 
 
-def _routing(text: str) -> float:
+def _routing(text: str) -> float | tuple[float, ...]:
+    """A factor for all layers, or a file with one on a line for each layer; `#` begins a comment."""
+    from foretrace.files import read_whole
     from foretrace.units import parse_factor
 
-    return 1.0 if text == "balanced" else parse_factor(text, where=f"--routing {text}")
+    if text == "balanced":
+        return 1.0
+    if not Path(text).is_file():
+        return parse_factor(text, where=f"--routing {text}")
+    lines = read_whole(text, "routing", "a number a layer").decode("utf-8", "replace").splitlines()
+    found = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
+    return tuple(parse_factor(one, where=f"{text}:{number}") for number, one in found if one)
 
 
 class Job(NamedTuple):

@@ -31,10 +31,12 @@ def check_plan(plan: Plan) -> Plan:
     _check_flags_and_words(plan)
     if plan.zero is not None and (isinstance(plan.zero, bool) or plan.zero not in (0, 1, 2, 3)):
         raise InputError(f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
-    if not (isinstance(plan.routing, int | float) and math.isfinite(plan.routing) and plan.routing >= 1):
-        raise InputError(
-            f"routing is {plan.routing}", hint="expected how many times the mean the busiest rank receives, 1 or more"
-        )
+    routing = tuple(plan.routing) if isinstance(plan.routing, tuple | list) else plan.routing
+    for factor in routing if isinstance(routing, tuple) else (routing,):
+        if not (isinstance(factor, int | float) and math.isfinite(factor) and factor >= 1):
+            raise InputError(
+                f"routing is {factor}", hint="expected how many times the mean the busiest rank receives, 1 or more"
+            )
     if plan.recompute_layers is not None and plan.recompute != "full":
         raise InputError(
             f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}",
@@ -43,7 +45,7 @@ def check_plan(plan: Plan) -> Plan:
     if plan.vpp > 1 and plan.pp == 1:
         raise InputError(f"vpp is {plan.vpp}, but pp is 1", hint="chunks of stages need a pipeline: pp of 2 or more")
     stage_layers = _numbers("stage_layers", plan.stage_layers, 0)
-    return replace(plan, stage_layers=stage_layers, documents=_numbers("documents", plan.documents))
+    return replace(plan, routing=routing, stage_layers=stage_layers, documents=_numbers("documents", plan.documents))
 
 
 def check_size(name: str, value: object, most: int | None = None) -> None:

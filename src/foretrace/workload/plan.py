@@ -76,9 +76,15 @@ class Plan:
     """Layers of each stage whose activations go to the host and back."""
     documents: tuple[int, ...] | None = None
     """Packed sequences: the tokens of each document of a sequence, over which attention does not reach."""
-    routing: float = 1.0
-    """How many times the mean the busiest expert rank receives."""
+    routing: float | tuple[float, ...] = 1.0
+    """How many times the mean the busiest expert rank receives: in all layers, or in each of the model's."""
     stack: str | None = None
     """The software that runs it; None: megatron-core, or fsdp under ZeRO-3."""
     deepep: bool = False
     """Whether tokens are dispatched by DeepEP or HybridEP rather than NCCL's all-to-all."""
+
+    def routing_of(self, layer: int | None = None) -> float:
+        """Of a layer by number; without one, of the most uneven."""
+        if not isinstance(self.routing, tuple):
+            return self.routing
+        return max(self.routing) if layer is None else self.routing[layer]

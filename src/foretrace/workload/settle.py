@@ -37,6 +37,7 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
     _check_sequence(plan, seq_len, split_sequence)
     shard = _shard(plan, dp, zero)
     _check_layers(model, plan)
+    _check_routing(model, plan)
     _check_length(model, plan, microbatches)
     schedule = _schedule(plan, microbatches)
     chunks, uneven = split_layers(len(model.layers), schedule.pieces, plan.stage_layers)
@@ -60,6 +61,15 @@ def settle(model: Model, plan: Plan, stack: Stack | None = None) -> Setting:
         chunks_per_stage=schedule.chunks,
     )
     return replace(setting, diagnostics=tuple(_notes(setting, uneven)))
+
+
+def _check_routing(model: Model, plan: Plan) -> None:
+    layers = len(model.layers)
+    if isinstance(plan.routing, tuple) and len(plan.routing) != layers:
+        raise InputError(
+            f"routing is of {len(plan.routing)} layers, {model.name} has {layers}",
+            hint="give one number for all layers, or one for each; those of layers without experts do not count",
+        )
 
 
 def schedule_of(setting: Setting) -> Schedule:
@@ -233,8 +243,9 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
     if setting.vocab != setting.model.vocab:
         notes.append(f"vocabulary padded from {setting.model.vocab:,} to {setting.vocab:,}")
     moe = _has_experts(setting.model)
-    if plan.routing > 1 and moe:
-        notes.append(f"every expert rank is taken to be as busy as the busiest, {plan.routing:g} times the mean")
+    if plan.routing_of() > 1 and moe:
+        most = "up to " * isinstance(plan.routing, tuple) + f"{plan.routing_of():g} times the mean"
+        notes.append(f"every expert rank is taken to be as busy as the busiest, {most}")
     if plan.moe_overlap and moe:
         notes.append("all-to-alls are taken to run beside computation wherever it is long enough (moe overlap)")
     if setting.schedule == "dualpipe":
@@ -270,7 +281,7 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
         (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),
         (plan.prefetch != 1 and setting.zero != 3, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
         (not plan.reshard and setting.zero != 3, f"reshard off (zero is {setting.zero})"),
-        (plan.routing > 1 and not moe, f"routing {plan.routing:g} (no experts)"),
+        (plan.routing_of() > 1 and not moe, f"routing {plan.routing_of():g} (no experts)"),
         (plan.deepep and plan.ep == 1, "deepep (ep is 1)"),
         (plan.schedule is not None and plan.pp == 1, f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and plan.tp == 1, "sequence parallelism (tp is 1)"),

@@ -146,3 +146,17 @@ def test_standard_output_that_is_closed() -> None:
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert done.stderr == "error: the answer cannot be written: standard output is closed\n"
+
+
+def test_routing_by_layer_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = ("predict", "qwen3-30b-a3b", "--gpus", "8", "--ep", "8", "--cluster", "b200-dgx", "--json", "--routing")
+    path = tmp_path / "routing.txt"
+    path.write_text("# the last half is busier\n" + "1\n" * 24 + "1.4x\n" * 24)
+
+    def step(routing: str | Path) -> float:
+        assert call(*job, str(routing)) == 0
+        return float(json.loads(capsys.readouterr().out)["step_time_s"])
+
+    assert step("balanced") < step(path) < step("1.4x")
+    path.write_text("1\nmuch\n")
+    assert f"{path}:2" in refusal(capsys, 3, *job, path)

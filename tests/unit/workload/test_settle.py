@@ -7,9 +7,12 @@ import pytest
 
 from foretrace.errors import InputError
 from foretrace.models.presets import model as preset
+from foretrace.program.kernels import GroupedGemm
+from foretrace.workload.layers import layer_work
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
 from foretrace.workload.split import split_layers
+from foretrace.workload.work import Compute
 from hand_written_work import STACK, model, setting_of
 
 
@@ -163,3 +166,25 @@ def test_what_is_known_to_be_too_good_is_a_warning() -> None:
     assert warnings() == []
     assert "in each of 2 microbatches" in warnings(zero=2)[0]
     assert "cp of 4" in warnings(cp=4)[0]
+
+
+def test_routing_may_differ_by_layer() -> None:
+    mixture = preset("qwen3-30b-a3b")
+    uneven = (1.0,) * 24 + (1.5,) * 24
+    setting = settle(mixture, Plan(gpus=8, ep=8, routing=uneven))
+    rows = [
+        next(
+            kernel.m
+            for item in layer_work(setting, mixture.layers[number], number).forward
+            if isinstance(item, Compute)
+            for _, kernel in item.kernels
+            if isinstance(kernel, GroupedGemm)
+        )
+        for number in (0, 47)
+    ]
+    assert rows[1] == 1.5 * rows[0]
+    assert any("up to 1.5 times the mean" in one.message for one in setting.diagnostics)
+    with pytest.raises(InputError, match="routing is of 2 layers, qwen3-30b-a3b has 48"):
+        settle(mixture, Plan(gpus=8, ep=8, routing=(1.0, 1.5)))
+    with pytest.raises(InputError, match=r"routing is 0\.5"):
+        settle(mixture, Plan(gpus=8, ep=8, routing=(0.5,) * 48))

@@ -78,8 +78,8 @@ class Shape:
         return DTYPE_BYTES[self.precision]
 
 
-def shape_of(setting: Setting) -> Shape:
-    """What of a setting its layers' work depends on."""
+def shape_of(setting: Setting, layer: int | None = None) -> Shape:
+    """What of a setting the work of a layer, by number, depends on."""
     model, plan = setting.model, setting.plan
     tokens, split = setting.tokens, setting.sequence_parallel and plan.tp > 1
     return Shape(
@@ -102,7 +102,7 @@ def shape_of(setting: Setting) -> Shape:
         rotates=model.position_kind == "rope",
         dropout=model.dropout,
         documents=plan.documents,
-        routing=plan.routing,
+        routing=plan.routing_of(layer),
         deepep=plan.deepep and plan.ep > 1,
         tp_overlap=plan.tp_overlap and split,
         syncs=plan.cuda_graphs == "none",

@@ -23,7 +23,7 @@ from foretrace.workload.work import Work
 
 def layer_work(setting: Setting, layer: Layer, number: int) -> Work:
     """What layer `number` of the model, which is this one, does."""
-    return _layer_work(shape_of(setting), layer, _recompute(setting, number))
+    return _layer_work(shape_of(setting, number), layer, _recompute(setting, number))
 
 
 def embedding_work(setting: Setting) -> Work:
