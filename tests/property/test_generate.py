@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from foretrace.analysis.generate import Generated, aicb_workload
@@ -118,6 +118,8 @@ def test_a_file_sends_what_the_program_sends(setting: Setting) -> None:
 @laws
 @given(jobs())
 def test_a_file_takes_as_long_as_the_program(setting: Setting) -> None:
+    # A file's optimizer is the first stage's, whose parameters lack the module for further tokens.
+    assume(not setting.model.mtp or setting.plan.pp == 1)
     chunks = "chunks" if setting.chunks_per_stage > 1 else "auto"
     made = read_back(aicb_workload(setting, KERNELS), vpp=chunks)
     want = simulate(program_of(setting), cluster=CLUSTER, kernels=KERNELS, explain=False).step_time_s
