@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -108,7 +109,7 @@ def test_more_work_never_takes_less(job: tuple[Model, Plan]) -> None:
     if plan.pp == 1:
         more.append(answer(replace(model, layers=(*model.layers, model.layers[-1])), plan))
     for one in more:
-        assert one.step_time_s >= found.step_time_s
+        assert one.step_time_s >= found.step_time_s / CLOSE
         assert one.memory.peak_bytes >= found.memory.peak_bytes
 
 
@@ -116,7 +117,7 @@ def test_more_work_never_takes_less(job: tuple[Model, Plan]) -> None:
 @given(jobs())
 def test_a_faster_gpu_is_never_slower(job: tuple[Model, Plan]) -> None:
     steps = [answer(*job, cluster).step_time_s for cluster in ("a100-dgx", "h100-dgx", "h200-dgx", "b200-dgx")]
-    assert steps == sorted(steps, reverse=True)
+    assert all(faster <= slower * CLOSE for slower, faster in pairwise(steps))
 
 
 @laws
