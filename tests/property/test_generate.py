@@ -124,8 +124,9 @@ def test_a_file_takes_as_long_as_the_program(setting: Setting) -> None:
     made = read_back(aicb_workload(setting, KERNELS), vpp=chunks)
     want = simulate(program_of(setting), cluster=CLUSTER, kernels=KERNELS, explain=False).step_time_s
     got = simulate(made, cluster=CLUSTER, explain=False).step_time_s
-    # Times are whole nanoseconds; the norm of gradients meets over tp instead of all ranks, and buckets are one.
-    assert got == pytest.approx(want, rel=0.03, abs=200e-6)
+    # Times are whole nanoseconds; the norm of gradients meets over tp instead of all ranks, and buckets are one:
+    # each of the others takes its latency.
+    assert got == pytest.approx(want, rel=0.01, abs=300e-6)
 
 
 @laws

@@ -44,9 +44,7 @@ def command(
 
     if len(paths) < 2:
         raise UsageError("what is to be compared with what?", hint="foretrace compare PREDICTED… MEASURED")
-    shown = read_ranks(ranks)
-    if shown is not None and perfetto is None:
-        raise UsageError("--ranks chooses what --perfetto shows", hint="add --perfetto out.pftrace")
+    shown = read_ranks(ranks, perfetto=perfetto)
     for path in paths:
         check_outputs(path, [perfetto, output])
     predicted, measured = _jobs(paths, cluster, microbatches, mesh, collectives)

@@ -43,11 +43,8 @@ def command(
     from foretrace.cli.choices import read_choices
     from foretrace.cli.options import check_outputs, read_ranks
     from foretrace.cli.progress import Progress
-    from foretrace.errors import UsageError
 
-    shown = read_ranks(ranks)
-    if shown is not None and perfetto is None:
-        raise UsageError("--ranks chooses what --perfetto shows", hint="add --perfetto out.pftrace")
+    shown = read_ranks(ranks, perfetto=perfetto)
     for path in paths:
         check_outputs(path, [perfetto, output])
     choices = read_choices(mesh=mesh, microbatches=microbatches)

@@ -49,8 +49,8 @@ def read_slow_links(texts: list[str]) -> dict[tuple[int, str], float]:
     return found
 
 
-def read_ranks(text: str | None) -> list[int] | None:
-    """`0,7,16-19`: single ranks and ranges."""
+def read_ranks(text: str | None, **shown_by: Path | None) -> list[int] | None:
+    """`0,7,16-19`: single ranks and ranges, which one of the files by these options must show."""
     if text is None:
         return None
     ranks: list[int] = []
@@ -61,6 +61,9 @@ def read_ranks(text: str | None) -> list[int] | None:
         if int(last or first) - int(first) >= MOST_NAMED_RANKS:
             raise UsageError(f"--ranks {text}: more than {MOST_NAMED_RANKS:,} ranks are more than a trace can show")
         ranks.extend(range(int(first), int(last or first) + 1))
+    if all(path is None for path in shown_by.values()):
+        flags, verb = " and ".join(f"--{name}" for name in shown_by), "show" if len(shown_by) > 1 else "shows"
+        raise UsageError(f"--ranks chooses what {flags} {verb}", hint="add --perfetto out.pftrace")
     return ranks
 
 

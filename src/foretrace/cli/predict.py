@@ -60,11 +60,8 @@ def command(
     from foretrace.analysis.scenario import Scenario
     from foretrace.cli.options import read_jitter, read_ranks, read_slow_links, read_stragglers, read_what_ifs
     from foretrace.cli.run import Outputs
-    from foretrace.errors import UsageError
 
-    shown = read_ranks(ranks)
-    if shown is not None and perfetto is None:
-        raise UsageError("--ranks chooses what --perfetto shows", hint="add --perfetto out.pftrace")
+    shown = read_ranks(ranks, perfetto=perfetto)
     scenario = Scenario(
         read_what_ifs(what_if or []),
         read_stragglers(straggler or []),

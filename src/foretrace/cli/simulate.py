@@ -120,9 +120,7 @@ def command(
         every_stage=every_stage,
         routing=routing,
     )
-    shown = read_ranks(ranks)
-    if shown is not None and perfetto is None and traces is None:
-        raise UsageError("--ranks chooses what --perfetto and --traces show", hint="add --perfetto out.pftrace")
+    shown = read_ranks(ranks, perfetto=perfetto, traces=traces)
     scenario = Scenario(
         read_what_ifs(what_if or []),
         read_stragglers(straggler or []),

@@ -177,7 +177,7 @@ def test_chunks_without_a_list_leave_out_every_fourth_layer(tmp_path: Path) -> N
     [
         ({"_name_or_path": "meta-llama/Meta-Llama-3-8B"}, "Meta-Llama-3-8B"),
         ({"_name_or_path": "/data/models/ours/"}, "ours"),
-        ({"_name_or_path": "/tmp/U"}, "llama 8.0B"),
+        ({"_name_or_path": "jobs/U"}, "llama 8.0B"),
         ({"_name_or_path": ".."}, "llama 8.0B"),
         ({}, "llama 8.0B"),
         ({"num_hidden_layers": 1, "vocab_size": 32000}, "llama 480M"),

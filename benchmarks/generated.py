@@ -1,0 +1,55 @@
+"""How long generated AICB files take, against what is predicted of the same plans: the table of docs/generate.md.
+
+    python benchmarks/generated.py
+
+Both sides have the network model, not NVIDIA's tables, since a file says nothing of kernels. Columns: a stack that
+hides no tp collective; Megatron-core with all of them listed; the same with only those that are exposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foretrace import Plan, load_cluster, load_model, predict, simulate
+from foretrace.analysis.generate import aicb_workload
+from foretrace.cost.sources import kernel_prices
+from foretrace.lower.aicb import lower_workload
+from foretrace.workload.assemble import program_of
+from foretrace.workload.setting import Setting
+from foretrace.workload.settle import settle
+from foretrace.workload.stacks import stack
+
+CLUSTER = load_cluster("h100-dgx")
+JOBS = (
+    ("llama3-8b", Plan(gpus=8, tp=2, gbs=32)),
+    ("gpt3-13b", Plan(gpus=64, tp=8, pp=2, gbs=64)),
+    ("mixtral-8x7b", Plan(gpus=64, ep=8, gbs=128)),
+    ("llama3.1-405b", Plan(gpus=1024, tp=8, pp=16, gbs=512)),
+)
+
+
+def of_file(setting: Setting, *, exposed_only: bool = False) -> float:
+    """The step of the file that is generated for a setting, in seconds."""
+    kernels = kernel_prices(CLUSTER, setting.plan.gpus, silicon=False)
+    made = aicb_workload(setting, kernels, exposed_only=exposed_only)
+    return simulate(lower_workload(made.workload), cluster=CLUSTER, explain=False).step_time_s
+
+
+def main() -> None:
+    """Prints a row for each job."""
+    for name, one in JOBS:
+        plan, model = replace(one, grad_overlap=False, param_overlap=False), load_model(name)
+        bare = settle(model, plan, replace(stack("megatron-core"), hides_tp_backward=False))
+        alone = simulate(program_of(bare), cluster=CLUSTER, silicon=False, explain=False).step_time_s
+        usual = settle(model, plan)
+        want = predict(model, plan, CLUSTER, silicon=False, explain=False, even_if_oom=True).step_time_s
+        errors = (
+            of_file(bare) / alone - 1,
+            of_file(usual) / want - 1,
+            of_file(usual, exposed_only=True) / want - 1,
+        )
+        print(f"{name:<16}" + "".join(f"{error:+10.1%}" for error in errors))
+
+
+if __name__ == "__main__":
+    main()
