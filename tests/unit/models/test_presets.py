@@ -174,3 +174,8 @@ def test_names_that_mean_nothing_or_much(typed: str, problem: str, hint: str) ->
 def test_an_error_names_where_the_name_stands() -> None:
     with pytest.raises(InputError, match=r"^job\.yaml:3: no model"):
         presets.model("nothing", where="job.yaml:3")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("DeepSeekV3", "deepseek-v3"), ("GPTOSS120b", "gpt-oss-120b")])
+def test_separators_may_be_missing(typed: str, meant: str) -> None:
+    assert presets.model(typed).name == meant

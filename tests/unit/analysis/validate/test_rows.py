@@ -247,3 +247,9 @@ def test_every_published_row_is_understood() -> None:
         for run in read_training_runs(shared("data", *name)).runs:
             job = job_of(run.config)
             assert not any("not understood" in note or "which software" in note for note in job.notes)
+
+
+def test_megatron_lm_overlaps_no_gradients_unless_told() -> None:
+    plain, recipe = job_of(row(family="simumax-b200")).plan, job_of(row(family="megatron-bridge")).plan
+    assert (plain.grad_overlap, plain.param_overlap) == (False, False)
+    assert (recipe.grad_overlap, recipe.param_overlap) == (None, None)

@@ -12,7 +12,7 @@ from foretrace.cost.compute.pricer import kernel_pricer
 from foretrace.errors import InputError
 from foretrace.formats.kernel_profile import Measured, write_profile
 from foretrace.hardware import presets
-from foretrace.program.kernels import Gemm, Kernel, Stream
+from foretrace.program.kernels import Copy, Gemm, Kernel, Stream
 
 H200 = presets.gpu("h200-sxm")
 KERNELS: list[Kernel] = [Gemm(4096, 4096, 4096), Stream("add", 10**8, 10**8)]
@@ -87,3 +87,20 @@ def test_wrong_choices() -> None:
         kernel_pricer(H200, "silicone")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"no-such\.profile"):
         kernel_pricer(H200, profile=Path("no-such.profile"))
+
+
+def test_a_clock_worked_out_from_the_power_is_less_sure() -> None:
+    product = [Gemm(8192, 8192, 8192)]
+    alike, weaker = (kernel_pricer(presets.gpu(name), silicon=False) for name in ("h100-sxm", "h100-96g-500w"))
+    sure, unsure = alike.price(product), weaker.price(product)
+    assert unsure.duration_s[0] > sure.duration_s[0]
+    assert unsure.high[0] > 1.05 * sure.high[0]
+    assert unsure.low[0] < 0.95 * sure.low[0]
+
+
+def test_copies_go_over_the_link_to_the_host() -> None:
+    pcie, c2c = (
+        kernel_pricer(presets.gpu(name), prices="model").price([Copy(1 << 30)]).duration_s[0]
+        for name in ("b200", "gb200")
+    )
+    assert pcie / c2c == pytest.approx(225 / 64, rel=0.02), "NVLink-C2C against PCIe Gen5"
