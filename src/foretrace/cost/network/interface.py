@@ -32,6 +32,28 @@ class CallPrices:
     source: Longs
 
 
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """How one call runs, and why it takes what it takes."""
+
+    time_s: float
+    latency_s: float
+    """The part of it that does not grow with bytes."""
+    bound_s: float
+    """What the bytes need to cross the busiest port at line rates, whatever the algorithm."""
+    algorithm: str
+    """As NCCL calls it: ring, tree, nvls, nvls-tree, collnet-direct, collnet-chain, pat; pairs for all-to-all and
+    transfers, hierarchical and low-latency for DeepEP's dispatch and combine; measured where no model was asked."""
+    protocol: str
+    """ll, ll128 or simple; empty where that is not known."""
+    channels: int
+    """How many work at once; 0 where that is not known."""
+    limited_by: str
+    """In words: "latency of 14 hops", "NICs (400 Gb/s each)", "NVLink", "uplinks of the leaves"."""
+    draws: tuple[tuple[str, float], ...] = ()
+    """What each rank puts on shared resources, in bytes for one call: ("link", …), ("nic", …); per rank, sent."""
+
+
 class Network(Protocol):
     """A priced network: ranks in their places, and the links between them."""
 
@@ -50,4 +72,8 @@ class Network(Protocol):
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
         """What these sizes take in a group of this layout, alone on an idle network: never less than the bytes need
         that must cross its busiest port, and never less for more bytes."""
+        ...
+
+    def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
+        """How a call of this size runs; `time_s` is what `price` says."""
         ...

@@ -1,0 +1,1 @@
+"""What joins GPUs: devices, links and the ways through them."""

@@ -1,0 +1,69 @@
+"""A network as a graph: GPUs, switches within and between nodes, and directed links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Device(IntEnum):
+    """What a device is, from the GPU outwards."""
+
+    GPU = 0
+    LINK_SWITCH = 1
+    """Joins the GPUs of a link domain (NVSwitch)."""
+    PCIE_SWITCH = 2
+    """Joins GPUs of a node that links do not, and NICs that several GPUs share."""
+    NIC = 3
+    LEAF = 4
+    """The first switch beyond a NIC (ToR, ASW)."""
+    SPINE = 5
+    """Above the leaves (PSW, aggregation); the routers of a dragonfly or torus are leaves."""
+    CORE = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fabric:
+    """Devices and directed links. GPUs come first: device g is GPU g, the slot g % gpus_per_node of node
+    g // gpus_per_node. Rates are line rates in bytes per second, one way; latencies are of one crossing, in seconds."""
+
+    name: str
+    gpus: int
+    gpus_per_node: int
+    kind: NDArray[np.int8]
+    """Of each device, a `Device`."""
+    labels: tuple[str, ...]
+    """Of each device, as reports call it: "node 3 GPU 1", "leaf 12"."""
+    source: Longs
+    """Of each link, the device it leaves."""
+    target: Longs
+    """Of each link, the device it enters."""
+    bytes_per_s: Floats
+    latency_s: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routes:
+    """The ways that flows take: flow f crosses the links `link[start[f] : start[f + 1]]`, each with `share` of its bytes
+    (1 on a single path; less where equal paths divide it)."""
+
+    start: Longs
+    link: Longs
+    share: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tier:
+    """Places at which traffic that leaves a part of the network is narrow, one for each part: the NICs of a node, the
+    uplinks of a leaf. GPU g is in part `part_of[g]`; what it sends to another part passes its own part's exit, which
+    carries `bytes_per_s[part]` (usable rate, one way)."""
+
+    name: str
+    part_of: Longs
+    bytes_per_s: Floats

@@ -1,0 +1,49 @@
+"""How the nodes of a cluster are joined: the kind of network and its sizes, as presets and files state them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+TopologyKind = Literal[
+    "fat-tree", "rail-optimised", "spectrum-x", "hpn", "dcn+", "dragonfly+", "torus", "file"
+]
+"""`file`: a SimAI topology file, or devices and links written out in YAML."""
+
+TOPOLOGY_KINDS: tuple[str, ...] = get_args(TopologyKind)
+
+Routing = Literal["spread", "ecmp", "rail"]
+"""How a flow finds its way among equally short paths: divided evenly over all (adaptive routing, packet spraying), one by
+hash, or on the rail of the sender: data for another rail first crosses the links of the sender's node (PXN)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What joins the nodes. Sizes left out (0) are those of the kind's reference design; rates follow the NICs."""
+
+    kind: TopologyKind = "fat-tree"
+    routing: Routing = "spread"
+    leaf_ports: int = 0
+    """NIC ports that one leaf serves."""
+    pod_gpus: int = 0
+    """GPUs beneath one set of spines (a scalable unit, a segment, a group of a dragonfly)."""
+    planes: int = 1
+    """Separate networks that a NIC's ports are dealt to (2: dual plane)."""
+    tors: int = 1
+    """Leaves that one NIC is joined to (2: dual ToR)."""
+    oversubscription: float = 1.0
+    """How many times what comes up into the leaves exceeds what goes on to the spines."""
+    core_oversubscription: float = 1.0
+    """The same between spines and cores."""
+    dimensions: tuple[int, ...] = ()
+    """Of a torus, in nodes."""
+    hop_latency_s: float = 0.0
+    """Of one switch with its cable; 0: the reference design's."""
+    failed: tuple[str, ...] = ()
+    """Links or switches out of service: "leaf 3", "leaf 3 - spine 1", "node 2 NIC 0"."""
+    background: tuple[tuple[str, float], ...] = field(default=())
+    """Traffic that is not the job's, in bytes per second: ("leaf 3 - spine 1", 1e10), or ("nodes", 1e9) on every NIC."""
+    path: str | None = None
+    """The file of a `file` topology."""
+    seed: int = 0
+    """Of the hash of `ecmp`."""
