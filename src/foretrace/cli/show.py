@@ -11,6 +11,8 @@ import typer
 from foretrace.errors import InputError, UsageError, did_you_mean, nearest
 
 if TYPE_CHECKING:
+    from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
+    from foretrace.hardware.fabric.fabric import Fabric
     from foretrace.hardware.presets import Kind
     from foretrace.models.model import Model
 
@@ -21,6 +23,8 @@ foretrace show llama3-70b
 foretrace show h100-dgx
 
 foretrace show h100 --as gpu
+
+foretrace show h100-dgx --nodes 128
 
 foretrace show my-cluster.yaml --json"""
 
@@ -36,6 +40,16 @@ def command(
     kind: Annotated[
         str | None,
         typer.Option("--as", metavar="KIND", help="model, cluster, node, gpu or nic, where it is several."),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", metavar="N", help="Build a cluster's network for so many nodes and count its switches."
+        ),
+    ] = None,
+    simai: Annotated[
+        Path | None,
+        typer.Option("--simai-topology", metavar="FILE", help="Write that network as a topology file of SimAI."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
@@ -59,10 +73,34 @@ def command(
             raise
         hint = "see foretrace list models (or clusters, nodes, gpus, nics)"
         raise InputError(f'nothing is called "{name}"; did you mean {near}?', hint=hint) from None
+    fabric = _network(item, nodes, simai)
     if as_json:
-        print(json.dumps(show_json(item), allow_nan=False))
+        print(json.dumps(show_json(item, fabric), allow_nan=False))
     else:
-        print_item(item)
+        print_item(item, fabric)
+
+
+def _network(item: Cluster | Node | Gpu | Nic, nodes: int | None, simai: Path | None) -> Fabric | None:
+    """The network of a cluster whose nodes are counted, written for SimAI where that was asked for."""
+    from foretrace.hardware.cluster import Cluster
+
+    count = nodes if nodes is not None else item.nodes if isinstance(item, Cluster) else None
+    if not isinstance(item, Cluster) or count is None:
+        if nodes is not None or simai is not None:
+            hint = "say for how many: --nodes 16" if isinstance(item, Cluster) else "name a cluster, or --as cluster"
+            raise UsageError("only the network of a cluster of so many nodes can be built", hint=hint)
+        return None
+    from foretrace.hardware.fabric.build import MOST_GPUS, fabric_of
+
+    if nodes is None and simai is None and count * item.node.gpus > MOST_GPUS:
+        return None
+    fabric = fabric_of(item, count, merge=False)
+    if simai is not None:
+        from foretrace.formats.simai_topology import write_topology
+        from foretrace.hardware.fabric.simai import simai_topology
+
+        write_topology(simai_topology(fabric, item.gpu.name, str(simai)), simai)
+    return fabric
 
 
 def _show_model(name: str, as_json: bool) -> None:

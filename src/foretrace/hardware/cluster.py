@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foretrace.errors import InputError
+from foretrace.hardware.fabric.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Gpu:
     """To and from the host's memory where that is no PCIe (NVLink-C2C); 0: PCIe."""
     bridged_gpus: int = 0
     """GPUs that bridges join, for cards that no switch joins; 0 for the others."""
+    measured_as: str = ""
+    """The preset whose links and PCIe it has, so that collectives measured on that hold for it; empty: its own name."""
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What is assumed or not public."""
@@ -75,8 +78,8 @@ class Cluster:
     title: str
     node: Node
     nodes: int | None = None
-    oversubscription: float = 1.0
-    """How many times the traffic that NICs could send exceeds what the network above them can carry."""
+    topology: Topology = field(default_factory=Topology)
+    """What joins the nodes."""
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     where: str | None = None
@@ -86,6 +89,11 @@ class Cluster:
     def gpu(self) -> Gpu:
         """The GPU of every node."""
         return self.node.gpu
+
+    @property
+    def oversubscription(self) -> float:
+        """How many times the traffic that NICs could send exceeds what the network above their leaves can carry."""
+        return self.topology.oversubscription
 
     @property
     def gpus(self) -> int | None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from foretrace.documents import Document, Fields
 from foretrace.errors import InputError
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
+from foretrace.hardware.fabric.topology import Topology
+from foretrace.hardware.read_topology import read_ratio, read_topology
 from foretrace.units import (
     format_bandwidth,
     format_bytes,
@@ -21,7 +23,6 @@ from foretrace.units import (
     parse_bandwidth,
     parse_bytes,
     parse_count,
-    parse_factor,
     parse_flops,
 )
 
@@ -61,7 +62,7 @@ GPU_KEYS = (
 )
 NIC_KEYS = (*_ABOUT, "rate", *_GROUNDS)
 NODE_KEYS = (*_ABOUT, "gpu", "gpus", "domain_gpus", "switched", "nic", "nics", *_GROUNDS)
-CLUSTER_KEYS = (*_ABOUT, "node", "nodes", "oversubscription", *_GROUNDS)
+CLUSTER_KEYS = (*_ABOUT, "node", "nodes", "topology", "oversubscription", *_GROUNDS)
 
 Part = TypeVar("Part", Gpu, Nic, Node, Cluster)
 PartOut = TypeVar("PartOut", Gpu, Nic, Node, Cluster, covariant=True)
@@ -107,6 +108,7 @@ def read_gpu(document: Document, node: yaml.Node, presets: Presets, *, base: Gpu
         links=links,
         link_bytes_per_s=_link_rate(fields, links, base),
         bridged_gpus=_count(fields, "bridged_gpus", base.bridged_gpus if base else 0, least=0, most=16),
+        measured_as=_measured_as(fields, base),
         pcie_bytes_per_s=_rate(
             fields, "pcie_bandwidth", lambda: base.pcie_bytes_per_s if base else PCIE_GEN5_BYTES_PER_S
         ),
@@ -170,14 +172,11 @@ def read_cluster(document: Document, node: yaml.Node, presets: Presets, *, name:
     if "name" not in fields:  # the file's, rather than one made of the base's
         about |= {"name": name, "title": fields.text("title", name)}
     nodes = base.nodes if base else None
-    oversubscription = base.oversubscription if base else 1.0
     return Cluster(
         **about,
         node=read_node(document, fields["node"], presets, base=inner) if "node" in fields else _of(inner),
         nodes=_count(fields, "nodes", 0, most=10_000_000) if "nodes" in fields else nodes,
-        oversubscription=fields.number("oversubscription", _ratio, 1.0, 1_000.0, "{:g}".format)
-        if "oversubscription" in fields
-        else oversubscription,
+        topology=_topology(document, fields, base.topology if base else Topology()),
         where=None if document.shipped else document.where(node),
     )
 
@@ -239,13 +238,17 @@ def _count(fields: Fields, name: str, default: int, *, least: int = 1, most: int
     return fields.number(name, parse_count, least, most, format_count) if name in fields else default
 
 
-def _ratio(value: str | float, *, where: str | None = None) -> float:
-    """A factor as networks write it: 2 or 2:1."""
-    text = str(value).strip()
-    try:
-        return parse_factor(text.removesuffix(":1"), where=where)
-    except InputError:
-        raise InputError(f'"{text}" is no oversubscription', where=where, hint="expected a factor: 2 or 2:1") from None
+def _topology(document: Document, fields: Fields, base: Topology) -> Topology:
+    """The network, or its oversubscription alone."""
+    if "topology" not in fields:
+        return replace(base, oversubscription=read_ratio(fields, "oversubscription", base.oversubscription))
+    if "oversubscription" in fields:
+        raise InputError(
+            "oversubscription is given beside topology",
+            where=fields.where("oversubscription"),
+            hint="give it once, within topology: {kind: fat-tree, oversubscription: 2}",
+        )
+    return read_topology(document, fields["topology"], base)
 
 
 def _link_rate(fields: Fields, links: int, base: Gpu | None) -> float:
@@ -264,6 +267,13 @@ def _link_rate(fields: Fields, links: int, base: Gpu | None) -> float:
         )
     # Links of a base that are fewer or more keep their own rate.
     return _rate(fields, "link_bandwidth", lambda: _of(base).link_bytes_per_s * links / _of(base).links)
+
+
+def _measured_as(fields: Fields, base: Gpu | None) -> str:
+    """The preset whose links are unchanged, if any."""
+    if base is None or any(name in fields for name in ("links", "link_bandwidth", "bridged_gpus", "pcie_bandwidth")):
+        return ""
+    return base.measured_as or base.name
 
 
 def _domain(fields: Fields, base: Node | None, gpu: Gpu, gpus: int) -> int:

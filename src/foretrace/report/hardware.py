@@ -5,26 +5,55 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
+from foretrace.hardware.fabric.topology import Routing, Topology
 from foretrace.report.terminal import Screen, Span, show
-from foretrace.units import format_bandwidth, format_bytes, format_count, format_flops
+from foretrace.units import format_bandwidth, format_bytes, format_count, format_flops, format_time
+
+if TYPE_CHECKING:
+    from foretrace.hardware.fabric.fabric import Fabric
 
 LIST_SCHEMA = "foretrace.list/1"
 SHOW_SCHEMA = "foretrace.show/1"
 
 Item = Gpu | Nic | Node | Cluster
 
+_PLURAL = {
+    "GPU": "GPUs",
+    "LINK_SWITCH": "link switches",
+    "PCIE_SWITCH": "PCIe switches",
+    "NIC": "NICs",
+    "LEAF": "leaves",
+    "SPINE": "spines",
+    "CORE": "cores",
+}
+_ROUTING: dict[Routing, str] = {
+    "spread": "spread evenly over all shortest paths",
+    "ecmp": "one of the shortest paths by hash (ECMP)",
+    "rail": "on the receiver's rail (PXN), spread evenly over all shortest paths",
+}
+
 
 def list_json(kind: str, items: Sequence[Item]) -> dict[str, Any]:
     """All presets of a kind ("gpus"): bytes, bytes and FLOP per second, watts; rates one way, peaks dense."""
-    return {"schema": LIST_SCHEMA, "kind": kind, kind: [asdict(item) for item in items]}
+    return {"schema": LIST_SCHEMA, "kind": kind, kind: [_plain(item) for item in items]}
 
 
-def show_json(item: Item) -> dict[str, Any]:
-    """One item with all it contains, in the units of `list_json`."""
-    return {"schema": SHOW_SCHEMA, "kind": type(item).__name__.lower(), **asdict(item)}
+def show_json(item: Item, fabric: Fabric | None = None) -> dict[str, Any]:
+    """One item with all it contains, in the units of `list_json`; of a built network, how many devices of each kind."""
+    built = {} if fabric is None else {"devices": _devices(fabric)}
+    return {"schema": SHOW_SCHEMA, "kind": type(item).__name__.lower(), **_plain(item), **built}
+
+
+def _plain(item: Item) -> dict[str, Any]:
+    """An item as JSON has it; traffic of others by the name of its link."""
+    plain = asdict(item)
+    if isinstance(item, Cluster):
+        plain["oversubscription"] = item.oversubscription
+        plain["topology"]["background"] = dict(item.topology.background)
+    return plain
 
 
 def print_list(items: Sequence[Item]) -> None:
@@ -83,12 +112,12 @@ def _node_cells(node: Node) -> tuple[str, str, str]:
     )
 
 
-def print_item(item: Item) -> None:
+def print_item(item: Item, fabric: Fabric | None = None) -> None:
     """One screen: the item, all it contains, what is assumed, and where the figures come from."""
     facts: list[tuple[str, str]] = []
     parts: list[Item] = [item]
     if isinstance(item, Cluster):
-        facts += _cluster_facts(item)
+        facts += _cluster_facts(item, fabric)
         parts.append(item.node)
     if isinstance(item, Cluster | Node):
         node = item.node if isinstance(item, Cluster) else item
@@ -111,13 +140,44 @@ def print_item(item: Item) -> None:
     show(Screen.of(sys.stdout), lines)
 
 
-def _cluster_facts(cluster: Cluster) -> list[tuple[str, str]]:
+def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, str]]:
     nodes = "as many as a job needs" if cluster.nodes is None else format_count(cluster.nodes)
     gpus = "" if cluster.gpus is None else f", {format_count(cluster.gpus)} GPUs"
     ratio = cluster.oversubscription
     network = "none (every NIC can send at its full rate)" if ratio == 1 else f"{ratio:g}:1"
-    facts = [("nodes", nodes + gpus), ("oversubscription", network)]
+    facts = [("nodes", nodes + gpus), *_topology_facts(cluster.topology), ("oversubscription", network)]
+    if fabric is not None:
+        count = format_count(fabric.gpus // fabric.gpus_per_node)
+        devices = " · ".join(f"{format_count(number)} {what}" for what, number in _devices(fabric).items())
+        facts.append((f"built for {count}", devices))
     return [*facts, ("file", cluster.where)] if cluster.where else facts
+
+
+def _devices(fabric: Fabric) -> dict[str, int]:
+    """How many devices of each kind a network has, as they are called."""
+    counts = fabric.counts()
+    return {_PLURAL[word]: counts[word] for word in _PLURAL if counts.get(word)}
+
+
+def _topology_facts(topology: Topology) -> list[tuple[str, str]]:
+    """The network: its kind, what is stated of its sizes, how it routes, what failed and what others send."""
+    sizes = (
+        ("leaf ports", topology.leaf_ports),
+        ("GPUs a pod", topology.pod_gpus),
+        ("planes", topology.planes),
+        ("leaves a NIC", topology.tors),
+    )
+    words = [topology.kind, *(f"{format_count(size)} {what}" for what, size in sizes if size)]
+    if topology.dimensions:
+        words.append(" × ".join(format_count(size) for size in topology.dimensions) + " nodes")
+    if topology.core_oversubscription != 1:
+        words.append(f"{topology.core_oversubscription:g}:1 below the cores")
+    if topology.hop_latency_s:
+        words.append(f"{format_time(topology.hop_latency_s)} a switch")
+    facts = [("network", ", ".join(words)), ("routing", _ROUTING[topology.routing])]
+    facts += [("network file", topology.path)] if topology.path else []
+    facts += [("failed", name) for name in topology.failed]
+    return facts + [("other traffic", f"{name}: {format_bandwidth(rate)}") for name, rate in topology.background]
 
 
 def _node_facts(node: Node) -> list[tuple[str, str]]:

@@ -85,6 +85,34 @@ def test_show_a_users_file(file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert answer_of(capsys, "show", file)["oversubscription"] == 2.0
 
 
+def test_show_a_network_and_write_it_for_simai(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "network"
+    assert call("show", "h100-dgx", "--nodes", "64", "--simai-topology", out) == 0
+    text = capsys.readouterr().out
+    assert "rail-optimised, 32 leaf ports" in text
+    assert "512 GPUs · 64 link switches · 512 NICs · 16 leaves · 8 spines" in text
+    header = out.read_text(encoding="utf-8").splitlines()[0]
+    assert header == "600 8 64 24 1536 h100-sxm"  # two leaves to a rail, four cables from each leaf to each spine
+    again = tmp_path / "again.yaml"
+    again.write_text("node: dgx-h100\nnodes: 64\ntopology: {kind: file, path: network}\n", encoding="utf-8")
+    answer = answer_of(capsys, "show", again)
+    assert answer["devices"] == {"GPUs": 512, "link switches": 64, "leaves": 16, "spines": 8}
+    assert (answer["topology"]["kind"], answer["topology"]["path"]) == ("file", str(tmp_path / "network"))
+
+
+def test_show_names_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad-day.yaml"
+    text = "based_on: h100-dgx\nnodes: 16\ntopology: {failed: [leaf 1], background: {nodes: 40Gbps}}\n"
+    file.write_text(text, encoding="utf-8")
+    assert call("show", file) == 0
+    shown = capsys.readouterr().out
+    assert "leaf 1" in shown
+    assert "nodes: 5.00 GB/s" in shown
+    file.write_text(text.replace("leaf 1", "leaf 77"), encoding="utf-8")
+    assert call("show", file) == 3
+    assert 'no device called "leaf 77"' in capsys.readouterr().err
+
+
 def test_a_name_that_is_several_things_can_be_pinned(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {kind: answer_of(capsys, "show", "mi300x", "--as", kind)["kind"] for kind in ("cluster", "node", "gpu")}
     assert kinds == {"cluster": "cluster", "node": "node", "gpu": "gpu"}
@@ -102,6 +130,14 @@ def test_a_name_that_is_several_things_can_be_pinned(capsys: pytest.CaptureFixtu
         (("show", "h100-dgz"), 3, "did you mean h100-dgx?"),
         (("show", "h100", "--as", "gpuu"), 2, "did you mean gpu?"),
         (("show", "missing.yaml"), 3, "missing.yaml: cannot read the cluster"),
+        (("show", "cx7", "--nodes", "4"), 2, "only the network of a cluster"),
+        (("show", "h100-dgx", "--simai-topology", "out"), 2, "say for how many: --nodes 16"),
+        (("show", "h100-dgx", "--nodes", "0"), 3, "a network of 0 nodes cannot be built"),
+        (
+            ("show", "mi300x", "--as", "cluster", "--nodes", "2", "--simai-topology", "out"),
+            3,
+            "no links from GPU to GPU",
+        ),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,8 @@ class Device(IntEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Fabric:
     """Devices and directed links. GPUs come first: device g is GPU g, the slot g % gpus_per_node of node
-    g // gpus_per_node. Rates are line rates in bytes per second, one way; latencies are of one crossing, in seconds."""
+    g // gpus_per_node. Rates are line rates in bytes per second, one way, less what other traffic takes of them;
+    latencies are of one crossing, in seconds. Every link has one that leads back."""
 
     name: str
     gpus: int
@@ -46,12 +47,32 @@ class Fabric:
     """Of each link, the device it enters."""
     bytes_per_s: Floats
     latency_s: Floats
+    cables: Longs | None = None
+    """Of each link, how many equal cables it stands for, all of its rate together; None: one each."""
+
+    @property
+    def devices(self) -> int:
+        """How many, GPUs included."""
+        return len(self.kind)
+
+    @property
+    def links(self) -> int:
+        """How many, each direction counted."""
+        return len(self.source)
+
+    def counts(self) -> dict[str, int]:
+        """How many devices there are of each kind, by its name."""
+        return {kind.name: int((self.kind == kind).sum()) for kind in Device}
+
+    def link_label(self, link: int) -> str:
+        """A link as reports call it: "leaf 3 - spine 1"."""
+        return f"{self.labels[int(self.source[link])]} - {self.labels[int(self.target[link])]}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
-    """The ways that flows take: flow f crosses the links `link[start[f] : start[f + 1]]`, each with `share` of its bytes
-    (1 on a single path; less where equal paths divide it)."""
+    """The ways that flows take: flow f crosses the links `link[start[f] : start[f + 1]]`, each with `share` of its
+    bytes (1 on a single path; less where equal paths divide it)."""
 
     start: Longs
     link: Longs

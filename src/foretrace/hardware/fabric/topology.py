@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-TopologyKind = Literal[
-    "fat-tree", "rail-optimised", "spectrum-x", "hpn", "dcn+", "dragonfly+", "torus", "file"
-]
+TopologyKind = Literal["fat-tree", "rail-optimised", "spectrum-x", "hpn", "dcn+", "dragonfly+", "torus", "file"]
 """`file`: a SimAI topology file, or devices and links written out in YAML."""
 
 TOPOLOGY_KINDS: tuple[str, ...] = get_args(TopologyKind)
 
 Routing = Literal["spread", "ecmp", "rail"]
-"""How a flow finds its way among equally short paths: divided evenly over all (adaptive routing, packet spraying), one by
-hash, or on the rail of the sender: data for another rail first crosses the links of the sender's node (PXN)."""
+"""How a flow finds its way among equally short paths: divided evenly over all (adaptive routing, packet spraying), one
+by hash, or on the rail of the sender: data for another rail first crosses the links of the sender's node (PXN)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +24,12 @@ class Topology:
     leaf_ports: int = 0
     """NIC ports that one leaf serves."""
     pod_gpus: int = 0
-    """GPUs beneath one set of spines (a scalable unit, a segment, a group of a dragonfly)."""
-    planes: int = 1
-    """Separate networks that a NIC's ports are dealt to (2: dual plane)."""
-    tors: int = 1
-    """Leaves that one NIC is joined to (2: dual ToR)."""
+    """GPUs beneath one set of spines (a pod, a group of a dragonfly)."""
+    planes: int = 0
+    """Separate networks: those that a NIC's ports are dealt to (2: dual plane) or, where a NIC has one port, those that
+    a node's NICs are dealt to (8: DeepSeek's multi-plane fat tree)."""
+    tors: int = 0
+    """Leaves that one NIC is joined to (2: dual ToR); its rate is divided among them."""
     oversubscription: float = 1.0
     """How many times what comes up into the leaves exceeds what goes on to the spines."""
     core_oversubscription: float = 1.0
@@ -42,7 +41,10 @@ class Topology:
     failed: tuple[str, ...] = ()
     """Links or switches out of service: "leaf 3", "leaf 3 - spine 1", "node 2 NIC 0"."""
     background: tuple[tuple[str, float], ...] = field(default=())
-    """Traffic that is not the job's, in bytes per second: ("leaf 3 - spine 1", 1e10), or ("nodes", 1e9) on every NIC."""
+    """Traffic that is not the job's, in bytes per second: ("leaf 3 - spine 1", 1e10); ("nodes", 1e9) is on every NIC,
+    ("uplinks", 1e9) on every link between switches."""
+    in_network_reduction: bool = False
+    """Whether switches sum what passes them (SHARP), so that NCCL may use CollNet."""
     path: str | None = None
     """The file of a `file` topology."""
     seed: int = 0

@@ -1,0 +1,39 @@
+"""Traffic that is not the job's: what it takes of the links' rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from foretrace.errors import InputError
+from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.fabric.fabric import Fabric
+from foretrace.hardware.fabric.names import links_named
+from foretrace.units import format_bandwidth
+
+LEAST_SHARE: Final = 0.01
+"""Of a link's rate that is always left: fair queues starve nobody, and a job on a link of no rate would never end."""
+
+
+def with_background(fabric: Fabric, cluster: Cluster) -> Fabric:
+    """The fabric with what others' traffic leaves of its links; what is on one link adds up."""
+    background = cluster.topology.background
+    if not background:
+        return fabric
+    taken = np.zeros(fabric.links)
+    for name, bytes_per_s in background:
+        links = links_named(fabric, name, cluster.where)
+        taken[links] += bytes_per_s
+        over = links[taken[links] > fabric.bytes_per_s[links]]
+        if len(over):
+            rate = format_bandwidth(float(fabric.bytes_per_s[over[0]]))
+            raise InputError(
+                f"background traffic of {format_bandwidth(float(taken[over[0]]))} is more than "
+                f"{fabric.link_label(int(over[0]))} carries ({rate})",
+                where=cluster.where,
+                hint="give what others send over this link, one way",
+            )
+    left = np.maximum(fabric.bytes_per_s - taken, LEAST_SHARE * fabric.bytes_per_s)
+    return replace(fabric, bytes_per_s=left)

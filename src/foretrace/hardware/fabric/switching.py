@@ -1,0 +1,143 @@
+"""Ways through the switches of the network: distances, next hops, and how traffic divides over equal paths.
+
+Every switch hands data on over those of its links whose far end is one hop nearer to where it goes, divided evenly over
+their cables. Distances are found once for each destination that is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from foretrace.hardware.fabric.csr import starts_of, sums, taken
+from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
+
+FAR: Final = 1 << 14
+"""The distance of what cannot be reached: more hops than any path has."""
+
+_BLOCK: Final = 1 << 24
+"""Links times destinations that are worked on at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """Of each pair of switches, the links between them and the share of the traffic on each."""
+
+    start: Longs
+    link: Longs
+    share: Floats
+
+
+class Switching:
+    """The leaves, spines and cores of a fabric and the links between them, by number of the device."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self.of_device = np.full(fabric.devices, -1, dtype=np.int64)
+        """The number of a device among the switches."""
+        switches = np.flatnonzero(fabric.kind >= Device.LEAF)
+        self.of_device[switches] = np.arange(len(switches))
+        self._count = len(switches)
+        between = (self.of_device[fabric.source] >= 0) & (self.of_device[fabric.target] >= 0)
+        link = np.flatnonzero(between)
+        self._link = link[np.argsort(self.of_device[fabric.source[link]], kind="stable")]
+        self._source = self.of_device[fabric.source[self._link]]
+        self._target = self.of_device[fabric.target[self._link]]
+        self._start = starts_of(np.bincount(self._source, minlength=self._count))
+        cables = fabric.cables if fabric.cables is not None else np.ones(fabric.links, dtype=np.int64)
+        self._cables = cables[self._link].astype(np.float64)
+        self._column = np.full(self._count, -1, dtype=np.int64)
+        self._distance = np.zeros((self._count, 0), dtype=np.int16)
+
+    def components(self) -> Longs:
+        """Of each switch, the smallest number among those it can reach."""
+        label = np.arange(self._count, dtype=np.int64)
+        while True:
+            nearer = label.copy()
+            np.minimum.at(nearer, self._source, label[self._target])
+            nearer = nearer[nearer]
+            if np.array_equal(nearer, label):
+                return label
+            label = nearer
+
+    def distance(self, source: Longs, target: Longs) -> Longs:
+        """Hops between switches, `FAR` where there is no way."""
+        self._measure(np.unique(target))
+        return self._distance[source, self._column[target]].astype(np.int64)
+
+    def next_hops(self, at: Longs, target: Longs) -> tuple[Longs, Longs]:
+        """For each switch and destination, where its ways onwards start, and these ways as positions of `link_at`."""
+        place, counts = taken(self._start, at)
+        owner = np.repeat(np.arange(len(at)), counts)
+        column = self._column[target]
+        nearer = self._distance[self._target[place], column[owner]] + 1 == self._distance[at, column][owner]
+        return starts_of(np.bincount(owner[nearer], minlength=len(at))), place[nearer]
+
+    def link_at(self, place: Longs) -> Longs:
+        """The fabric's links at these positions."""
+        return self._link[place]
+
+    def target_at(self, place: Longs) -> Longs:
+        """The switches that they enter."""
+        return self._target[place]
+
+    def spread(self, source: Longs, target: Longs) -> Paths:
+        """All shortest ways between each pair, with the shares that even division gives."""
+        self._measure(np.unique(target))
+        found: list[tuple[Longs, Longs, Floats]] = []
+        pair = np.flatnonzero(source != target)
+        at, share = source[pair], np.ones(len(pair))
+        while len(pair):
+            key, which = np.unique(at * self._count + target[pair], return_inverse=True)
+            start, place = self.next_hops(key // self._count, key % self._count)
+            weight = self._cables[place]
+            owner = np.repeat(np.arange(len(key)), np.diff(start))
+            weight = weight / sums(owner, weight, len(key))[owner]
+            step, counts = taken(start, which)
+            pair, share = np.repeat(pair, counts), np.repeat(share, counts) * weight[step]
+            found.append((pair, self._link[place[step]], share))
+            pair, at, share = self._gathered(pair, self._target[place[step]], share)
+            on = at != target[pair]
+            pair, at, share = pair[on], at[on], share[on]
+        return _in_order(found, len(source))
+
+    def _gathered(self, pair: Longs, at: Longs, share: Floats) -> tuple[Longs, Longs, Floats]:
+        """What reaches the same switch for the same pair, added up."""
+        key, which = np.unique(pair * self._count + at, return_inverse=True)
+        return key // self._count, key % self._count, sums(which, share, len(key))
+
+    def _measure(self, targets: Longs) -> None:
+        """Finds the distances to these switches, unless they are known."""
+        new = targets[self._column[targets] < 0]
+        if not len(new):
+            return
+        size = max(1, _BLOCK // max(1, len(self._link)))
+        columns = [self._distance]
+        columns += [self._distances_to(new[first : first + size]) for first in range(0, len(new), size)]
+        self._column[new] = self._distance.shape[1] + np.arange(len(new))
+        self._distance = np.hstack(columns)
+
+    def _distances_to(self, targets: Longs) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
+        hops = np.full((self._count, len(targets)), FAR, dtype=np.int16)
+        hops[targets, np.arange(len(targets))] = 0
+        if not len(self._link):
+            return hops
+        rows = np.flatnonzero(np.diff(self._start))
+        while True:
+            nearer = np.minimum.reduceat(hops[self._target], self._start[rows], axis=0) + np.int16(1)
+            nearer = np.minimum(hops[rows], nearer)
+            if np.array_equal(nearer, hops[rows]):
+                return hops
+            hops[rows] = nearer
+
+
+def _in_order(found: list[tuple[Longs, Longs, Floats]], pairs: int) -> Paths:
+    """Links of all steps, pair by pair, nearest to the source first."""
+    if not found:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Paths(np.zeros(pairs + 1, dtype=np.int64), nothing, np.zeros(0))
+    pair, link, share = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.argsort(pair, kind="stable")
+    return Paths(starts_of(np.bincount(pair, minlength=pairs)), link[order], share[order])
