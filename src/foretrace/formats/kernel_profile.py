@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from foretrace.errors import InputError
 from foretrace.files import LARGEST_FILE_BYTES, read_whole, write_whole
-from foretrace.program.kernels import Contention, Kernel, kernel_text, parse_kernels
+from foretrace.program.kernels import Kernel, kernel_text, parse_kernels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,7 +158,7 @@ def _read_row(line: str, where: str) -> Measured:
     except InputError as error:
         raise InputError(error.message, where=where, hint=error.hint) from None
     count, kernel = found[0]
-    if len(found) != 1 or count != 1 or isinstance(kernel, Contention):
+    if len(found) != 1 or count != 1:
         raise InputError("a line of a profile is one kernel", where=where, hint=_FIELDS)
     return Measured(
         kernel,

@@ -54,3 +54,5 @@ class Measurements:
     name: str = "measurements"
     source: str = "measured collectives"
     """What answers call it."""
+    partial: bool = False
+    """Whether everybody knows that they are of some calls only, so that no answer need say which are not among them."""

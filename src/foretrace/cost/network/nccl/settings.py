@@ -1,0 +1,45 @@
+"""What a user says about NCCL: what it may choose, and what it said itself on his machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from foretrace.cost.network.nccl.forced import Forced
+from foretrace.cost.network.nccl.observe import observe
+from foretrace.cost.network.nccl.observed import Observed
+from foretrace.errors import Diagnostic
+from foretrace.hardware.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class NcclSettings:
+    """Texts as NCCL_ALGO and NCCL_PROTO take them, and files: logs of NCCL_DEBUG=INFO, dumps of its graphs and
+    topology."""
+
+    algorithms: str | None = None
+    protocols: str | None = None
+    files: tuple[str | Path, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.algorithms is not None or self.protocols is not None or self.files)
+
+    @cached_property
+    def observed(self) -> Observed | None:
+        """What the files say; None where there are none."""
+        return observe(self.files) if self.files else None
+
+    @cached_property
+    def forced(self) -> Forced:
+        """What may be chosen: as said here, else as the machine was set."""
+        if self.algorithms is not None or self.protocols is not None or self.observed is None:
+            return Forced.of(self.algorithms, self.protocols)
+        return self.observed.forced
+
+    def on(self, cluster: Cluster) -> tuple[Cluster, tuple[Diagnostic, ...]]:
+        """A cluster as the machine's NCCL sees it, and what a reader of its prices should know."""
+        if self.observed is None:
+            return cluster, ()
+        changed, notes = self.observed.on(cluster)
+        return changed, (*self.observed.notes, *notes)
