@@ -1,97 +1,166 @@
-"""The network model against published nccl-tests results, where these are at hand.
+"""The network model against measured collectives: the scoreboard of its accuracy.
 
-    python benchmarks/collectives.py [FOLDER]
+    python benchmarks/collectives.py [--groups] [--write]
 
-FOLDER holds `nccl_busbw.csv` (source, hardware, gpus, nodes, collective, bytes, time_us, busbw_GBps, …); by default
-`data/collectives` of `$FORETRACE_SHARED` or of `../shared`. Prints measured / modelled; nothing is fitted.
+A row for each data set: median error from 1 MiB up and below it, on the group sizes that its constants were fitted on
+and on those that were not looked at; then NCCL's own reckoning, and latency and bandwidth alone (time = launch + hops
+× latency + bytes / rate) fitted on the same rows. `--groups` prints every group, `--write` records the errors of the
+model in benchmarks/truth/collective_errors.json, to which a test holds it. Where the measurements are and which of them
+count is said in collective_data.py, what is fitted on which groups in fit_collectives.py.
 """
 
 from __future__ import annotations
 
-import csv
-import os
-import sys
-from collections import defaultdict
+import argparse
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.cost.network import network_of
-from foretrace.hardware import presets
+from collective_data import Measured, published, silicon
+from fit_collectives import FITS, MIB, fit_of, searched
+from foretrace.cost.network.nccl.bound import passes
+from foretrace.cost.network.nccl.channels import graphs_of
+from foretrace.cost.network.nccl.choose import bandwidth_gb, latency_us, reckoned_s, ways
+from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.machine import Machine, machine_of
 from foretrace.program.columns import Collective
+from foretrace.program.program import Floats
 
-CLUSTERS = {
-    "H100": "h100-dgx",
-    "H200": "h200-dgx",
-    "B200": "b200-dgx",
-    "A100": "a100-dgx",
-    "MI300X": "mi300x",
-}
-COLLECTIVES = {
-    "all_reduce": Collective.ALL_REDUCE,
-    "all_gather": Collective.ALL_GATHER,
-    "reduce_scatter": Collective.REDUCE_SCATTER,
-}
-OTHER_NETWORKS = ("EFA", "a3-mega")
-"""Networks that no preset describes: shown, not counted."""
-
-LARGE = 16e6
-SHOWN = (1 << 16, 1 << 20, 1 << 24, 1 << 30, 1 << 33)
+RECORD = Path(__file__).parent / "truth" / "collective_errors.json"
+PAIRWISE = (Collective.ALL_TO_ALL,)
+Errors = tuple[Floats, Floats]
+"""From 1 MiB up, and below."""
 
 
 def main() -> None:
-    """Prints a row for each hardware and number of GPUs, and what nine in ten of the large ones lie between."""
-    shared = Path(os.environ.get("FORETRACE_SHARED", Path(__file__).parents[2] / "shared"))
-    table = (Path(sys.argv[1]) if len(sys.argv) > 1 else shared / "data" / "collectives") / "nccl_busbw.csv"
-    if not table.exists():
-        print(f"{table}: not there; nothing to compare with")
-        return
-    found: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
-    with table.open(newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            preset = next((name for word, name in CLUSTERS.items() if word in row["hardware"]), None)
-            what = COLLECTIVES.get(row["collective"])
-            if preset and what and row["bytes"] and (row["time_us"] or row["busbw_GBps"]):
-                key = (row["hardware"][:44], int(row["gpus"]), row["collective"])
-                found[key].append((float(row["bytes"]), measured(row, what) / modelled(row, what, preset)))
-    print(
-        f"  {'hardware':<44} {'GPUs':>4} {'collective':<14} {'rows':>4}  "
-        "measured / modelled at 64 KB, 1 MB, 16 MB, 1 GB, 8 GB"
-    )
-    counted: list[float] = []
-    for (hardware, gpus, collective), points in found.items():
-        points.sort()
-        sizes, ratios = np.array(points).T
-        shown = "  ".join(at(size, sizes, ratios) for size in SHOWN)
-        print(f"  {hardware:<44} {gpus:>4} {collective:<14} {len(points):>4}  {shown}")
-        if not any(word in hardware for word in OTHER_NETWORKS):
-            counted += ratios[sizes >= LARGE].tolist()
-    low, middle, high = np.percentile(counted, [5, 50, 95])
-    print(f"  {len(counted)} of 16 MB and more: median {middle:.2f}, nine in ten between {low:.2f} and {high:.2f}")
+    """Prints the scoreboard."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", action="store_true", help="Print every group.")
+    parser.add_argument("--write", action="store_true", help="Record the errors.")
+    asked = parser.parse_args()
+    rows = [*silicon(), *published()]
+    print(f"  {'data set':<24} {'groups':<22} {'rows':>5}  {'model':>14}  {'NCCL reckons':>14}  {'latency + rate':>14}")
+    print(f"  {'':<24} {'':<22} {'':>5}" + f"  {'≥ 1 MiB   below':>14}" * 3)
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        _print(dataset, [row for row in rows if row.dataset == dataset], asked.groups)
+    for word, kinds in (("NVIDIA's tables", silicon()), ("all-reduce of others", published())):
+        _total(word, kinds)
+    if asked.write:
+        text = json.dumps(record(rows), indent=1, sort_keys=True)
+        RECORD.write_text(text + "\n", encoding="utf-8")
 
 
-def at(size: int, sizes: NDArray[np.float64], ratios: NDArray[np.float64]) -> str:
-    """The ratio at the size nearest to one, within a factor of two; blank where there is none."""
-    nearest = np.abs(np.log2(sizes / size)).argmin()
-    return f"{ratios[nearest]:5.2f}" if 0.5 <= sizes[nearest] / size <= 2 else "    -"
+def record(rows: Sequence[Measured]) -> dict[str, dict[str, float]]:
+    """Median errors of the model by data set, of what was fitted and of what was not."""
+    found = {}
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        own = [row for row in rows if row.dataset == dataset]
+        machine = fit_of(dataset, own)
+        one: dict[str, float] = {}
+        for word, part in _parts(dataset, own):
+            large, small = errors([row.modelled_s(machine) for row in part], part)
+            one |= {f"{word} large": _median(large)} if len(large) else {}
+            one |= {f"{word} small": _median(small)} if len(small) else {}
+        found[dataset] = one
+    return found
 
 
-def measured(row: dict[str, str], what: Collective) -> float:
-    """Seconds, from the time or from the bus bandwidth."""
-    if row["time_us"]:
-        return float(row["time_us"]) * 1e-6
-    n = int(row["gpus"])
-    passes = (2 if what is Collective.ALL_REDUCE else 1) * (n - 1) / n
-    return float(row["bytes"]) * passes / (float(row["busbw_GBps"]) * 1e9)
+def _parts(dataset: str, rows: Sequence[Measured]) -> list[tuple[str, list[Measured]]]:
+    """The rows whose group sizes were fitted, and the others."""
+    sizes = FITS[dataset].gpus if dataset in FITS else ()
+    parts = [
+        (word, [row for row in rows if (row.gpus in sizes) == on]) for word, on in (("fitted", True), ("judged", False))
+    ]
+    return [(word, part) for word, part in parts if part]
 
 
-def modelled(row: dict[str, str], what: Collective, preset: str) -> float:
-    """Seconds on the preset, ranks packed."""
-    cluster, gpus = presets.cluster(preset), int(row["gpus"])
-    network = network_of(cluster, gpus)
-    (layout,), _ = network.layouts(np.arange(gpus)[None])
-    return float(network.price(what, layout, np.array([float(row["bytes"])])).duration_s[0])
+def _total(word: str, rows: Sequence[Measured]) -> None:
+    """The median over all data sets of groups that were not fitted."""
+    large, small = [], []
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        own = [row for row in rows if row.dataset == dataset]
+        machine = fit_of(dataset, own)
+        for what, part in _parts(dataset, own):
+            found = errors([row.modelled_s(machine) for row in part], part)
+            if what == "judged":
+                large.append(found[0])
+                small.append(found[1])
+    count = sum(len(one) for one in (*large, *small))
+    columns = f"{_percent(np.concatenate(large))} {_percent(np.concatenate(small))}"
+    print(f"  {word:<24} {'all judged':<22} {count:>5}  {columns}")
+
+
+def _print(dataset: str, rows: Sequence[Measured], groups: bool) -> None:
+    machine = fit_of(dataset, rows)
+    fitted = [row for word, part in _parts(dataset, rows) for row in part if word == "fitted"] or rows
+    plain = _plain(fitted)
+    for word, part in _parts(dataset, rows):
+        sizes = ", ".join(str(size) for size in sorted({row.gpus for row in part}))
+        _line(dataset, f"{word}: {sizes}", part, machine, plain)
+        if groups:
+            for row in part:
+                _line("", f"{row.collective.name.lower()} {row.gpus}/{row.nodes}", [row], machine, plain)
+
+
+def _line(name: str, what: str, rows: Sequence[Measured], machine: Machine, plain: Sequence[float]) -> None:
+    count = sum(len(row.size_bytes) for row in rows)
+    model = errors([row.modelled_s(machine) for row in rows], rows)
+    alone = errors([_plain_s(plain, row) for row in rows], rows)
+    reckoned = [row for row in rows if row.collective not in PAIRWISE]
+    nccl = errors([_reckoned_s(row) for row in reckoned], reckoned)
+    columns = "  ".join(f"{_percent(large)} {_percent(small)}" for large, small in (model, nccl, alone))
+    print(f"  {name:<24} {what:<22} {count:>5}  {columns}")
+
+
+def errors(modelled: Sequence[Floats], rows: Sequence[Measured]) -> Errors:
+    """Relative errors without sign, from 1 MiB up and below."""
+    parts = []
+    for large in (True, False):
+        chosen = [(row.size_bytes >= MIB) == large for row in rows]
+        found = [abs(one / row.time_s - 1)[here] for one, row, here in zip(modelled, rows, chosen, strict=True)]
+        parts.append(np.concatenate(found) if found else np.empty(0))
+    return parts[0], parts[1]
+
+
+def _reckoned_s(row: Measured) -> Floats:
+    """What NCCL reckons its own choice takes."""
+    _, layout = row.network(machine_of(row.cluster.gpu))
+    group = Group(row.cluster, layout, machine_of(row.cluster.gpu), graphs_of(row.cluster.node, layout))
+    times = [
+        reckoned_s(
+            group,
+            row.collective,
+            way,
+            row.size_bytes,
+            (latency_us(group, row.collective, way) * 1e-6, bandwidth_gb(group, row.collective, way) * 1e9),
+        )
+        for way in ways(group, row.collective)
+    ]
+    return np.asarray(np.min(times, axis=0))
+
+
+def _plain_s(values: Sequence[float], row: Measured) -> Floats:
+    """Launch, latency of a hop, and bytes over a rate."""
+    launch, hop, rate = values
+    hops = (2 if row.collective is Collective.ALL_REDUCE else 1) * (row.gpus - 1)
+    return np.asarray(launch + hops * hop + passes(row.collective, row.gpus) * row.size_bytes / rate)
+
+
+def _plain(rows: Sequence[Measured]) -> list[float]:
+    def loss(values: Sequence[float]) -> float:
+        return float(np.mean([np.mean(np.abs(np.log(_plain_s(values, row) / row.time_s))) for row in rows]))
+
+    return searched(loss, [1e-5, 2e-6, 1e11])
+
+
+def _median(values: Floats) -> float:
+    return round(float(np.median(values)), 4)
+
+
+def _percent(values: Floats) -> str:
+    return f"{np.median(values):6.1%}" if len(values) else f"{'-':>6}"
 
 
 if __name__ == "__main__":

@@ -186,6 +186,8 @@ def _experts(reading: _Reading, activation: Activation) -> Experts | None:
         shared = config.count("shared_expert_intermediate_size")
     elif kind.startswith("llama4"):
         shared = ffn
+    limited = config.text("topk_method", "noaux_tc") in ("noaux_tc", "group_limited_greedy")
+    groups = config.count("n_group", default=1) if limited else 1
     correction = kind == "deepseek_v3" and config.text("topk_method", "noaux_tc") == "noaux_tc"
     return Experts(
         count,
@@ -194,7 +196,9 @@ def _experts(reading: _Reading, activation: Activation) -> Experts | None:
         Mlp(shared, True, activation) if shared else None,
         shared_gate=kind == "qwen2_moe",
         router_bias=kind == "gpt_oss" or correction,
-    )
+        groups=groups,
+        topk_groups=config.count("topk_group", default=groups, most=groups) if groups > 1 else 1,
+    ).checked(config.where("n_group"))
 
 
 def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:

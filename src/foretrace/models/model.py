@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from foretrace.errors import InputError
+
 
 @dataclass(frozen=True, slots=True)
 class SelfAttention:
@@ -66,6 +68,17 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     """A bias per expert, learned or kept as a parameter (GPT-OSS, DeepSeek V3's correction)."""
+    groups: int = 1
+    """Experts are divided into so many groups in order, and a token goes to experts of `topk_groups` of them only."""
+    topk_groups: int = 1
+
+    def checked(self, where: str) -> Experts:
+        """Itself, if its tokens find as many experts as they go to; otherwise an error that names where it was read."""
+        if self.count % self.groups or self.count // self.groups * self.topk_groups < self.topk:
+            said = f"{self.topk} of {self.count} experts in {self.topk_groups} of {self.groups} groups"
+            hint = "groups divide the experts, and the chosen ones hold topk"
+            raise InputError(f"a token cannot go to {said}", where=where, hint=hint)
+        return self
 
 
 @dataclass(frozen=True, slots=True)

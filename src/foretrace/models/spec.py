@@ -36,7 +36,7 @@ GROUPED_KEYS: Final = (
 LATENT_KEYS: Final = ("q_lora_rank", "kv_lora_rank", "nope_dim", "rope_dim", "v_dim")
 ATTENTION_KEYS: Final = ("heads", *GROUPED_KEYS, *LATENT_KEYS)
 MLP_KEYS: Final = ("ffn", "gated", "activation", "bias")
-EXPERTS_KEYS: Final = ("count", "topk", *MLP_KEYS, "shared_ffn", "shared_gate", "router_bias")
+EXPERTS_KEYS: Final = ("count", "topk", *MLP_KEYS, "shared_ffn", "shared_gate", "router_bias", "groups", "topk_groups")
 _RANGES: Final = ("dense_layers", "unlimited_layers", "no_rope_layers")
 _MADE_OF: Final = ("hidden", "attention", "mlp", "experts", "norm", "norm_bias", *_RANGES)
 _ABOUT: Final = ("name", "title", "aliases", "published_parameters", "sources", "notes")
@@ -185,6 +185,8 @@ def _experts(fields: Fields) -> Experts:
     if topk > count:
         problem = f"topk {topk} is more than the {count} experts there are"
         raise InputError(problem, where=fields.where("topk"), hint="a token goes to topk of count experts")
+    groups = number(fields, "groups", 1, most=count)
+    chosen = number(fields, "topk_groups", groups, most=groups)
     return Experts(
         count,
         topk,
@@ -192,7 +194,9 @@ def _experts(fields: Fields) -> Experts:
         replace(expert, ffn=number(fields, "shared_ffn")) if "shared_ffn" in fields else None,
         shared_gate=fields.flag("shared_gate", False),
         router_bias=fields.flag("router_bias", False),
-    )
+        groups=groups,
+        topk_groups=chosen,
+    ).checked(fields.where("groups"))
 
 
 def _inner(outer: Fields, name: str, known: tuple[str, ...], needed: tuple[str, ...]) -> Fields:

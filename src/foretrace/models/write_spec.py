@@ -85,6 +85,8 @@ def _experts(experts: Experts) -> dict[str, Value]:
     for name in ("shared_gate", "router_bias"):
         if getattr(experts, name):
             spec[name] = True
+    if experts.groups > 1:
+        spec |= {"groups": experts.groups, "topk_groups": experts.topk_groups}
     return spec
 
 

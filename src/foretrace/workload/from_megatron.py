@@ -195,6 +195,7 @@ def _experts(reading: _Reading, hidden: int) -> Experts | None:
         where = reading.args.where("moe-router-topk")
         raise InputError(f"a token cannot go to {topk} of {count} experts", where=where)
     shared = reading.count("moe-shared-expert-intermediate-size", 0, least=0)
+    groups = reading.count("moe-router-num-groups", 1)
     return Experts(
         count,
         topk,
@@ -202,7 +203,9 @@ def _experts(reading: _Reading, hidden: int) -> Experts | None:
         Mlp(shared, gated, activation, bias) if shared else None,
         shared_gate=reading.has("moe-shared-expert-gate"),
         router_bias=reading.has("moe-router-enable-expert-bias"),
-    )
+        groups=groups,
+        topk_groups=reading.count("moe-router-group-topk", groups, most=groups),
+    ).checked(reading.args.where("moe-router-num-groups"))
 
 
 def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
@@ -293,8 +296,9 @@ def _habits(reading: _Reading) -> dict[str, PlanValue]:
         reading.say("--recompute-modules is not read: the core of attention is recomputed", "recompute-modules")
     plan["grad_overlap"] = reading.has("overlap-grad-reduce")
     plan["param_overlap"] = reading.has("overlap-param-gather")
-    if reading.text("moe-flex-dispatcher-backend", "") in ("deepep", "hybridep") or reading.has("moe-enable-deepep"):
-        plan["deepep"] = True
+    backend = reading.text("moe-flex-dispatcher-backend", "deepep" if reading.has("moe-enable-deepep") else "")
+    if backend in ("deepep", "hybridep"):
+        plan["dispatcher"] = backend
     graphs = reading.text("cuda-graph-impl", "none")
     if reading.text("cuda-graph-scope", "") == "full_iteration":
         plan["cuda_graphs"] = "full"

@@ -31,11 +31,13 @@ _COUNTS: Final[dict[str, int]] = {
 """Fields that are whole numbers, with the least each may be."""
 _FLAGS: Final = (
     *("sequence_parallel", "reshard", "grad_overlap", "param_overlap", "tp_overlap", "moe_overlap"),
-    *("offload_optimizer", "deepep"),
+    "offload_optimizer",
 )
 _LISTS: Final = ("stage_layers", "documents")
 _TEXTS: Final = ("schedule", "stack")
 PLAN_KEYS: Final = (*_COUNTS, *_FLAGS, *WORDS, *_LISTS, *_TEXTS, "routing")
+OLDER_KEYS: Final = ("deepep",)
+"""`deepep: yes` is an older word for `dispatcher: deepep`."""
 MOST: Final = 10**9
 
 
@@ -56,7 +58,7 @@ def read_job(path: str | Path) -> JobFile:
     model = read_model_spec(document, root["model"], presets.model, name=Path(path).stem)
     plan: dict[str, PlanValue] = {}
     if "plan" in root:
-        plan = _read_plan(document.fields(root["plan"], PLAN_KEYS, (), "a mapping of a plan's fields"))
+        plan = _read_plan(document.fields(root["plan"], (*PLAN_KEYS, *OLDER_KEYS), (), "a mapping of a plan's fields"))
     cluster = root.text("cluster", "") or None
     if cluster is not None:
         beside = Path(path).parent / cluster
@@ -78,6 +80,9 @@ def _read_plan(fields: Fields) -> dict[str, PlanValue]:
             plan[name] = _whole_numbers(fields, name)
         elif name == "routing":
             plan[name] = _routing(fields)
+        elif name in OLDER_KEYS:
+            if fields.flag(name, False) and "dispatcher" not in fields:
+                plan["dispatcher"] = "deepep"
         else:
             plan[name] = fields.text(name, "")
     return plan

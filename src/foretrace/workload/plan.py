@@ -9,12 +9,14 @@ CpComm = Literal["p2p", "all_gather", "a2a"]
 Recompute = Literal["none", "selective", "full"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
 CudaGraphs = Literal["none", "partial", "full"]
+Dispatcher = Literal["alltoall", "hierarchical", "deepep", "hybridep", "low_latency"]
 
 WORDS: Final = {
     "cp_comm": get_args(CpComm),
     "recompute": get_args(Recompute),
     "precision": get_args(Precision),
     "cuda_graphs": get_args(CudaGraphs),
+    "dispatcher": get_args(Dispatcher),
 }
 """The fields of a plan that are one of a few words, and which."""
 
@@ -80,8 +82,9 @@ class Plan:
     """How many times the mean the busiest expert rank receives: in all layers, or in each of the model's."""
     stack: str | None = None
     """The software that runs it; None: megatron-core, or fsdp under ZeRO-3."""
-    deepep: bool = False
-    """Whether tokens are dispatched by DeepEP or HybridEP rather than NCCL's all-to-all."""
+    dispatcher: Dispatcher = "alltoall"
+    """How tokens go to experts of other ranks and back: by NCCL's all-to-all, in two steps within and between nodes, by
+    DeepEP or HybridEP, or by DeepEP's low-latency kernels."""
 
     def routing_of(self, layer: int | None = None) -> float:
         """Of a layer by number; without one, of the most uneven."""

@@ -282,7 +282,7 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
         (plan.prefetch != 1 and setting.zero != 3, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
         (not plan.reshard and setting.zero != 3, f"reshard off (zero is {setting.zero})"),
         (plan.routing_of() > 1 and not moe, f"routing {plan.routing_of():g} (no experts)"),
-        (plan.deepep and plan.ep == 1, "deepep (ep is 1)"),
+        (plan.dispatcher != "alltoall" and plan.ep == 1, f"dispatcher {plan.dispatcher} (ep is 1)"),
         (plan.schedule is not None and plan.pp == 1, f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and plan.tp == 1, "sequence parallelism (tp is 1)"),
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foretrace.program.columns import Collective, Phase
-from foretrace.program.kernels import Contention, Kernel
+from foretrace.program.kernels import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,6 @@ class Compute:
     temporary_bytes: int = 0
     syncs_host: bool = False
     """Whether the host waits for it before launching more (token counts of a router)."""
-    contention: tuple[Contention, ...] = ()
-    """Collectives beside it that hold SMs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,8 @@ class Communicate:
     hidden: bool = False
     sends: tuple[int, ...] | None = None
     """All-to-all: the bytes for each member, where they differ."""
+    way: str | None = None
+    """All-to-all of tokens: how it goes where it is not NCCL's (`foretrace.program.dispatch`)."""
 
 
 Item = Compute | Communicate

@@ -71,6 +71,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         *("deepseek_v3", 7168, 61, 128, 128, 18432, 129280),
         n_routed_experts=256,
         num_experts_per_tok=8,
+        n_group=8,
+        topk_group=4,
         moe_intermediate_size=2048,
         n_shared_experts=1,
         **{"first_k_dense_replace": 3, "q_lora_rank": 1536, "num_nextn_predict_layers": 1, **LATENT},

@@ -22,7 +22,8 @@ DEEPSEEK = """
 --num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --swiglu --disable-bias-linear
 --untie-embeddings-and-output-weights --normalization RMSNorm --position-embedding-type rope --seq-length 4096
 --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64
---v-head-dim 128 --num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 2048
+--v-head-dim 128 --num-experts 256 --moe-router-topk 8 --moe-router-num-groups 8 --moe-router-group-topk 4
+--moe-ffn-hidden-size 2048
 --moe-shared-expert-intermediate-size 2048 --moe-layer-freq ([0]*3+[1]*58) --moe-router-enable-expert-bias
 --mtp-num-layers 1 --vocab-size 129280 --hidden-dropout 0 --attention-dropout 0
 """
@@ -110,7 +111,8 @@ def test_a_plan(tmp_path: Path) -> None:
         ("--nproc-per-node 8 --nnodes 4", "gpus", 32),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "cuda_graphs", "full"),
         ("--enable-cuda-graph", "cuda_graphs", "partial"),
-        ("--moe-enable-deepep", "deepep", True),
+        ("--moe-enable-deepep", "dispatcher", "deepep"),
+        ("--moe-flex-dispatcher-backend hybridep", "dispatcher", "hybridep"),
         ("--num-experts 8 --expert-model-parallel-size 4", "ep", 4),
         ("--num-experts 8 --tensor-model-parallel-size 2", "etp", 2),
         ("--num-experts 8 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", "etp", 1),
@@ -176,6 +178,7 @@ def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
         (GPT + "--group-query-attention --num-query-groups 3", "is no multiple of --num-query-groups 3"),
         (GPT + "--position-embedding-type sine", '"sine" is not known'),
         (GPT + "--num-experts 2 --moe-router-topk 3", "cannot go to 3 of 2 experts"),
+        (GPT + "--num-experts 8 --moe-router-num-groups 3", "cannot go to 2 of 8 experts in 3 of 3 groups"),
         (GPT + '--num-experts 2 --moe-layer-freq "[1]*3"', "does not say which of 4 layers"),
         (GPT + "--num-experts 2 --moe-layer-freq __import__", "does not say which of 4 layers"),
         (GPT + "--recompute-granularity some", '"some" is not known'),

@@ -68,7 +68,7 @@ def test_written_and_read(tmp_path: Path) -> None:
         "recompute": "selective",
         "precision": "fp8",
         "documents": (1024, 3072),
-        "deepep": True,
+        "dispatcher": "hybridep",
         "grad_overlap": False,
         "stack": "megatron-core",
         "routing": 1.25,
@@ -79,6 +79,13 @@ def test_written_and_read(tmp_path: Path) -> None:
     assert text.count("# guessed:") == 3
     assert "gpus: 64" in text
     assert "# guessed: so many" in text
+
+
+def test_deepep_is_an_older_word_for_a_dispatcher(tmp_path: Path) -> None:
+    assert read(tmp_path, "model: gpt2\nplan: {deepep: yes}\n").plan_fields == {"dispatcher": "deepep"}
+    assert read(tmp_path, "model: gpt2\nplan: {deepep: no}\n").plan_fields == {}
+    both = "model: gpt2\nplan: {deepep: yes, dispatcher: hybridep}\n"
+    assert read(tmp_path, both).plan_fields == {"dispatcher": "hybridep"}
 
 
 def test_what_is_not_known_is_guessed_and_marked(tmp_path: Path) -> None:

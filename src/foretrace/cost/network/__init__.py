@@ -1,25 +1,56 @@
 """What communication takes: the interface of every network model, the models, and the one that is used."""
 
-from foretrace.cost.network.hierarchical import HierarchicalNetwork, reaching
-from foretrace.cost.network.interface import CallPrices, Network
+from collections.abc import Sequence
+
+from foretrace.cost.network.crowding import crowding_of
+from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.measured import MeasuredNetwork
+from foretrace.cost.network.nccl.network import NcclNetwork
+from foretrace.cost.network.nccl.settings import NcclSettings
+from foretrace.cost.network.reaching import reaching
 from foretrace.errors import InputError
 from foretrace.formats.nccl_tests import Measurements
 from foretrace.hardware.cluster import Cluster
 from foretrace.placement import Placement
 
-__all__ = ["CallPrices", "HierarchicalNetwork", "MeasuredNetwork", "Network", "network_of", "reaching"]
+__all__ = [
+    "CallPrices",
+    "Explained",
+    "MeasuredNetwork",
+    "NcclNetwork",
+    "NcclSettings",
+    "Network",
+    "network_of",
+    "reaching",
+]
 
 
 def network_of(
-    cluster: Cluster, world: int, placement: Placement | None = None, measured: Measurements | None = None
+    cluster: Cluster,
+    world: int,
+    placement: Placement | None = None,
+    measured: Measurements | Sequence[Measurements] = (),
+    nccl: NcclSettings | None = None,
+    slowdown: float = 1.0,
 ) -> Network:
     """The network of a cluster as a job of so many ranks meets it: ranks fill nodes in order, or sit as a placement
-    says; priced by the cluster's model, or by measured collectives as far as these go."""
+    says; priced by NCCL's model under what a user says of NCCL, or by measured collectives as far as these go, the best
+    first. `slowdown` says how many times slower SMs run than when nothing but a collective does."""
     cluster.check_fits(world)
     if placement is not None and placement.world != world:
         raise InputError(
             f"the placement has {placement.world:,} ranks, the job {world:,}", hint="place every rank once"
         )
-    model = HierarchicalNetwork(cluster, placement or Placement.packed(world, cluster.node.gpus))
-    return model if measured is None else MeasuredNetwork(model, measured)
+    placed = placement or Placement.packed(world, cluster.node.gpus)
+    said = nccl or NcclSettings()
+    network: NcclNetwork | MeasuredNetwork = NcclNetwork(
+        cluster,
+        placed,
+        forced=said.forced or None,
+        observed=said.observed,
+        crowding=crowding_of(cluster, placed),
+        slowdown=slowdown,
+    )
+    for one in reversed((measured,) if isinstance(measured, Measurements) else measured):
+        network = MeasuredNetwork(network, one)
+    return network

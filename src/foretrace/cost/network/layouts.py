@@ -11,8 +11,9 @@ from foretrace.cost.network.interface import Network
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats, Ints, Program
 
-CallKey = tuple[int, int, int]
-"""A communicator, a collective and bytes."""
+CallKey = tuple[int, int, int, int]
+"""A communicator, a collective, bytes, and the string that says how it goes. Below 0: none does, and those with
+different numbers have prices of their own."""
 
 Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Groups of one size, a row of ranks each, and the number of each one's kind."""
@@ -26,22 +27,32 @@ class Layouts:
         """Distinct layouts."""
         self._program, self._network = program, network
         self._column = {number: column for column, number in enumerate(communicators)}
-        kind_of = self._sort(communicators)
-        self.profiles, self.profile_of = _profiles(program.world, [kind_of[number] for number in communicators])
+        self._groups = self._sort(communicators)
+        self.profiles, self.profile_of = _profiles(program.world, [self._groups[number] for number in communicators])
         """The kind of each communicator for each profile, [profiles, communicators], and the profile of each rank."""
+
+    def groups(self, communicator: int) -> list[Groups]:
+        """The groups of a communicator in use, and the number of each one's kind."""
+        return self._groups[communicator]
+
+    def column(self, communicator: int) -> int:
+        """Which column of the profiles is a communicator's."""
+        return self._column[communicator]
 
     def requests(
         self, calls: Sequence[CallKey]
-    ) -> Iterator[tuple[Hashable, tuple[NDArray[np.int64], ...], Collective, Floats]]:
-        """What to price: a kind, a collective and sizes, with the cells of [profiles, calls] they belong to."""
-        wanted: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-        for call, (communicator, collective, size) in enumerate(calls):
+    ) -> Iterator[tuple[Hashable, tuple[NDArray[np.int64], ...], Collective, Floats, str]]:
+        """What to price: a kind, a collective, sizes and the way it goes, with the cells of [profiles, calls] they
+        belong to."""
+        wanted: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+        for call, (communicator, collective, size, way) in enumerate(calls):
             for profile, kind in enumerate(self.profiles[:, self._column[communicator]].tolist()):
                 # A rank outside the communicator has none of its ops: any price will do.
-                wanted.setdefault((max(kind, 0), collective), []).append((profile, call, size))
-        for (kind, collective), cells in wanted.items():
+                wanted.setdefault((max(kind, 0), collective, max(way, -1)), []).append((profile, call, size))
+        for (kind, collective, way), cells in wanted.items():
             rows, columns, sizes = np.array(cells).T
-            yield self.kinds[kind], (rows, columns), Collective(collective), sizes.astype(np.float64)
+            text = self._program.strings[way] if way >= 0 else ""
+            yield self.kinds[kind], (rows, columns), Collective(collective), sizes.astype(np.float64), text
 
     def _sort(self, communicators: Sequence[int]) -> dict[int, list[Groups]]:
         """For each communicator, its groups and the number of each group's kind."""

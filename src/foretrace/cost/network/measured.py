@@ -20,11 +20,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.cost.network.curves import Curve, Seconds, bound_s, passes
-from foretrace.cost.network.hierarchical import HierarchicalNetwork, Layout
-from foretrace.cost.network.interface import CallPrices
+from foretrace.cost.network.curves import Curve, Seconds
+from foretrace.cost.network.interface import CallPrices, Explained
+from foretrace.cost.network.nccl.bound import bound_s, passes
+from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.errors import Diagnostic
 from foretrace.formats.nccl_tests import Measurements, Table
+from foretrace.hardware.cluster import Cluster
 from foretrace.placement import Placement
 from foretrace.program.columns import Collective, label
 from foretrace.program.program import Floats, Longs, Source
@@ -69,8 +72,9 @@ class _Found:
 class MeasuredNetwork:
     """A network priced by measured collectives as far as these go, by a model held to them beyond."""
 
-    def __init__(self, model: HierarchicalNetwork, measurements: Measurements) -> None:
+    def __init__(self, model: NcclNetwork | MeasuredNetwork, measurements: Measurements) -> None:
         self.model = model
+        self.cluster: Cluster = model.cluster
         self.measurements = measurements
         low, high = min(measurements.spread[0], LEAST_BAND[0]), max(measurements.spread[1], LEAST_BAND[1])
         self.sources: tuple[Source, ...] = (
@@ -92,6 +96,8 @@ class MeasuredNetwork:
     def notes(self) -> tuple[Diagnostic, ...]:
         """What is odd about the measurements; which of the calls priced so far were not measured, and what they were
         priced by instead."""
+        if self.measurements.partial:
+            return (*self.model.notes, *self._odd)
         sizes: dict[tuple[Collective, str], set[int]] = defaultdict(set)
         for (what, layout), found in self._found.items():
             if found.source != _MEASURED:
@@ -100,7 +106,7 @@ class MeasuredNetwork:
             Diagnostic("note", f"no {_called(what)} measurement of {_listed(sorted(gpus))} GPUs {how}")
             for (what, how), gpus in sizes.items()
         )
-        return (*self._odd, *unmeasured)
+        return (*self.model.notes, *self._odd, *unmeasured)
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups among these, and which kind each is: the model's."""
@@ -119,8 +125,22 @@ class MeasuredNetwork:
         duration = found.curve(size)
         # The model says which part of a time is latency; measurements do not.
         latency = modelled.latency_s * (duration / modelled.duration_s)
-        source = np.where(size > found.curve.size_bytes[-1], _ANCHORED, found.source)
-        return CallPrices(latency, duration, source)
+        source = np.where(size > found.curve.size_bytes[-1], _ANCHORED, found.source) - _MEASURED
+        return CallPrices(latency, duration, source + len(self.model.sources))
+
+    def measures(self, collective: Collective, layout: Layout) -> bool:
+        """Whether there is a table of this very call."""
+        return self._find(collective, layout).source == _MEASURED
+
+    def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
+        """How a call of this size runs: as the model says, where that is asked at all."""
+        assert isinstance(layout, Layout)
+        modelled = self.model.explain(collective, layout, size_bytes)
+        priced = self.price(collective, layout, np.array([size_bytes], dtype=np.float64))
+        latency, duration, source = (float(one[0]) for one in (priced.latency_s, priced.duration_s, priced.source))
+        if source != len(self.model.sources):
+            return replace(modelled, time_s=duration, latency_s=latency)
+        return replace(modelled, time_s=duration, latency_s=latency, algorithm="measured", protocol="", channels=0)
 
     def _take(self, table: Table) -> list[Diagnostic]:
         """Keeps a table with its layout; says where it does not fit the cluster, or beats its line rates."""
@@ -149,7 +169,7 @@ class MeasuredNetwork:
         host = number * nodes // gpus
         slot = number - np.searchsorted(host, host)
         cluster = replace(self.model.cluster, nodes=None)
-        alone = HierarchicalNetwork(cluster, Placement(host.astype(np.int32), slot.astype(np.int32)))
+        alone = NcclNetwork(cluster, Placement(host.astype(np.int32), slot.astype(np.int32)))
         layout = alone.layouts(number[None])[0][0]
         assert isinstance(layout, Layout)
         return layout
@@ -171,6 +191,8 @@ class MeasuredNetwork:
             curve, sizes = self._between(like, near, layout)
             how = f"that sit like these {where}: the model, anchored to the measured of {_listed(sizes)} GPUs"
             return _Found(curve, _ANCHORED, how)
+        if isinstance(self.model, MeasuredNetwork) and self.model.measures(what, layout):
+            return _Found(None, _MODEL, f"{where}: {self.model.measurements.source}")
         if like not in _UNANCHORED:
             anchor = self._search(Collective.ALL_REDUCE, layout)
             if anchor.curve is not None:

@@ -18,6 +18,7 @@ from foretrace.cost.compute.parameters import efficiency
 from foretrace.cost.silicon import SYSTEMS, tables_of
 from foretrace.formats.nccl_tests import Measurements, Table
 from foretrace.hardware.cluster import Gpu
+from foretrace.hardware.presets import gpu as preset
 from foretrace.program.columns import Collective
 
 NETWORK_SYSTEMS: Final = {**SYSTEMS, "h100-96g-500w": "h100_sxm"}
@@ -37,15 +38,30 @@ _ELEMENT_BYTES: Final = 2
 NAME: Final = "NVIDIA's NCCL tables"
 
 
-def silicon_collectives(gpu: Gpu) -> Measurements | None:
-    """What collectives take among GPUs of one node in training; None where there are no tables of this GPU, or no
-    package.
+def silicon_collectives(gpu: Gpu, slowdown: float = 1.0) -> Measurements | None:
+    """What collectives take among GPUs of one node whose SMs run so many times slower than in the tables; None where
+    there are no tables of this GPU, or no package, or its links are not those that were measured."""
+    name = gpu.measured_as or gpu.name
+    if name not in NETWORK_SYSTEMS or _links(gpu) != _links(preset(name)):
+        return None
+    return _collectives(name, slowdown)
 
-    NCCL moves data with SMs, whose clock is at its highest in the tables and falls under training's load, and these
-    tables are far from what the links carry: times grow by what the clock falls.
-    """
+
+def slowdown_in_training(gpu: Gpu) -> float:
+    """By how much SMs run slower under training's load than when collectives are measured alone. NCCL moves data with
+    SMs, and what it measures is far from what the links carry: times grow by what the clock falls."""
     clocks = efficiency(gpu)
-    return _collectives(gpu.name, max(clocks.most_clock_hz / clocks.clock_hz, 1.0))
+    return max(clocks.most_clock_hz / clocks.clock_hz, 1.0)
+
+
+def silicon_tables(gpu: str) -> tuple[Table, ...]:
+    """The tables of a GPU at the clock they were measured at; none where there are no such tables, or no package."""
+    found = _collectives(gpu, 1.0)
+    return () if found is None else found.tables
+
+
+def _links(gpu: Gpu) -> tuple[float, ...]:
+    return (gpu.links, gpu.link_bytes_per_s, gpu.bridged_gpus)
 
 
 @cache
@@ -55,7 +71,8 @@ def _collectives(gpu: str, longer: float) -> Measurements | None:
         return None
     parquet: Any = import_module("pyarrow.parquet")
     columns = ["op_name", "nccl_dtype", "num_gpus", "message_size", "latency"]
-    rows = parquet.read_table(path, columns=columns).to_pylist()
+    # read_table would import all of pyarrow's datasets: five times as long as the rest.
+    rows = parquet.ParquetFile(path).read(columns=columns).to_pylist()
     times: dict[tuple[str, int], dict[int, float]] = {}
     for row in rows:
         if row["nccl_dtype"] == "half" and row["op_name"] in _CALLS and row["latency"] > 0 and row["message_size"] > 0:
@@ -73,7 +90,7 @@ def _collectives(gpu: str, longer: float) -> Measurements | None:
         for (name, gpus), sizes in sorted(times.items())
         if gpus > 1
     )
-    return Measurements((), tables, name=NAME, source=NAME) if tables else None
+    return Measurements((), tables, name=NAME, source=NAME, partial=True) if tables else None
 
 
 def _path(gpu: str) -> Path | None:

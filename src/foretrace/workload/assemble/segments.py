@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foretrace.program.columns import Collective, Phase
-from foretrace.program.kernels import Contention, GroupedGemm, Kernel
+from foretrace.program.kernels import GroupedGemm, Kernel
 from foretrace.workload.plan import CudaGraphs
 from foretrace.workload.work import Communicate, Compute, Item
 
@@ -53,11 +53,6 @@ class Segment:
         return tuple((count, kernel) for kernel, count in counts.items())
 
     @property
-    def contention(self) -> tuple[Contention, ...]:
-        """Collectives beside it that hold SMs."""
-        return tuple(one for item in self.items for one in item.contention)
-
-    @property
     def temporary_bytes(self) -> int:
         """The most that any of them needs while it runs."""
         return max(item.temporary_bytes for item in self.items)
@@ -75,6 +70,12 @@ class Call:
     item: Communicate
     beside: Beside
     launches: int
+
+    @property
+    def copied(self) -> bool:
+        """Whether Transformer Engine's own overlap of tensor parallelism moves it, by copy engines around a ring
+        (transformer_engine/common/comm_gemm_overlap)."""
+        return self.item.axis == "tp" and self.beside in ("next", "previous") and not self.item.hidden
 
 
 Part = Segment | Call

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import Collective, Phase
-from foretrace.program.kernels import DTYPE_BYTES, Contention, Stream
+from foretrace.program.kernels import DTYPE_BYTES, Stream
 from foretrace.schedules import ActionKind
 from foretrace.workload.assemble.groups import Groups
 from foretrace.workload.assemble.pieces import Unit
@@ -95,14 +95,10 @@ class Sharding:
         return ops
 
     def with_copies(self, work: Work, kind: ActionKind, items: list[Item]) -> list[Item]:
-        """A unit's items in an action, with what the collectives beside them cost; between copies out of the buffer
-        that parameters are gathered in, and of gradients into the one they are reduced from, where the stack has
-        such."""
+        """A unit's items in an action, between copies out of the buffer that parameters are gathered in, and of
+        gradients into the one they are reduced from, where the stack has such."""
         count = work.parameters if self.setting.shard > 1 else 0
-        if not count:
-            return items
-        items = [*items, self._contention(count, kind)]
-        if not self.setting.stack.copies_gathered:
+        if not count or not self.setting.stack.copies_gathered:
             return items
         gathered = self.gathered_bytes_each * count
         out = Compute(
@@ -116,18 +112,6 @@ class Sharding:
         into = Compute("copy gradients", Phase.BACKWARD_WEIGHT, ((1, Stream("cast", gathered, reduced)),))
         first = [out] if kind != ActionKind.BACKWARD_WEIGHT and self.setting.plan.reshard else []
         return [*first, *items, *([into] if kind != ActionKind.BACKWARD_INPUT else [])]
-
-    def _contention(self, count: int, kind: ActionKind) -> Compute:
-        """While a unit computes, another one's parameters are gathered and gradients reduced, as large as its own.
-        Where the backward waits for both, they run alone."""
-        forward, stack = kind == ActionKind.FORWARD, self.setting.stack
-        calls = []
-        if forward or (stack.backward_prefetch and kind != ActionKind.BACKWARD_WEIGHT and self.setting.plan.reshard):
-            calls.append(Contention("all_gather", "shard", self.gathered_bytes_each * count))
-        if not forward and stack.backward_prefetch and kind != ActionKind.BACKWARD_INPUT:
-            calls.append(Contention("reduce_scatter", "shard", self.gradient_bytes_each * count))
-        phase = Phase.FORWARD if forward else Phase.BACKWARD_WEIGHT
-        return Compute("contention", phase, (), contention=tuple(calls))
 
     def _shared(self, unit: Unit) -> list[tuple[int, str]]:
         """The parameters of a unit that several ranks split, with the group that does."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import UNPRICED, Phase, label
-from foretrace.program.kernels import Contention, Load, kernel_text, kernels_text
+from foretrace.program.dispatch import COPIES
+from foretrace.program.kernels import kernel_text, kernels_text
 from foretrace.program.program import Communicator, Source
 from foretrace.workload.assemble.segments import Call, Detail, Part, Segment
 from foretrace.workload.work import Compute
@@ -118,7 +119,6 @@ class UnitWriter:
     def write(self, parts: Sequence[Part], memory: Memory, phase: Phase) -> Written:
         """All parts, with the unit's memory at its ends. A unit without computation is an op of no time."""
         on_lane = [at for at, part in enumerate(parts) if isinstance(part, Segment) or part.beside == "nothing"]
-        contention = self._contention(parts)
         for at, part in enumerate(parts):
             if at not in on_lane:
                 self._beside(part)  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ class UnitWriter:
             if at == on_lane[-1]:
                 taken, given = _sum(taken, memory.at_last), dict(memory.freed)
             if isinstance(part, Segment):
-                self._compute(part, (*part.contention, *contention.get(at, ())), taken, given)
+                self._compute(part, taken, given)
                 self._sync(part)
             else:
                 self._append(self._collective(part, "compute", self._taken(), alloc=taken, free=given))
@@ -149,19 +149,6 @@ class UnitWriter:
             tuple(ref.op for ref in self.joins),
         )
 
-    def _contention(self, parts: Sequence[Part]) -> dict[int, list[Contention]]:
-        """For segments beside which a tp collective of NCCL's runs: that one. Those that Transformer Engine overlaps by
-        itself copy without SMs, those of context parallelism with few."""
-        found: dict[int, list[Contention]] = {}
-        for at, part in enumerate(parts):
-            if isinstance(part, Call) and part.beside == "next" and part.item.hidden and part.item.axis == "tp":
-                item, communicator = part.item, self.communicators[part.item.axis]
-                beside = next((i for i in range(at + 1, len(parts)) if isinstance(parts[i], Segment)), None)
-                if beside is not None:
-                    one = Contention(label(item.collective), communicator.name, item.bytes)
-                    found.setdefault(beside, []).append(one)
-        return found
-
     def _sync(self, segment: Segment) -> None:
         """Where the host waits for a segment, the stream runs dry until the next launch arrives."""
         if not segment.syncs_host or self.host.launch_s <= 0:
@@ -171,21 +158,18 @@ class UnitWriter:
             self.block.host("sync", gap, lane="compute", source=self.host.source, after=self._taken(), **self.facts)
         )
 
-    def _compute(
-        self, segment: Segment, contention: Sequence[Contention], taken: dict[str, int], given: dict[str, int]
-    ) -> None:
+    def _compute(self, segment: Segment, taken: dict[str, int], given: dict[str, int]) -> None:
         after = self._taken()
         if self.detail == "kernel":
-            self._kernels(segment, contention, after, taken, given)
+            self._kernels(segment, after, taken, given)
             return
         kernels, temporary = segment.kernels, _temporary(segment.temporary_bytes)
-        loads: list[tuple[int, Load]] = [*kernels, *((1, one) for one in contention)]
         self._append(
             self.block.compute(
                 segment.name,
-                UNPRICED if loads else 0.0,
+                UNPRICED if kernels else 0.0,
                 phase=segment.phase,
-                kernel=kernels_text(loads) if loads else None,
+                kernel=kernels_text(kernels) if kernels else None,
                 flops=sum(count * kernel.flops for count, kernel in kernels),
                 moved_bytes=sum(count * kernel.moved_bytes for count, kernel in kernels),
                 after=after,
@@ -198,7 +182,6 @@ class UnitWriter:
     def _kernels(
         self,
         segment: Segment,
-        contention: Sequence[Contention],
         after: list[OpRef],
         taken: dict[str, int],
         given: dict[str, int],
@@ -207,7 +190,6 @@ class UnitWriter:
         each: list[tuple[Compute, Any]] = [
             (item, kernel) for item in segment.items for count, kernel in item.kernels for _ in range(count)
         ]
-        each += [(segment.items[-1], one) for one in contention]
         for at, (item, kernel) in enumerate(each):
             temporary = _temporary(item.temporary_bytes)
             op = self.block.compute(
@@ -250,6 +232,7 @@ class UnitWriter:
             bytes=item.bytes,
             phase=item.phase,
             sends=None if item.sends is None else dict(enumerate(item.sends)),
+            kernel=COPIES if call.copied else item.way,
             after=after,
             **memory,
             **self.facts,

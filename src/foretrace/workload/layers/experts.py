@@ -1,7 +1,8 @@
 """Mixtures of experts: router, dispatch, grouped products, combination, and shared experts beside them.
 
 As Megatron-core's dispatchers do it (megatron/core/transformer/moe/token_dispatcher.py). Experts are taken as
-balanced within a rank; `routing` makes every rank as busy as the busiest.
+balanced within a rank; `routing` makes every rank as busy as the busiest. How the all-to-alls of tokens go is a text
+they carry (`foretrace.program.dispatch`); what that takes depends on where ranks sit, and is for `cost` to say.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from foretrace.models.model import Experts
 from foretrace.program.columns import Collective, Phase
+from foretrace.program.dispatch import Dispatch, dispatch_text
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel
 from foretrace.workload.layers.linear import arrange_scales, quantize
 from foretrace.workload.layers.mlp import products
@@ -34,24 +36,21 @@ class Routed:
     """Of each expert here."""
     launched: int
     """How many launches one kernel for all of them takes."""
+    way: str | None = None
+    """How tokens go there, where not by NCCL's all-to-all."""
 
 
 def routed(shape: Shape, moe: Experts) -> Routed:
-    """The rows of a rank's experts.
-
-    DeepEP sends a token once to each rank that has any of its experts: of ep ranks, topk independent choices meet
-    ep·(1 − (1 − 1/ep)^topk).
-    """
-    copies = shape.rows * moe.topk
-    if shape.deepep:
-        distinct = min(shape.ep * (1 - (1 - 1 / shape.ep) ** moe.topk), float(moe.topk))
-        sent = math.ceil(shape.rows * distinct)
-    else:
-        sent = copies
+    """The rows of a rank's experts; DeepEP and HybridEP send a token once to each rank that has any of its experts."""
+    copies = sent = shape.rows * moe.topk
+    way = None
+    if shape.dispatcher != "alltoall":
+        one = Dispatch(shape.dispatcher, moe.count, moe.topk, moe.groups, moe.topk_groups)
+        sent, way = math.ceil(shape.rows * one.given(shape.ep)), dispatch_text(one)
     received = math.ceil(copies * shape.routing) * shape.etp
     groups = max(moe.count // shape.ep, 1)
     launched = groups if shape.stack.separate_experts else 1
-    return Routed(groups, sent, received, -(-moe.expert.ffn // shape.etp), launched)
+    return Routed(groups, sent, received, -(-moe.expert.ffn // shape.etp), launched, way)
 
 
 def mixture(shape: Shape, moe: Experts) -> list[Piece]:
@@ -129,7 +128,7 @@ def _dispatch(shape: Shape, moe: Experts, there: Routed) -> Piece:
     """Copies of tokens in the order of experts, sent to their ranks and sorted there; backward returns gradients."""
     return Piece(
         "dispatch",
-        _outward(shape, there, FORWARD, "dispatch"),
+        (*_routing_map(shape, moe), *_outward(shape, there, FORWARD, "dispatch")),
         _homeward(shape, there, INPUT, "dispatch backward"),
         saved=(("token rows", shape.rows * moe.topk * 8),),
     )
@@ -151,18 +150,19 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
     placed = there.received * row
     syncs = shape.syncs and phase == FORWARD
     items: list[Item] = []
-    if shape.deepep:
-        items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
-        items.append(run(f"{name} permute", phase, stream(shape.own("permute"), arrived, placed), syncs_host=syncs))
+    if _fused(shape):
+        items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
+        if shape.dispatcher != "low_latency":  # which writes by expert, at places that no count decides
+            items.append(run(f"{name} permute", phase, stream(shape.own("permute"), arrived, placed), syncs_host=syncs))
     else:
         items.append(
             run(f"{name} permute", phase, stream(shape.own("permute"), own, sent, launches=2), syncs_host=syncs)
         )
         if shape.ep > 1:
-            items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
+            items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
     if shape.etp > 1:
         items.append(Communicate(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
-    if not shape.deepep and shape.ep > 1 and there.groups > 1:
+    if not _fused(shape) and shape.ep > 1 and there.groups > 1:
         items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
     return tuple(items)
 
@@ -173,23 +173,38 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     arrived = math.ceil(there.sent * shape.routing) * row
     placed = there.received * row
     items: list[Item] = []
-    if not shape.deepep and shape.ep > 1 and there.groups > 1:
+    if not _fused(shape) and shape.ep > 1 and there.groups > 1:
         items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
     if shape.etp > 1:
         items.append(Communicate(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
-    if shape.deepep:
-        items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), placed, arrived)))
-        items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
+    if _fused(shape):
+        if shape.dispatcher != "low_latency":
+            items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), placed, arrived)))
+        items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
     else:
         if shape.ep > 1:
-            items.append(_to_all(shape, f"{name} all-to-all", phase, sent))
+            items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
         items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), sent, own, launches=2)))
     return tuple(items)
 
 
-def _to_all(shape: Shape, name: str, phase: Phase, sent: int) -> Communicate:
+def _routing_map(shape: Shape, moe: Experts) -> tuple[Item, ...]:
+    """HybridEP gathers which token goes to which expert on all ranks first, a byte for each pair (`metadata_preprocess`
+    of its implementation guide); the way back and the backward know it."""
+    if shape.dispatcher != "hybridep":
+        return ()
+    pairs = shape.rows * moe.count * shape.ep
+    return (Communicate("dispatch routing map", FORWARD, Collective.ALL_GATHER, "ep", pairs),)
+
+
+def _fused(shape: Shape) -> bool:
+    """Whether the dispatcher takes tokens as they lie, and sums what comes back."""
+    return shape.dispatcher in ("deepep", "hybridep", "low_latency")
+
+
+def _to_all(shape: Shape, name: str, phase: Phase, sent: int, way: str | None) -> Communicate:
     """An all-to-all in which the busiest rank receives `routing` times what it would if all were equal."""
-    return Communicate(name, phase, Collective.ALL_TO_ALL, "ep", math.ceil(sent * shape.routing))
+    return Communicate(name, phase, Collective.ALL_TO_ALL, "ep", math.ceil(sent * shape.routing), way=way)
 
 
 def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretrace.program.kernels import DTYPE_BYTES
-from foretrace.workload.plan import CpComm, Precision
+from foretrace.workload.plan import CpComm, Dispatcher, Precision
 from foretrace.workload.setting import Setting
 from foretrace.workload.stack import Stack
 
@@ -38,8 +38,8 @@ class Shape:
     dropout: bool
     documents: tuple[int, ...] | None
     routing: float
-    deepep: bool
-    """Only where ep > 1."""
+    dispatcher: Dispatcher
+    """alltoall where ep is 1."""
     tp_overlap: bool
     """Only beside sequence parallelism: all-reduces are not overlapped."""
     syncs: bool
@@ -103,7 +103,7 @@ def shape_of(setting: Setting, layer: int | None = None) -> Shape:
         dropout=model.dropout,
         documents=plan.documents,
         routing=plan.routing_of(layer),
-        deepep=plan.deepep and plan.ep > 1,
+        dispatcher=plan.dispatcher if plan.ep > 1 else "alltoall",
         tp_overlap=plan.tp_overlap and split,
         syncs=plan.cuda_graphs == "none",
         positions=model.positions,

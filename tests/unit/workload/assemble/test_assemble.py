@@ -7,13 +7,10 @@ import pytest
 
 from foretrace.analysis.answer import Simulation
 from foretrace.analysis.simulate import simulate
-from foretrace.models.presets import model as preset
 from foretrace.program.check import check
 from foretrace.program.columns import Phase
 from foretrace.program.program import Program
-from foretrace.workload.assemble import program_of
 from foretrace.workload.plan import Plan
-from foretrace.workload.settle import settle
 from hand_written_work import (
     EXPERT_PARAMETERS,
     FORWARD,
@@ -330,17 +327,3 @@ def test_stages_that_do_the_same_share_their_blocks() -> None:
 def test_the_optimizer_is_of_its_own_phase() -> None:
     columns = assembled(2, Plan(4)).templates.columns
     assert (columns["phase"] == Phase.OPTIMIZER).sum() >= 4
-
-
-def test_collectives_beside_computation_are_said_with_it() -> None:
-    def texts(**plan: Any) -> str:
-        program = program_of(settle(preset("llama3-8b"), Plan(gpus=8, gbs=8, **plan)))
-        return " ".join(one for one in program.strings if "contention" in one)
-
-    assert "contention" not in texts()
-    assert "collective=reduce_scatter communicator=tp" in texts(tp=2), "a gradient's, beside the weight's"
-    assert "communicator=tp" not in texts(tp=2, stack="torch-eager"), "which hides none"
-    sharded = texts(stack="fsdp")
-    assert "collective=all_gather communicator=shard" in sharded
-    assert "collective=reduce_scatter communicator=shard" in sharded
-    assert "reduce_scatter" not in texts(stack="llm-foundry"), "whose backward waits for it"

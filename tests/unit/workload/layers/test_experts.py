@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import comb
+
 import pytest
 
 from foretrace.models.flops import forward_flops
+from foretrace.models.model import Experts
 from foretrace.models.parameters import layer_parameters, mtp_parameters, norm_parameters
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Attention, GroupedGemm
@@ -47,11 +51,42 @@ def test_sequence_parallel_ranks_send_their_own_tokens_only() -> None:
     assert talks(_work(setting(MIXTURE, ep=8, tp=2)).forward, "ep")[0].bytes == TOKENS // 2 * 6 * HIDDEN * 2
 
 
-def test_deepep_sends_a_token_once_to_each_rank_that_wants_it() -> None:
-    sent = talks(_work(setting(MIXTURE, ep=8, deepep=True)).forward, "ep")[0].bytes
-    distinct = 8 * (1 - (7 / 8) ** 6)
-    assert sent == pytest.approx(TOKENS * distinct * HIDDEN * 2, rel=1e-3)
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
+def test_deepep_sends_a_token_once_to_each_rank_that_wants_it(dispatcher: str) -> None:
+    talk = talks(_work(setting(MIXTURE, ep=8, dispatcher=dispatcher)).forward, "ep")[-1]
+    distinct = 8 * (1 - comb(56, 6) / comb(64, 6))
+    assert talk.bytes == pytest.approx(TOKENS * distinct * HIDDEN * 2, rel=1e-3)
     assert 4 < distinct < 5
+    assert talk.way == f"dispatch style={dispatcher} experts=64 topk=6"
+
+
+@pytest.mark.parametrize("dispatcher", ["hierarchical", "low_latency"])
+def test_other_ways_send_a_copy_for_each_expert(dispatcher: str) -> None:
+    found = talks(_work(setting(MIXTURE, ep=8, dispatcher=dispatcher)).forward, "ep")
+    assert [one.bytes for one in found] == [TOKENS * 6 * HIDDEN * 2] * 2
+    assert {one.way for one in found} == {f"dispatch style={dispatcher} experts=64 topk=6"}
+
+
+def test_hybridep_gathers_who_goes_where_first() -> None:
+    work = _work(setting(MIXTURE, ep=8, dispatcher="hybridep"))
+    first, *_ = talks(work.forward, "ep")
+    assert (first.collective, first.bytes) == (Collective.ALL_GATHER, TOKENS * 64 * 8)
+    assert {one.collective for one in talks(work.backward, "ep")} == {Collective.ALL_TO_ALL}
+
+
+def test_nccl_s_all_to_all_needs_no_word_on_how_it_goes() -> None:
+    assert {one.way for one in talks(_work(setting(MIXTURE, ep=8)).forward, "ep")} == {None}
+
+
+def test_routing_that_is_limited_to_groups_is_said() -> None:
+    layer = MIXTURE.layers[0]
+    assert isinstance(layer.feed_forward, Experts)
+    limited = replace(layer, feed_forward=replace(layer.feed_forward, groups=8, topk_groups=2))
+    of = setting(MIXTURE, ep=8, dispatcher="deepep")
+    plain, talk = (talks(layer_work(of, one, 0).forward, "ep")[0] for one in (layer, limited))
+    assert talk.way == "dispatch style=deepep experts=64 topk=6 groups=8 chosen=2"
+    assert talk.bytes == pytest.approx(TOKENS * 2 * HIDDEN * 2, rel=0.01), "two of eight ranks hold all of its experts"
+    assert talk.bytes < plain.bytes
 
 
 def test_expert_tensor_parallel_ranks_share_tokens_and_split_widths() -> None:

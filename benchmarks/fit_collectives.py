@@ -1,0 +1,223 @@
+"""Fits the constants of the network model to measured collectives and prints how far it is off.
+
+    python benchmarks/fit_collectives.py [--write] [--shared]
+
+For each GPU of NVIDIA's tables (the extra `[silicon]`): launch, scale of hops, step of Simple and share of the links,
+on groups of 2 and 8 GPUs; groups of 4 are not looked at. Likewise for data sets of others, on two of their group sizes.
+`--write` rewrites src/foretrace/cost/network/nccl/data/machines.yaml; the same inputs give the same file, to the byte.
+
+`--shared` searches the constants that all machines share (times.py, ring.py, nvls.py, pairs.py) in turn with those of
+each, on groups of 2 and 8 GPUs of all four tables and, with a seventh of the weight, published results of 8 GPUs from
+256 MiB up; it prints them and takes minutes. They were rounded by hand, and the all-reduce's extra step was set to 0.2,
+between the search (0.3) and what 8 GiB among 4 to 8 GPUs show (0.1).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from collective_data import SILICON, Measured, published, silicon
+from foretrace.cost.network.nccl import nvls, pairs, ring, times
+from foretrace.cost.network.nccl.group import NETWORK_PAYLOAD
+from foretrace.cost.network.nccl.machine import DATA, Machine, machine_of
+from foretrace.hardware import presets
+from foretrace.program.columns import Collective
+
+MIB = 2.0**20
+CONSTANTS = ("launch_s", "step_scale", "simple_step_s", "link_share")
+START = Machine(launch_s=9e-6, step_scale=1.4, simple_step_s=12e-6, link_share=0.75, network_share=NETWORK_PAYLOAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What is fitted to a data set: which constants, and on which numbers of GPUs."""
+
+    gpus: tuple[int, ...]
+    fields: tuple[str, ...] = CONSTANTS
+    like: str = ""
+    """The GPU whose constants hold for what is not fitted."""
+
+
+SHIPPED = {**{gpu: f"silicon {gpu}" for gpu in SILICON}, "a100-40g-sxm": "a100_40g_ib_1to256"}
+"""Where the constants of each GPU in machines.yaml come from."""
+
+HEADER = """\
+# Constants of the network model by GPU: written by benchmarks/fit_collectives.py; not to be edited. Medians of errors
+# are of all collectives of the data set. What each constant means is said in machine.py.
+# network_share: 4096/4178, the payload of RoCEv2 packets, where no data set of several nodes says otherwise.
+#   a100-40g-sxm is the stack of Azure's ND A100 v4 (NCCL 2.10, logs of NetX-lab/Echo), which moves two thirds of its
+#   NICs' line; its launch is that of the A100 in NVIDIA's tables.
+"""
+
+FOOTER = """
+# GPUs that are not above, by the row of NCCL's tables that they are in: of H20, H800, Volta and Infinity Fabric there
+# are no measurements here, and B300, GB200 and GB300 repeat the B200 within a few percent in NVIDIA's tables.
+architectures: {volta: a100-80g-sxm, ampere: a100-80g-sxm, hopper: h100-sxm, blackwell: b200}
+"""
+
+PUBLISHED = ("A100 8 (published)", "H200 (published)", "B200 (published)")
+
+SHARED = (
+    (times, "CORNER"),
+    (times, "RAMP_S"),
+    (times, "RAMP_BYTES"),
+    (nvls, "START_S"),
+    (nvls, "CHUNKS_S"),
+    (nvls, "CHUNKS_BYTES"),
+    (ring, "EXTRA_STEPS"),
+    (pairs, "OWN"),
+    (pairs, "PER_PEER_S"),
+)
+"""What all machines have in common."""
+
+FITS = {
+    **{f"silicon {gpu}": Fit((2, 8)) for gpu in SILICON},
+    "a100_40g_ib_1to256": Fit((8, 32), (*CONSTANTS, "network_share")),
+    "a100_2x8": Fit((8, 16), ("launch_s", "simple_step_s", "link_share", "network_share"), "a100-80g-sxm"),
+    "a800_1x8": Fit((2, 8), ("launch_s", "simple_step_s", "link_share"), "a100-80g-sxm"),
+    "A100 8 (published)": Fit((8,), ("launch_s",), "a100-80g-sxm"),
+    "H200 (published)": Fit((8,), ("launch_s",), "h200-sxm"),
+    "B200 (published)": Fit((8,), ("launch_s",), "b200"),
+}
+"""At most four constants of a machine and a launch for each data set, on two group sizes; of published single results
+the launch alone, with the constants of their GPU from NVIDIA's tables. What is not here is not fitted at all."""
+
+
+def fit_of(dataset: str, rows: Sequence[Measured]) -> Machine:
+    """The machine of a data set: fitted, or that of its GPU."""
+    fit = FITS.get(dataset)
+    if fit is None:
+        return machine_of(rows[0].cluster.gpu)
+    start = machine_of(presets.gpu(fit.like)) if fit.like else START
+    return fitted([row for row in rows if row.gpus in fit.gpus], start, fit.fields)
+
+
+def fitted(rows: Sequence[Measured], start: Machine, fields: Sequence[str]) -> Machine:
+    """The machine whose mean error over these rows, as a logarithm, is least; small and large sizes weigh alike."""
+
+    def loss(values: Sequence[float]) -> float:
+        machine = _with(start, fields, values)
+        return float(np.mean([_part(row, machine, large) for row in rows for large in (False, True)]))
+
+    best = searched(loss, [getattr(start, name) for name in fields])
+    return _with(start, fields, best)
+
+
+def _with(machine: Machine, fields: Sequence[str], values: Sequence[float]) -> Machine:
+    changed: dict[str, Any] = dict(zip(fields, values, strict=True))
+    return replace(machine, **changed)
+
+
+def _part(row: Measured, machine: Machine, large: bool) -> float:
+    chosen = (row.size_bytes >= MIB) == large
+    if not chosen.any():
+        return 0.0
+    return float(np.mean(np.abs(np.log(row.modelled_s(machine)[chosen] / row.time_s[chosen]))))
+
+
+def searched(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -> list[float]:
+    """Least loss by steps up and down each value in turn, ever smaller: slow, simple, and always the same."""
+    values, best = list(start), loss(start)
+    factor = 1.3
+    while factor > 1.004:
+        moved = False
+        for at in range(len(values)):
+            for by in (factor, 1 / factor):
+                tried = [*values[:at], values[at] * by, *values[at + 1 :]]
+                found = loss(tried)
+                if found < best - 1e-12:
+                    values, best, moved = tried, found, True
+        factor = factor if moved else factor**0.5
+    return values
+
+
+def median_errors(rows: Sequence[Measured], machine: Machine) -> tuple[float, float]:
+    """Median error from 1 MiB up, and below."""
+    errors = np.concatenate([np.abs(row.modelled_s(machine) / row.time_s - 1) for row in rows])
+    large = np.concatenate([row.size_bytes >= MIB for row in rows])
+    return float(np.median(errors[large])), float(np.median(errors[~large]))
+
+
+def search_shared(rows: Sequence[Measured], rounds: int = 2) -> dict[str, float]:
+    """Constants that all machines share, and those of each, one after the other."""
+    own = {gpu: [row for row in rows if row.dataset == f"silicon {gpu}" and row.gpus in (2, 8)] for gpu in SILICON}
+    like = {FITS[name].like: name for name in PUBLISHED}
+    large = {gpu: [row for row in rows if row.dataset == like.get(gpu) and row.gpus == 8] for gpu in SILICON}
+    machines = dict.fromkeys(SILICON, START)
+
+    def loss(gpu: str, machine: Machine) -> float:
+        parts = [_part(row, machine, part) for row in own[gpu] for part in (False, True)]
+        far = [np.abs(np.log(row.modelled_s(machine) / row.time_s))[row.size_bytes >= 256 * MIB] for row in large[gpu]]
+        return float(np.mean(parts)) + (0.15 * float(np.mean(np.concatenate(far))) if far else 0.0)
+
+    def total(values: Sequence[float]) -> float:
+        _set_shared(values)
+        return float(np.mean([loss(gpu, machine) for gpu, machine in machines.items()]))
+
+    values = [_get(module, name) for module, name in SHARED]
+    for _ in range(rounds):
+        for gpu, start in machines.items():
+            best = searched(
+                lambda tried, gpu=gpu, start=start: loss(gpu, _with(start, CONSTANTS, tried)),  # type: ignore[misc]
+                [getattr(start, name) for name in CONSTANTS],
+            )
+            machines[gpu] = _with(start, CONSTANTS, best)
+        values = searched(total, values)
+    return {name: value for (_, name), value in zip(SHARED, values, strict=True)}
+
+
+def _get(module: ModuleType, name: str) -> float:
+    value = getattr(module, name)
+    return float(value[Collective.ALL_GATHER] if isinstance(value, dict) else value)
+
+
+def _set_shared(values: Sequence[float]) -> None:
+    for (module, name), value in zip(SHARED, values, strict=True):
+        found = getattr(module, name)
+        if isinstance(found, dict):
+            found |= {Collective.ALL_GATHER: value, Collective.REDUCE_SCATTER: value}
+        else:
+            setattr(module, name, value)
+
+
+def main() -> None:
+    """Fits the machines that are shipped, prints their errors, and writes the file if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--shared", action="store_true")
+    asked = parser.parse_args()
+    rows = [*silicon(), *published()]
+    if asked.shared:
+        print("\n".join(f"{name} {value:.4g}" for name, value in search_shared(rows).items()))
+        return
+    lines: list[str] = []
+    launches: dict[str, float] = {}
+    for gpu, dataset in SHIPPED.items():
+        own = [row for row in rows if row.dataset == dataset]
+        fit, machine = FITS[dataset], fit_of(dataset, own)
+        on, off = ([row for row in own if (row.gpus in fit.gpus) == part] for part in (True, False))
+        words = ["{:.1%} from 1 MiB up, {:.1%} below".format(*median_errors(part, machine)) for part in (on, off)]
+        judged = ", ".join(str(size) for size in sorted({row.gpus for row in off}))
+        # A launch is a data set's: of a GPU without tables, that of the same chip.
+        launches[gpu] = launch_s = machine.launch_s if gpu in SILICON else launches["a100-80g-sxm"]
+        lines += [
+            f"  # {dataset}: {' and '.join(map(str, fit.gpus))} GPUs fitted, {words[0]};",
+            f"  #   {judged} GPUs judged, {words[1]}.",
+            f"  {gpu}: {{launch_us: {1e6 * launch_s:.2f}, step_scale: {machine.step_scale:.3f}, "
+            f"simple_step_us: {1e6 * machine.simple_step_s:.2f}, link_share: {machine.link_share:.4f}, "
+            f"network_share: {machine.network_share:.4f}}}",
+        ]
+    text = HEADER + "\n".join(["machines:", *lines]) + FOOTER
+    print(text)
+    if asked.write:
+        DATA.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""What it takes to bring tokens to their experts and back, by the way an all-to-all of tokens goes.
+
+An island is what needs no NIC within: a host, or a rack of NVL72. Ranks of the same number in their islands are on one
+rail of NICs.
+
+| way | over links | over NICs | together |
+| --- | --- | --- | --- |
+| hierarchical | every copy, to the rank of the right number | every copy, along its rail | one after the other |
+| deepep, hybridep | once for each rank met | once for each island met, along its rail | the slower of the two |
+| low_latency | nothing | every copy, to ranks of the same host too | |
+
+The first is two of NCCL's all-to-alls, and costs what these cost, measured ones too. The others are kernels of their
+own: at the rates at which SMs and NICs of the machine copy, without what NCCL's channels and its CPU thread add. Tokens
+are forwarded in chunks while more arrive, so links and NICs work at once. The way back is the same road: what was sent
+once is summed where it was spread, and returns once.
+
+Sources: DeepEP, csrc/kernels/internode.cu (tokens cross once per node, to the GPU of the sender's number, and are
+forwarded over NVLink as chunks arrive) and internode_ll.cu (GPUs write every message themselves); Tutel
+(arXiv:2206.03382, 2D hierarchical all-to-all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from foretrace.cost.network.interface import CallPrices, Explained, Network
+from foretrace.cost.network.measured import MeasuredNetwork
+from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, Group
+from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.network import NcclNetwork
+from foretrace.errors import InputError
+from foretrace.program.columns import Collective, label
+from foretrace.program.dispatch import COPIES, Dispatch, parse_dispatch
+from foretrace.program.program import Floats
+
+HELD_SMS: Final = {"deepep": 20, "hybridep": 16, "low_latency": 0}
+"""SMs that a way holds while it runs, where these are not NCCL's channels: the defaults of Megatron's
+`--moe-deepep-num-sms` and `--moe-hybridep-num-sms`; messages of low_latency need none once they are on their way."""
+
+AGREED: Final = 2
+"""Kernels of a dispatch or combine: in the first, ranks agree on counts and that buffers are free (`notify_dispatch`,
+`cached_notify_combine`); the second moves tokens. low_latency has one."""
+
+NIC_SHARE: Final = 0.9
+"""Of a NIC's line rate what GPUs reach that write to it themselves: 45 of 50 GB/s in the dispatches between two nodes
+of DeepEP's README (V2; half of the 90 GB/s there stay in the node). Its other figures were not used."""
+
+
+def price_call(network: Network, what: Collective, layout: Hashable, size_bytes: Floats, way: str = "") -> CallPrices:
+    """What calls of these sizes take in a group of this layout; `way` is how an all-to-all of tokens goes."""
+    assert isinstance(layout, Layout)
+    one = _way(what, layout, way)
+    if one is None:
+        return network.price(what, layout, size_bytes)
+    if one.style == "hierarchical":
+        steps = [network.price(what, part, size_bytes) for part in _steps(layout)]
+        slower = np.argmax([step.duration_s for step in steps], axis=0)
+        return CallPrices(
+            np.sum([step.latency_s for step in steps], axis=0),
+            np.sum([step.duration_s for step in steps], axis=0),
+            np.choose(slower, [step.source for step in steps]),
+        )
+    road = _road(_model_of(network), layout, one)
+    size = np.asarray(size_bytes, dtype=np.float64)
+    latency = np.full(size.shape, road.latency_s)
+    # What was measured of NCCL says nothing about kernels of another library: the model's own source comes first.
+    return CallPrices(latency, latency + size * road.seconds_per_byte, np.zeros(size.shape, dtype=np.int64))
+
+
+def explain_call(network: Network, what: Collective, layout: Hashable, size_bytes: float, way: str = "") -> Explained:
+    """How a call of this size runs; `time_s` is what `price_call` says."""
+    assert isinstance(layout, Layout)
+    one = _way(what, layout, way)
+    if one is None:
+        return network.explain(what, layout, size_bytes)
+    if one.style == "hierarchical":
+        return _together([network.explain(what, part, size_bytes) for part in _steps(layout)])
+    road = _road(_model_of(network), layout, one)
+    moving_s = size_bytes * road.seconds_per_byte
+    return Explained(
+        time_s=road.latency_s + moving_s,
+        latency_s=road.latency_s,
+        bound_s=size_bytes * road.line_seconds_per_byte,
+        algorithm=one.style.replace("_", "-"),
+        protocol="",
+        channels=HELD_SMS[one.style],
+        limited_by="latency of a hop" if road.latency_s > moving_s else road.narrow,
+        draws=tuple((name, size_bytes * share) for name, share in road.shares if share),
+    )
+
+
+def one_island(layout: Layout) -> Layout:
+    """The fullest island of a layout by itself."""
+    held = layout.most_in_island
+    return replace(
+        layout,
+        size=held,
+        islands=1,
+        domains=-(-layout.domains // layout.islands),
+        least_in_island=held,
+        least_in_domain=min(layout.least_in_domain, held),
+    )
+
+
+def _way(what: Collective, layout: Layout, way: str) -> Dispatch | None:
+    """How a call goes if it does not go as NCCL's own: one rank alone does nothing in any way."""
+    if not way or way == COPIES:
+        return None
+    if what != Collective.ALL_TO_ALL:
+        raise InputError(f'"{way}" says how an all-to-all goes, not a {label(what)}')
+    return parse_dispatch(way) if layout.size > 1 else None
+
+
+def _model_of(network: Network) -> NcclNetwork:
+    while isinstance(network, MeasuredNetwork):
+        network = network.model
+    assert isinstance(network, NcclNetwork)
+    return network
+
+
+def _steps(layout: Layout) -> list[Layout]:
+    """The groups of the two steps of a hierarchical all-to-all, as far as there are both."""
+    n = layout.islands
+    alone = {"least_in_island": 1, "least_in_domain": 1, "most_in_island": 1, "most_in_domain": 1}
+    rail = replace(layout, size=n, islands=n, domains=n, **alone)
+    return [part for part in (one_island(layout), rail) if part.size > 1]
+
+
+def _together(steps: list[Explained]) -> Explained:
+    """Steps one after the other."""
+    slower = max(steps, key=lambda step: step.time_s)
+    names = dict.fromkeys(name for step in steps for name, _ in step.draws)
+    return replace(
+        slower,
+        time_s=sum(step.time_s for step in steps),
+        latency_s=sum(step.latency_s for step in steps),
+        bound_s=max(step.bound_s for step in steps),
+        algorithm="hierarchical",
+        draws=tuple((name, sum(dict(step.draws).get(name, 0.0) for step in steps)) for name in names),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Road:
+    """What each byte of an all-to-all puts on the busiest rank's links and NICs, and what that takes."""
+
+    shares: tuple[tuple[str, float], ...]
+    latency_s: float
+    seconds_per_byte: float
+    line_seconds_per_byte: float
+    """At the line rates of datasheets."""
+    narrow: str
+    """Which of the two it waits for."""
+
+
+def _road(network: NcclNetwork, layout: Layout, one: Dispatch) -> _Road:
+    group = network.plan(Collective.ALL_TO_ALL, layout).group
+    n, held = layout.size, layout.most_in_island
+    if one.style == "low_latency" and layout.nics_per_rank > 0:
+        over_links, over_nics = 0.0, (n - 1) / n
+    else:
+        copies = 1.0 if one.style == "low_latency" else one.met(layout.islands) / one.met(n)
+        over_links, over_nics = (held - 1) / held, copies * (layout.islands - 1) / layout.islands
+    return _timed(group, over_links, over_nics, 1 if one.style == "low_latency" else AGREED)
+
+
+def _timed(group: Group, over_links: float, over_nics: float, kernels: int) -> _Road:
+    gpu, nic, layout = group.cluster.gpu, group.cluster.node.nic, group.layout
+    near_rate = group.link_rate if group.over_links else group.pcie_rate
+    near_line = max(gpu.link_bytes_per_s, gpu.pcie_bytes_per_s)
+    # Where a domain has one rank of the group, its links join it to nobody and have no rate.
+    near_s, near_line_s = (over_links / near_rate, over_links / near_line) if over_links else (0.0, 0.0)
+    far_s = far_line_s = 0.0
+    if over_nics:
+        line = nic.bytes_per_s * layout.nics_per_rank
+        rate = line * NIC_SHARE / (layout.exchange_crowding * group.oversubscription)
+        far_s = over_nics / min(rate, gpu.pcie_bytes_per_s * PCIE_PAYLOAD)
+        far_line_s = over_nics / min(line, gpu.pcie_bytes_per_s)
+    hops = (over_links > 0) * group.near_s("ring", "simple") + (over_nics > 0) * group.far_s("ring", "simple")
+    crowded = layout.exchange_crowding * group.oversubscription > 1
+    nics = "the network beyond the NICs" if crowded else f"NICs ({nic.bytes_per_s * 8e-9:g} Gb/s each)"
+    links = "PCIe" if not group.over_links else "NVLink" if gpu.vendor.lower() == "nvidia" else "links between GPUs"
+    return _Road(
+        (("link", over_links), ("nic", over_nics)),
+        kernels * (group.machine.launch_s + hops),
+        max(near_s, far_s),
+        max(near_line_s, far_line_s),
+        nics if far_s > near_s else links,
+    )

@@ -1,0 +1,8 @@
+"""Collectives as NCCL runs them: what it chooses, and what the choice takes."""
+
+from foretrace.cost.network.nccl.forced import Forced
+from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.machine import Machine, machine_of
+from foretrace.cost.network.nccl.network import NcclNetwork
+
+__all__ = ["Forced", "Layout", "Machine", "NcclNetwork", "machine_of"]

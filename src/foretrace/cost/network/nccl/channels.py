@@ -1,0 +1,101 @@
+"""Channels: how many NCCL runs side by side, and the speed at which its search finds room for each.
+
+NCCL searches paths through the machine; the result is the same on all machines of a kind, so it is worked out here from
+what the search tries: the highest speed of its list at which the channels fill the links. One channel of the search
+becomes two where it is fast (`ncclTopoDupChannels`), and each is run twice (`ncclTopoPostset`): DGX A100 and H100 show
+24 channels within a node.
+
+The widths that NCCL reckons with belong to the architecture and the number of links, not to what a link measures; and
+the NIC is taken as the one that nodes of the architecture are built with. So what NCCL chooses here depends on how a
+machine is built and never on its rates, and a faster link cannot make a call slower by another choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.tables import GB, INTER_SPEEDS, INTRA_SPEEDS, LINK_GB, MOST_CHANNELS, row_of
+from foretrace.hardware.cluster import Node
+
+OTHER_LINK_GB: Final = 48.0
+"""Infinity Fabric of an MI300X as RCCL reckons it (`topo.h`)."""
+
+PCIE_GB: Final = {"volta": 12.0, "ampere": 24.0, "hopper": 48.0, "blackwell": 48.0}
+"""PCIe ×16 of generation 3, 4 and 5, three quarters of the line (`topo.h`: 12 GB/s of generation 3)."""
+
+NIC_GB: Final = {"volta": 12.5, "ampere": 25.0, "hopper": 50.0, "blackwell": 50.0}
+"""The NIC beside each GPU in NVIDIA's nodes of that generation: 100, 200 and 400 Gb/s."""
+
+DUPLICATED_FROM_GB: Final = 25.0
+"""Channels of the search that are at least this fast become two (`ncclTopoDupChannels`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What the search finds for an algorithm: channels, and the rate of one in bytes per second within and between
+    nodes."""
+
+    channels: int
+    intra_bytes_per_s: float
+    inter_bytes_per_s: float
+    running: int = 0
+    """How many run at once, where a log says so; 0: each twice."""
+
+
+def graphs_of(node: Node, layout: Layout) -> dict[str, Graph]:
+    """What NCCL's search finds for a group, by algorithm."""
+    row = row_of(node.gpu.architecture)
+    links = _links_gb(node, layout, row)
+    if layout.islands == 1:
+        plain = _duplicated(*_widest(links, INTRA_SPEEDS.get(row, INTRA_SPEEDS["ampere"])))
+    else:
+        plain = _over_nics(node, layout, row, links)
+    found = dict.fromkeys(("ring", "tree", "pat", "collnet-direct", "collnet-chain"), plain)
+    if layout.islands == 2:
+        # Between two nodes a double tree sends every byte once where a ring sends it twice: twice as many fit.
+        found["tree"] = _over_nics(node, layout, row, links, twice=2)
+    heads = layout.most_in_island
+    speeds = [one for one in INTRA_SPEEDS.get(row, INTRA_SPEEDS["ampere"]) if one * heads <= links]
+    per_head = (speeds[0] if speeds else links / heads) * GB
+    # NVLS has one channel of the search for each GPU of a node: each reduces its own part.
+    found["nvls"] = Graph(heads, per_head, plain.channels * plain.inter_bytes_per_s / heads)
+    found["nvls-tree"] = found["nvls"]
+    return found
+
+
+def run_channels(graph: Graph) -> int:
+    """How many channels run at once."""
+    return graph.running or min(2 * graph.channels, MOST_CHANNELS)
+
+
+def _links_gb(node: Node, layout: Layout, row: str) -> float:
+    """What NCCL reckons leaves a GPU within its node."""
+    gpu = node.gpu
+    if layout.domains > layout.islands or not gpu.links or node.domain_gpus == 1 or layout.most_in_domain == 1:
+        return PCIE_GB[row]
+    total = gpu.links * (LINK_GB[row] if gpu.vendor.lower() == "nvidia" else OTHER_LINK_GB)
+    return total if node.switched else total * (layout.most_in_domain - 1) / (node.domain_gpus - 1)
+
+
+def _widest(total_gb: float, speeds: tuple[float, ...]) -> tuple[int, float]:
+    """Channels and their speed: the most in all, and of equal ones the fastest."""
+    most = MOST_CHANNELS // 2  # each is run twice
+    ways = [(min(int(total_gb // speed), most), speed) for speed in speeds if total_gb >= speed]
+    return max(ways, key=lambda one: (one[0] * one[1], one[1])) if ways else (1, total_gb)
+
+
+def _duplicated(channels: int, speed_gb: float) -> Graph:
+    if speed_gb >= DUPLICATED_FROM_GB and 2 * channels <= MOST_CHANNELS:
+        channels, speed_gb = 2 * channels, speed_gb / 2
+    return Graph(channels, speed_gb * GB, speed_gb * GB)
+
+
+def _over_nics(node: Node, layout: Layout, row: str, links_gb: float, twice: int = 1) -> Graph:
+    """A channel leaves a node through one NIC: one channel for each rank that has a NIC there, or twice as many."""
+    channels = twice * max(1, min(layout.least_in_island, node.nics))
+    room = min(NIC_GB[row], links_gb / channels if layout.most_in_domain > 1 else NIC_GB[row])
+    speeds = INTER_SPEEDS.get(row, INTER_SPEEDS["ampere"])
+    speed = next((one for one in speeds if one <= room), room)
+    return _duplicated(channels, speed)

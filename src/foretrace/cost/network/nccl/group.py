@@ -1,0 +1,111 @@
+"""A group as prices see it: its layout, the constants of its machine, and what links, PCIe and NICs carry for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from foretrace.cost.network.nccl.channels import Graph, run_channels
+from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.machine import Machine
+from foretrace.cost.network.nccl.tables import (
+    LINK_US,
+    NETWORK_US,
+    OVERHEAD_US,
+    PCIE_SHARE,
+    PCIE_US,
+    PROTOCOLS,
+    US,
+    row_of,
+)
+from foretrace.hardware.cluster import Cluster
+
+PCIE_PAYLOAD: Final = 256 / (256 + 24)
+"""Payload of a PCIe packet of 256 bytes over all it takes on the link: what a NIC can draw from its GPU at most."""
+
+NETWORK_PAYLOAD: Final = 4096 / (4096 + 82)
+"""Payload of a RoCEv2 packet of 4 KiB over all it takes on the wire: Ethernet, IP, UDP and transport headers,
+checksums, preamble and gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks of one communicator on a cluster. Rates are what one rank can send, in bytes per second."""
+
+    cluster: Cluster
+    layout: Layout
+    machine: Machine
+    graphs: dict[str, Graph]
+    oversubscription: float = 1.0
+    """What the network beyond the NICs divides all traffic by, where its layout does not say."""
+
+    @property
+    def row(self) -> str:
+        """The row of NCCL's tables."""
+        return row_of(self.cluster.gpu.architecture)
+
+    @property
+    def nodes(self) -> int:
+        """What NCCL calls nodes: parts that need no NIC within."""
+        return self.layout.islands
+
+    @property
+    def nodes_column(self) -> int:
+        """The column of NCCL's tables: one, two or more nodes."""
+        return min(self.nodes, 3) - 1
+
+    @property
+    def over_links(self) -> bool:
+        """Whether ranks of an island reach each other over links alone."""
+        has_links = self.cluster.gpu.links > 0 and self.cluster.node.domain_gpus > 1
+        return has_links and self.layout.domains <= self.layout.islands
+
+    def channels(self, algorithm: str) -> int:
+        """How many channels run at once."""
+        return run_channels(self.graphs[algorithm])
+
+    def near_s(self, algorithm: str, protocol: str) -> float:
+        """A hop within an island."""
+        at = PROTOCOLS.index(protocol)
+        table = LINK_US if self.over_links else PCIE_US
+        if protocol == "simple":
+            return self.machine.simple_step_s * table[algorithm][at] / LINK_US["ring"][at]
+        return self.machine.step_scale * table[algorithm][at] * US
+
+    def far_s(self, algorithm: str, protocol: str) -> float:
+        """A hop over NICs."""
+        at = PROTOCOLS.index(protocol)
+        return self.machine.step_scale * (NETWORK_US[algorithm][at] + OVERHEAD_US[at]) * US + self.layout.extra_hop_s
+
+    @property
+    def link_rate(self) -> float:
+        """Over links, to all others of its domain together."""
+        node, gpu = self.cluster.node, self.cluster.gpu
+        if not (gpu.links > 0 and node.domain_gpus > 1):
+            return self.pcie_rate
+        rate = gpu.link_bytes_per_s * self.machine.link_share * self.machine.clock
+        return rate if node.switched else rate * (self.layout.most_in_domain - 1) / (node.domain_gpus - 1)
+
+    @property
+    def pcie_rate(self) -> float:
+        """Over PCIe to GPUs of its host that links do not reach."""
+        return self.cluster.gpu.pcie_bytes_per_s * PCIE_SHARE
+
+    def nic_rate(self, crowding: float) -> float:
+        """Out of its island."""
+        nic = self.cluster.node.nic.bytes_per_s * self.machine.network_share * self.layout.nics_per_rank
+        return min(nic / (crowding * self.oversubscription), self.cluster.gpu.pcie_bytes_per_s * PCIE_PAYLOAD)
+
+    @property
+    def ring_rate(self) -> float:
+        """What a ring moves past every rank ("bus bandwidth")."""
+        rates, layout = [], self.layout
+        k = layout.most_in_domain
+        if k > 1:
+            # k − 1 of the k hops of a ring in a domain that it leaves again go over links.
+            rates.append(self.link_rate * (k / (k - 1) if layout.domains > 1 else 1.0))
+        if layout.domains > layout.islands:
+            rates.append(layout.least_in_domain * self.pcie_rate)
+        if layout.islands > 1:
+            rates.append(layout.least_in_island * self.nic_rate(layout.ring_crowding))
+        return min(rates)

@@ -1,0 +1,120 @@
+"""Where the ranks of groups sit, and which groups sit alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.errors import InputError
+from foretrace.hardware.cluster import Cluster
+from foretrace.placement import Placement
+from foretrace.program.program import Floats, Longs
+
+Crowding = Callable[[NDArray[np.integer]], tuple[Floats, Floats, Floats]]
+"""Of groups of one communicator, [groups, size], which are at work at once: by which factors (1 and more) the network
+beyond the NICs slows traffic between neighbours and all-to-all traffic; seconds that its switches add to a hop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the ranks of a group sit: how many in all, over how many islands and link domains, and how many in the
+    island and in the domain that hold the fewest and the most; and the NICs that each rank has to itself.
+
+    An island is what needs no NIC within: a host, or a link domain that reaches over hosts."""
+
+    size: int
+    islands: int
+    domains: int
+    least_in_island: int
+    least_in_domain: int
+    most_in_island: int
+    most_in_domain: int
+    nics_per_rank: float
+    ring_crowding: float = 1.0
+    """By which factor, 1 or more, the network beyond the NICs slows traffic between neighbours of a ring or tree."""
+    exchange_crowding: float = 1.0
+    """The same of all-to-all traffic."""
+    extra_hop_s: float = 0.0
+    """What switches add to a hop over NICs."""
+
+
+class Seats:
+    """Ranks in their places on a cluster."""
+
+    def __init__(self, cluster: Cluster, placement: Placement, crowding: Crowding | None = None) -> None:
+        _check_placement(cluster, placement)
+        node = cluster.node
+        place = placement.host.astype(np.int64) * node.gpus + placement.slot
+        self._domain = place // node.domain_gpus
+        self._island = place // max(node.domain_gpus, node.gpus)
+        ranks_here = placement.ranks_per_host()[placement.host]
+        # A rank uses the NICs next to it; those that other ranks of the job leave idle do not make it faster.
+        self._nics = np.minimum(node.nics / ranks_here, max(1.0, node.nics / node.gpus))
+        self._crowding = crowding
+
+    def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
+        """The kinds of groups among these, and which kind each is."""
+        islands, least_in_island, most_in_island = _spread(self._island[groups])
+        domains, least_in_domain, most_in_domain = _spread(self._domain[groups])
+        nics = self._nics[groups].min(axis=1)
+        facts: list[NDArray[np.generic]] = [islands, domains, least_in_island, least_in_domain]
+        facts += [most_in_island, most_in_domain, nics]
+        if self._crowding is not None and (islands > 1).any():
+            facts += self._crowding(groups)
+        first, number = _kinds(facts)
+        size = groups.shape[1]
+        return [Layout(size, *(fact[group].item() for fact in facts)) for group in first.tolist()], number
+
+
+def _check_placement(cluster: Cluster, placement: Placement) -> None:
+    """Raises an error where ranks sit on GPUs or nodes that the cluster does not have."""
+    node = cluster.node
+    if int(placement.slot.max()) >= node.gpus:
+        rank = int(placement.slot.argmax())
+        raise InputError(
+            f"rank {rank} is placed on GPU {int(placement.slot[rank])}, but nodes of {cluster.name} have {node.gpus}",
+            hint=f"GPUs of a node are numbered from 0 to {node.gpus - 1}",
+        )
+    if cluster.nodes is not None and placement.hosts > cluster.nodes:
+        raise InputError(
+            f"the placement has {placement.hosts:,} hosts, the cluster {cluster.name} {cluster.nodes:,} nodes",
+            hint=f"place the ranks on fewer, or raise nodes in {cluster.where or 'the cluster'}",
+        )
+
+
+def _spread(places: NDArray[np.int64]) -> tuple[Longs, Longs, Longs]:
+    """Per row of [groups, size]: how many places it has, and how many ranks the emptiest and the fullest of them
+    hold."""
+    groups, size = places.shape
+    together = places[:, 1:] == places[:, :-1]
+    one, every = np.ones(groups, dtype=np.int64), np.full(groups, size)
+    if size == 2:
+        same = together[:, 0].astype(np.int64)
+        return 2 - same, 1 + same, 1 + same
+    if together.all():
+        return one, every, every
+    if (places[:, 1:] > places[:, :-1]).all():
+        return every, one, one
+    ordered = np.sort(places, axis=1)
+    starts = np.ones(ordered.shape, dtype=bool)
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    flat = np.flatnonzero(starts)
+    held = np.diff(np.append(flat, starts.size))
+    counts = starts.sum(axis=1)
+    first = np.cumsum(counts) - counts
+    return counts, np.minimum.reduceat(held, first), np.maximum.reduceat(held, first)
+
+
+def _kinds(facts: Sequence[NDArray[np.generic]]) -> tuple[Longs, Longs]:
+    """The first of the groups of each kind, and the number of each group's kind: those of a kind have the same
+    facts."""
+    number = np.zeros(len(facts[0]), dtype=np.int64)
+    for fact in facts:
+        if (fact != fact[0]).any():
+            values, place = np.unique(fact, return_inverse=True)
+            number = np.unique(number * len(values) + place.ravel(), return_inverse=True)[1].ravel()
+    first = np.unique(number, return_index=True)[1] if number.any() else np.zeros(1, dtype=np.int64)
+    return first, number

@@ -1,0 +1,74 @@
+"""What a GPU's software stack takes beyond what datasheets and NCCL's tables say: four constants and a launch.
+
+`data/machines.yaml` holds them, written by benchmarks/fit_collectives.py, with the group sizes they were fitted on and
+the error on the others. A GPU without measurements takes those of its architecture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from foretrace.cost.network.nccl.tables import row_of
+from foretrace.hardware.cluster import Gpu
+
+DATA: Final = Path(__file__).parent / "data" / "machines.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The constants of a GPU and the NCCL that runs on it."""
+
+    launch_s: float
+    """From a call to its first byte, and from the last to the end of its kernel."""
+    step_scale: float
+    """How many times NCCL's table the latency of a hop is, for LL and LL128 and over NICs."""
+    simple_step_s: float
+    """A hop of Simple over links: a slice, a fence and a flag."""
+    link_share: float
+    """What Simple moves of the links' datasheet rate."""
+    network_share: float
+    """What it moves of the NICs' line rate."""
+    like: str = ""
+    """The GPU that they were found on."""
+    clock: float = 1.0
+    """The clock of the SMs that copy, as a share of that under which the constants were found."""
+
+    def slowed(self, factor: float) -> Machine:
+        """The same machine with SMs that run so many times slower. SMs do the copying, so hops and what channels move
+        slow with them; NICs do not."""
+        if factor == 1.0:
+            return self
+        return replace(
+            self,
+            launch_s=self.launch_s * factor,
+            step_scale=self.step_scale * factor,
+            simple_step_s=self.simple_step_s * factor,
+            clock=self.clock / factor,
+        )
+
+
+def machine_of(gpu: Gpu) -> Machine:
+    """The constants of a GPU: its own, or those of one of its architecture."""
+    document = _document()
+    like = gpu.name if gpu.name in document["machines"] else str(document["architectures"][row_of(gpu.architecture)])
+    values: dict[str, Any] = document["machines"][like]
+    return Machine(
+        launch_s=1e-6 * float(values["launch_us"]),
+        step_scale=float(values["step_scale"]),
+        simple_step_s=1e-6 * float(values["simple_step_us"]),
+        link_share=float(values["link_share"]),
+        network_share=float(values["network_share"]),
+        like=like,
+    )
+
+
+@cache
+def _document() -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    document: dict[str, Any] = yaml.load(DATA.read_text(encoding="utf-8"), Loader=loader)
+    return document

@@ -1,0 +1,117 @@
+"""The network of a cluster as NCCL uses it: what it chooses for a call, and what the choice takes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.cost.network.interface import CallPrices, Explained
+from foretrace.cost.network.nccl.channels import graphs_of
+from foretrace.cost.network.nccl.choose import Way, ways
+from foretrace.cost.network.nccl.forced import Forced
+from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.layout import Crowding, Layout, Seats
+from foretrace.cost.network.nccl.machine import Machine, machine_of
+from foretrace.cost.network.nccl.observed import Observed
+from foretrace.cost.network.nccl.plan import ONE_TO_ONE, PAIR_WAYS, PAIRWISE, Plan
+from foretrace.errors import Diagnostic
+from foretrace.hardware.cluster import Cluster
+from foretrace.placement import Placement
+from foretrace.program.columns import Collective
+from foretrace.program.program import Floats, Longs, Source
+
+BAND: Final = (0.85, 1.4)
+"""How far the model may be off, as factors, with the constants of `machines.yaml`: nine in ten of 250 published
+all-reduce times of 16 MiB and more, on one node and several, lie between 0.88 and 1.38 of it. Smaller messages take
+what their launch takes, which differs more from script to script than from GPU to GPU."""
+
+
+class NcclNetwork:
+    """The network of a cluster with ranks in their places.
+
+    `slowdown`: by how much SMs run slower than in a measurement of collectives alone, as they do under training's load.
+    `crowding`: what the network beyond the NICs does to groups; without it, the cluster's oversubscription."""
+
+    notes: tuple[Diagnostic, ...] = ()
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        placement: Placement,
+        machine: Machine | None = None,
+        forced: Forced | None = None,
+        observed: Observed | None = None,
+        crowding: Crowding | None = None,
+        slowdown: float = 1.0,
+    ) -> None:
+        self.cluster = cluster
+        self.machine = (machine or machine_of(cluster.gpu)).slowed(slowdown)
+        self.forced = forced
+        self.observed = observed
+        self.sources: tuple[Source, ...] = (Source(f"network model of {cluster.name}", *BAND),)
+        self._seats = Seats(cluster, placement, crowding)
+        self._oversubscription = 1.0 if crowding is not None else cluster.oversubscription
+        self._plans: dict[tuple[Collective, Layout], Plan] = {}
+
+    def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
+        """The kinds of groups among these, and which kind each is."""
+        return self._seats.layouts(groups)
+
+    def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
+        """What these sizes take in a group of this layout."""
+        assert isinstance(layout, Layout)
+        size = np.asarray(size_bytes, dtype=np.float64)
+        source = np.zeros(size.shape, dtype=np.int64)
+        if layout.size == 1:
+            return CallPrices(np.zeros(size.shape), np.zeros(size.shape), source)
+        latency, duration = self.plan(collective, layout).price(size)
+        return CallPrices(latency, duration, source)
+
+    def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
+        """How a call of this size runs."""
+        assert isinstance(layout, Layout)
+        if layout.size == 1:
+            return Explained(0.0, 0.0, 0.0, "", "", 0, "nothing: one rank alone")
+        return self.plan(collective, layout).explain(size_bytes)
+
+    def plan(self, collective: Collective, layout: Layout) -> Plan:
+        """How calls of a collective in a group of this layout run."""
+        what = Collective.ALL_REDUCE if collective is Collective.BARRIER else collective
+        key = (what, layout)
+        if key not in self._plans:
+            graphs = graphs_of(self.cluster.node, layout)
+            if self.observed is not None:
+                graphs = self.observed.applied_to(graphs, layout.size, layout.islands)
+            group = Group(self.cluster, layout, self.machine, graphs, self._oversubscription)
+            self._plans[key] = Plan(group, what, self._ways(group, what), self.observed)
+        return self._plans[key]
+
+    def _ways(self, group: Group, what: Collective) -> list[Way]:
+        if what in PAIRWISE or what in ONE_TO_ONE:
+            return PAIR_WAYS
+        possible = self._possible(group, what)
+        if self.forced is None or not self.forced.touches(what):
+            return possible
+        allowed = [way for way in possible if self.forced.allows(what, *way)]
+        if not allowed:
+            nodes = "one node" if group.nodes == 1 else f"{group.nodes:,} nodes"
+            raise self.forced.nothing_left(what, f"{group.layout.size:,} GPUs on {nodes}", possible)
+        return allowed
+
+    def _possible(self, group: Group, what: Collective) -> list[Way]:
+        """What NCCL can choose from: by its rules, and by what the user's machine says it has or does not have."""
+        insisted = self.forced is not None and self.forced.insists_on(what, "ll128")
+        collnet = self.cluster.topology.in_network_reduction
+        usual = ways(group, what, collnet, ll128=insisted)
+        if self.observed is None:
+            return usual
+        ranks, nodes = group.layout.size, group.nodes
+        printed, seen = self.observed.expectations(what, ranks, nodes), self.observed.seen(what, ranks, nodes)
+        trusted = self.observed.trusts_ll128(group.row in ("hopper", "blackwell"), ranks, nodes)
+        if not printed and trusted is not None and not insisted:
+            usual = [way for way in ways(group, what, collnet, ll128=trusted) if trusted or way[1] != "ll128"]
+        known = {*(printed or usual), *seen}
+        return [way for way in ways(group, what, collnet=True, ll128=True) if way in known] or usual

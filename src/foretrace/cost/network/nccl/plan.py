@@ -1,0 +1,111 @@
+"""What calls of one collective in one group take: NCCL's choice by size, the time of each choice, and why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from foretrace.cost.network.interface import Explained
+from foretrace.cost.network.nccl.bound import bound_s
+from foretrace.cost.network.nccl.choose import Way, chosen
+from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.nvls import collnet_s, nvls_s, pat_s
+from foretrace.cost.network.nccl.observed import Observed
+from foretrace.cost.network.nccl.pairs import all_to_all_s, transfer_s
+from foretrace.cost.network.nccl.ring import ring_s
+from foretrace.cost.network.nccl.tree import tree_s
+from foretrace.cost.network.nccl.words import draws, limited_by
+from foretrace.program.columns import Collective
+from foretrace.program.program import Floats, Longs
+
+PAIRWISE: Final = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
+ONE_TO_ONE: Final = (Collective.TRANSFER, Collective.EXCHANGE)
+
+PAIR_WAYS: Final[list[Way]] = [("pairs", "ll"), ("pairs", "simple")]
+"""How sends and receives go; the faster for the size."""
+
+GRID: Final = np.concatenate([[0.0], 2.0 ** (np.arange(8 * 46 + 1) / 8)])
+"""Sizes at which NCCL is asked what it chooses: eight to a doubling up to 64 TiB, powers of two among them. A call
+between two of them runs as NCCL runs the smaller."""
+
+
+class Plan:
+    """Calls of one collective in one group.
+
+    NCCL changes its way where its own reckoning says so, which is not always where it pays: a call just beyond may be
+    faster than one just before. Prices hold such a fall level, so that no call is cheaper than a smaller one: what a
+    way takes at the end of its range is the least for all beyond.
+    """
+
+    def __init__(self, group: Group, what: Collective, ways: list[Way], observed: Observed | None = None) -> None:
+        self.group, self.what, self.ways = group, what, ways
+        self._pick: Longs | None = None
+        self._held = np.zeros(len(GRID))
+        if what not in PAIRWISE and what not in ONE_TO_ONE:
+            self._pick = chosen(group, what, ways, GRID, observed)
+            ends = np.append(GRID[1:], GRID[-1])
+            of_pick = np.zeros(len(GRID))
+            for number in np.unique(self._pick).tolist():
+                here = self._pick == number
+                of_pick[here] = way_s(group, what, ways[number], ends[here])[1]
+            self._held[1:] = np.maximum.accumulate(of_pick)[:-1]
+
+    def price(self, size_bytes: Floats) -> tuple[Floats, Floats]:
+        """Latencies and seconds in all of calls of these sizes."""
+        latency, duration, _ = self._run(size_bytes)
+        return latency, duration
+
+    def explain(self, size_bytes: float) -> Explained:
+        """How a call of this size runs."""
+        size = np.array([size_bytes], dtype=np.float64)
+        latency, duration, number = self._run(size)
+        way = self.ways[int(number[0])]
+        algorithm, protocol = way
+        graph = "ring" if algorithm == "pairs" else algorithm
+        bound = float(bound_s(self.group.cluster, self.what, self.group.layout, size)[0])
+        return Explained(
+            time_s=float(duration[0]),
+            latency_s=float(latency[0]),
+            bound_s=bound,
+            algorithm=algorithm,
+            protocol=protocol,
+            channels=self.group.channels(graph),
+            limited_by=limited_by(self.group, self.what, way, float(latency[0]), float(duration[0])),
+            draws=draws(self.group, self.what, algorithm, size_bytes),
+        )
+
+    def _run(self, size: Floats) -> tuple[Floats, Floats, Longs]:
+        """Latencies, seconds, and the number of the way each size goes."""
+        cell = np.clip(np.searchsorted(GRID, size, side="right") - 1, 0, len(GRID) - 1)
+        if self._pick is None:
+            options = [way_s(self.group, self.what, way, size) for way in self.ways]
+            number = np.asarray(np.argmin([seconds for _, seconds in options], axis=0))
+        else:
+            number = self._pick[cell]
+            options = [
+                way_s(self.group, self.what, way, size) if (number == at).any() else (0.0, size)
+                for at, way in enumerate(self.ways)
+            ]
+        latency = np.array([one for one, _ in options])[number]
+        duration = np.choose(number, [seconds for _, seconds in options])
+        least = bound_s(self.group.cluster, self.what, self.group.layout, size)
+        return latency, np.maximum(np.maximum(duration, self._held[cell]), least), number
+
+
+def way_s(group: Group, what: Collective, way: Way, size_bytes: Floats) -> tuple[float, Floats]:
+    """The latency and the seconds of calls of these sizes that go this way."""
+    algorithm, protocol = way
+    match algorithm:
+        case "pairs":
+            return (transfer_s if what in ONE_TO_ONE else all_to_all_s)(group, protocol, size_bytes)
+        case "ring":
+            return ring_s(group, what, protocol, size_bytes)
+        case "tree":
+            return tree_s(group, protocol, size_bytes)
+        case "nvls" | "nvls-tree":
+            return nvls_s(group, what, algorithm, size_bytes)
+        case "pat":
+            return pat_s(group, size_bytes)
+        case _:
+            return collnet_s(group, what, algorithm, size_bytes)

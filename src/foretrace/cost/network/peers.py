@@ -1,0 +1,129 @@
+"""Who sends to whom beyond its island, by where the ranks of a group sit.
+
+Rings go from island to island in the order in which a group first reaches them, once through each; what leaves an
+island leaves it through all of the group's ranks there, each towards the rank in the same place of the next island
+(NCCL's rings are one per NIC, and a NIC sends to that of the same rail), evenly where there are more or fewer. An
+*island* is what needs no NIC within.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.hardware.cluster import Node
+from foretrace.placement import Placement
+from foretrace.program.program import Floats, Longs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partners:
+    """Pairs of ranks: their group, who sends, who receives, whether they are on different islands, and which share of
+    what the sender puts on its NICs (where they are) or on its links (where not) goes there."""
+
+    group: Longs
+    source: Longs
+    target: Longs
+    beyond: NDArray[np.bool_]
+    share: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where every rank sits: its GPU's number in the fabric (node × GPUs per node + slot), slot and island."""
+
+    gpu: Longs
+    slot: Longs
+    island: Longs
+
+    @classmethod
+    def of(cls, node: Node, placement: Placement) -> Places:
+        """The places of a placement on nodes of one kind."""
+        slot = placement.slot.astype(np.int64)
+        gpu = placement.host.astype(np.int64) * node.gpus + slot
+        return cls(gpu, slot, gpu // max(node.domain_gpus, node.gpus))
+
+    def ring_peers(self, groups: Longs) -> Longs:
+        """For each member of each group, [groups, size], the rank it sends to over NICs in a ring; -1 for members of a
+        group that is on one island."""
+        rows, size = groups.shape
+        order = np.argsort(self._ring_place(groups), axis=1, kind="stable")
+        ring = np.take_along_axis(groups, order, axis=1)
+        island = self.island[ring]
+        begins = np.ones(ring.shape, dtype=bool)
+        begins[:, 1:] = island[:, 1:] != island[:, :-1]
+        first = np.flatnonzero(begins)  # of each block: the ranks of a group on one island
+        count = np.diff(np.append(first, ring.size))
+        block = np.cumsum(begins) - 1
+        row = first // size
+        following = np.arange(1, len(first) + 1)
+        following[np.append(row[1:], rows) != row] = np.searchsorted(row, np.arange(rows))  # a row's last to its first
+        place = np.arange(ring.size) - first[block]
+        target = following[block]
+        peer = ring.ravel()[first[target] + place * count[target] // count[block]]
+        peer[target == block] = -1
+        found = np.empty_like(groups)
+        np.put_along_axis(found, order, peer.reshape(ring.shape), axis=1)
+        return found
+
+    def beyond(self, groups: Longs) -> Longs:
+        """For each member of each group, [groups, size], how many of the group are on other islands."""
+        return np.asarray(groups.shape[1] - company(self.island[groups]))
+
+    def island_peers(self, groups: Longs) -> Longs:
+        """For each member of each group, [groups, size], the next of the group on its island, from the last on to the
+        first; -1 for those that are alone there."""
+        order = np.argsort(self.island[groups], axis=1, kind="stable")
+        ring = np.take_along_axis(groups, order, axis=1)
+        begins = np.ones(ring.shape, dtype=bool)
+        begins[:, 1:] = self.island[ring[:, 1:]] != self.island[ring[:, :-1]]
+        first = np.flatnonzero(begins)
+        count = np.diff(np.append(first, ring.size))
+        block = np.cumsum(begins) - 1
+        place = np.arange(ring.size) - first[block]
+        peer = np.where(count[block] > 1, ring.ravel()[first[block] + (place + 1) % count[block]], -1)
+        found = np.empty_like(groups)
+        np.put_along_axis(found, order, peer.reshape(ring.shape), axis=1)
+        return found
+
+    def partners(self, groups: Longs, most: int) -> Partners:
+        """Who sends to whom in an all-to-all of each group, [groups, size]. Of more than `most` pairs only some
+        partners of each rank count: as many places further on in the group for all ranks, evenly spread."""
+        size = groups.shape[1]
+        count = int(np.clip(most // groups.size, 1, size - 1))
+        # In the middle of as many equal parts of the group: ends would make near partners too many.
+        further = 1 + ((np.arange(count) + 0.5) * (size - 1) / count).astype(np.int64)
+        target = groups[:, (np.arange(size)[:, None] + further) % size]
+        source = np.broadcast_to(groups[:, :, None], target.shape)
+        row = np.broadcast_to(np.arange(len(groups))[:, None, None], target.shape)
+        beyond = self.island[source] != self.island[target]
+        share = np.where(beyond, beyond.sum(axis=2, keepdims=True), (~beyond).sum(axis=2, keepdims=True))
+        return Partners(row.ravel(), source.ravel(), target.ravel(), beyond.ravel(), 1.0 / share.ravel())
+
+    def _ring_place(self, groups: Longs) -> Longs:
+        """A number by which the members of each group come in the order of the ring."""
+        size = groups.shape[1]
+        island = self.island[groups]
+        by_island = np.argsort(island, axis=1, kind="stable")
+        sorted_ = np.take_along_axis(island, by_island, axis=1)
+        begins = np.ones(groups.shape, dtype=bool)
+        begins[:, 1:] = sorted_[:, 1:] != sorted_[:, :-1]
+        begin = np.maximum.accumulate(np.where(begins, np.arange(size), 0), axis=1)
+        reached = np.empty_like(groups)
+        np.put_along_axis(reached, by_island, np.take_along_axis(by_island, begin, axis=1), axis=1)
+        return np.asarray(reached * (int(self.slot.max()) + 1) + self.slot[groups])
+
+
+def company(places: Longs) -> Longs:
+    """How many members of each group, [groups, size], are in the place of each."""
+    return summed(places, np.ones(places.shape)).astype(np.int64)
+
+
+def summed(places: Longs, values: Floats) -> Floats:
+    """The sum of the values of a group's members, [groups, size], that are in the place of each."""
+    width = int(places.max()) + 1
+    key = (np.arange(len(places))[:, None] * width + places).ravel()
+    number = np.unique(key, return_inverse=True)[1].ravel()
+    return np.asarray(np.bincount(number, weights=values.ravel())[number].reshape(places.shape))

@@ -1,0 +1,171 @@
+"""What the communications of a job share: each GPU's links, NICs, and where the network above them is narrow.
+
+A call draws on these per rank: what the network says a rank puts on its links and on its NIC
+(`Network.explain(…).draws`), and of the latter what leaves a leaf or a pod, by where the rank's group sits. Alone a
+call still takes what the network says: what it draws is cut, if need be, to what its resources carry in that time when
+all groups of its communicator are at work at once, as the network's price has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.cost.network.exits import NIC, Exit, exits_of
+from foretrace.cost.network.experts import explain_call
+from foretrace.cost.network.interface import Network
+from foretrace.cost.network.layouts import CallKey, Layouts
+from foretrace.cost.network.nccl.machine import machine_of
+from foretrace.cost.network.peers import Places
+from foretrace.cost.prices import Draws
+from foretrace.errors import InputError
+from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.fabric.fabric import Tier
+from foretrace.placement import Placement
+from foretrace.program.columns import Collective
+from foretrace.program.expand import Ops
+from foretrace.program.program import Floats, Ints, Longs, Program, Resource
+
+LINK: Final = "link"
+
+SPREAD: Final = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
+"""Collectives in which a rank's partners are all others; in the rest they are its neighbours in a ring or tree."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """Communication that a network priced: per priced op its call, per call and profile of ranks its price."""
+
+    keys: Sequence[CallKey]
+    op: Longs
+    """The ops that were priced."""
+    call: Longs
+    """The call of each of them."""
+    part: Floats
+    """What each sends of what the call's price is for: less than 1 for the lighter way of an exchange, 0 for who
+    receives."""
+    busy_s: Floats
+    """What a call takes past its latency: [profiles, calls]."""
+    layouts: Layouts
+
+
+class Sharing:
+    """The links of a cluster that ranks in their places share."""
+
+    def __init__(self, cluster: Cluster, placement: Placement, tiers: Sequence[Tier] | None = None) -> None:
+        if tiers is None:
+            from foretrace.hardware.fabric.build import fabric_of  # most jobs do without, and start faster
+            from foretrace.hardware.fabric.tiers import tiers_of
+
+            tiers = tiers_of(fabric_of(cluster, cluster.nodes or placement.hosts))
+        # What NCCL moves of a line's rate: two calls that each fill a line alone then take their sum together.
+        machine = machine_of(cluster.gpu)
+        self._places = Places.of(cluster.node, placement)
+        self._exits = exits_of(cluster, self._places, tiers, machine.network_share)
+        self._link_bytes_per_s = machine.link_share * (cluster.gpu.link_bytes_per_s or cluster.gpu.pcie_bytes_per_s)
+        self.resources = (*map(_resource, self._exits), Resource(LINK, self._link_bytes_per_s))
+
+    def draws(self, ops: Ops, network: Network, calls: Calls) -> Draws:
+        """What every priced op draws, by rank where ranks differ."""
+        program, layouts = ops.program, calls.layouts
+        traffic = [(communicator, what in SPREAD) for communicator, what, *_ in calls.keys]
+        ways = list(dict.fromkeys(traffic))
+        leaving = np.stack([self._leaving(program, way) for way in ways])  # [ways, exits, 2, ranks]
+        profile_of, first = _profiles(layouts.profile_of, leaving)
+        sent = _sent_bytes(network, calls)[layouts.profile_of[first]]  # [profiles, calls, 2]
+        busy = calls.busy_s[layouts.profile_of[first]]
+        way = np.array([ways.index(one) for one in traffic])
+        share, crowd = np.moveaxis(leaving[way][..., first], (0, -1), (-1, 0)).transpose(2, 1, 0, 3)
+        over_nic = sent[None, :, :, 1] * share
+        # Where all of a communicator draw more than an exit carries in that time, all draw in proportion less.
+        needed = sent[None, :, :, 1] * crowd
+        over_nic *= np.minimum(1.0, np.divide(busy, needed, out=np.ones_like(needed), where=needed > 0))
+        over_link = np.minimum(sent[:, :, 0], self._link_bytes_per_s * busy)
+        return self._rows(ops, calls, np.concatenate([over_nic, over_link[None]]), profile_of)
+
+    def _leaving(self, program: Program, way: tuple[int, bool]) -> Floats:
+        """For each exit, [exits, 2, ranks]: of what a rank puts on its NIC the share that passes the exit, and the
+        seconds that the exit needs for all of the communicator's ranks there, for each byte that one puts on its NIC.
+        """
+        communicator, spread = way
+        found = np.zeros((len(self._exits), 2, program.world))
+        for groups in program.communicators[communicator].members(program.mesh):
+            for mine, one in zip(found, self._exits, strict=True):
+                mine[0, groups] = one.passed(self._places, groups, spread)
+        for mine, one in zip(found, self._exits, strict=True):
+            mine[1] = one.needed_s(mine[0])
+        return found
+
+    def _rows(self, ops: Ops, calls: Calls, amount: Floats, profile_of: Ints) -> Draws:
+        """The draws of single ops, from those of calls: [resources, profiles, calls]."""
+        role, present = ops.role[calls.op], _present(ops.program, profile_of)
+        pairs, pair_of = np.unique(calls.call * len(present) + role, return_inverse=True)
+        row_pair, row_profile = np.nonzero(present[pairs % len(present)])
+        drawn = amount[:, row_profile, (pairs // len(present))[row_pair]]
+        first = np.searchsorted(row_pair, np.arange(len(pairs) + 1))
+        count = np.diff(first)[pair_of]
+        at = np.repeat(np.arange(len(calls.op)), count)
+        row = first[pair_of[at]] + np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
+        found = drawn[:, row] * calls.part[at]
+        resource, place = np.nonzero(found > 0)
+        alone = bool((profile_of == profile_of[0]).all())
+        return Draws(
+            calls.op[at[place]],
+            resource,
+            found[resource, place],
+            np.zeros(len(place)),
+            self.resources,
+            None if alone else row_profile[row[place]],
+            None if alone else profile_of,
+        )
+
+
+def _resource(one: Exit) -> Resource:
+    """An exit as something that ops divide; parts whose exit is out of service are left out."""
+    open_ = np.flatnonzero(one.bytes_per_s > 0)
+    if not len(open_):
+        raise InputError(f"no {one.name} of this network is in service", hint="see what the cluster says has failed")
+    own = tuple(one.bytes_per_s[open_].tolist())
+    alike = min(own) == max(own)
+    members = np.split(np.argsort(one.part, kind="stable"), np.cumsum(np.bincount(one.part))[:-1])
+    instances = tuple(tuple(members[part].tolist()) for part in open_.tolist())
+    each_its_own = alike and len(instances) == len(one.part)
+    usual = float(np.median(own))
+    return Resource(one.name, usual, None if each_its_own else instances, None if alike else own)
+
+
+def _profiles(price_profile: Ints, leaving: Floats) -> tuple[Ints, Longs]:
+    """A number for each rank, the same for ranks that pay and send alike, and a rank of each number."""
+    number = price_profile.astype(np.int64)
+    for column in leaving.reshape(-1, leaving.shape[-1]):
+        if (column != column[0]).any():
+            # Sums taken in another order differ in their last digits.
+            values, place = np.unique(np.round(column / np.abs(column).max(), 9), return_inverse=True)
+            number = np.unique(number * len(values) + place.ravel(), return_inverse=True)[1].ravel()
+    _, first, number = np.unique(number, return_index=True, return_inverse=True)
+    return number.ravel().astype(np.int32), first
+
+
+def _sent_bytes(network: Network, calls: Calls) -> Floats:
+    """What a rank puts on its links and on its NICs with each call: [price profiles, calls, 2]."""
+    sent = np.zeros((*calls.busy_s.shape, 2))
+    known: dict[tuple[object, Collective, float, str], tuple[float, float]] = {}
+    for kind, (profile, call), what, sizes, way in calls.layouts.requests(calls.keys):
+        for row, column, size in zip(profile.tolist(), call.tolist(), sizes.tolist(), strict=True):
+            key = (kind, what, size, way)
+            if key not in known:
+                drawn = dict(explain_call(network, what, kind, size, way).draws)
+                known[key] = (drawn.get(LINK, 0.0), drawn.get(NIC, 0.0))
+            sent[row, column] = known[key]
+    return sent
+
+
+def _present(program: Program, profile_of: Ints) -> NDArray[np.bool_]:
+    """Which profiles the ranks of each role have: [roles, profiles]."""
+    present = np.zeros((len(program.roles), int(profile_of.max()) + 1), dtype=bool)
+    present[program.role_of, profile_of] = True
+    return present

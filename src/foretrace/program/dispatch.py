@@ -1,0 +1,107 @@
+"""How tokens reach their experts and come back, and how many places a token meets on the way.
+
+An all-to-all of tokens says its way in its `kernel` text (`dispatch style=deepep experts=256 topk=8`); one without such
+a text goes as NCCL's all-to-all, every copy of a token by itself. Its bytes are what a rank gives: copies of its
+tokens, one for each of their experts, or one for each rank that has any of them where the way saves the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from math import comb
+from typing import Final
+
+from foretrace.errors import InputError
+
+STYLES: Final = ("hierarchical", "deepep", "hybridep", "low_latency")
+"""Ways other than NCCL's all-to-all. hierarchical: first within a node to the GPU of the right number, then between
+GPUs of that number. deepep, hybridep: a token crosses NICs once for each node that has any of its experts, and goes on
+over links from there, to each rank once. low_latency: every copy straight over the NICs."""
+
+COPIES: Final = "copies"
+"""The `kernel` text of a collective whose bytes copy engines move, without SMs."""
+
+ONCE_PER_RANK: Final = ("deepep", "hybridep")
+"""Ways that send a token once to each rank, however many of its experts are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A way, and what decides how far tokens spread: each goes to `topk` of `experts`; where routing is limited, to
+    those of `chosen` of the `groups` into which experts are divided in order (DeepSeek-V3: 4 of 8, a group a node)."""
+
+    style: str
+    experts: int
+    topk: int
+    groups: int = 1
+    chosen: int = 1
+
+    def met(self, places: int) -> float:
+        """How many of so many places, among which experts are divided evenly, have any expert of a token: the mean, all
+        experts being equally likely."""
+        return _met(self, places)
+
+    def given(self, ranks: int) -> float:
+        """Copies of a token that its rank gives to the all-to-all."""
+        return self.met(ranks) if self.style in ONCE_PER_RANK else float(self.topk)
+
+
+@lru_cache(maxsize=4096)
+def _met(one: Dispatch, places: int) -> float:
+    """Routing takes the groups with the best experts, so a token whose best `topk` lie in more groups than it may go to
+    has experts in every chosen one, and any other token has those it would have had without a limit."""
+    here, group = max(round(one.experts / places), 1), one.experts // one.groups
+    every = comb(one.experts, one.topk)
+    if one.groups == one.chosen:
+        return places * (1 - comb(max(one.experts - here, 0), one.topk) / every)
+    met = 0.0
+    for hit in range(1, min(one.groups, one.topk) + 1):
+        chance = comb(one.groups, hit) * _ways(hit, group, one.topk, group) / every
+        if chance > 0:
+            met += chance * _met_among(min(hit, one.chosen), one, here, group)
+    return places * met
+
+
+def _met_among(hit: int, one: Dispatch, here: int, group: int) -> float:
+    """The chance that a place with so many experts in a row has one of a token whose experts lie in so many groups."""
+    if here >= group:
+        held = round(here / group)
+        return 1 - comb(max(one.groups - held, 0), hit) / comb(one.groups, hit)
+    missed = _ways(hit, group, one.topk, group - here) / _ways(hit, group, one.topk, group)
+    return hit / one.groups * (1 - missed)
+
+
+def _ways(groups: int, group: int, topk: int, first: int) -> int:
+    """In how many ways `topk` experts lie in so many groups, some in each, the first group having `first` of them."""
+    others = groups - 1
+    return sum(
+        (-1) ** left * comb(others, left) * (comb(rest + first, topk) - comb(rest, topk))
+        for left in range(others + 1)
+        for rest in ((others - left) * group,)
+    )
+
+
+def dispatch_text(one: Dispatch) -> str:
+    """A way as text: what differs from the defaults, `name=value`."""
+    values = ((field, getattr(one, field.name)) for field in fields(one))
+    return " ".join(["dispatch", *(f"{field.name}={value}" for field, value in values if value != field.default)])
+
+
+@lru_cache(maxsize=4096)
+def parse_dispatch(text: str) -> Dispatch:
+    """What `dispatch_text` wrote."""
+    word, *pairs = text.split(" ")
+    hint = f"dispatch style={'|'.join(STYLES)} experts=256 topk=8, and groups=8 chosen=4 where routing is limited"
+    try:
+        values = dict(pair.split("=", 1) for pair in pairs)
+        style = values.pop("style")
+        found = Dispatch(style, **{name: int(value) for name, value in values.items()})
+    except (KeyError, ValueError, TypeError):
+        raise InputError(f'"{text}" does not say how tokens go to experts', hint=hint) from None
+    open_experts = found.experts * found.chosen // max(found.groups, 1)
+    if word != "dispatch" or style not in STYLES or not 0 < found.chosen <= found.groups <= found.experts:
+        raise InputError(f'"{text}" does not say how tokens go to experts', hint=hint)
+    if not 0 < found.topk <= open_experts:
+        raise InputError(f'"{text}": a token cannot go to {found.topk} of {open_experts} experts', hint=hint)
+    return found
