@@ -30,6 +30,7 @@ check: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/traces.py
 	$(BIN)/python benchmarks/accuracy.py
 

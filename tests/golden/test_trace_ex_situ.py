@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from foretrace.cost.network import network_of
+from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.streaming import STREAM_SHARE
 from foretrace.formats.megatron_trace import Facts
 from foretrace.lower.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST_GAP_S
@@ -29,7 +30,7 @@ EXPERTS = Facts(world=4, tp=1, pp=1, dp=4, ep=4, experts=4, layers=1, micro_batc
 
 def price_s(what: Collective, ranks: list[int], size: int, world: int) -> float:
     """What the network of the round cluster takes for one call."""
-    network = network_of(CLUSTER, world)
+    network = network_of(CLUSTER, world, slowdown=slowdown_in_training(CLUSTER.gpu))
     (layout,), _ = network.layouts(np.array([ranks]))
     return float(network.price(what, layout, np.array([float(size)])).duration_s[0])
 
@@ -150,7 +151,7 @@ def test_uneven_all_to_all_of_four_ranks(tmp_path: Path) -> None:
         mine = templates.send_op == ops.template[first]
         order = np.argsort(templates.send_to[mine])
         tables.append(templates.send_bytes[mine][order].tolist())
-        assert int(ops.ints("bytes")[first]) == 1600 * row
+        assert int(ops.ints("bytes")[first]) == 800 * row
     assert tables == sent
     back = price_s(Collective.ALL_TO_ALL, [0, 1, 2, 3], 1600 * row, 4)
     expected = (2 + 4 * EXPERT_SLOWDOWN + 1 + 20 + 5) * MS + 2 * back + 2 * G

@@ -154,6 +154,9 @@ class Network(NamedTuple):
             residual=list(self.capacity),
             growing=[0] * len(self.capacity),
             load=[0.0] * len(self.capacity),
+            first=[-1] * len(self.capacity),
+            next=[-1] * sum(len(uses) for uses in self.uses),
+            use_flow=[0] * sum(len(uses) for uses in self.uses),
             rate=[0.0] * len(self.uses),
         )
         fill(filling, list(range(len(self.uses))), len(self.uses), list(range(len(self.capacity))), len(self.capacity))

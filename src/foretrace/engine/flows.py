@@ -28,7 +28,8 @@ class Draws(Protocol):
     """How prices say what is shared: per row an op, a resource, what it draws in all and what it holds meanwhile.
 
     The first row of an op is the measure of its work: ops that meet on a resource divide it evenly in that measure,
-    which therefore should be bytes for all that share links or memory.
+    which therefore should be bytes for all that share links or memory. A row is for all ranks that run the op, or for
+    those of one profile, where `profile` has its number (-1: all) and `profile_of` the profile of each rank.
     """
 
     @property
@@ -41,6 +42,10 @@ class Draws(Protocol):
     def held(self) -> Floats: ...
     @property
     def resources(self) -> tuple[Resource, ...]: ...
+    @property
+    def profile(self) -> Ints | None: ...
+    @property
+    def profile_of(self) -> NDArray[np.int32] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Flows:
 def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws) -> Flows:
     """The flows of a graph's units, from prices per node (durations, latency) and per op (draws)."""
     instance, capacity, crowd = _instances(graph, draws.resources)
-    node, row = _rows_of_nodes(graph, draws.op)
+    node, row = rows_of_nodes(graph, draws)
     longest = np.zeros(graph.units)
     np.maximum.at(longest, graph.unit, durations)
     latency = longest.copy()  # the least of the members that draw: no draw waits longer than its own latency
@@ -81,7 +86,8 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws)
     place = np.empty(len(member), dtype=np.int64)
     place[member] = np.arange(len(member))
     own = durations - np.minimum(latency_s, durations)
-    _check_alone(graph, draws, node, row, own[node] + 1e-12 * durations[node])  # own is a difference, so rounded
+    there = capacity[instance[draws.resource[row], graph.rank_class[node]]]
+    _check_alone(graph, draws, node, row, own[node] + 1e-12 * durations[node], there)  # own is a difference, so rounded
     used = threshold[node] > 0
     node, row = node[used], row[used]
     order, use_start = sort_by(place[node], len(graph), False)
@@ -133,10 +139,12 @@ def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Ints, Flo
         smallest = np.full(int(of_rank.max()) + 1, len(classes))
         np.minimum.at(smallest, of_rank[inside], classes.of_rank[inside])
         home = of_rank[classes.representative]
-        kinds, inverse = np.unique(np.where(home >= 0, smallest[home], -1), return_inverse=True)
+        kinds, first, inverse = np.unique(
+            np.where(home >= 0, smallest[home], -1), return_index=True, return_inverse=True
+        )
         number[i] = made + inverse
         made += len(kinds)
-        capacity.append(np.full(len(kinds), resource.capacity_per_s))
+        capacity.append(resource.capacity_of(world)[classes.representative[first]])
         if resource.instances is not None:
             pair = of_rank[inside].astype(np.int64) * len(classes) + classes.of_rank[inside]
             found, count = np.unique(pair, return_counts=True)
@@ -145,24 +153,28 @@ def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Ints, Flo
     return number, np.concatenate(capacity) if capacity else np.empty(0), crowd
 
 
-def _rows_of_nodes(graph: Graph, draw_op: Ints) -> tuple[Ints, Ints]:
+def rows_of_nodes(graph: Graph, draws: Draws) -> tuple[Ints, Ints]:
     """(node, row) for every draw of every node."""
-    order, start = sort_by(draw_op, len(graph.ops), False)
+    order, start = sort_by(draws.op, len(graph.ops), False)
     counts = np.diff(start)[graph.op]
     node = np.repeat(np.arange(len(graph)), counts)
     within = np.arange(len(node)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return node, order[start[graph.op[node]] + within]
+    row = order[start[graph.op[node]] + within]
+    if draws.profile is None or draws.profile_of is None:
+        return node, row
+    meant = draws.profile[row]
+    profile = draws.profile_of[graph.classes.representative]
+    mine = (meant < 0) | (meant == profile[graph.rank_class[node]])
+    return node[mine], row[mine]
 
 
-def _check_alone(graph: Graph, draws: Draws, node: Ints, row: Ints, busy: Floats) -> None:
+def _check_alone(graph: Graph, draws: Draws, node: Ints, row: Ints, busy: Floats, capacity: Floats) -> None:
     """An op may not draw more than there is even when it runs alone: its duration would be a lie."""
-    capacity = np.array([resource.capacity_per_s for resource in draws.resources])
-    over = draws.amount[row] > capacity[draws.resource[row]] * busy * (1 + 1e-9)
+    over = draws.amount[row] > capacity * busy * (1 + 1e-9)
     if over.any():
         at = int(np.flatnonzero(over)[0])
-        resource = draws.resources[int(draws.resource[row[at]])]
-        needed = draws.amount[row[at]] / resource.capacity_per_s
+        name = draws.resources[int(draws.resource[row[at]])].name
         raise InputError(
-            f'{graph.place(int(node[at]))} draws {draws.amount[row[at]]:g} from "{resource.name}" in {busy[at]:g} s; '
-            f"at {resource.capacity_per_s:g} per second that takes {needed:g} s"
+            f'{graph.place(int(node[at]))} draws {draws.amount[row[at]]:g} from "{name}" in {busy[at]:g} s; '
+            f"at {capacity[at]:g} per second that takes {draws.amount[row[at]] / capacity[at]:g} s"
         )

@@ -34,7 +34,7 @@ class SharedRun:
         self.graph = graph
         self.latency_s = latency_s
         self.draws = draws
-        self.fast = jit.pays(8 * len(graph))  # an event costs several times what an op of the fixed executor does
+        self.fast = jit.pays(16 * len(graph))  # an event costs several times what an op of the fixed executor does
         self.events = 0
 
     def timeline(self, durations: Floats) -> Timeline:
@@ -130,6 +130,9 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
             residual=room(resources),
             growing=count_room(resources),
             load=room(resources),
+            first=count_room(resources, -1),
+            next=count_room(uses, -1),
+            use_flow=count_room(uses),
             rate=room(units),
         ),
         waiting=hold(np.concatenate([waits] + [waits + waits_later] * (steps - 1))),

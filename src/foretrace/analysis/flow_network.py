@@ -1,0 +1,43 @@
+"""The network of a cluster as flows see it: its graph, the ways through it, and what each link carries of payload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.cost.network.nccl.group import PCIE_PAYLOAD
+from foretrace.cost.network.nccl.machine import Machine, machine_of
+from foretrace.engine.network.collectives import Routing
+from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.fabric.build import fabric_of
+from foretrace.hardware.fabric.fabric import Device, Fabric, Floats
+from foretrace.hardware.fabric.routing import Router
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowNetwork:
+    """A network that flows run on: its graph, the ways through it, and the payload that each link carries, in bytes per
+    second. `spreads`: equal paths share the bytes evenly, so that alike sources load alike links."""
+
+    fabric: Fabric
+    routing: Routing
+    capacity: Floats
+    spreads: bool = True
+
+
+def flow_network(cluster: Cluster, nodes: int) -> FlowNetwork:
+    """The network of so many nodes of a cluster. Spines that stand side by side count as one where traffic spreads."""
+    fabric = fabric_of(cluster, nodes, merge=True)
+    router = Router(fabric, cluster.topology)
+    capacity = fabric.bytes_per_s * payload_shares(fabric, machine_of(cluster.gpu))
+    return FlowNetwork(fabric, router.routes, capacity, cluster.topology.routing != "ecmp")
+
+
+def payload_shares(fabric: Fabric, machine: Machine) -> Floats:
+    """What of each link's rate is payload: the machine's shares of links between GPUs and of the network, and that of
+    packets on PCIe."""
+    ends = np.sort(np.stack([fabric.kind[fabric.source], fabric.kind[fabric.target]]), axis=0)
+    over_links = (ends[1] <= Device.LINK_SWITCH) & (ends[0] <= Device.LINK_SWITCH)
+    over_pcie = ~over_links & (ends[0] <= Device.PCIE_SWITCH) & (ends[1] <= Device.NIC)
+    return np.where(over_links, machine.link_share, np.where(over_pcie, PCIE_PAYLOAD, machine.network_share))

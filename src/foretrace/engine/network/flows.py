@@ -1,0 +1,154 @@
+"""Running messages on links that they share: when each starts and ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretrace.engine import jit
+from foretrace.engine.maxmin import Filling, fill
+from foretrace.engine.network.fold import fold
+from foretrace.engine.network.loop import World, simulate
+from foretrace.engine.network.messages import Messages, bytes_by_link, uses_of
+from foretrace.engine.order import sort_by
+from foretrace.errors import InputError
+from foretrace.hardware.fabric.fabric import Floats, Longs
+
+NO_LIMIT = 1e300
+FOLDS_FROM = 64
+"""Fewer messages are run before a fold of them is found."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ran:
+    """Of each message, when it was ready and when its last byte arrived; of each link, the bytes it carried and the
+    seconds for which it carried any."""
+
+    start_s: Floats
+    end_s: Floats
+    link_bytes: Floats
+    link_busy_s: Floats
+    events: int
+    kinds: int
+    """Messages that were run, of those that are alike one."""
+
+    @property
+    def time_s(self) -> float:
+        """When the last message has arrived."""
+        return float(self.end_s.max(initial=0.0))
+
+
+def run_flows(capacity: Floats, messages: Messages, *, window_s: float = 0.0, folded: bool = True) -> Ran:
+    """Runs the messages on links of these capacities (bytes per second), which they share max-min fairly.
+
+    With a window, messages that end within so many seconds give their links back together, at the last one's end: fewer
+    rates to work out, for links that lie idle a little. Without `folded` every message is run on its own.
+    """
+    link_bytes = bytes_by_link(messages, len(capacity))
+    if ((link_bytes > 0) & (capacity <= 0)).any():
+        raise InputError("a message crosses a link that carries nothing", hint="background traffic takes all of it")
+    small = fold(messages, capacity) if folded and len(messages) >= FOLDS_FROM else None
+    run, rates = (messages, capacity) if small is None else (small.messages, small.capacity)
+    fast = jit.pays(32 * len(run))
+    world = make_world(run, rates, fast)
+    events = (jit.compiled(simulate) if fast else simulate)(world, window_s)
+    start, end, busy = np.array(world.start), np.array(world.end), np.array(world.busy)
+    if np.isnan(end).any():
+        raise InputError(f"{int(np.isnan(end).sum()):,} messages wait for each other and never start")
+    if small is not None:
+        start, end, busy = start[small.message_kind], end[small.message_kind], busy[small.link_kind]
+    return Ran(start, end, link_bytes, np.where(link_bytes > 0, busy, 0.0), events, len(run))
+
+
+def make_world(messages: Messages, capacity: Floats, fast: bool) -> World:
+    """Everything the loop reads and writes, as arrays for the compiled loop or as lists."""
+    count, links = len(messages), len(capacity)
+    use_start, link, share = uses_of(messages)
+    waiter = np.repeat(np.arange(count), np.diff(messages.after_start))
+    by_source, later_start = sort_by(messages.after, count, False)
+    held_back = np.flatnonzero(messages.ahead >= 0)
+    by_ahead, behind_start = sort_by(messages.ahead[held_back], count, False)
+
+    def hold(values: Any) -> Any:
+        array = np.array(values)
+        array = array if array.dtype == np.float64 else array.astype(np.int64)
+        return array if fast else array.tolist()
+
+    def room(size: int, value: float = 0.0) -> Any:
+        return hold(np.full(size, value))
+
+    def count_room(size: int, value: int = 0) -> Any:
+        return hold(np.full(size, value, dtype=np.int64))
+
+    return World(
+        bytes=hold(messages.bytes),
+        latency=hold(messages.latency_s),
+        release=hold(messages.release_s),
+        later_start=hold(later_start),
+        later=hold(waiter[by_source]),
+        behind_start=hold(behind_start),
+        behind=hold(held_back[by_ahead]),
+        use_message=hold(np.repeat(np.arange(count), np.diff(use_start))),
+        filling=_filling(use_start, link, share, links, hold),
+        capacity=hold(capacity),
+        waits=hold(np.diff(messages.after_start)),
+        held=hold(1 + (messages.ahead >= 0)),
+        start=room(count, np.nan),
+        end=room(count, np.nan),
+        done=room(count),
+        speed=room(count),
+        since=room(count),
+        version=count_room(count),
+        running=count_room(links, -1),
+        before=count_room(len(link), -1),
+        following=count_room(len(link), -1),
+        busy=room(links),
+        busy_since=room(links),
+        touched=count_room(links),
+        is_touched=count_room(links),
+        seen=count_room(links),
+        message_seen=count_room(count),
+        component=count_room(count),
+        counters=count_room(5),
+    )
+
+
+def _filling(use_start: Longs, link: Longs, share: Floats, links: int, hold: Any) -> Filling:
+    """Room for the rates of messages, which nothing but links limits."""
+    count, uses = len(use_start) - 1, len(link)
+    return Filling(
+        full_rate=hold(np.full(count, NO_LIMIT)),
+        use_first=hold(use_start[:-1]),
+        use_last=hold(use_start[1:]),
+        use_resource=hold(link),
+        use_load=hold(share),
+        residual=hold(np.zeros(links)),
+        growing=hold(np.zeros(links, dtype=np.int64)),
+        load=hold(np.zeros(links)),
+        first=hold(np.full(links, -1)),
+        next=hold(np.full(uses, -1)),
+        use_flow=hold(np.zeros(uses, dtype=np.int64)),
+        rate=hold(np.zeros(count)),
+    )
+
+
+def fair_rates(capacity: Floats, messages: Messages) -> tuple[Floats, Floats]:
+    """Rates of all messages, in bytes per second, if all were under way at once; and of each if it were alone."""
+    start, link, share = uses_of(messages)
+    alone = np.full(len(messages), NO_LIMIT)
+    np.minimum.at(alone, np.repeat(np.arange(len(messages)), np.diff(start)), capacity[link] / share)
+    small = fold(messages, capacity) if len(messages) >= FOLDS_FROM else None
+    run, rates = (messages, capacity) if small is None else (small.messages, small.capacity)
+    start, link, share = uses_of(run)
+    count, links = len(run), len(rates)
+    fast = jit.pays(8 * count)
+
+    def hold(values: Any) -> Any:
+        return np.array(values) if fast else np.asarray(values).tolist()
+
+    filling = _filling(start, link, share, links, hold)._replace(residual=hold(np.asarray(rates, dtype=np.float64)))
+    (jit.compiled(fill) if fast else fill)(filling, hold(np.arange(count)), count, hold(np.arange(links)), links)
+    fair = np.array(filling.rate)
+    return fair if small is None else fair[small.message_kind], alone
