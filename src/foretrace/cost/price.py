@@ -14,21 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.cost.compute.interface import KernelPricer
+from foretrace.cost.network.experts import price_call
 from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
+from foretrace.cost.network.sharing import Calls, Sharing
+from foretrace.cost.network.uneven import uneven_prices, uneven_templates
+from foretrace.cost.overlap import Overlaps
+from foretrace.cost.overlapped import CallsTaken, calls_taken, text_slowdowns
 from foretrace.cost.prices import Draws, Prices
 from foretrace.cost.streaming import stream_s, stream_source, streams
 from foretrace.errors import InputError
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.arrays import distinct
-from foretrace.program.columns import Collective, Kind, label
+from foretrace.program.columns import Collective, Kind
 from foretrace.program.expand import Ops
-from foretrace.program.kernels import Contention, Load, parse_kernels
+from foretrace.program.kernels import Kernel, parse_kernels
 from foretrace.program.program import Floats, Longs, Source
 
-CHANNELS: Final = 24
-"""SMs that a collective holds, one for each of NCCL's channels: its log shows 24 of them on DGX A100 and H100 nodes. A
-product beside it has so many fewer."""
+_OWN: Final = -2
+"""Calls of template t whose price is their own have this less t where others have the string that says how they go."""
 
 COMMON: Final = 0.6
 """How much of a kernel's own error (as a logarithm) all kernels of a step have in common; the rest cancels among many.
@@ -37,16 +41,23 @@ A judgement between two facts: 183 published products of an A100, on which the m
 
 
 def price(
-    ops: Ops, network: Network | None = None, gpu: Gpu | None = None, kernels: KernelPricer | None = None
+    ops: Ops,
+    network: Network | None = None,
+    gpu: Gpu | None = None,
+    kernels: KernelPricer | None = None,
+    sharing: Sharing | None = None,
+    overlap_cost: bool = True,
 ) -> Prices:
     """The price of every op: as written in the program, and where it is not, the network's, or that of its kernels;
-    what only streams memory goes at the rate of the GPU's."""
+    what only streams memory goes at the rate of the GPU's. With `sharing`, what the network prices draws on the links
+    that the job's communications share; what is priced in the program draws what is written there. `overlap_cost` says
+    whether kernels take longer beside a collective."""
     rows = _Rows(ops)
     found = _Found(rows)
     if network is not None:
-        found.network(network)
+        found.network(network, sharing)
     if kernels is not None:
-        found.kernels(kernels, gpu)
+        found.kernels(kernels, gpu, network if overlap_cost else None)
     if gpu is not None:
         found.streams(gpu)
     _check_priced(rows, found.missing, network, kernels)
@@ -65,29 +76,33 @@ class _Found:
         self._sources = rows.ops.program.sources
         self._profile_of = np.zeros(rows.ops.program.world, dtype=np.int32)
         self._of_kernels: tuple[Longs, _KernelRows] | None = None
-        self._calls: dict[tuple[str, str, int], Floats] = {}
-        """Collectives by communicator, name and bytes: seconds for each profile of ranks."""
+        self._draws = _draws(rows.ops)
+        self._called: tuple[Longs, _NetworkPrices] | None = None
+        self._overlaps: Overlaps | None = None
 
     @property
     def missing(self) -> NDArray[np.bool_]:
         """Which rows have no price yet."""
         return np.asarray(np.isnan(self._duration[0]))
 
-    def network(self, network: Network) -> None:
-        """Communication, at the network's prices."""
+    def network(self, network: Network, sharing: Sharing | None = None) -> None:
+        """Communication, at the network's prices, and what it draws on links."""
         chosen = np.flatnonzero(self.missing & (self._rows.column("communicator").astype(np.int64) >= 0))
         if not len(chosen):
             return
-        layouts, priced = _network_prices(self._rows, chosen, network)
+        found = _network_prices(self._rows, chosen, network)
+        layouts, priced, self._called = found.layouts, found.of_rows(), (chosen, found)
         self._duration = np.repeat(self._duration, len(layouts.profiles), axis=0)
         self._latency = np.repeat(self._latency, len(layouts.profiles), axis=0)
         self._duration[:, chosen], self._latency[:, chosen] = priced.duration_s, priced.latency_s
         self._source[chosen] = len(self._sources) + priced.source[0]
-        self._calls = _calls(self._rows, chosen, priced.duration_s)
         self._sources, self._profile_of = (*self._sources, *network.sources), layouts.profile_of
+        if sharing is not None:
+            calls = _shared_calls(self._rows, chosen, found)
+            self._draws = sharing.draws(self._rows.ops, network, calls).beside(self._draws)
 
-    def kernels(self, pricer: KernelPricer, gpu: Gpu | None) -> None:
-        """Computation that says its kernels, longer where a collective beside it holds SMs."""
+    def kernels(self, pricer: KernelPricer, gpu: Gpu | None, beside: Network | None = None) -> None:
+        """Computation that says its kernels; `beside` prices the communication that makes it longer."""
         chosen = unpriced_kernels(self._rows.column("kind"), self._rows.column("kernel"), self._duration[0])
         if not len(chosen):
             return
@@ -96,25 +111,25 @@ class _Found:
         numbers = distinct(texts)
         parsed = [parse_kernels(strings[number]) for number in numbers.tolist()]
         at = np.searchsorted(numbers, texts)
-        row = _kernel_rows(parsed, pricer).taken(at)
-        held = self._held(parsed, gpu)
-        self._duration[:, chosen], self._latency[:, chosen] = row.seconds + held[:, at], 0.0
+        texts_of = _KernelTexts(parsed, pricer)
+        row = texts_of.rows().taken(at)
+        if beside is not None and gpu is not None and self._called is not None:
+            self._overlaps = self._beside(texts_of, chosen, at, beside, gpu)
+        self._duration[:, chosen], self._latency[:, chosen] = row.seconds, 0.0
         self._source[chosen] = len(self._sources) + row.shares.argmax(axis=1)
         self._of_kernels = (chosen, row)
         self._first_kernel_source = len(self._sources)
         self._sources = (*self._sources, *pricer.sources)
 
-    def _held(self, parsed: Sequence[tuple[tuple[int, Load], ...]], gpu: Gpu | None) -> Floats:
-        """What collectives beside them cost computations: [profiles, texts], in seconds."""
-        units = 0 if gpu is None else gpu.compute_units
-        share = CHANNELS / (units - CHANNELS) if units > 2 * CHANNELS else 0.0
-        lost = np.zeros((len(self._duration), len(parsed)))
-        for at, kernels in enumerate(parsed):
-            for count, one in kernels:
-                if isinstance(one, Contention):
-                    called = self._calls.get((one.communicator, one.collective, one.bytes))
-                    lost[:, at] += 0.0 if called is None else count * share * called
-        return lost
+    def _beside(self, texts: _KernelTexts, chosen: Longs, at: Longs, network: Network, gpu: Gpu) -> Overlaps:
+        """What communication costs computation where they overlap, row by row."""
+        assert self._called is not None
+        called, found = self._called
+        taken = calls_taken(found.calls, found.layouts, network, gpu)
+        kernels_of, taken_of = (np.full(self._duration.shape[1], -1, dtype=np.int64) for _ in range(2))
+        kernels_of[chosen], taken_of[called] = at, taken.of_call[found.call_of]
+        of_op = self._rows.of_op
+        return Overlaps(kernels_of[of_op], taken_of[of_op], texts.slowdowns(taken, gpu))
 
     def streams(self, gpu: Gpu) -> None:
         """Computation that only moves bytes."""
@@ -155,9 +170,10 @@ class _Found:
             group=group[of_op],
             mix=mix[of_op],
             mixes=mixes,
-            draws=_draws(ops),
-            meeting=_meeting(ops),
+            draws=self._draws,
+            meeting=_meeting(ops, self._draws),
             profile_of=self._profile_of,
+            overlaps=self._overlaps,
         )
 
 
@@ -179,36 +195,39 @@ class _KernelRows:
         return _KernelRows(self.seconds[at], self.low[at], self.high[at], self.shares[at])
 
 
-def _calls(rows: _Rows, chosen: Longs, seconds: Floats) -> dict[tuple[str, str, int], Floats]:
-    """What collectives take that were priced: [profiles, chosen] by what they are."""
-    communicators = rows.ops.program.communicators
-    columns = (rows.column(name)[chosen].tolist() for name in ("communicator", "collective", "bytes"))
-    return {
-        (communicators[number].name, label(Collective(what)), size): seconds[:, at]
-        for at, (number, what, size) in enumerate(zip(*columns, strict=True))
-    }
+class _KernelTexts:
+    """Texts of kernels, with what each kernel takes alone. Kernels of a text run one after the other, and are off
+    together."""
 
+    def __init__(self, texts: Sequence[tuple[tuple[int, Kernel], ...]], pricer: KernelPricer) -> None:
+        self._texts, self._sources = len(texts), len(pricer.sources)
+        self._of_text = np.repeat(np.arange(len(texts)), [len(one) for one in texts])
+        self._counts = np.array([count for one in texts for count, _ in one], dtype=np.float64)
+        self._kernels = [kernel for one in texts for _, kernel in one]
+        self._priced = pricer.price(self._kernels)
 
-def _kernel_rows(parsed: Sequence[tuple[tuple[int, Load], ...]], pricer: KernelPricer) -> _KernelRows:
-    """Kernels of a text run one after the other, and are off together."""
-    texts = [[(count, one) for count, one in each if not isinstance(one, Contention)] for each in parsed]
-    of_text = np.repeat(np.arange(len(texts)), [len(one) for one in texts])
-    counts = np.array([count for one in texts for count, _ in one], dtype=np.float64)
-    priced = pricer.price([kernel for one in texts for _, kernel in one])
-    seconds = counts * priced.duration_s
-    total, low, high = (
-        np.bincount(of_text, weights=seconds * factor, minlength=len(texts)).astype(np.float64)
-        for factor in (1.0, priced.low, priced.high)
-    )
-    shares = np.zeros((len(texts), len(pricer.sources)))
-    np.add.at(shares, (of_text, priced.source), seconds)
-    whole = np.where(total > 0, total, 1.0)
-    return _KernelRows(
-        total,
-        np.where(total > 0, low / whole, 1.0),
-        np.where(total > 0, high / whole, 1.0),
-        shares / whole[:, None],
-    )
+    def rows(self) -> _KernelRows:
+        """What texts take."""
+        priced = self._priced
+        seconds = self._counts * priced.duration_s
+        total, low, high = (
+            np.bincount(self._of_text, weights=seconds * factor, minlength=self._texts).astype(np.float64)
+            for factor in (1.0, priced.low, priced.high)
+        )
+        shares = np.zeros((self._texts, self._sources))
+        np.add.at(shares, (self._of_text, priced.source), seconds)
+        whole = np.where(total > 0, total, 1.0)
+        return _KernelRows(
+            total,
+            np.where(total > 0, low / whole, 1.0),
+            np.where(total > 0, high / whole, 1.0),
+            shares / whole[:, None],
+        )
+
+    def slowdowns(self, taken: CallsTaken, gpu: Gpu) -> Floats:
+        """How many times as long texts take beside each kind of call: [texts, kinds]."""
+        alone = self._priced.duration_s
+        return text_slowdowns(self._of_text, self._texts, self._kernels, alone, self._counts, taken, gpu)
 
 
 class _Rows:
@@ -234,6 +253,13 @@ class _Rows:
             single = np.array([self._sizes.get(op, size) for op, size in known])
         return np.concatenate([self._columns[name], single])
 
+    def uneven(self, chosen: Longs) -> tuple[Longs, Longs]:
+        """The templates among chosen rows that are all-to-alls of different parts, and what says how each row goes."""
+        template = np.concatenate([np.arange(len(self._columns["kind"])), self.ops.template[self._single]])[chosen]
+        uneven = uneven_templates(self.ops.program.templates)
+        mine = np.isin(template, uneven) & (self.column("bytes")[chosen] == self._columns["bytes"][template])
+        return distinct(template[mine]), np.where(mine, _OWN - template, self.column("kernel")[chosen].astype(np.int64))
+
 
 def _larger_ways(ops: Ops) -> dict[int, int]:
     """The bytes of the ops of an exchange whose other end sends more: the larger way decides for both."""
@@ -251,12 +277,28 @@ def _larger_ways(ops: Ops) -> dict[int, int]:
     return dict(zip(exchanges[less].tolist(), larger[meeting[less]].tolist(), strict=True))
 
 
-def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> tuple[Layouts, CallPrices]:
-    """What the chosen rows take for each profile of ranks: [profiles, chosen]. A row has one source for all of them."""
+@dataclass(frozen=True, slots=True)
+class _NetworkPrices:
+    """The different calls among some rows, the call of each row, and what calls take: [profiles, calls]."""
+
+    layouts: Layouts
+    calls: list[CallKey]
+    call_of: Longs
+    prices: CallPrices
+
+    def of_rows(self) -> CallPrices:
+        """What each row takes: [profiles, rows]."""
+        one = self.prices
+        return CallPrices(one.latency_s[:, self.call_of], one.duration_s[:, self.call_of], one.source[:, self.call_of])
+
+
+def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPrices:
+    """What the chosen rows take for each profile of ranks. A row has one source for all of them."""
     numbers: dict[CallKey, int] = {}
+    uneven, ways = rows.uneven(chosen)
     names = ("communicator", "collective", "bytes")
-    keys = zip(*(rows.column(name)[chosen].tolist() for name in names), strict=True)
-    call_of = [numbers.setdefault(key, len(numbers)) for key in keys]
+    keys = zip(*(rows.column(name)[chosen].tolist() for name in names), ways.tolist(), strict=True)
+    call_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
     calls = list(numbers)
     communicators = sorted({communicator for communicator, *_ in calls})
     layouts = Layouts(rows.ops.program, communicators, network)
@@ -264,14 +306,34 @@ def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> tuple[Layou
     # Ranks outside a communicator have none of its ops; their profile needs no price of it.
     member = layouts.profiles[:, [column[communicator] for communicator, *_ in calls]] >= 0
     latency, duration, source = np.zeros(member.shape), np.zeros(member.shape), np.full(member.shape, -1)
-    for kind, cells, what, sizes in layouts.requests(calls):
+    for kind, cells, what, sizes, way in layouts.requests(calls):
         within = member[cells]
         if within.any():
             here = (cells[0][within], cells[1][within])
-            priced = network.price(what, kind, sizes[within])
+            priced = price_call(network, what, kind, sizes[within], way)
             latency[here], duration[here], source[here] = priced.latency_s, priced.duration_s, priced.source
+    for one in uneven_prices(rows.ops, uneven, layouts, network):
+        for call in np.flatnonzero(np.array([key[3] for key in calls]) == _OWN - one.template).tolist():
+            latency[one.profiles, call], duration[one.profiles, call] = one.price.latency_s, one.price.duration_s
+            source[one.profiles, call] = one.price.source
     source[:] = _least_sure(source, network.sources)
-    return layouts, CallPrices(latency[:, call_of], duration[:, call_of], source[:, call_of])
+    return _NetworkPrices(layouts, calls, call_of, CallPrices(latency, duration, source))
+
+
+def _shared_calls(rows: _Rows, chosen: Longs, priced: _NetworkPrices) -> Calls:
+    """The calls of the chosen rows, op by op, as `Sharing` asks for them."""
+    ops = rows.ops
+    at = np.full(len(rows.column("kind")), -1, dtype=np.int64)
+    at[chosen] = priced.call_of
+    op = np.flatnonzero(at[rows.of_op] >= 0)
+    what, part = rows.column("collective")[rows.of_op[op]], np.ones(len(op))
+    sends = np.isin(ops.template[op], ops.program.templates.send_op)
+    part[(what == Collective.TRANSFER) & ~sends] = 0.0
+    exchange = np.flatnonzero(what == Collective.EXCHANGE)
+    larger = rows.column("bytes")[rows.of_op[op[exchange]]].astype(np.float64)
+    part[exchange] = ops.ints("bytes")[op[exchange]] / np.maximum(larger, 1.0)
+    busy = priced.prices.duration_s - priced.prices.latency_s
+    return Calls(priced.calls, op, at[rows.of_op[op]], part, busy, priced.layouts)
 
 
 def _least_sure(source: Longs, sources: tuple[Source, ...]) -> Longs:
@@ -296,9 +358,9 @@ def _draws(ops: Ops) -> Draws:
     )
 
 
-def _meeting(ops: Ops) -> Longs:
+def _meeting(ops: Ops, draws: Draws) -> Longs:
     """A number that ops which meet have in common; needed, and found, only where resources are shared."""
-    if not ops.program.resources:
+    if not draws.resources:
         return np.empty(0, dtype=np.int64)
     numbers = ops.order.astype(np.int64) * len(ops.program.communicators) + ops.ints("communicator")
     return np.where(ops.order >= 0, numbers, -1)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.cost.overlap import Overlaps
 from foretrace.errors import InputError
 from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
 from foretrace.program.program import Floats, Resource, Source
 
+Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
 BOUND_BY = 0.5
@@ -22,24 +24,102 @@ a measurement: what is bound by a link or memory uses most of it, what is bound 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What ops take from shared resources: per row an op, a resource, an amount in all, and what it holds meanwhile."""
+    """What ops take from shared resources: per row an op, a resource, an amount in all, and what it holds meanwhile.
+
+    A row is for all ranks that run the op, or for those of one profile: `profile` has its number (-1: all ranks), and
+    rank r is of profile `profile_of[r]`. Both are None where every row is for all.
+    """
 
     op: Longs
     resource: Longs
     amount: Floats
     held: Floats
     resources: tuple[Resource, ...]
+    profile: Longs | None = None
+    profile_of: Ints | None = None
 
     def __bool__(self) -> bool:
         return len(self.op) > 0
 
-    def narrowest(self, ops: int) -> Floats:
-        """For each op the longest time any resource needs for what the op draws from it; 0 where it draws nothing."""
-        capacity = np.array([one.capacity_per_s for one in self.resources])
+    def beside(self, other: Draws) -> Draws:
+        """These and others: what an op draws here comes first, and is the measure by which it shares. Resources of one
+        name are one, and must be the same."""
+        numbers = {one.name: number for number, one in enumerate(self.resources)}
+        for one in other.resources:
+            number = numbers.setdefault(one.name, len(numbers))
+            if number < len(self.resources) and self.resources[number] != one:
+                raise InputError(f'resource "{one.name}" is declared twice, differently', hint="give one another name")
+        fresh = [one for one in other.resources if numbers[one.name] >= len(self.resources)]
+        renumbered = np.array([numbers[one.name] for one in other.resources], dtype=np.int64)
+        mine, yours, profile_of = _told_apart(self, other)
+        return Draws(
+            np.concatenate([mine.op, yours.op]),
+            np.concatenate([mine.resource, renumbered[yours.resource]]),
+            np.concatenate([mine.amount, yours.amount]),
+            np.concatenate([mine.held, yours.held]),
+            (*self.resources, *fresh),
+            None if profile_of is None else np.concatenate([mine.profiles(), yours.profiles()]),
+            profile_of,
+        )
+
+    def of_ops(self, chosen: NDArray[np.bool_]) -> Draws:
+        """What the chosen ops draw."""
+        rows = np.flatnonzero(chosen[self.op])
+        return replace(
+            self,
+            op=self.op[rows],
+            resource=self.resource[rows],
+            amount=self.amount[rows],
+            held=self.held[rows],
+            profile=None if self.profile is None else self.profile[rows],
+        )
+
+    def profiles(self) -> Longs:
+        """The profile that each row is for, -1 where it is for all."""
+        return np.full(len(self.op), -1, dtype=np.int64) if self.profile is None else self.profile
+
+    def narrowest(self, ops: int, ranks: NDArray[np.bool_]) -> Floats:
+        """For each op the longest time any resource needs for what one of these ranks draws from it with the op; 0
+        where it draws nothing."""
         longest = np.zeros(ops)
-        if len(self.op):
-            np.maximum.at(longest, self.op, self.amount / capacity[self.resource])
+        if not len(self.op):
+            return longest
+        world = len(ranks)
+        profile_of = np.zeros(world, dtype=np.int64) if self.profile_of is None else self.profile_of
+        capacity = np.array([one.capacity_of(world) for one in self.resources])
+        for number in distinct(profile_of[ranks]).tolist():
+            least = capacity[:, ranks & (profile_of == number)].min(axis=1)
+            rows = np.flatnonzero((self.profiles() < 0) | (self.profiles() == number))
+            np.maximum.at(longest, self.op[rows], self.amount[rows] / least[self.resource[rows]])
         return longest
+
+
+def _told_apart(one: Draws, two: Draws) -> tuple[Draws, Draws, Ints | None]:
+    """Both with profiles that tell apart whatever either does: the rows of a profile, repeated for each it became."""
+    if one.profile_of is None or two.profile_of is None:
+        return one, two, two.profile_of if one.profile_of is None else one.profile_of
+    width = int(two.profile_of.max()) + 1
+    pairs, profile_of = np.unique(one.profile_of.astype(np.int64) * width + two.profile_of, return_inverse=True)
+    mine, yours = (_repeated(part, before) for part, before in ((one, pairs // width), (two, pairs % width)))
+    return mine, yours, profile_of.ravel().astype(np.int32)
+
+
+def _repeated(draws: Draws, before: Longs) -> Draws:
+    """The rows for finer profiles, of which number i was `before[i]`."""
+    profile = draws.profiles()
+    order, start = np.argsort(before, kind="stable"), np.searchsorted(np.sort(before), np.arange(int(before.max()) + 2))
+    counts = np.where(profile < 0, 1, np.diff(start)[profile])
+    row = np.repeat(np.arange(len(profile)), counts)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    fine = np.where(profile[row] < 0, -1, order[np.minimum(start[profile[row]] + within, len(order) - 1)])
+    return replace(
+        draws,
+        op=draws.op[row],
+        resource=draws.resource[row],
+        amount=draws.amount[row],
+        held=draws.held[row],
+        profile=fine,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +132,7 @@ class Prices:
 
     Ranks may pay differently: `duration_s` and `latency_s` have a row per profile, [profiles, ops], and rank r pays
     those of row `profile_of[r]`. Ops that meet have the same number in `meeting` (-1: none); those of other groups may
-    have it too.
+    have it too. `overlaps` says what ops cost each other that run at the same time.
     """
 
     duration_s: Floats
@@ -67,6 +147,7 @@ class Prices:
     draws: Draws
     meeting: Longs
     profile_of: NDArray[np.int32]
+    overlaps: Overlaps | None = None
 
     def durations(self, graph: Graph) -> Floats:
         """What each node of a graph takes alone, in seconds."""
@@ -81,6 +162,13 @@ class Prices:
             return np.asarray(rows[0][graph.op])
         profile = self.profile_of[graph.classes.representative]
         return np.asarray(rows[profile[graph.rank_class], graph.op])
+
+    def kinds_of_ranks(self, sharing: bool) -> Ints:
+        """A number for each rank; those of one number pay the same, and with `sharing` draw the same."""
+        if not sharing or self.draws.profile_of is None:
+            return self.profile_of
+        pairs = self.profile_of.astype(np.int64) * (int(self.draws.profile_of.max()) + 1) + self.draws.profile_of
+        return np.asarray(np.unique(pairs, return_inverse=True)[1].ravel(), dtype=np.int32)
 
     def seconds_by_source(self, taken_s: Floats) -> Floats:
         """What each source answers for, of what each op takes in all."""
@@ -123,19 +211,14 @@ class Prices:
         of its draws need is bound by something else, and stays as it is. What draws nothing itself, such as the
         receiving end of a transfer, goes as fast as those it meets.
         """
-        names = [one.name for one in self.draws.resources]
-        number = names.index(resource)
-        wider = replace(
-            self.draws.resources[number], capacity_per_s=self.draws.resources[number].capacity_per_s * factor
-        )
-        draws = replace(
-            self.draws, resources=(*self.draws.resources[:number], wider, *self.draws.resources[number + 1 :])
-        )
-        ops = self.duration_s.shape[1]
-        before, after = self.draws.narrowest(ops), draws.narrowest(ops)
-        busy = self.duration_s - self.latency_s
-        faster = np.stack([self._gained(before, after, row) for row in busy])
-        return replace(self, duration_s=self.latency_s + np.maximum(busy * faster, after), draws=draws)
+        resources = tuple(one.widened(factor) if one.name == resource else one for one in self.draws.resources)
+        draws = replace(self.draws, resources=resources)
+        taken = self.duration_s - self.latency_s
+        for profile, busy in enumerate(taken):
+            ranks = self.profile_of == profile
+            before, after = (one.narrowest(len(busy), ranks) for one in (self.draws, draws))
+            taken[profile] = np.maximum(busy * self._gained(before, after, busy), after)
+        return replace(self, duration_s=self.latency_s + taken, draws=draws)
 
     def _gained(self, before: Floats, after: Floats, busy: Floats) -> Floats:
         """What each op's time past its latency is multiplied by when its narrowest draw takes `after`, not `before`."""

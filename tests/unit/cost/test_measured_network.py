@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from foretrace import Mesh, ProgramBuilder
-from foretrace.cost.network import HierarchicalNetwork, MeasuredNetwork, network_of
-from foretrace.cost.network.curves import bound_s, passes
-from foretrace.cost.network.hierarchical import Layout
+from foretrace.cost.network import MeasuredNetwork, NcclNetwork, network_of
 from foretrace.cost.network.measured import ANCHORED_BAND, LEAST_BAND
+from foretrace.cost.network.nccl.bound import bound_s, passes
+from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.price import price as price_ops
 from foretrace.formats.nccl_tests import Measurement, Measurements, measurements_of, read_measurements
 from foretrace.hardware import presets
@@ -50,7 +50,7 @@ def price(one: MeasuredNetwork, what: Collective, ranks: list[int], size: float)
 
 
 def modelled(what: Collective, ranks: list[int], size: float, world: int = 16) -> float:
-    model = HierarchicalNetwork(A100, Placement.packed(world, 8))
+    model = NcclNetwork(A100, Placement.packed(world, 8))
     return float(model.price(what, model.layouts(np.array([ranks]))[0][0], np.array([float(size)])).duration_s[0])
 
 
@@ -193,7 +193,7 @@ def test_bands_come_from_repeats_and_are_never_narrower_than_the_least() -> None
 
 
 def test_no_measurement_leaves_the_model() -> None:
-    assert isinstance(network_of(A100, 16), HierarchicalNetwork)
+    assert isinstance(network_of(A100, 16), NcclNetwork)
 
 
 def test_a_program_says_which_of_its_calls_were_measured() -> None:

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate
-from foretrace.cost.network import HierarchicalNetwork, network_of
+from foretrace.cost.network import NcclNetwork, network_of
+from foretrace.cost.network.nccl.machine import machine_of
+from foretrace.cost.network.nccl.ring import EXTRA_STEPS
+from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.price import price
 from foretrace.errors import InputError
 from foretrace.hardware import presets
@@ -29,8 +32,8 @@ def threes(world: int = 24, size: int = 1 << 30) -> Program:
     return build.program()
 
 
-def network(program: Program) -> HierarchicalNetwork:
-    return HierarchicalNetwork(H100, Placement.packed(program.world, 8))
+def network(program: Program) -> NcclNetwork:
+    return NcclNetwork(H100, Placement.packed(program.world, 8), slowdown=slowdown_in_training(H100.gpu))
 
 
 def test_what_is_written_stays() -> None:
@@ -140,4 +143,9 @@ def test_latency_is_that_of_the_way_taken() -> None:
     network = network_of(H100, 1024)
     (layout,), _ = network.layouts(np.arange(1024)[None])
     priced = network.price(Collective.ALL_GATHER, layout, np.array([1e11]))
-    assert priced.latency_s[0] == pytest.approx(8.4e-6 + (1023 - 127) * 3.4e-6 + 127 * 14e-6)
+    machine = machine_of(H100.gpu)
+    near, far = machine.simple_step_s, machine.step_scale * (14 + 3) * 1e-6
+    steps = (1023 - 127) * near + 127 * far
+    assert priced.latency_s[0] == pytest.approx(
+        machine.launch_s + steps * (1023 + EXTRA_STEPS[Collective.ALL_GATHER]) / 1023
+    )

@@ -51,7 +51,8 @@ def _distinct(system: str, dtype: str) -> tuple[list[tuple[int, ...]], Floats]:
     parquet: Any = import_module("pyarrow.parquet")
 
     for path in _files(system):
-        table = parquet.read_table(path, columns=["gemm_dtype", "m", "n", "k", "latency"])
+        # read_table would import all of pyarrow's datasets, and take far longer.
+        table = parquet.ParquetFile(path).read(columns=["gemm_dtype", "m", "n", "k", "latency"])
         table = table.filter(compute.equal(table.column("gemm_dtype"), dtype))
         if table.num_rows:
             keys = np.stack([table.column(name).to_numpy().astype(np.int64) for name in "mnk"], axis=1)

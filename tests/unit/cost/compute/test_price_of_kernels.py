@@ -10,12 +10,10 @@ import pytest
 
 from foretrace import Mesh, ProgramBuilder, simulate
 from foretrace.cost.compute.interface import KernelPrices
-from foretrace.cost.network import network_of
 from foretrace.cost.price import COMMON, price
 from foretrace.errors import Diagnostic, InputError
-from foretrace.hardware.presets import cluster
 from foretrace.program.expand import expand
-from foretrace.program.kernels import Contention, Gemm, Kernel, Stream, kernels_text, parse_kernels
+from foretrace.program.kernels import Gemm, Kernel, Stream, kernels_text
 from foretrace.program.program import Program, Source
 
 TEXT = kernels_text([(2, Gemm(1024, 1024, 1024)), (1, Stream("add", 1000, 1000))])
@@ -72,30 +70,3 @@ def test_without_prices_the_error_says_what_is_missing() -> None:
     with pytest.raises(InputError, match="no duration") as error:
         price(expand(program(TEXT)))
     assert "name a cluster" in str(error.value.hint)
-
-
-def test_a_collective_beside_a_product_holds_sms() -> None:
-    size = 1 << 26
-
-    def prices(*kernels: tuple[int, Gemm | Contention]) -> list[float]:
-        build = ProgramBuilder(Mesh(tp=8))
-        tp = build.communicator("tp")
-        role = build.role("all", range(8))
-        role.collective("all_gather", tp, bytes=size, lane="tp")
-        role.compute("op", math.nan, kernel=kernels_text(kernels))
-        network = network_of(cluster("h100-dgx"), 8)
-        found = price(expand(build.program()), network, cluster("h100-dgx").gpu, Flat())
-        return [float(one) for one in found.duration_s[0]]
-
-    product = (1, Gemm(1024, 1024, 1024))
-    alone, beside = prices(product), prices(product, (2, Contention("all_gather", "tp", size)))
-    assert alone[1] == 1.0
-    # 24 of 132 SMs are not the product's, for as long as both collectives take.
-    assert beside[1] == pytest.approx(1.0 + 2 * 24 / 108 * alone[0])
-    unknown = prices(product, (1, Contention("all_gather", "tp", size + 1)))
-    assert unknown == alone, "a collective that the program does not have costs nothing"
-
-
-def test_contention_survives_being_written() -> None:
-    loads = ((2, Gemm(8, 8, 8)), (1, Contention("reduce_scatter", "shard", 12)))
-    assert parse_kernels(kernels_text(loads)) == loads

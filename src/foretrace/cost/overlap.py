@@ -1,0 +1,177 @@
+"""What a kernel loses to a collective that runs beside it: SMs that its channels hold, and memory's rate that it takes.
+
+A block of NCCL's leaves no room on its SM for one of a matrix product, and stays from the first byte to the last. How a
+kernel does with the SMs that are left depends on how it deals out its work, as `benchmarks/gpu/overlap.py` measured on
+an H200 under a copy that holds SMs as NCCL does (`benchmarks/gpu/overlap_h200.csv`, `docs/overlap.md`):
+
+- *Products* of cuBLAS on Hopper launch a block for every SM. Each begins with a tile of its own and then takes the next
+  that is left; blocks that find no SM begin when the others are done, with their own tile, so there is one wave more:
+  a product of one wave takes two, however few SMs are held. Before Hopper there are as many blocks as tiles.
+- *Grouped products* deal out all tiles beforehand: what finds no SM is done afterwards, all of it.
+- *Attention* and *streams* slow down as the SMs become fewer; a stream only where its SMs, and not the memory, hold it
+  up.
+- What is left of the memory's rate is shared in proportion to what each would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.cost.network.interface import Explained
+from foretrace.hardware.cluster import Gpu
+from foretrace.program.columns import Collective
+from foretrace.program.kernels import Gemm, GroupedGemm, Kernel, Stream
+from foretrace.program.program import Floats, Longs
+
+TILES: Final = ((256, 128), (128, 256))
+"""The tiles of most products on Hopper, by the names of cuBLAS's kernels; smaller results are split along k."""
+
+CLUSTERED: Final = ("Hopper", "Blackwell", "Blackwell Ultra")
+"""GPUs whose products run as pairs of blocks, one for every SM, that take tile after tile."""
+
+FILLED: Final = 0.97
+"""Of the SMs at least so many have a tile, or a part of one: 128 of 132 as cuBLAS cuts small results."""
+
+BYTES_PER_BYTE: Final = 3.0
+"""What a collective moves in memory for each byte that a rank receives: it lands in a buffer, is read there, and is
+written, or added to what is there, at its place (NCCL, `device/prims_simple.h`)."""
+
+CHANNELS: Final = 24
+"""SMs that a collective holds where nothing says how it runs: NCCL's log shows 24 channels on DGX A100 and H100."""
+
+TRANSFER_CHANNELS: Final = 4
+"""SMs that a transfer between two ranks holds: NCCL uses 2 channels to a peer beyond the node, and 2 from it."""
+
+MOST_HELD: Final = 0.5
+"""Of a GPU's SMs; beyond it nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What communication takes of a GPU while it runs: whole SMs, and bytes/s of its memory."""
+
+    sms: int
+    bytes_per_s: float
+
+
+def taken_by(call: Explained, what: Collective) -> Taken:
+    """What a call takes of each GPU that takes part in it."""
+    channels = call.channels if call.channels or call.algorithm != "measured" else CHANNELS
+    if what in (Collective.TRANSFER, Collective.EXCHANGE):
+        channels = min(channels, TRANSFER_CHANNELS)
+    sent = sum(amount for _, amount in call.draws)
+    return Taken(channels, BYTES_PER_BYTE * sent / call.time_s if call.time_s > 0 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps:
+    """What ops that run at the same time on one rank cost each other, op by op.
+
+    `kernels` is the row of `slowdown` of an op that computes, `taken` the column of one that communicates (-1: of
+    neither kind): how many times as long the one takes while the other runs."""
+
+    kernels: Longs
+    taken: Longs
+    slowdown: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Fitted by `benchmarks/overlap.py` on every second of the kernels measured; for all GPUs."""
+
+    stranded: float = 3.25
+    """SMs that are free but of no use to pairs of blocks, since their partners are held."""
+    memory_share: float = 0.86
+    """Of the datasheet's rate, what kernels and copies reach together."""
+    spare: float = 1.27
+    """How many times as fast a stream's SMs could go if memory let them."""
+    spare_compute: float = 1.36
+    """The same for what computes and memory does not bound."""
+    sharpness: float = 2.97
+    """How far the longer of two limits alone counts: at 1 they add up."""
+
+
+FITTED: Final = Constants()
+
+
+def slowdowns(
+    kernels: Sequence[Kernel], alone_s: Floats, taken: Sequence[Taken], gpu: Gpu, constants: Constants = FITTED
+) -> Floats:
+    """How many times as long each kernel takes while communication takes this from its GPU: [kernels, taken], 1 and
+    more. `alone_s` is what each takes alone. All 1 where the GPU's SMs are not known."""
+    units = gpu.compute_units
+    rows = _rows(kernels, gpu, constants)
+    rate = gpu.memory_bytes_per_s * constants.memory_share
+    share = np.divide(rows.moved_bytes, alone_s * rate, out=np.zeros(len(kernels)), where=alone_s > 0)
+    base = _longer(np.ones(len(kernels)) / rows.spare, share, constants)
+    found = np.ones((len(kernels), len(taken)))
+    for at, one in enumerate(taken):
+        if units and one.sms:
+            held = _fewer(rows, min(one.sms, int(MOST_HELD * units)), gpu, constants) / rows.spare
+            under = _longer(held, share + one.bytes_per_s / rate * (share > 0), constants)
+            found[:, at] = np.maximum(under / base, 1.0)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Kernels as columns. Products: tiles of one launch (0: none); `dealt`: whether they are dealt out beforehand;
+    `spare` as in `Constants`."""
+
+    moved_bytes: Floats
+    tiles: Floats
+    dealt: NDArray[np.bool_]
+    spare: Floats
+
+
+def _rows(kernels: Sequence[Kernel], gpu: Gpu, constants: Constants) -> _Rows:
+    filled = FILLED * gpu.compute_units
+    return _Rows(
+        np.array([one.moved_bytes for one in kernels], dtype=np.float64),
+        np.array([max(_tiles(one), filled) if _tiles(one) else 0.0 for one in kernels], dtype=np.float64),
+        np.array([isinstance(one, GroupedGemm) and not one.separate for one in kernels], dtype=bool),
+        np.where([isinstance(one, Stream) for one in kernels], constants.spare, constants.spare_compute),
+    )
+
+
+def _tiles(kernel: Kernel) -> float:
+    """Tiles of one launch of a product, the fewer of both ways to lay them; 0 of what is none."""
+    if isinstance(kernel, Gemm):
+        return kernel.batch * _cut(kernel.m, kernel.n)
+    if isinstance(kernel, GroupedGemm):
+        rows = kernel.m if kernel.layout == "nt" else kernel.m / kernel.groups
+        return _cut(rows, kernel.n) * (1 if kernel.separate else kernel.groups)
+    return 0.0
+
+
+def _cut(rows: float, columns: float) -> float:
+    return float(min(np.ceil(rows / high) * np.ceil(columns / wide) for high, wide in TILES))
+
+
+def _fewer(rows: _Rows, held: int, gpu: Gpu, constants: Constants) -> Floats:
+    """How many times as long kernels take for want of SMs alone."""
+    units = gpu.compute_units
+    clustered = gpu.architecture in CLUSTERED
+    left = units - held - (constants.stranded if clustered else 0.0)
+    tiles = rows.tiles
+    blocks = np.minimum(tiles, units)
+    waves = np.maximum(np.ceil(tiles / units), 1.0)
+    late = np.maximum(blocks - left, 0.0)
+    if clustered:
+        fewer = np.where(late > 0, np.ceil((tiles - late) / left - 1e-9) + np.ceil(late / left), waves)
+    else:
+        fewer = np.ceil(tiles / (units - held))
+    dealt = np.ceil(units / left)
+    product = np.where(rows.dealt & clustered, dealt, fewer / waves)
+    return np.asarray(np.where(tiles > 0, product, units / (units - held)))
+
+
+def _longer(one: Floats, other: Floats, constants: Constants) -> Floats:
+    """The longer of two times, rounded where they are alike."""
+    sharp = constants.sharpness
+    return np.asarray((one**sharp + other**sharp) ** (1 / sharp))
