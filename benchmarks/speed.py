@@ -243,7 +243,9 @@ def workloads() -> list[Row]:
 def predictions() -> list[Row]:
     """DeepSeek-V3 on 2,048 GPUs from a plan to the answer, once prices are loaded, and as a command from nothing."""
     model, cluster = foretrace.load_model("deepseek-v3"), load_cluster("h800-hgx")
-    plan = foretrace.Plan(gpus=2048, pp=16, ep=64, gbs=7680, recompute="full", precision="fp8_block", deepep=True)
+    plan = foretrace.Plan(
+        gpus=2048, pp=16, ep=64, gbs=7680, recompute="full", precision="fp8_block", dispatcher="deepep"
+    )
 
     def run(explain: bool) -> float:
         return foretrace.predict(model, plan, cluster, explain=explain, even_if_oom=True).step_time_s
@@ -292,6 +294,11 @@ def main() -> None:
     if "--json" in sys.argv:
         print(json.dumps({"schema": "foretrace.speed/1", "rows": [asdict(row) | {"met": row.met} for row in rows]}))
         return
+    show(rows)
+
+
+def show(rows: list[Row]) -> None:
+    """Prints the rows as a table."""
     for row in rows:
         target = "" if row.target is None else f"{'≥' if row.at_least else '≤'} {row.target:,g}"
         verdict = {True: "met", False: "MISSED", None: ""}[row.met]

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foretrace.analysis.answer import Simulation
+    from foretrace.analysis.network import NetworkAnswer, network
     from foretrace.analysis.predict import Prediction, predict
     from foretrace.analysis.simulate import simulate
+    from foretrace.cost.network.nccl.settings import NcclSettings
     from foretrace.errors import ForetraceError
     from foretrace.hardware.cluster import Cluster
     from foretrace.hardware.presets import cluster as load_cluster
@@ -41,6 +43,8 @@ _HOMES = {
     "ForetraceError": ("foretrace.errors", "ForetraceError"),
     "Mesh": ("foretrace.mesh", "Mesh"),
     "Model": ("foretrace.models.model", "Model"),
+    "NcclSettings": ("foretrace.cost.network.nccl.settings", "NcclSettings"),
+    "NetworkAnswer": ("foretrace.analysis.network", "NetworkAnswer"),
     "Plan": ("foretrace.workload.plan", "Plan"),
     "Prediction": ("foretrace.analysis.predict", "Prediction"),
     "Program": ("foretrace.program.program", "Program"),
@@ -51,6 +55,7 @@ _HOMES = {
     "load": ("foretrace.lower.load", "load"),
     "load_cluster": ("foretrace.hardware.presets", "cluster"),
     "load_model": ("foretrace.models.load", "load_model"),
+    "network": ("foretrace.analysis.network", "network"),
     "pipeline": ("foretrace.schedules.pipeline", "pipeline"),
     "predict": ("foretrace.analysis.predict", "predict"),
     "save": ("foretrace.program.file", "save"),
@@ -64,6 +69,8 @@ __all__ = [
     "ForetraceError",
     "Mesh",
     "Model",
+    "NcclSettings",
+    "NetworkAnswer",
     "Plan",
     "Prediction",
     "Program",
@@ -75,6 +82,7 @@ __all__ = [
     "load",
     "load_cluster",
     "load_model",
+    "network",
     "pipeline",
     "predict",
     "save",

@@ -114,7 +114,8 @@ def describe(program: Program) -> str:
 def folded(job: Job, *, sharing: bool = False) -> tuple[Graph, Prices]:
     ops = job.ops
     prices = job.prices(ops)
-    return fold(ops, prices.profile_of, sharing=sharing), prices
+    resources = prices.draws.resources if sharing else ()
+    return fold(ops, prices.kinds_of_ranks(sharing), resources=resources), prices
 
 
 def unfolded(job: Job) -> tuple[Graph, Prices]:
@@ -230,7 +231,10 @@ class _Writer:
         rows = [[rank for rank in range(world) if host[rank] == number] for number in (0, 1, 2)]
         self.build.resource(OWN, CAPACITY)
         self.build.resource(SHARED_BY_ALL, CAPACITY, shared_by=[range(world)])
-        self.build.resource(SHARED_BY_SOME, CAPACITY, shared_by=[row for row in rows if row])
+        rows = [row for row in rows if row]
+        own = self.draw(st.none() | st.lists(st.sampled_from((1, 1.5)), min_size=len(rows), max_size=len(rows)))
+        own = None if own is None else [CAPACITY * one for one in own]
+        self.build.resource(SHARED_BY_SOME, CAPACITY, shared_by=rows, capacities=own)
 
     def write(self) -> None:
         draw = self.draw

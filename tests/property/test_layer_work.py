@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from foretrace.models.model import Model
 from foretrace.program.kernels import kernels_text, parse_kernels
 from foretrace.workload.layers import embedding_work, head_work, layer_work
+from foretrace.workload.plan import WORDS
 from foretrace.workload.setting import Setting
 from foretrace.workload.stacks import STACKS
 from foretrace.workload.work import Communicate, Compute, Work
@@ -32,7 +33,7 @@ def plans(draw: st.DrawFn, tps: tuple[int, ...] = (1, 2, 4)) -> Setting:
         ep=draw(st.sampled_from([1, 4])) if model is MIXTURE else 1,
         precision=draw(st.sampled_from(PRECISIONS)),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
-        deepep=draw(st.booleans()),
+        dispatcher=draw(st.sampled_from(WORDS["dispatcher"])),
     )
 
 
@@ -67,7 +68,7 @@ def test_more_tokens_are_never_less_work(of: Setting, more: int) -> None:
         ep=plan.ep,
         precision=plan.precision,
         recompute=plan.recompute,
-        deepep=plan.deepep,
+        dispatcher=plan.dispatcher,
     )
     small, large = _layer(of), _layer(larger)
     assert flops(large.forward) > flops(small.forward)

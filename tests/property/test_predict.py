@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from foretrace import ForetraceError, Model, Plan, Prediction, load_model, predict, simulate
 from foretrace.workload.assemble import program_of
+from foretrace.workload.plan import WORDS
 from foretrace.workload.stacks import STACKS
 
 laws = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
@@ -68,7 +69,7 @@ def odd_jobs(draw: st.DrawFn) -> tuple[Model, Plan]:
         param_overlap=draw(st.booleans()),
         tp_overlap=draw(st.booleans()),
         moe_overlap=draw(st.booleans()),
-        deepep=draw(st.booleans()),
+        dispatcher=draw(st.sampled_from(WORDS["dispatcher"])),
         offload_optimizer=draw(st.booleans()),
         offload_layers=draw(st.sampled_from((0, 0, 1))),
         reshard=draw(st.booleans()),

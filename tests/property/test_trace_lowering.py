@@ -38,17 +38,9 @@ def test_an_exchange_keeps_what_ranks_send(both: list[tuple[int, int]]) -> None:
     sent, received = [one for one, _ in both], [two for _, two in both]
     found = exchange(sent, received)
     n = len(both)
-    assert (found.bytes >= 0).all()
+    assert (found >= 0).all()
     # Every entry is rounded by half a byte at most; doubles carry 53 bits.
-    assert np.abs(found.bytes.sum(axis=1) - np.array(sent)).max() <= n / 2 + 1e-15 * max(sent) * n
-    others = found.bytes * (1 - np.eye(n, dtype=np.int64))
-    busiest = max(others.sum(axis=1).max(), others.sum(axis=0).max())
-    if n > 1:
-        # An even all-to-all of this size sends as much from each rank to others, to the byte.
-        assert found.even_bytes * (n - 1) >= busiest * n * (1 - 1e-15)
-        assert (found.even_bytes - 1) * (n - 1) < busiest * n * (1 + 1e-15)
-    else:
-        assert found.even_bytes == 0
+    assert np.abs(found.sum(axis=1) - np.array(sent)).max() <= n / 2 + 1e-15 * max(sent) * n
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=12), st.floats(1, 20))

@@ -95,6 +95,56 @@ def test_the_readme_shows_what_simai_explained_prints() -> None:
     flags = "-g 128 -g_p_s 8 -n_p_s 8 -g_type H100 -nic_t cx7"
     assert f"--explain -- {flags}" in readme
     words = ["simulate", "examples/moe_128gpu.txt", "--compat", "simai", "--simai-tables", str(tables), "--explain"]
-    command = [sys.executable, "-m", "foretrace", *words, "--", *flags.split()]
+    command = [sys.executable, "-m", "foretrace", *words, "--no-silicon", "--", *flags.split()]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert printed[printed.index("  µs ") :].rstrip() in readme
+
+
+def test_the_network_page_shows_what_the_command_prints() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+    page = (ROOT / "docs/network.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```\n\$ foretrace (network [^\n]*)\n(.*?)```", page, re.DOTALL)
+    assert len(shown) == 2
+    for words, screen in shown:
+        command = [sys.executable, "-m", "foretrace", *words.split(), "--no-silicon"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=ROOT)
+        assert done.stdout.strip("\n") == screen.strip("\n")
+
+
+def test_the_network_page_asks_in_python(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = snippets("docs/network.md")
+    exec(code, {})
+    time_s, busbw, algorithm, *words = capsys.readouterr().out.split()
+    assert float(time_s) > 0 and float(busbw) > 1e9 and algorithm.isascii() and words
+
+
+class TestTheNcclPage:
+    PAGE = (ROOT / "docs/nccl.md").read_text(encoding="utf-8")
+
+    def test_asks_in_python(self, capsys: pytest.CaptureFixture[str]) -> None:
+        (code,) = snippets("docs/nccl.md")
+        exec(code, {})
+        algorithm, protocol = capsys.readouterr().out.split()
+        assert (algorithm, protocol == "ll") == ("ring", False)
+
+    def test_its_log_is_read(self, tmp_path: Path) -> None:
+        import foretrace
+
+        (lines,) = re.findall(r"```\n(n1:10:20.*?)```", self.PAGE, re.DOTALL)
+        (tmp_path / "nccl.log").write_text(lines, encoding="utf-8")
+        said = foretrace.NcclSettings(files=(tmp_path / "nccl.log",))
+        ways = [
+            (one.algorithm, one.protocol, one.channels)
+            for nccl in (said, None)
+            for size in ("64MiB", "1GiB")
+            for one in [foretrace.network("all-reduce", size, cluster="h100-dgx", ranks=16, silicon=False, nccl=nccl)]
+        ]
+        assert ways[0] == ("ring", "ll128", 16), "as it was seen to run"
+        assert ways[2][:2] != ways[0][:2], "not what the rule says"
+        assert ways[1][:2] == ways[3][:2], "beyond what was seen, the rule"
+
+    def test_its_error_is_what_is_printed(self) -> None:
+        (words, screen) = re.findall(r"```\n\$ foretrace ([^\n]*)\n(error.*?)```", self.PAGE, re.DOTALL)[0]
+        command = [sys.executable, "-m", "foretrace", *words.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert (done.returncode, done.stderr.strip()) == (3, screen.strip())

@@ -15,6 +15,7 @@ from foretrace.analysis.critical import critical_path as find_critical_path
 from foretrace.analysis.lanes import LaneUse, lane_use
 from foretrace.analysis.memory import Floats, Longs, MemoryTrack
 from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.sharing import NetworkUse
 from foretrace.errors import Diagnostic
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Phase
@@ -80,6 +81,10 @@ class Simulation:
     provenance: tuple[Provenance, ...]
     diagnostics: tuple[Diagnostic, ...]
     timeline: Timeline
+    network: NetworkUse | None = None
+    """How communications shared links; None where the job carries the prices of all of them."""
+    overlap_cost_s: float = 0.0
+    """By how much longer a rank computes, on average, for collectives that run at the same time."""
 
     @cached_property
     def breakdown(self) -> Breakdown:

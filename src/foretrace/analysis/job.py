@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.sharing import NetworkMode
 from foretrace.analysis.simulate import Executor, simulate
 from foretrace.errors import UsageError
 from foretrace.lower.choices import Choices
@@ -16,6 +17,8 @@ from foretrace.lower.load import file_kind, load
 
 if TYPE_CHECKING:
     from foretrace.analysis.answer import Simulation
+    from foretrace.cost.network import NcclSettings
+    from foretrace.cost.sources import PriceSource
     from foretrace.mesh import Mesh
     from foretrace.program.program import Program
 
@@ -37,6 +40,11 @@ class Job:
     executor: Executor = "auto"
     folded: bool = True
     watch: Watch = nullcontext
+    network: NetworkMode = "analytic"
+    overlap_cost: bool = True
+    prices: PriceSource = "best"
+    silicon: bool | None = None
+    nccl: NcclSettings | None = None
 
     @property
     def name(self) -> str:
@@ -125,6 +133,11 @@ class Job:
                 stragglers=self.scenario.stragglers,
                 slow_links=self.scenario.slow_links,
                 jitter=self.scenario.jitter,
+                network=self.network,
+                overlap_cost=self.overlap_cost,
+                prices=self.prices,
+                silicon=self.silicon,
+                nccl=self.nccl,
                 executor=self.executor,
                 folded=self.folded,
                 explain=explain,
@@ -154,3 +167,7 @@ class Job:
             )
         if self.cluster is None and self.collectives is not None:
             raise UsageError("--collectives prices the network of a cluster", hint="name it with --cluster")
+        if self.cluster is None and self.nccl:
+            raise UsageError("--nccl, --nccl-algo and --nccl-proto are of a cluster", hint="name it with --cluster")
+        if self.cluster is None and self.network == "flow":
+            raise UsageError("--network flow divides the links of a cluster", hint="name it with --cluster")

@@ -14,7 +14,9 @@ from foretrace.analysis.breakdown import Breakdown
 from foretrace.analysis.host import host_notes
 from foretrace.analysis.memory_fit import MemoryFit, Relief, memory_fit, relief
 from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.sharing import NetworkMode
 from foretrace.analysis.simulate import simulate
+from foretrace.cost.network import NcclSettings
 from foretrace.cost.sources import PriceSource
 from foretrace.errors import Diagnostic, InfeasibleError, InputError
 from foretrace.hardware.cluster import Cluster, Gpu
@@ -126,6 +128,9 @@ def predict(
     explain: bool = True,
     even_if_oom: bool = False,
     placement: Placement | None = None,
+    network: NetworkMode = "analytic",
+    overlap_cost: bool = True,
+    nccl: NcclSettings | None = None,
     scenario: Scenario | None = None,
     notes: tuple[Diagnostic, ...] = (),
 ) -> Prediction:
@@ -134,9 +139,11 @@ def predict(
     A model is one, a preset's name, or the path of a Hugging Face config.json or of the folder with it.
     `prices` says where kernels' times come from: the best source that knows each, the fitted model alone, or the
     datasheet's roofline; `silicon` whether NVIDIA's tables count among the best (None: if they are installed). A job
-    that does not fit in memory is an `InfeasibleError` that names a plan that does, unless `even_if_oom`. `notes` are
-    diagnostics that the answer should carry as well. `explain=False` leaves out what takes further runs: the gains and
-    the band.
+    that does not fit in memory is an `InfeasibleError` that names a plan that does, unless `even_if_oom`. `network`
+    says whether communications that meet on links divide them (`flow`) or each goes as if alone (`analytic`);
+    `overlap_cost` whether kernels take longer beside a collective; `nccl` what NCCL may choose, and what it said on a
+    user's machine. `notes` are diagnostics that the answer should carry as well. `explain=False` leaves out what takes
+    further runs: the gains and the band.
     """
     if prices not in ("best", "model", "roofline"):
         raise InputError(f'prices "{prices}" are not known', hint="known: best, model, roofline")
@@ -150,7 +157,9 @@ def predict(
     setting = settle(model, plan)
     cluster.check_fits(plan.gpus)
     peak = peak_flops(cluster.gpu, plan.precision)
-    simulation = _run(setting, cluster, prices, silicon, explain, placement, scenario or Scenario())
+    simulation = _run(
+        setting, cluster, prices, silicon, explain, placement, scenario or Scenario(), network, nccl, overlap_cost
+    )
     notes = (*notes, *simulation.diagnostics, *host_notes(simulation.timeline))
     simulation = replace(simulation, diagnostics=notes)
     memory = memory_fit(simulation, cluster)
@@ -234,6 +243,9 @@ def _run(
     explain: bool,
     placement: Placement | None,
     scenario: Scenario,
+    network: NetworkMode = "analytic",
+    nccl: NcclSettings | None = None,
+    overlap_cost: bool = True,
 ) -> Simulation:
     return simulate(
         program_of(setting),
@@ -245,6 +257,9 @@ def _run(
         stragglers=scenario.stragglers,
         slow_links=scenario.slow_links,
         jitter=scenario.jitter,
+        network=network,
+        overlap_cost=overlap_cost,
+        nccl=nccl,
         explain=explain,
     )
 

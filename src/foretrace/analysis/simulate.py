@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,15 +14,18 @@ from foretrace.analysis.answer import Bottleneck, PeakMemory, Provenance, Simula
 from foretrace.analysis.families import families
 from foretrace.analysis.jitter import Waits
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
+from foretrace.analysis.overlap import overlap_cost_s, settles
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
+from foretrace.analysis.sharing import NetworkMode, NetworkUse, check_mode, network_use
 from foretrace.cost.compute.interface import KernelPricer
-from foretrace.cost.network import network_of
+from foretrace.cost.network import NcclSettings, Network, network_of
+from foretrace.cost.network.silicon import slowdown_in_training
+from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.price import price, unpriced_kernels
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.nccl_tests import read_measurements
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.placement import Placement
@@ -35,6 +39,7 @@ from foretrace.program.program import Program
 from foretrace.program.timeline import Timeline
 
 if TYPE_CHECKING:
+    from foretrace.cost.network.sharing import Sharing
     from foretrace.cost.sources import PriceSource
 
 Floats = NDArray[np.float64]
@@ -42,6 +47,9 @@ Executor = Literal["auto", "fixed", "shared"]
 
 ENDLESS = 1e9
 """So much of a resource that it never holds anything up."""
+
+WORTH_SAYING = 0.01
+"""Of the step: what overlap costs is said in a note from here on."""
 
 MOST_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
 """Beyond this many nodes, running the job again for every family would take longer than a person waits."""
@@ -56,10 +64,13 @@ def simulate(
     kernels: KernelPricer | None = None,
     prices: PriceSource = "best",
     silicon: bool | None = None,
+    nccl: NcclSettings | None = None,
     what_if: Mapping[str, float] | None = None,
     stragglers: Mapping[int, float] | None = None,
     slow_links: Mapping[tuple[int, str], float] | None = None,
     jitter: float = 0.0,
+    network: NetworkMode = "analytic",
+    overlap_cost: bool = True,
     executor: Executor = "auto",
     folded: bool = True,
     explain: bool = True,
@@ -67,20 +78,26 @@ def simulate(
     """Runs a program: at the prices it carries, and where it carries none, at those of a cluster's network.
 
     `cluster` is a preset's name, a file or a `Cluster`; ranks fill its nodes in order unless a `placement` says
-    otherwise. `collectives` names measurements of nccl-tests, which price communication before the model does;
-    `prices` says by what the kernels are priced that ops say they run: the best source there is for the cluster's GPU
-    (and for collectives within its nodes), the fitted model alone, or the roofline; `silicon` whether NVIDIA's tables
-    count among the best (None: if they are installed); `kernels` is a source of one's own.
+    otherwise. `collectives` names measurements of nccl-tests, which price communication before anything else does;
+    `prices` says by what kernels and collectives are priced: the best source there is for the cluster's GPU, the
+    model alone, or the roofline (of kernels); `silicon` whether NVIDIA's tables count among the best (None: if they are
+    installed); `kernels` is a source of one's own. `nccl` says what NCCL may choose, and what it said on a user's
+    machine.
     `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*": 2}`);
     `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
     communicates over an axis, with whom it may be (`{(5, "dp"): 2}`); `jitter` makes every computation vary by this
-    share of its time (0.03: one standard deviation is 3 %), so that groups wait for their slowest. `executor` says
-    whether ops that draw on one resource at once divide it (`shared`, chosen by itself where the program has such
-    draws) or not (`fixed`).
+    share of its time (0.03: one standard deviation is 3 %), so that groups wait for their slowest. `network` says
+    whether communications that meet on the links of the cluster divide them (`flow`) or each goes as if alone
+    (`analytic`); `overlap_cost` whether kernels take longer beside a collective, which holds SMs and takes of the
+    memory's rate. `executor` says whether ops that draw on one resource at once divide it (`shared`, chosen by itself
+    where there are such draws) or not (`fixed`).
     `explain=False` leaves out what takes further runs: the gains and the band.
     """
     if executor not in ("auto", "fixed", "shared"):
         raise InputError(f'executor "{executor}" is not known', hint="known: auto, fixed, shared")
+    check_mode(network)
+    if network == "flow" and executor == "fixed":
+        raise InputError("the fixed executor runs each op as if alone", hint="leave it out, or network flow")
     with collector_paused():
         ops = expand(program)
         if cluster is not None and not isinstance(cluster, Cluster):
@@ -89,17 +106,24 @@ def simulate(
             raise InputError("a placement says where ranks sit on a cluster, but there is none", hint="name a cluster")
         if cluster is None and collectives is not None:
             raise InputError("collectives price the network of a cluster, but there is none", hint="name a cluster")
-        measured = None if collectives is None else read_measurements(collectives)
+        if cluster is None and network == "flow":
+            raise InputError("network flow divides the links of a cluster, but there is none", hint="name a cluster")
+        if cluster is None and nccl:
+            raise InputError("what NCCL does is of a cluster, but there is none", hint="name a cluster")
         if kernels is None and cluster is not None and _says_kernels(program):
-            from foretrace.cost.sources import (  # most jobs do without, and start faster
-                collective_prices,
-                kernel_prices,
-            )
+            from foretrace.cost.sources import kernel_prices  # most jobs do without, and start faster
 
             kernels = kernel_prices(cluster, program.world, prices, silicon)
-            measured = measured or collective_prices(cluster, prices, silicon)
-        network = None if cluster is None else network_of(cluster, program.world, placement, measured)
-        as_is = price(ops, network, None if cluster is None else cluster.gpu, kernels)
+        priced_by: Network | None = None
+        said: tuple[Diagnostic, ...] = ()
+        if cluster is not None:
+            settings = nccl or NcclSettings()
+            cluster, said = settings.on(cluster)
+            slowdown = slowdown_in_training(cluster.gpu)
+            measured = measured_collectives(cluster, collectives, prices, silicon, slowdown, settings.forced)
+            priced_by = network_of(cluster, program.world, placement, measured, settings, slowdown)
+        sharing = _sharing(cluster, program.world, placement) if network == "flow" else None
+        as_is = price(ops, priced_by, None if cluster is None else cluster.gpu, kernels, sharing, overlap_cost)
         unused = cluster if cluster is not None and as_is.sources == program.sources else None
         if unused is not None:
             cluster = None  # the job carries all its prices
@@ -107,9 +131,7 @@ def simulate(
         shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
         runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded, scenario.jitter)
         unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
-        notes = () if network is None or cluster is None else network.notes
-        if measured is not None and collectives is None:
-            notes = ()  # that NVIDIA's tables end at the node is no news to anyone
+        notes = () if priced_by is None or cluster is None else (*said, *priced_by.notes)
         if kernels is not None and as_is.mix.size and as_is.mix.max() >= 0:
             notes = (*notes, *kernels.notes)
         if cluster is not None and collectives is not None:
@@ -117,7 +139,22 @@ def simulate(
             notes = (Diagnostic("note", text), *notes)
         if unused is not None and program.op_count:
             notes = (Diagnostic("note", f"{unused.name} prices nothing: the job carries all its prices"),)
-        return _read_off(runner, scenario, cluster, unchanged, notes, explain)
+        used = _network_use(runner, network) if cluster is not None else None
+        return _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
+
+
+def _sharing(cluster: Cluster | None, world: int, placement: Placement | None) -> Sharing | None:
+    """What the communications of a job share on a cluster."""
+    from foretrace.cost.network.sharing import Sharing  # most jobs do without, and start faster
+
+    return None if cluster is None else Sharing(cluster, placement or Placement.packed(world, cluster.node.gpus))
+
+
+def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:
+    """How communications shared links; in flow mode the job is run once more with every one of them alone."""
+    if mode == "analytic":
+        return NetworkUse(mode, runner.timeline().step_time_s)
+    return network_use(runner.alone().timeline(), runner.timeline(), runner.prices.draws)
 
 
 def _says_kernels(program: Program) -> bool:
@@ -129,7 +166,8 @@ def _says_kernels(program: Program) -> bool:
 
 
 class _Runner:
-    """A graph with its prices, run by whichever executor fits; `waits_s` is what jitter adds to each node."""
+    """A graph with its prices, run by whichever executor fits; `waits_s` is what jitter adds to each node, `overlap_s`
+    what communication beside it does, which `durations` have in them."""
 
     def __init__(self, graph: Graph, prices: Prices, shares: bool) -> None:
         self.graph = graph
@@ -137,17 +175,45 @@ class _Runner:
         self.shares = shares
         self.durations = prices.durations(graph)
         self.waits_s: Floats | None = None
+        self.overlap_s = np.zeros(len(graph))
+        self._settled: Timeline | None = None
+        self._alone: _Runner | None = None
         self._fixed = None if shares else FixedRun(graph)
 
     @classmethod
     def of(cls, ops: Ops, prices: Prices, shares: bool, folded: bool, jitter: float = 0.0) -> _Runner:
         """The program at these prices, with ranks that behave alike folded or not."""
         if not folded and not jitter:
-            return cls(unfold(ops), prices, shares)
-        runner = cls(fold(ops, prices.profile_of, sharing=shares), prices, shares)
+            return cls(unfold(ops), prices, shares)._overlapped()
+        resources = prices.draws.resources if shares else ()
+        runner = cls(fold(ops, prices.kinds_of_ranks(shares), resources=resources), prices, shares)._overlapped()
         if jitter:
             runner._jitter(jitter)
         return runner if folded else runner._unfolded()
+
+    def _overlapped(self) -> _Runner:
+        """With what ops cost each other that run at the same time, found by running them; where communications share
+        links, what they cost as if alone is kept if the run with it bears it out."""
+        alone = self.durations
+
+        def run(durations: Floats) -> Timeline:
+            self.durations, self.overlap_s = durations, durations - alone
+            self._settled = self._run()
+            return self._settled
+
+        if self.prices.overlaps is None:
+            return self
+        if self._meets and settles(run, alone, self.prices.overlaps, self.alone().overlap_s):
+            return self
+        self.overlap_s = overlap_cost_s(run, alone, self.prices.overlaps)
+        self.durations, self._settled = alone + self.overlap_s, None
+        return self
+
+    @property
+    def _meets(self) -> bool:
+        """Whether communications draw on what others draw on."""
+        draws = self.prices.draws
+        return self.shares and bool((self.graph.ops.ints("communicator")[draws.op] >= 0).any())
 
     def _jitter(self, jitter: float) -> None:
         """Finds what ops wait for the slowest; where resources are shared, ops run as long as without jitter."""
@@ -156,19 +222,36 @@ class _Runner:
             timeline = self.timeline()
             elapsed = timeline.end_s - timeline.start_s
         self.waits_s = Waits(self.graph, jitter).of(elapsed, self.durations)
+        self._settled = None
 
     def _unfolded(self) -> _Runner:
         """The same with every rank on its own; ranks of one class wait alike."""
         whole, graph = _Runner(unfold(self.graph.ops), self.prices, self.shares), self.graph
+        node = ranges(graph.start[graph.classes.of_rank], np.diff(whole.graph.start))
+        whole.durations, whole.overlap_s = self.durations[node], self.overlap_s[node]
         if self.waits_s is not None:
-            whole.waits_s = self.waits_s[ranges(graph.start[graph.classes.of_rank], np.diff(whole.graph.start))]
+            whole.waits_s = self.waits_s[node]
         return whole
 
     def timeline(self) -> Timeline:
         """The settled step."""
+        if self._settled is None:
+            self._settled = self._run()
+        return self._settled
+
+    def _run(self) -> Timeline:
         if self._fixed is None:
             return self._shared(self.prices)
         return self._fixed.timeline(self.durations if self.waits_s is None else self.durations + self.waits_s)
+
+    def alone(self) -> _Runner:
+        """The same with every communication as if alone; what the program itself draws is divided as before."""
+        if self._alone is None:
+            kept = self.prices.draws.of_ops(self.graph.ops.ints("communicator") < 0)
+            self._alone = _Runner(self.graph, replace(self.prices, draws=kept), bool(kept))._overlapped()
+        if self._alone.waits_s is not self.waits_s:
+            self._alone.waits_s, self._alone._settled = self.waits_s, None
+        return self._alone
 
     def step_times(self, factors: Floats) -> Floats:
         """The step times of scenarios, in which each op's price is multiplied by a factor: [ops, scenarios]."""
@@ -206,7 +289,9 @@ class _Runner:
     def _shared(self, prices: Prices, wait: float = 1.0) -> Timeline:
         from foretrace.engine.shared_run import SharedRun  # most jobs do without, and start faster
 
-        latencies, durations = prices.latencies(self.graph), prices.durations(self.graph)
+        latencies, durations = (
+            one + self.overlap_s for one in (prices.latencies(self.graph), prices.durations(self.graph))
+        )
         if self.waits_s is not None:
             latencies, durations = latencies + wait * self.waits_s, durations + wait * self.waits_s
         return SharedRun(self.graph, latencies, prices.draws).timeline(durations)
@@ -219,6 +304,7 @@ def _read_off(
     unchanged: float | None,
     network_notes: tuple[Diagnostic, ...],
     explain: bool,
+    network: NetworkUse | None,
 ) -> Simulation:
     timeline, prices, program = runner.timeline(), runner.prices, runner.graph.program
     graph, step = timeline.graph, timeline.step_time_s
@@ -232,12 +318,19 @@ def _read_off(
         notes.append(_jitter_note(scenario.jitter))
     if prices.draws and not runner.shares:
         notes.append(Diagnostic("note", "ops of this job share resources; the fixed executor runs each as if alone"))
-    if explain and len(graph) > MOST_EXPLAINED[kind]:
-        notes.append(Diagnostic("note", f"gains and band left out: {len(graph):,} ops take too long to run again"))
+    if explain and len(graph) <= MOST_EXPLAINED[kind]:
+        limits, gains = _explained(runner)
+        gains = (*gains, *runner.resource_gains(step))
+    elif explain and network is not None and network.mode == "flow" and len(graph) <= MOST_EXPLAINED["fixed"]:
+        notes.append(Diagnostic("note", "gains and band are those of communications as if alone: quicker to run again"))
+        (low, high), gains = _explained(runner.alone())
+        longer = step - network.analytic_step_time_s
+        limits = (low + longer, high + longer)
     elif explain:
-        limits = band(prices.group, prices.low, prices.high, step, runner.step_times)
-        found = sensitivities(graph, runner.durations, step, runner.step_times, families(graph.ops))
-        gains = (*found, *runner.resource_gains(step))
+        notes.append(Diagnostic("note", f"gains and band left out: {len(graph):,} ops take too long to run again"))
+    overlapped = float(runner.overlap_s @ runner.graph.weight) / max(program.world, 1)
+    if overlapped > WORTH_SAYING * step:
+        notes.append(_overlap_note(overlapped / step))
     tokens = program.tokens_per_step
     return Simulation(
         title=program.title,
@@ -258,6 +351,23 @@ def _read_off(
         provenance=tuple(_provenance(prices, runner)),
         diagnostics=tuple(notes),
         timeline=timeline,
+        network=network,
+        overlap_cost_s=overlapped,
+    )
+
+
+def _explained(runner: _Runner) -> tuple[tuple[float, float], tuple[Bottleneck, ...]]:
+    """The band of the step, and what each family of ops would gain: the job run again and again."""
+    prices, graph, step = runner.prices, runner.graph, runner.timeline().step_time_s
+    limits = band(prices.group, prices.low, prices.high, step, runner.step_times)
+    return limits, tuple(sensitivities(graph, runner.durations, step, runner.step_times, families(graph.ops)))
+
+
+def _overlap_note(share: float) -> Diagnostic:
+    return Diagnostic(
+        "note",
+        f"collectives hold SMs and take memory bandwidth from kernels beside them: {100 * share:.1f} % of the step "
+        "(--no-overlap-cost leaves that out)",
     )
 
 

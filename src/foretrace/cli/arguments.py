@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,52 @@ PlacementFile = Annotated[
     Path | None,
     typer.Option("--placement", metavar="FILE", help="Which rank sits where (hostfile, rankfile, YAML)."),
 ]
+
+
+class NetworkMode(StrEnum):
+    """Whether communications divide the links they meet on."""
+
+    ANALYTIC = "analytic"
+    FLOW = "flow"
+
+
+Network = Annotated[
+    NetworkMode,
+    typer.Option("--network", help="Communications go as if alone, or divide the links they meet on (slower to run)."),
+]
+NoOverlapCost = Annotated[
+    bool, typer.Option("--no-overlap-cost", help="Kernels beside a collective take as long as alone.")
+]
+NcclAlgo = Annotated[
+    str | None,
+    typer.Option("--nccl-algo", metavar="ring,tree|^tree|…", help="Algorithms NCCL may use, as NCCL_ALGO has them."),
+]
+NcclProto = Annotated[
+    str | None, typer.Option("--nccl-proto", metavar="LL,Simple|^LL|…", help="Protocols, as NCCL_PROTO has them.")
+]
+NcclFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--nccl", metavar="FILE", help="What NCCL said on your machine: a debug log, a graph or topology dump."
+    ),
+]
+
+
+class PriceSource(StrEnum):
+    """Where times come from."""
+
+    BEST = "best"
+    MODEL = "model"
+    ROOFLINE = "roofline"
+
+
+Prices = Annotated[
+    PriceSource,
+    typer.Option("--prices", help="Kernels and collectives: best source, fitted model only, or datasheet (kernels)."),
+]
+NoSilicon = Annotated[
+    bool, typer.Option("--no-silicon", help="Leave NVIDIA's tables out, as where they are not installed.")
+]
 WhatIf = Annotated[
     list[str] | None,
     typer.Option("--what-if", metavar="WHAT=1.1x", help="Make ops or a resource so many times as fast."),
@@ -61,5 +108,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as 
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT", help="Also write the JSON to a file.")]
 Perfetto = Annotated[
     Path | None, typer.Option("--perfetto", metavar="OUT", help="Write the timeline for ui.perfetto.dev.")
+]
+Heatmap = Annotated[
+    Path | None, typer.Option("--heatmap", metavar="OUT.svg", help="Draw how busy every link of the network is.")
 ]
 Ranks = Annotated[str | None, typer.Option("--ranks", metavar="0,7,16-19", help="Which ranks the Perfetto file shows.")]

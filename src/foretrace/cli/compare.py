@@ -33,12 +33,15 @@ def command(
     microbatches: arguments.Microbatches = None,
     mesh: arguments.Mesh = None,
     collectives: arguments.Collectives = None,
+    network: arguments.Network = arguments.NetworkMode.ANALYTIC,
     as_json: arguments.AsJson = False,
     perfetto: arguments.Perfetto = None,
     ranks: arguments.Ranks = None,
     output: arguments.Output = None,
 ) -> None:
     """Compare a prediction with a measured step: the error, and where it comes from."""
+    from dataclasses import replace
+
     from foretrace.cli.options import check_outputs, read_ranks
     from foretrace.errors import UsageError
 
@@ -48,6 +51,7 @@ def command(
     for path in paths:
         check_outputs(path, [perfetto, output])
     predicted, measured = _jobs(paths, cluster, microbatches, mesh, collectives)
+    predicted = replace(predicted, network=network.value)
     _run(predicted, measured, microbatches is not None, as_json, perfetto, shown, output)
 
 

@@ -17,6 +17,7 @@ from foretrace.cli import (
     init,
     inspect,
     memory,
+    network,
     predict,
     profile,
     show,
@@ -39,6 +40,7 @@ app.command("predict", epilog=predict.EXAMPLES)(predict.command)
 app.command("memory", epilog=memory.EXAMPLES)(memory.command)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
+app.command("network", epilog=network.EXAMPLES)(network.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("validate", epilog=validate.EXAMPLES)(validate.command)

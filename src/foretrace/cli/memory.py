@@ -8,7 +8,6 @@ import typer
 
 from foretrace.cli import arguments
 from foretrace.cli.plan_options import EXPLAINED, with_plan_options
-from foretrace.cli.predict import NoSilicon
 
 EXAMPLES = """Examples:
 
@@ -22,7 +21,7 @@ def command(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help=EXPLAINED, show_default=False)],
     options: dict[str, Any],
     cluster: arguments.Cluster = None,
-    no_silicon: NoSilicon = False,
+    no_silicon: arguments.NoSilicon = False,
     as_json: arguments.AsJson = False,
     output: arguments.Output = None,
 ) -> None:

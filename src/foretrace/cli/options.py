@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foretrace.errors import UsageError
 from foretrace.units import parse_factor
 
+if TYPE_CHECKING:
+    from foretrace.cost.network import NcclSettings
+
 MOST_NAMED_RANKS = 10_000
+
+
+def read_nccl(algorithms: str | None, protocols: str | None, files: list[Path] | None) -> NcclSettings | None:
+    """What is said about NCCL; None where nothing is."""
+    if algorithms is None and protocols is None and not files:
+        return None
+    from foretrace.cost.network.nccl.settings import NcclSettings
+
+    return NcclSettings(algorithms, protocols, tuple(files or ()))
 
 
 def read_what_ifs(texts: list[str]) -> dict[str, float]:
@@ -67,9 +80,16 @@ def read_ranks(text: str | None, **shown_by: Path | None) -> list[int] | None:
     return ranks
 
 
-def check_outputs(source: Path, outputs: list[Path | None]) -> None:
+def check_svg(*paths: Path | None) -> None:
+    """Refuses to write a picture under a name that says it is something else than SVG."""
+    for path in paths:
+        if path is not None and path.suffix.lower() != ".svg":
+            raise UsageError(f"{path}: pictures are written as SVG", hint=f"for example {path}.svg")
+
+
+def check_outputs(source: Path | None, outputs: list[Path | None]) -> None:
     """Refuses to write over what is read, or twice to one file."""
-    seen = {source.resolve()}
+    seen = set() if source is None else {source.resolve()}
     for path in outputs:
         if path is not None and path.resolve() in seen:
             raise UsageError(f"{path} would be written over", hint="give every output a name of its own")

@@ -64,7 +64,12 @@ OPTIONS: Final[dict[str, _Option]] = {
     "routing": _Option(
         str, "--routing", "balanced|1.5x|FILE", "How uneven tokens go to experts: busiest over mean; a number a layer."
     ),
-    "deepep": _Option(bool, "--deepep", "", "DeepEP or HybridEP dispatch tokens."),
+    "dispatcher": _Option(
+        str,
+        "--dispatcher",
+        "alltoall|deepep|…",
+        "How tokens go to experts: hierarchical, deepep, hybridep, low_latency.",
+    ),
     "stack": _Option(str, "--stack", "NAME", "The software: megatron-core, fsdp, torch-eager, …"),
 }
 """Options by the field of the plan they set; `overlap` sets several."""
@@ -117,7 +122,7 @@ def _fields(options: dict[str, Any]) -> dict[str, Any]:
         values |= _overlaps(values.pop("overlap"))
     if "routing" in values:
         values["routing"] = _routing(values["routing"])
-    for name in ("recompute", "precision", "cuda_graphs", "cp_comm"):
+    for name in ("recompute", "precision", "cuda_graphs", "cp_comm", "dispatcher"):
         if name in values:
             values[name] = _word(name, values[name])
     return values

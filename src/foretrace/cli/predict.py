@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +12,8 @@ from foretrace.cli.plan_options import EXPLAINED, with_plan_options
 if TYPE_CHECKING:
     from foretrace.analysis.predict import Prediction
     from foretrace.analysis.scenario import Scenario
+    from foretrace.analysis.sharing import NetworkMode
+    from foretrace.cost.network import NcclSettings
 
 EXAMPLES = """Examples:
 
@@ -21,20 +22,6 @@ foretrace predict llama3-70b --gpus 512 --cluster h100-dgx --tp 4 --pp 4 --gbs 1
 foretrace predict llama3-8b --gpus 8 --cluster h100-dgx --stack fsdp --zero 3 --recompute selective --what-if dp=2x"""
 
 
-class PriceSource(StrEnum):
-    """Where the times of kernels come from."""
-
-    BEST = "best"
-    MODEL = "model"
-    ROOFLINE = "roofline"
-
-
-PricesOption = Annotated[
-    PriceSource, typer.Option("--prices", help="Kernel times: best source, fitted model only, or datasheet.")
-]
-NoSilicon = Annotated[
-    bool, typer.Option("--no-silicon", help="Leave NVIDIA's tables out, as where they are not installed.")
-]
 EvenIfOom = Annotated[bool, typer.Option("--even-if-oom", help="Predict the time of a job that does not fit too.")]
 
 
@@ -43,24 +30,39 @@ def command(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help=EXPLAINED, show_default=False)],
     options: dict[str, Any],
     cluster: arguments.Cluster = None,
-    prices: PricesOption = PriceSource.BEST,
-    no_silicon: NoSilicon = False,
+    prices: arguments.Prices = arguments.PriceSource.BEST,
+    no_silicon: arguments.NoSilicon = False,
     even_if_oom: EvenIfOom = False,
     placement: arguments.PlacementFile = None,
+    network: arguments.Network = arguments.NetworkMode.ANALYTIC,
+    no_overlap_cost: arguments.NoOverlapCost = False,
+    nccl_algo: arguments.NcclAlgo = None,
+    nccl_proto: arguments.NcclProto = None,
+    nccl: arguments.NcclFiles = None,
     jitter: arguments.Jitter = None,
     what_if: arguments.WhatIf = None,
     straggler: arguments.Straggler = None,
     slow_link: arguments.SlowLink = None,
     as_json: arguments.AsJson = False,
     perfetto: arguments.Perfetto = None,
+    heatmap: arguments.Heatmap = None,
     ranks: arguments.Ranks = None,
     output: arguments.Output = None,
 ) -> None:
     """Predict the step of a model: its time, utilisation, memory, and where the time goes."""
     from foretrace.analysis.scenario import Scenario
-    from foretrace.cli.options import read_jitter, read_ranks, read_slow_links, read_stragglers, read_what_ifs
-    from foretrace.cli.run import Outputs
+    from foretrace.cli.options import (
+        check_svg,
+        read_jitter,
+        read_nccl,
+        read_ranks,
+        read_slow_links,
+        read_stragglers,
+        read_what_ifs,
+    )
+    from foretrace.cli.run import Outputs, map_links
 
+    check_svg(heatmap)
     shown = read_ranks(ranks, perfetto=perfetto)
     scenario = Scenario(
         read_what_ifs(what_if or []),
@@ -77,13 +79,21 @@ def command(
         silicon=False if no_silicon else None,
         scenario=scenario,
         placement=placement,
+        network=network.value,
+        overlap_cost=not no_overlap_cost,
+        nccl=read_nccl(nccl_algo, nccl_proto, nccl),
     )
 
     from foretrace.report.predict import prediction_json, print_prediction
 
     outputs = Outputs(as_json, output, perfetto, None, shown)
+    loads = map_links(answer.simulation, heatmap, placement)
     if outputs.write(answer.simulation, prediction_json(answer)):
         print_prediction(answer)
+        if loads is not None:
+            from foretrace.report.heatmap import print_heatmap
+
+            print_heatmap(loads)
 
 
 def predicted(
@@ -97,6 +107,9 @@ def predicted(
     explain: bool = True,
     scenario: Scenario | None = None,
     placement: Any = None,
+    network: NetworkMode = "analytic",
+    overlap_cost: bool = True,
+    nccl: NcclSettings | None = None,
 ) -> Prediction:
     """The prediction that a command line asks for."""
     from foretrace.analysis.predict import predict
@@ -121,6 +134,9 @@ def predicted(
             explain=explain,
             even_if_oom=even_if_oom,
             placement=where,
+            network=network,
+            overlap_cost=overlap_cost,
+            nccl=nccl,
             scenario=scenario,
             notes=job.diagnostics,
         )

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretrace.analysis.answer import Simulation
 from foretrace.analysis.job import Job
@@ -14,6 +14,9 @@ from foretrace.errors import InputError, UsageError
 from foretrace.files import write_text
 from foretrace.lower.choices import Choices
 from foretrace.report.json import simulation_json, write_json
+
+if TYPE_CHECKING:
+    from foretrace.analysis.links import LinkLoads
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,35 @@ def _write_traces(answer: Simulation, folder: Path, ranks: list[int] | None) -> 
         print(f"note: {one}", file=sys.stderr)
 
 
-def run_job(job: Job, outputs: Outputs) -> None:
+def map_links(answer: Simulation, heatmap: Path | None, placement: Path | None) -> LinkLoads | None:
+    """Draws how busy every link is under a step of a job, where that is asked for."""
+    if heatmap is None:
+        return None
+    from foretrace.analysis.links import link_loads
+    from foretrace.placement import Placement
+    from foretrace.report.heatmap import heatmap_svg
+    from foretrace.units import format_time
+
+    placed = None if placement is None else Placement.load(placement, answer.world_size)
+    loads = link_loads(answer, placement=placed)
+    title = f"a step of {format_time(answer.step_time_s)} on {answer.world_size:,} GPUs of {loads.fabric.name}"
+    write_text(heatmap, heatmap_svg(loads, title))
+    print(f"{heatmap}: {loads.fabric.links:,} links", file=sys.stderr)
+    return loads
+
+
+def run_job(job: Job, outputs: Outputs, heatmap: Path | None = None) -> None:
     """Simulates a program, a workload or traces."""
     answer = job.simulate()
+    loads = map_links(answer, heatmap, job.placement)
     if outputs.write(answer, simulation_json(answer)):
         from foretrace.report.terminal import print_simulation
 
         print_simulation(answer)
+        if loads is not None:
+            from foretrace.report.heatmap import print_heatmap
+
+            print_heatmap(loads)
 
 
 def run_simai(
@@ -73,6 +98,7 @@ def run_simai(
     csv: Path | None,
     explained: bool,
     outputs: Outputs,
+    silicon: bool | None = None,
 ) -> None:
     """Reproduces SimAI's figures, with our own answer beside them."""
     from foretrace.compat.simai.compare import compare
@@ -92,7 +118,7 @@ def run_simai(
     workload = read_workload(file)
     flags = parse_flags(arguments, workload=str(file))
     ratios = load_tables(tables)
-    comparison = compare(workload, flags, ratios, choices, explained=explained)
+    comparison = compare(workload, flags, ratios, choices, explained=explained, silicon=silicon)
     if csv is not None:
         write_text(csv, end_to_end_csv(workload, flags, ratios))
     own = comparison.own if isinstance(comparison.own, Simulation) else None

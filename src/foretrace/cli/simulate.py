@@ -62,6 +62,13 @@ def command(
         bool, typer.Option("--every-stage", help="Embedding, head and loss on every stage, as the file lists them.")
     ] = False,
     placement: arguments.PlacementFile = None,
+    network: arguments.Network = arguments.NetworkMode.ANALYTIC,
+    no_overlap_cost: arguments.NoOverlapCost = False,
+    prices: arguments.Prices = arguments.PriceSource.BEST,
+    no_silicon: arguments.NoSilicon = False,
+    nccl_algo: arguments.NcclAlgo = None,
+    nccl_proto: arguments.NcclProto = None,
+    nccl: arguments.NcclFiles = None,
     routing: arguments.Routing = None,
     jitter: arguments.Jitter = None,
     what_if: arguments.WhatIf = None,
@@ -69,6 +76,7 @@ def command(
     slow_link: arguments.SlowLink = None,
     as_json: arguments.AsJson = False,
     perfetto: arguments.Perfetto = None,
+    heatmap: arguments.Heatmap = None,
     ranks: arguments.Ranks = None,
     traces: Annotated[
         Path | None, typer.Option("--traces", metavar="DIR", help="Write the timeline as Megatron rank traces.")
@@ -99,7 +107,9 @@ def command(
     from foretrace.cli.choices import read_choices
     from foretrace.cli.options import (
         check_outputs,
+        check_svg,
         read_jitter,
+        read_nccl,
         read_ranks,
         read_slow_links,
         read_stragglers,
@@ -127,24 +137,45 @@ def command(
         read_slow_links(slow_link or []),
         read_jitter(jitter),
     )
+    said = read_nccl(nccl_algo, nccl_proto, nccl)
+    silicon = False if no_silicon else None
     outputs = Outputs(as_json, output, perfetto, traces, shown)
     files = tuple(Path(path) for path in (paths if compat is None else paths[:1]))
-    check_outputs(files[0], [perfetto, output, csv])
+    check_svg(heatmap)
+    check_outputs(files[0], [perfetto, heatmap, output, csv])
     if compat is None:
         flags = " ".join(path for path in paths if path.startswith("-"))
         _refuse({"--simai-tables": simai_tables, "--csv": csv, "--explain": explain, flags: flags})
         folded = not unfolded
-        job = Job(files, choices, cluster, placement, collectives, scenario, executor.value, folded, Progress)
-        run_job(job, outputs)
+        job = Job(
+            files,
+            choices,
+            cluster,
+            placement,
+            collectives,
+            scenario,
+            executor.value,
+            folded,
+            Progress,
+            network=network.value,
+            overlap_cost=not no_overlap_cost,
+            prices=prices.value,
+            silicon=silicon,
+            nccl=said,
+        )
+        run_job(job, outputs, heatmap)
     else:
-        if any([placement, cluster, unfolded, collectives, executor != Executor.AUTO, scenario]):
+        asked = [placement, cluster, unfolded, collectives, executor != Executor.AUTO, scenario, said]
+        asked += [heatmap, no_overlap_cost, network != arguments.NetworkMode.ANALYTIC]
+        if any(asked) or prices != arguments.PriceSource.BEST:
             raise UsageError("--compat simai runs the job as SimAI's flags have it", hint=_NOT_WITH_SIMAI)
-        run_simai(files[0], choices, paths[1:], simai_tables, csv, explain, outputs)
+        run_simai(files[0], choices, paths[1:], simai_tables, csv, explain, outputs, silicon)
 
 
 _NOT_WITH_SIMAI = (
     "leave out --cluster, --collectives, --placement, --what-if, --straggler, --slow-link, --jitter, --unfolded, "
-    "--executor"
+    "--executor, --network, --prices, --nccl, --nccl-algo, --nccl-proto, --heatmap, "
+    "--no-overlap-cost"
 )
 
 

@@ -50,6 +50,7 @@ def command(
     pp_comm: arguments.PpComm = None,
     routing: arguments.Routing = None,
     placement: arguments.PlacementFile = None,
+    network: arguments.Network = arguments.NetworkMode.ANALYTIC,
     collectives: arguments.Collectives = None,
     what_if: arguments.WhatIf = None,
     straggler: arguments.Straggler = None,
@@ -79,7 +80,7 @@ def command(
     scenario = Scenario(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, read_jitter(jitter))
     for file in files:
         check_outputs(file, [output])
-    job = Job(tuple(files), choices, cluster, placement, collectives, scenario, watch=Progress)
+    job = Job(tuple(files), choices, cluster, placement, collectives, scenario, watch=Progress, network=network.value)
     _check(job, axis)
     show(_run(job, axis), as_json, output)
 

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from foretrace.cli import arguments
-from foretrace.cli.predict import NoSilicon, PricesOption, PriceSource
 
 EXAMPLES = """Examples:
 
@@ -30,8 +29,8 @@ def command(
         typer.Argument(metavar="FILE", help=EXPLAINED, show_default=False),
     ],
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Only the runs of one source.")] = None,
-    prices: PricesOption = PriceSource.BEST,
-    no_silicon: NoSilicon = False,
+    prices: arguments.Prices = arguments.PriceSource.BEST,
+    no_silicon: arguments.NoSilicon = False,
     workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Processes.")] = None,
     as_json: arguments.AsJson = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Plot measured against predicted.")] = None,

@@ -74,10 +74,19 @@ class ProgramBuilder:
         """Groups written out, each in the order of its members' positions."""
         return Communicator(name, axis or name, groups=tuple(tuple(int(r) for r in g) for g in groups))
 
-    def resource(self, name: str, capacity_per_s: float, *, shared_by: Iterable[Iterable[int]] | None = None) -> str:
-        """A resource that ops may draw on; one instance per rank, or one for each set of ranks that share it."""
+    def resource(
+        self,
+        name: str,
+        capacity_per_s: float,
+        *,
+        shared_by: Iterable[Iterable[int]] | None = None,
+        capacities: Iterable[float] | None = None,
+    ) -> str:
+        """A resource that ops may draw on; one instance per rank, or one for each set of ranks that share it.
+        `capacities` gives each instance its own."""
         instances = None if shared_by is None else tuple(tuple(int(r) for r in ranks) for ranks in shared_by)
-        resource = Resource(name, capacity_per_s, instances)
+        own = None if capacities is None else tuple(float(one) for one in capacities)
+        resource = Resource(name, capacity_per_s, instances, own)
         if self._tables.resources.setdefault(name, resource) != resource:
             raise InputError(f'resource "{name}" is declared twice, differently')
         return name

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from foretrace.errors import InputError
 from foretrace.program.arrays import distinct
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase, label
-from foretrace.program.program import Program
+from foretrace.program.program import Program, Resource
 from foretrace.program.rendezvous import Members, check_rendezvous
 
 MOST_OPS = 1 << 27
@@ -220,7 +220,8 @@ def _check_resources(program: Program) -> None:
         ranks = np.concatenate([rows.ravel() for rows in resource.members()] or [np.empty(0, np.int64)])
         if len(ranks) and (ranks.min() < 0 or ranks.max() >= program.world or np.bincount(ranks).max() > 1):
             raise InputError(f'resource "{resource.name}": a rank is in two sets, or outside the mesh')
-    capacity = np.array([resource.capacity_per_s for resource in program.resources])
+        _check_capacities(resource, program.world)
+    capacity = np.array([min((one.capacity_per_s, *(one.capacities or ()))) for one in program.resources])
     problems = {
         "it draws less than nothing": ~(np.isfinite(templates.draw_amount) & (templates.draw_amount >= 0)),
         "it holds less than nothing": ~(np.isfinite(templates.draw_held) & (templates.draw_held >= 0)),
@@ -229,6 +230,15 @@ def _check_resources(program: Program) -> None:
     for problem, rows in problems.items():
         if rows.any():
             raise InputError(f"{where(program, int(templates.draw_op[rows][0]))}: {problem}")
+
+
+def _check_capacities(resource: Resource, world: int) -> None:
+    own, count = resource.capacities, world if resource.instances is None else len(resource.instances)
+    if own is not None and len(own) != count:
+        raise InputError(f'resource "{resource.name}" has {len(own)} capacities for {count} instances')
+    for capacity in own or ():
+        if not (capacity > 0 and math.isfinite(capacity)):
+            raise InputError(f'resource "{resource.name}" has an instance of capacity {capacity:g}')
 
 
 def _check_sends(program: Program, members: Members) -> None:

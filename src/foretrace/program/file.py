@@ -201,7 +201,8 @@ def _header(program: Program) -> dict[str, Any]:
         "lanes": [_plain(lane) for lane in program.lanes],
         "communicators": [_plain(one) | {"groups": _count(one.groups)} for one in program.communicators],
         "resources": [
-            _plain(one) | {"capacity_per_s": float(one.capacity_per_s), "instances": _count(one.instances)}
+            {"name": one.name, "capacity_per_s": float(one.capacity_per_s), "instances": _count(one.instances)}
+            | ({} if one.capacities is None else {"capacities": [float(value) for value in one.capacities]})
             for one in program.resources
         ],
         "sources": [{"name": s.name, "low": float(s.low), "high": float(s.high)} for s in program.sources],
@@ -300,12 +301,19 @@ def _communicator(value: object, place: str) -> dict[str, Any]:
 
 
 def _resources(values: list[object], arrays: Mapping[str, Column]) -> tuple[Resource, ...]:
-    rows = [
-        _fields(value, f"header, resource {i}", name=(str,), capacity_per_s=(float,), instances=_COUNT)
-        for i, value in enumerate(values)
-    ]
+    rows = [_resource(value, f"header, resource {i}") for i, value in enumerate(values)]
     shared = _split([row["instances"] for row in rows], "resources.instance", arrays)
     return tuple(Resource(**row | {"instances": ranks}) for row, ranks in zip(rows, shared, strict=True))
+
+
+def _resource(value: object, place: str) -> dict[str, Any]:
+    """The fields of a resource, its instances still as their number; `capacities` is there where they differ."""
+    kinds: dict[str, tuple[type, ...]] = {"name": (str,), "capacity_per_s": (float,), "instances": _COUNT}
+    if isinstance(value, dict) and "capacities" in value:
+        kinds["capacities"] = (list,)
+    row = _fields(value, place, **kinds)
+    own = row.get("capacities")
+    return row | {"capacities": None if own is None else _items(own, f"{place}, capacities", float)}
 
 
 def _split(counts: list[int | None], section: str, arrays: Mapping[str, Column]) -> list[Groups | None]:

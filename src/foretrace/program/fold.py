@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from foretrace.program.classes import coarsest, each_rank
 from foretrace.program.expand import Ops
 from foretrace.program.graph import Graph, instantiate, members_met
-from foretrace.program.program import Ints
+from foretrace.program.program import Ints, Resource
 
 
-def fold(ops: Ops, profile_of: Ints | None = None, *, sharing: bool = False) -> Graph:
+def fold(ops: Ops, profile_of: Ints | None = None, *, resources: Sequence[Resource] = ()) -> Graph:
     """The smallest graph that behaves as the whole job does.
 
-    `profile_of` numbers ranks by the prices they pay; ranks of different profiles are never put together. With
-    `sharing`, ranks that draw on a resource together are company too.
+    `profile_of` numbers ranks by the prices they pay and what they draw; ranks of different profiles are never put
+    together. `resources` are those that ops divide: ranks that draw on one together are company too, and ranks on
+    instances of different capacity are never put together.
     """
     program = ops.program
     colour = program.role_of.astype(np.int64)
@@ -22,8 +25,11 @@ def fold(ops: Ops, profile_of: Ints | None = None, *, sharing: bool = False) -> 
         colour = colour * (int(profile_of.max()) + 1) + profile_of
     members = members_met(ops)
     groups = [rows for of_one in members.values() for rows in of_one]
-    if sharing:
-        groups += [rows for resource in program.resources for rows in resource.members()]
+    for resource in resources:
+        groups += resource.members()
+        if resource.capacities is not None:
+            found, number = np.unique(resource.capacity_of(program.world), return_inverse=True)
+            colour = np.unique(colour, return_inverse=True)[1] * len(found) + number
     return instantiate(ops, coarsest(colour, groups), members)
 
 

@@ -179,48 +179,20 @@ class Copy:
         return 1
 
 
-@dataclass(frozen=True, slots=True)
-class Contention:
-    """No kernel, but what computation loses to a collective that runs beside it, whose channels hold SMs: which
-    collective over which communicator, and its bytes."""
-
-    collective: str
-    communicator: str
-    bytes: int
-
-    @property
-    def flops(self) -> float:
-        """None."""
-        return 0.0
-
-    @property
-    def moved_bytes(self) -> float:
-        """None of its own."""
-        return 0.0
-
-    @property
-    def launches(self) -> int:
-        """None: the collective is launched for itself."""
-        return 0
-
-
 Kernel: TypeAlias = Gemm | GroupedGemm | Attention | Stream | Copy
-Load: TypeAlias = Kernel | Contention
-"""What an op may take time for."""
 
-_KINDS: Final[dict[str, type[Load]]] = {
+_KINDS: Final[dict[str, type[Kernel]]] = {
     "gemm": Gemm,
     "grouped_gemm": GroupedGemm,
     "attention": Attention,
     "stream": Stream,
     "copy": Copy,
-    "contention": Contention,
 }
 _WORDS: Final = {kind: name for name, kind in _KINDS.items()}
 
 
 @lru_cache(maxsize=65536)
-def kernel_text(kernel: Load) -> str:
+def kernel_text(kernel: Kernel) -> str:
     """A kernel as text: its kind and what differs from the defaults, `name=value`."""
     kind = type(kernel)
     words = [_WORDS[kind]]
@@ -231,18 +203,18 @@ def kernel_text(kernel: Load) -> str:
     return " ".join(words)
 
 
-def kernels_text(kernels: Iterable[tuple[int, Load]]) -> str:
+def kernels_text(kernels: Iterable[tuple[int, Kernel]]) -> str:
     """Kernels that run one after the other, each so many times."""
     return "; ".join(kernel_text(one) if count == 1 else f"{count}*{kernel_text(one)}" for count, one in kernels)
 
 
 @lru_cache(maxsize=65536)
-def parse_kernels(text: str) -> tuple[tuple[int, Load], ...]:
+def parse_kernels(text: str) -> tuple[tuple[int, Kernel], ...]:
     """What `kernels_text` wrote."""
     return tuple(_parse_one(part) for part in text.split("; "))
 
 
-def _parse_one(text: str) -> tuple[int, Load]:
+def _parse_one(text: str) -> tuple[int, Kernel]:
     count, star, rest = text.partition("*")
     if not star:
         count, rest = "1", text

@@ -12,7 +12,7 @@ communicator match those of the other ranks in that order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -99,12 +99,14 @@ def _by_size(groups: tuple[tuple[int, ...], ...]) -> list[NDArray[np.int64]]:
 class Resource:
     """Something that running ops divide: a link (bytes/s), a GPU's memory bandwidth (bytes/s), its SMs (share).
 
-    Every rank has its own instance unless `instances` says which ranks share one (a host's NIC, a switch port).
+    Every rank has its own instance unless `instances` says which ranks share one (a host's NIC, a switch port). All
+    have the same capacity unless `capacities` gives each instance its own (a slow NIC, a leaf that lost an uplink).
     """
 
     name: str
     capacity_per_s: float
     instances: tuple[tuple[int, ...], ...] | None = None
+    capacities: tuple[float, ...] | None = None
 
     def members(self) -> list[NDArray[np.int64]]:
         """The ranks that share each instance, one array of equally long rows per number of them."""
@@ -118,6 +120,18 @@ class Resource:
         for number, ranks in enumerate(self.instances):
             instance[list(ranks)] = number
         return instance
+
+    def capacity_of(self, world: int) -> Floats:
+        """What the instance that each rank draws on can give per second; of ranks that are on none, what is usual."""
+        if self.capacities is None:
+            return np.full(world, self.capacity_per_s)
+        instance = self.instance_of(world)
+        return np.where(instance >= 0, np.array(self.capacities)[instance], self.capacity_per_s)
+
+    def widened(self, factor: float) -> Resource:
+        """The same with `factor` times as much of it everywhere."""
+        own = None if self.capacities is None else tuple(one * factor for one in self.capacities)
+        return replace(self, capacity_per_s=self.capacity_per_s * factor, capacities=own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
             {"lane": one.lane, "ranks": one.ranks, "busy_share": one.busy, "waiting_share": one.waiting}
             for one in simulation.lanes
         ],
+        "network": None if simulation.network is None else asdict(simulation.network),
+        "overlap_cost_s": simulation.overlap_cost_s,
         "rank_classes": _rank_classes(simulation),
         "provenance": [
             {"source": one.source, "share": one.share, "band": [one.low, one.high]} for one in simulation.provenance

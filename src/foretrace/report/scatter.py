@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from foretrace.report.axis import COLOURS, FONT, LogAxis
 from foretrace.units import format_time
 
-COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8d5fd3", "#e08e0b", "#17a2a2", "#7a5230", "#666666")
-STYLES = ("blue", "red", "green", "magenta", "yellow", "cyan", "bright_red", "bright_black")
-"""Of a terminal, in the order of `COLOURS`."""
 NEAR = 0.10
 """How far off the lines beside the diagonal are."""
 
@@ -29,29 +26,10 @@ class Point:
     band_s: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """A logarithmic axis from `low` to `high`, both in seconds; `of` is 0 at one end and 1 at the other."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, points: Sequence[Point]) -> _Scale:
-        values = [value for point in points for value in (point.measured_s, point.predicted_s)]
-        low, high = min(values) / 1.3, max(values) * 1.3
-        return cls(low, high)
-
-    def of(self, value: float) -> float:
-        share = math.log(value / self.low) / math.log(self.high / self.low)
-        return min(max(share, 0.0), 1.0)
-
-    def ticks(self) -> list[float]:
-        """Powers of ten; between them 2 and 5 where few would fit."""
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        steps = (1,) if last - first > 4 else (1, 2, 5)
-        values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
-        return [value for value in values if self.low <= value <= self.high]
+def _around(points: Sequence[Point]) -> LogAxis:
+    """An axis in seconds that holds all points."""
+    values = [value for point in points for value in (point.measured_s, point.predicted_s)]
+    return LogAxis(min(values) / 1.3, max(values) * 1.3)
 
 
 def groups_of(points: Sequence[Point]) -> list[str]:
@@ -64,7 +42,7 @@ def letters(points: Sequence[Point], width: int = 60, height: int = 20) -> list[
     several groups meet, `+`."""
     if not points:
         return []
-    scale, names = _Scale.around(points), groups_of(points)
+    scale, names = _around(points), groups_of(points)
     grid = [[" "] * width for _ in range(height)]
     for column in range(width):
         grid[height - 1 - round(column / (width - 1) * (height - 1))][column] = "·"
@@ -84,26 +62,26 @@ def scatter_svg(points: Sequence[Point], title: str) -> str:
     width, height = _LEFT + _SIDE + _LEGEND, _TOP + _SIDE + 64
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="13">',
+        f'{FONT} font-size="13">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="{_LEFT}" y="28" font-size="17" font-weight="bold">{escape(title)}</text>',
     ]
     if points:
-        scale = _Scale.around(points)
+        scale = _around(points)
         parts += _frame(scale)
         parts += _dots(points, scale)
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _x(scale: _Scale, value: float) -> float:
+def _x(scale: LogAxis, value: float) -> float:
     return _LEFT + scale.of(value) * _SIDE
 
 
-def _y(scale: _Scale, value: float) -> float:
+def _y(scale: LogAxis, value: float) -> float:
     return _TOP + (1 - scale.of(value)) * _SIDE
 
 
-def _frame(scale: _Scale) -> list[str]:
+def _frame(scale: LogAxis) -> list[str]:
     parts = []
     for tick in scale.ticks():
         x, y, text = _x(scale, tick), _y(scale, tick), escape(_tick(tick))
@@ -130,7 +108,7 @@ def _frame(scale: _Scale) -> list[str]:
 _BESIDE = (1 - NEAR, 1 + NEAR)
 
 
-def _dots(points: Sequence[Point], scale: _Scale) -> list[str]:
+def _dots(points: Sequence[Point], scale: LogAxis) -> list[str]:
     names, parts = groups_of(points), []
     for point in points:
         colour = COLOURS[names.index(point.group) % len(COLOURS)]

@@ -16,6 +16,8 @@ from foretrace.units import MINUS, format_bytes, format_count, format_flops, for
 BAR_WIDTH = 28
 MOST_BOTTLENECKS = 6
 MOST_DIAGNOSTICS = 8
+MOST_SLOWED = 5
+MOST_HOT = 3
 SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES = {
@@ -84,6 +86,7 @@ def print_simulation(
     lines += _headline(simulation, facts)
     lines += [[], *_breakdown(simulation, screen)]
     lines += _bottlenecks(simulation.bottlenecks)
+    lines += _network(simulation)
     lines += _gantt(simulation, screen)
     lines += [[], *_footer(simulation, screen), [(f"  see      {see}", "bright_black")]]
     show(screen, lines)
@@ -204,6 +207,25 @@ def _bottlenecks(bottlenecks: tuple[Bottleneck, ...]) -> list[list[Span]]:
     lines.append(
         [(f"  each but the bubble is the step run again: gains overlap and do not add up{more}", "bright_black")]
     )
+    return lines
+
+
+def _network(simulation: Simulation) -> list[list[Span]]:
+    """What sharing links did, and what is hot; nothing where every communication went as if alone."""
+    use = simulation.network
+    if use is None or use.mode == "analytic":
+        return []
+    longer = simulation.step_time_s - use.analytic_step_time_s
+    sign = "+" if longer >= 0 else MINUS
+    step = f"{sign}{format_time(abs(longer))} on {format_time(use.analytic_step_time_s)} with each as if alone"
+    lines: list[list[Span]] = [[], [("  links shared", "bold"), (f"  {step}", "")]]
+    slowed = " · ".join(
+        f"{one.axis} {format_time(one.analytic_s)} → {format_time(one.flow_s)}" for one in use.slowed[:MOST_SLOWED]
+    )
+    lines.append([("  slowed   " + (slowed + " per rank" if slowed else "nothing"), "")])
+    for number, one in enumerate(use.hot[:MOST_HOT]):
+        shares = f"{format_percent(one.utilisation)} of the step, {format_percent(one.utilisation_in_use)} while in use"
+        lines.append([(f"  {'' if number else 'hot':<8} {one.resource} of rank {one.ranks}: {shares}", "")])
     return lines
 
 

@@ -204,7 +204,7 @@ class _Writer:
     @cached_property
     def _columns(self) -> dict[str, Longs]:
         columns = {name: self.ops.ints(name) for name in (*_FACTS, "lane", "enabled")}
-        # The bytes of an uneven all-to-all are those of an even one that takes as long: a rank gives what it sends.
+        # Whatever size is written for an uneven all-to-all, a rank gives what it sends.
         templates = self.program.templates
         given, parts = np.zeros((2, len(templates.columns["kind"])), dtype=np.int64)
         np.add.at(given, templates.send_op, templates.send_bytes)

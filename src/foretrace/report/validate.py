@@ -16,7 +16,8 @@ from foretrace.analysis.validate.results import (
     by_gpu,
     group_of,
 )
-from foretrace.report.scatter import STYLES, Point, groups_of, letters, scatter_svg
+from foretrace.report.axis import STYLES
+from foretrace.report.scatter import Point, groups_of, letters, scatter_svg
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 from foretrace.units import format_percent, format_time

@@ -43,8 +43,21 @@ class TestProgram:
         path = tmp_path / "job.foretrace"
         assert call("generate", *JOB, "--format", "program", "--detail", detail, "-o", path) == 0
         capsys.readouterr()
-        want = answer_of(capsys, "predict", *JOB, *ON)["step_time_s"]
-        assert answer_of(capsys, "simulate", path, *ON)["step_time_s"] == pytest.approx(want, rel=1e-9)
+        want = answer_of(capsys, "predict", *JOB, *ON, "--no-overlap-cost")["step_time_s"]
+        got = answer_of(capsys, "simulate", path, *ON, "--no-overlap-cost")["step_time_s"]
+        assert got == pytest.approx(want, rel=1e-9)
+
+    @pytest.mark.parametrize("detail", ["segment", "kernel"])
+    def test_overlap_costs_nearly_the_same_in_both_details(
+        self, detail: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        """A segment loses what its kernels lose in the mean; kernels of their own each what they lose."""
+        path = tmp_path / "job.foretrace"
+        assert call("generate", *JOB, "--format", "program", "--detail", detail, "-o", path) == 0
+        capsys.readouterr()
+        want = answer_of(capsys, "predict", *JOB, *ON)
+        assert want["overlap_cost_s"] > 0
+        assert answer_of(capsys, "simulate", path, *ON)["step_time_s"] == pytest.approx(want["step_time_s"], rel=1e-3)
 
 
 class TestTraces:

@@ -316,6 +316,10 @@ Spoil = Callable[[dict[str, Any], dict[str, Any]], Any]
         (lambda header, _: header["communicators"][1].update(groups=0), "at least one group"),
         (lambda header, _: header["communicators"][1].update(groups=10**30), "communicators.group_size"),
         (lambda header, _: header["resources"][0].update(instances=-2), "resources.instance_size"),
+        (lambda header, _: header["resources"][0].update(capacities=[1.0]), "1 capacities for 2 instances"),
+        (lambda header, _: header["resources"][0].update(capacities=[1.0, "x"]), "resource 0, capacities: item 1"),
+        (lambda header, _: header["resources"][0].update(capacities=[1.0, 0.0]), "instance of capacity 0"),
+        (lambda header, _: header["resources"][0].update(capacities=3), 'field "capacities" is of the wrong type'),
     ],
 )
 def test_a_sealed_file_that_makes_no_sense_is_refused(spoil: Spoil, message: str, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from foretrace.errors import InputError
 from foretrace.formats.training_runs import RunConfig
-from foretrace.workload.plan import CpComm, CudaGraphs, Plan, Precision, Recompute
+from foretrace.workload.plan import CpComm, CudaGraphs, Dispatcher, Plan, Precision, Recompute
 
 FAMILY_STACKS: Final = {
     "korthikanti": "megatron-2021",
@@ -73,9 +73,14 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         cuda_graphs=_cuda_graphs(words),
         offload_layers=int(offloaded[1]) if offloaded else 0,
         stack=stack,
-        deepep=re.search(r"dispatcher_backend=(deepep|hybridep)", words) is not None,
+        dispatcher=_dispatcher(words),
     )
     return plan, (*about_precision, *about_zero, *about_recompute, *about_stack)
+
+
+def _dispatcher(words: str) -> Dispatcher:
+    found = re.search(r"dispatcher_backend=(deepep|hybridep)", words)
+    return "alltoall" if found is None else "deepep" if found[1] == "deepep" else "hybridep"
 
 
 def _precision(config: RunConfig, architecture: str) -> tuple[Precision, tuple[str, ...]]:

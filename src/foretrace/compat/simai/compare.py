@@ -30,13 +30,20 @@ class Comparison:
 
 
 def compare(
-    workload: Workload, flags: SimaiFlags, tables: RatioTables, choices: Choices, *, explained: bool
+    workload: Workload,
+    flags: SimaiFlags,
+    tables: RatioTables,
+    choices: Choices,
+    *,
+    explained: bool,
+    silicon: bool | None = None,
 ) -> Comparison:
-    """Both numbers; with `explained`, what each defect of SimAI's that touches this file amounts to."""
+    """Both numbers; with `explained`, what each defect of SimAI's that touches this file amounts to. `silicon` says
+    whether NVIDIA's tables price ours (None: if they are installed)."""
     theirs = figures(workload, flags, tables)
     chosen, notes = own_choices(flags, choices)
     seen = (*flags.diagnostics, *notes)
-    own = _own(workload, flags, chosen, seen)
+    own = _own(workload, flags, chosen, seen, silicon)
     defects: list[Defect] = []
     if explained:
         defects = explain(workload, flags, tables)
@@ -46,11 +53,11 @@ def compare(
 
 
 def _own(
-    workload: Workload, flags: SimaiFlags, choices: Choices, seen: tuple[Diagnostic, ...]
+    workload: Workload, flags: SimaiFlags, choices: Choices, seen: tuple[Diagnostic, ...], silicon: bool | None
 ) -> Simulation | ForetraceError:
     try:
         program = lower_workload(workload, choices)
         program = replace(program, diagnostics=(*program.diagnostics, *seen))
-        return simulate(program, cluster=own_cluster(flags))
+        return simulate(program, cluster=own_cluster(flags), silicon=silicon)
     except ForetraceError as error:
         return error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from foretrace.errors import InputError
@@ -39,12 +38,8 @@ class Step(NamedTuple):  # a tuple, for a job makes and compares thousands
     layer: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """What each member of an all-to-all sends to each, and the size of an even one that takes as long."""
-
-    sends: tuple[tuple[int, ...], ...]
-    even_bytes: int
+_Exchange = tuple[tuple[int, ...], ...]
+"""What each member of an all-to-all sends to each."""
 
 
 class Actions:
@@ -93,9 +88,8 @@ class Actions:
             seconds = part * work.compute_s * (slower if experts else 1.0)
             steps.append(Step("compute", name, seconds, layer=work.layer, experts=experts))
             if work.call is not None:
-                even = exchanges.get(number)
-                sends = None if even is None else even.sends[expert]
-                size = work.call.bytes if even is None else even.even_bytes
+                sends = exchanges[number][expert] if number in exchanges else None
+                size = work.call.bytes if sends is None else sum(sends)
                 steps.append(Step("call", work.call.name, call=work.call, size=size, sends=sends, layer=work.layer))
         return steps
 
@@ -166,8 +160,7 @@ class Actions:
         """An all-to-all; layers repeat it."""
         if (sent, received) not in self._known:
             made = exchange(sent, received)
-            sends = tuple([tuple(row) for row in made.bytes.tolist()])
-            self._known[sent, received] = _Exchange(sends, made.even_bytes)
+            self._known[sent, received] = tuple([tuple(row) for row in made.tolist()])
         return self._known[sent, received]
 
 

@@ -8,7 +8,6 @@ proportions: the matrix of most entropy with these sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +15,12 @@ from numpy.typing import NDArray
 Longs = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """An all-to-all of one group: bytes from each rank (row) to each, and the size of an even one that keeps the
-    busiest port as busy."""
-
-    bytes: Longs
-    even_bytes: int
-
-
-def exchange(sent: Sequence[int], received: Sequence[int]) -> Exchange:
-    """What goes where, given what each rank sends and receives in all, its own share included."""
+def exchange(sent: Sequence[int], received: Sequence[int]) -> Longs:
+    """The bytes from each rank (row) to each, given what each sends and receives in all, its own share included."""
     out, into = np.asarray(sent, dtype=np.float64), np.asarray(received, dtype=np.float64)
     total = into.sum()
     share = into / total if total > 0 else np.full(len(into), 1 / len(into))
-    bytes_ = np.rint(np.outer(out, share)).astype(np.int64)
-    own = np.diagonal(bytes_)
-    busiest = max((bytes_.sum(axis=1) - own).max(), (bytes_.sum(axis=0) - own).max())
-    n = len(bytes_)
-    return Exchange(bytes_, int(np.ceil(busiest * n / (n - 1))) if n > 1 else 0)
+    return np.rint(np.outer(out, share)).astype(np.int64)
 
 
 def reshaped(rows: Sequence[int], unevenness: float) -> list[int]:

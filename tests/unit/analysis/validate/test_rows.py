@@ -164,7 +164,7 @@ class TestPlan:
         assert job_of(row(overlap=graphs)).plan.cuda_graphs == "partial"
         assert job_of(row(overlap="cuda_graph_impl=local; cuda_graph_scope=full_iteration")).plan.cuda_graphs == "full"
         moe = job_of(row(overlap="moe_flex_dispatcher_backend=deepep; moe_a2a_overlap=True")).plan
-        assert (moe.deepep, moe.moe_overlap) == (True, True)
+        assert (moe.dispatcher, moe.moe_overlap) == ("deepep", True)
         assert job_of(row(notes="recipe X: cpu_offload_layers=20")).plan.offload_layers == 20
         assert job_of(row(notes="recipe X: cpu_offload_layers=None")).plan.offload_layers == 0
         assert job_of(row(overlap="no DP overlap")).plan.grad_overlap is False

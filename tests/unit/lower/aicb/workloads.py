@@ -4,15 +4,15 @@ A pass is its nanoseconds of computation, or (nanoseconds, collective, bytes):
 
     run([row("attention_layer", 100 * US, input_grad=(50 * US, "ALLREDUCE", 4096))], tp=2, all_gpus=2)
 
-On `CLUSTER` a link carries 150 GB/s (three quarters of 200) and NCCL's Simple protocol starts in 8.4 µs and takes 3.4
-µs a hop, so a message of S bytes between two GPUs takes 11.8 µs + S / 150 GB/s, an all-gather or reduce-scatter over
-two 11.8 µs + S/2 / 150 GB/s and an all-reduce over two 15.2 µs + S / 150 GB/s, as long as S is large enough for
-Simple.
+On `CLUSTER` someone has measured (`round_collectives.csv`) that a message of S bytes between two GPUs takes 11.8 µs +
+S / 150 GB/s, an all-gather or reduce-scatter over two 11.8 µs + S/2 / 150 GB/s and an all-reduce over two 15.2 µs +
+S / 150 GB/s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from foretrace import Program, Simulation, simulate
@@ -57,6 +57,7 @@ _NODE = Node(
     nics=8,
 )
 CLUSTER = Cluster("round", "A cluster of round numbers", _NODE)
+MEASURED = Path(__file__).parent / "round_collectives.csv"
 
 Part = int | float | tuple[int | float, str, int]
 """One pass of a row."""
@@ -106,7 +107,9 @@ def run(
     **header: int | float | None,
 ) -> Simulation:
     """The answer for such a file."""
-    return simulate(lowered(rows, choices, **header), cluster=cluster, folded=folded, explain=False)
+    program = lowered(rows, choices, **header)
+    measured = MEASURED if cluster is CLUSTER else None
+    return simulate(program, cluster=cluster, collectives=measured, prices="model", folded=folded, explain=False)
 
 
 class Op(NamedTuple):

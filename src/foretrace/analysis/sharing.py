@@ -1,0 +1,133 @@
+"""Where a run in which communications share links differs from one in which each goes as if alone, and what is hot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from foretrace.cost.prices import Draws
+from foretrace.engine.flows import rows_of_nodes
+from foretrace.errors import InputError, did_you_mean
+from foretrace.program.program import Floats, Longs, Resource
+from foretrace.program.timeline import Timeline
+
+NetworkMode = Literal["analytic", "flow"]
+"""analytic: every communication takes what it takes alone; flow: those that meet on links divide them."""
+
+MODES: Final[tuple[str, ...]] = get_args(NetworkMode)
+
+SLOWER: Final = 1e-6
+"""By less than this share of its time nothing is called slower: that is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """The communication over an axis: seconds per rank and step, alone and among the others."""
+
+    axis: str
+    analytic_s: float
+    flow_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """The busiest instance of a resource: the ranks that draw on it, what it gives per second, which share of that is
+    drawn over the step, and over the time in which anything draws."""
+
+    resource: str
+    ranks: str
+    capacity_per_s: float
+    utilisation: float
+    utilisation_in_use: float
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkUse:
+    """How communications were run, and what sharing did to them; in an analytic run nothing is slowed, nor hot."""
+
+    mode: NetworkMode
+    analytic_step_time_s: float
+    slowed: tuple[Slowed, ...] = ()
+    hot: tuple[Hot, ...] = ()
+
+
+def check_mode(mode: str) -> None:
+    """Raises an error where a way to run the network is not known."""
+    if mode not in MODES:
+        raise InputError(f'network "{mode}" is not known{did_you_mean(mode, MODES)}', hint=f"known: {', '.join(MODES)}")
+
+
+def network_use(alone: Timeline, shared: Timeline, draws: Draws) -> NetworkUse:
+    """What sharing did, from the same job run with every communication alone and with links divided."""
+    before, after = by_axis_s(alone), by_axis_s(shared)
+    slowed = [Slowed(axis, before[axis], taken) for axis, taken in after.items() if taken > before[axis] * (1 + SLOWER)]
+    slowed.sort(key=lambda one: one.analytic_s - one.flow_s)
+    return NetworkUse("flow", alone.step_time_s, tuple(slowed), tuple(hot(shared, draws)))
+
+
+def by_axis_s(timeline: Timeline) -> dict[str, float]:
+    """How long communications over each axis run in a step, mean over ranks."""
+    graph = timeline.graph
+    communicators = graph.program.communicators
+    number = graph.ops.ints("communicator")[graph.op]
+    meets = number >= 0
+    taken = ((timeline.end_s - timeline.start_s) * graph.weight)[meets]
+    seconds = np.bincount(number[meets], weights=taken, minlength=len(communicators)) / graph.program.world
+    found: dict[str, float] = {}
+    for one, mine in zip(communicators, seconds.tolist(), strict=True):
+        found[one.axis] = found.get(one.axis, 0.0) + mine
+    return found
+
+
+def hot(timeline: Timeline, draws: Draws) -> list[Hot]:
+    """The busiest instance of every resource that anything draws on, the busiest resource first."""
+    graph = timeline.graph
+    node, row = rows_of_nodes(graph, draws)
+    found = [
+        _busiest(timeline, one, node[mine], draws.amount[row[mine]])
+        for number, one in enumerate(draws.resources)
+        if (mine := draws.resource[row] == number).any()
+    ]
+    return sorted(found, key=lambda one: -one.utilisation)
+
+
+def _busiest(timeline: Timeline, resource: Resource, node: Longs, amount: Floats) -> Hot:
+    graph, step = timeline.graph, timeline.step_time_s
+    world, owner = graph.program.world, graph.rank_class[node]
+    of_class = np.bincount(owner, weights=amount, minlength=len(graph.classes))
+    instance, capacity = resource.instance_of(world), resource.capacity_of(world)
+    inside = np.flatnonzero(instance >= 0)
+    drawn = np.bincount(instance[inside], weights=of_class[graph.classes.of_rank[inside]])
+    rate = np.full(len(drawn), resource.capacity_per_s)
+    rate[instance[inside]] = capacity[inside]
+    most = int((drawn / rate).argmax())
+    ranks = np.flatnonzero(instance == most)
+    mine = node[np.isin(owner, graph.classes.of_rank[ranks])]
+    in_use = _covered_s(timeline.start_s[mine], timeline.end_s[mine])
+    per_s = float(drawn[most] / rate[most])
+    return Hot(
+        resource.name,
+        ranks_text(ranks),
+        float(rate[most]),
+        per_s / step if step > 0 else 0.0,
+        per_s / in_use if in_use > 0 else 0.0,
+    )
+
+
+def _covered_s(start: Floats, end: Floats) -> float:
+    """How long at least one of these intervals lasts."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    until = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
+    return float(np.maximum(end - np.maximum(start, until), 0.0).sum())
+
+
+def ranks_text(ranks: Longs, shown: int = 4) -> str:
+    """Ranks in short: "0-7", "3, 11, 19 and 13 more"."""
+    breaks = np.flatnonzero(np.diff(ranks) != 1) + 1
+    runs = [(int(run[0]), int(run[-1])) for run in np.split(ranks, breaks)]
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:shown]]
+    left = int(sum(last - first + 1 for first, last in runs[shown:]))
+    return ", ".join(texts) + (f" and {left} more" if left else "")

@@ -1,0 +1,275 @@
+"""What a collective takes: a screen, a table as nccl-tests prints it, and JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from foretrace.analysis.network import NetworkAnswer, NetworkTable
+from foretrace.analysis.network_flow import LinkRun
+from foretrace.report.axis import STYLES
+from foretrace.report.curves import braille
+from foretrace.report.heatmap import described, hottest
+from foretrace.report.json import diagnostics_json
+from foretrace.report.network_plot import AXES, curves_of, over_of, size_text
+from foretrace.report.table import table
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
+from foretrace.units import MINUS, format_bandwidth, format_count, format_percent, format_time
+
+NETWORK_SCHEMA = "foretrace.network/1"
+TABLE_SCHEMA = "foretrace.network-table/1"
+MOST_NOTES = 6
+
+
+def network_json(answer: NetworkAnswer) -> dict[str, Any]:
+    """One answer."""
+    return {"schema": NETWORK_SCHEMA, **_answer_json(answer)}
+
+
+def table_json(found: NetworkTable) -> dict[str, Any]:
+    """Several answers, in the order of the table."""
+    return {
+        "schema": TABLE_SCHEMA,
+        "interrupted": found.interrupted,
+        "points": [_answer_json(answer) for answer in found.answers],
+    }
+
+
+def _answer_json(answer: NetworkAnswer) -> dict[str, Any]:
+    return {
+        "collective": answer.collective,
+        "size_bytes": answer.size_bytes,
+        "cluster": answer.cluster.name,
+        "ranks": answer.ranks,
+        "nodes": answer.nodes,
+        "ranks_per_node": answer.ranks_per_node,
+        "groups": answer.groups,
+        "network": answer.mode,
+        "time_s": answer.time_s,
+        "band_s": list(answer.band_s),
+        "latency_s": answer.latency_s,
+        "bound_s": answer.bound_s,
+        "bound_share": answer.bound_share,
+        "algbw_bytes_per_s": answer.algbw_bytes_per_s,
+        "busbw_bytes_per_s": answer.busbw_bytes_per_s,
+        "algorithm": answer.algorithm,
+        "protocol": answer.protocol or None,
+        "channels": answer.channels or None,
+        "limited_by": answer.limited_by,
+        "source": answer.source,
+        "way": answer.way or None,
+        "candidates": [asdict(one) for one in answer.candidates],
+        "flow": None if answer.links is None else _links_json(answer.links),
+        "diagnostics": diagnostics_json(answer.diagnostics),
+    }
+
+
+def _links_json(run: LinkRun) -> dict[str, Any]:
+    loads = run.loads
+    return {
+        "analytic_time_s": run.analytic_time_s,
+        "messages": run.messages,
+        "hot": [
+            {
+                "link": loads.fabric.link_label(link),
+                "bytes": float(loads.bytes_by_axis[:, link].sum()),
+                "utilisation": float(loads.utilisation[link]),
+                "others": others,
+            }
+            for link, others in hottest(loads).items()
+        ],
+    }
+
+
+def print_network(answer: NetworkAnswer, stream: TextIO | None = None) -> None:
+    """The screen of one answer."""
+    screen = Screen.of(stream or sys.stdout)
+    lines: list[list[Span]] = [[], *_headline(answer), *_candidates(answer), *_links(answer), [], *_prices(answer)]
+    lines += diagnostic_lines(answer.diagnostics, screen, MOST_NOTES)
+    see = "--json · 8B..8GiB for a table over sizes · --ranks 2..1024 for one over ranks · --plot out.svg"
+    show(screen, [*lines, [(f"  see      {see}", "bright_black")]])
+
+
+def _headline(answer: NetworkAnswer) -> list[list[Span]]:
+    band = band_text(answer.time_s, *answer.band_s)
+    what = f"{what_text(answer)} · {where_text(answer)}"
+    lines: list[list[Span]] = [
+        [("  Time     ", ""), (format_time(answer.time_s), "bold"), (f"{band}     {what}", "")],
+    ]
+    if answer.busbw_bytes_per_s is not None and answer.algbw_bytes_per_s is not None:
+        bus, own = format_bandwidth(answer.busbw_bytes_per_s), format_bandwidth(answer.algbw_bytes_per_s)
+        lines.append([("  Rate     ", ""), (bus, "bold"), (f" bus bandwidth, {own} algorithm bandwidth", "")])
+        near = f", {format_percent(answer.bound_share)} of the time" if answer.bound_share is not None else ""
+        bound = f"{format_time(answer.bound_s)}{near}: the bytes at line rate through the busiest port"
+        lines.append([(f"  Bound    {bound}", "")])
+    if answer.ranks > 1:
+        lines.append([(f"  Runs as  {way_text(answer)}", "")])
+        lines.append([(f"  Limit    {answer.limited_by}; {format_time(answer.latency_s)} of the time is latency", "")])
+    return lines
+
+
+def what_text(answer: NetworkAnswer) -> str:
+    """A collective and its size, where it has one."""
+    sized = answer.algbw_bytes_per_s is not None or answer.ranks == 1
+    return f"{answer.collective} of {size_text(answer.size_bytes)}" if sized else answer.collective
+
+
+def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
+    """How NCCL could have run it, by its own reckoning and by ours."""
+    if len(answer.candidates) < 2:
+        return []
+    rows = [
+        [
+            f"{one.algorithm} {one.protocol}",
+            str(one.channels),
+            format_time(one.nccl_time_s),
+            format_time(one.time_s),
+            "chosen" if one.chosen else "",
+        ]
+        for one in answer.candidates
+    ]
+    return [[], *table(["how NCCL could run it", "channels", "NCCL reckons", "we reckon", ""], rows)]
+
+
+def _links(answer: NetworkAnswer) -> list[list[Span]]:
+    """How far messages on links are from the formulas, and where they are narrow."""
+    run = answer.links
+    if run is None:
+        return []
+    off = run.time_s / run.analytic_time_s - 1
+    apart = f"{'+' if off >= 0 else ''}{format_percent(off)}"
+    said = f"{format_time(run.time_s)}, by formulas {format_time(run.analytic_time_s)} ({apart})"
+    head = f" {said}; the hottest, with the share they carry of what they can"
+    lines: list[list[Span]] = [[], [("  on links", "bold"), (head, "")]]
+    hot = hottest(run.loads)
+    return lines + [[(f"  {described(run.loads, link, others)}", "")] for link, others in hot.items()]
+
+
+def where_text(answer: NetworkAnswer) -> str:
+    """The group in its places: 64 GPUs of h100-dgx, 8 nodes × 8."""
+    one = answer.ranks == 1
+    text = f"{format_count(answer.ranks)} GPU{'' if one else 's'} of {answer.cluster.name}"
+    if not one and answer.nodes > 1:
+        spread = f"{format_count(answer.nodes)} nodes × {answer.ranks_per_node}"
+        even = answer.nodes * answer.ranks_per_node == answer.ranks
+        text += (
+            f", {spread if even else f'{format_count(answer.nodes)} nodes, at most {answer.ranks_per_node} on each'}"
+        )
+    elif not one:
+        text += ", one node"
+    if answer.groups > 1:
+        text += f" · {format_count(answer.groups)} such groups at once"
+    return text
+
+
+def title_text(answer: NetworkAnswer) -> str:
+    """What a picture of an answer is called."""
+    where = where_text(answer).replace(" · ", ", ")
+    return f"{what_text(answer)} in {format_time(answer.time_s)}, {where}"
+
+
+def way_text(answer: NetworkAnswer) -> str:
+    """Algorithm, protocol and channels, as far as they are known."""
+    what = "SM" if answer.way and not answer.protocol else "channel"
+    channels = f"{answer.channels} {what}{'' if answer.channels == 1 else 's'}" if answer.channels else ""
+    return ", ".join(word for word in (answer.algorithm, answer.protocol, channels) if word)
+
+
+def band_text(time_s: float, low_s: float, high_s: float) -> str:
+    """What the time may be off, up and down."""
+    if low_s >= time_s and high_s <= time_s:
+        return ""
+    return f"  +{format_time(high_s - time_s)} {MINUS}{format_time(time_s - low_s)}"
+
+
+def _prices(answer: NetworkAnswer) -> list[list[Span]]:
+    low, high = answer.source_band
+    off = f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)" if low != high else ""
+    return [[(f"  prices   {answer.source}{off}", "")]]
+
+
+def print_table(found: NetworkTable, stream: TextIO | None = None) -> None:
+    """The screen of several answers: a row for each, and on a terminal the curve."""
+    screen = Screen.of(stream or sys.stdout)
+    lines: list[list[Span]] = [[]]
+    if found.answers:
+        first = found.answers[0]
+        over = over_of(found.answers)
+        what = first.collective if over != "ranks" else f"{first.collective} of {size_text(first.size_bytes)}"
+        beside = f" · {format_count(first.groups)} such groups at once" if first.groups > 1 else ""
+        where = where_text(first) if over == "size" else f"{first.cluster.name}{beside}"
+        lines += [[("  ", ""), (what, "bold"), (f" · {where}", "")], [], *_rows(found)]
+        if screen.rich:
+            lines += _curve(found, screen)
+    lines += [[], *_sources(found), *diagnostic_lines(_notes(found), screen, MOST_NOTES)]
+    if found.interrupted:
+        lines.append([("  note     ", "yellow"), (f"interrupted: {len(found.answers)} rows are finished", "")])
+    show(screen, lines)
+
+
+def _rows(found: NetworkTable) -> list[list[Span]]:
+    over = over_of(found.answers)
+    heads = {"size": ["size"], "ranks": ["ranks", "nodes"], "both": ["ranks", "nodes", "size"]}[over]
+    sources = {answer.source: chr(ord("a") + number) for number, answer in enumerate(_by_source(found))}
+    on_links = any(answer.links is not None for answer in found.answers)
+    heads += [
+        "time",
+        *(["by formulas"] if on_links else []),
+        "algbw GB/s",
+        "busbw GB/s",
+        "of bound",
+        "algorithm",
+        "protocol",
+        "channels",
+    ]
+    rows = []
+    for answer in found.answers:
+        key = [format_count(answer.ranks), format_count(answer.nodes)] if over != "size" else []
+        key += [size_text(answer.size_bytes)] if over != "ranks" else []
+        rates = (answer.algbw_bytes_per_s, answer.busbw_bytes_per_s)
+        times = [format_time(answer.time_s)]
+        times += [format_time(answer.links.analytic_time_s)] if answer.links is not None else [""] if on_links else []
+        row = [*key, *times, *("" if one is None else f"{one / 1e9:.2f}" for one in rates)]
+        row.append("" if answer.bound_share is None else format_percent(answer.bound_share))
+        row += [answer.algorithm, answer.protocol, str(answer.channels or "")]
+        rows.append([*row, sources[answer.source]] if len(sources) > 1 else row)
+    return table([*heads, "price"] if len(sources) > 1 else heads, rows)
+
+
+def _by_source(found: NetworkTable) -> list[NetworkAnswer]:
+    """The first answer of each source."""
+    first: dict[str, NetworkAnswer] = {}
+    for answer in found.answers:
+        first.setdefault(answer.source, answer)
+    return list(first.values())
+
+
+def _sources(found: NetworkTable) -> list[list[Span]]:
+    several = _by_source(found)
+    if len(several) < 2:
+        return [line for answer in several for line in _prices(answer)]
+    lines = []
+    for number, answer in enumerate(several):
+        ((text, style),) = _prices(answer)[0]
+        letter = chr(ord("a") + number)
+        lines.append([(f"  {'prices' if not number else '':<8} {letter}: {text.removeprefix('  prices   ')}", style)])
+    return lines
+
+
+def _notes(found: NetworkTable) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(note for answer in found.answers for note in answer.diagnostics))
+
+
+def _curve(found: NetworkTable, screen: Screen) -> list[list[Span]]:
+    curves = curves_of(found.answers)
+    over = over_of(found.answers)
+    lines = braille(curves, AXES[over], min(72, screen.width - 14))
+    if not lines:
+        return []
+    said = f" over {'ranks' if over == 'ranks' else 'size'}, both logarithmic; dots: the bound at line rates"
+    names = [curve.name for curve in curves if not curve.limit]
+    legend: list[Span] = [("  ", "")]
+    for number, name in enumerate(names if len(names) > 1 else ()):
+        legend.append((f"{'  ' if number else ''}━ {name}", STYLES[number % len(STYLES)]))
+    return [[], [("  bus bandwidth", "bold"), (said, "")], *lines, *([legend] if len(names) > 1 else [])]

@@ -1,0 +1,113 @@
+"""Dumps of NCCL are what they were after being written and read; no log, however broken, is more than an error."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretrace.cost.network.nccl.forced import Forced
+from foretrace.errors import InputError
+from foretrace.formats.nccl_graph import Channel, Graph, Graphs, parse_graphs, write_graphs
+from foretrace.formats.nccl_log import parse_log
+from foretrace.formats.nccl_system import parse_system
+from foretrace.formats.nccl_xml import Element
+from foretrace.program.columns import Collective
+
+names = st.text("abcdefghijklmnop", min_size=1, max_size=6)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=8)
+speeds = st.floats(0, 1e6, allow_nan=False)
+
+
+@st.composite
+def channels(draw: st.DrawFn) -> Channel:
+    stops = draw(st.lists(st.tuples(st.sampled_from(("gpu", "net")), st.integers(0, 1 << 40)), max_size=6))
+    elements = tuple(Element(tag, (("dev", str(dev)),)) for tag, dev in stops)
+    gpus, nets = (tuple(dev for tag, dev in stops if tag == kind) for kind in ("gpu", "net"))
+    return Channel(gpus, nets, elements)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    found = tuple(draw(st.lists(channels(), max_size=3)))
+    others = tuple((f"x{name}", value) for name, value in draw(st.dictionaries(names, texts, max_size=3)).items())
+    return Graph(
+        id=draw(st.integers(0, 9)),
+        pattern=draw(st.integers(0, 9)),
+        crossnic=draw(st.integers(0, 2)),
+        nchannels=len(found),
+        speed_intra=draw(speeds),
+        speed_inter=draw(speeds),
+        latency_inter=draw(speeds),
+        type_intra=draw(st.sampled_from(("NVL", "PIX", "SYS"))),
+        type_inter=draw(texts),
+        samechannels=draw(st.integers(0, 1)),
+        channels=found,
+        others=others,
+    )
+
+
+@given(st.lists(graphs(), max_size=4))
+def test_graphs_are_what_they_were(found: list[Graph]) -> None:
+    whole = Graphs(1, tuple(found))
+    assert parse_graphs(write_graphs(whole), "again.xml") == whole
+
+
+@given(st.lists(graphs(), min_size=1, max_size=2), st.data())
+def test_a_cut_dump_is_an_error(found: list[Graph], data: st.DataObject) -> None:
+    written = write_graphs(Graphs(1, tuple(found)))
+    end = data.draw(st.integers(0, len(written.rstrip()) - 1))
+    for read in (parse_graphs, parse_system):
+        try:
+            read(written[:end], "cut.xml")
+        except InputError as error:
+            assert (error.where or "").startswith("cut.xml")
+        else:
+            raise AssertionError("half a document was read")
+
+
+pieces = st.sampled_from(
+    (
+        b"n1:10:20 [0] NCCL INFO ",
+        b"comm 0xaa rank 0 nranks 16 ",
+        b"nRanks 16 nNodes 2 localRanks 8 ",
+        b"16 coll channels, 4 nvls channels, 16 p2p channels, 2 p2p channels per peer",
+        b"Pattern 4, crossNic 0, nChannels 8, bw 40.0/40.0, type NVL/PIX, sameChannels 1",
+        b"AllReduce: 1024 Bytes -> Algo ",
+        b"RING proto LL ",
+        b"9 proto 7 time 1",
+        b"channel{Lo..Hi}={9..1}",
+        b"  Algorithm   | Tree | Ring |",
+        b"  Protocol    | LL | LL128 | Simple |",
+        b"    AllReduce |  1.0/ 2.0 | x |",
+        b"Latency/AlgBw | Tree/ LL |a/b/c|",
+        b"Init COMPLETE",
+        b"NCCL version 2.21.5",
+        b"\n",
+        b"\xff\xfe",
+    )
+)
+
+
+@given(st.lists(st.one_of(pieces, st.binary(max_size=6)), max_size=40))
+def test_whatever_a_log_holds_it_is_read_or_refused(parts: list[bytes]) -> None:
+    try:
+        log = parse_log(b"".join(parts).splitlines(keepends=True), "x.log")
+    except InputError as error:
+        assert (error.where or "").startswith("x.log")
+        return
+    for one in log.communicators:
+        for choice in one.choices:
+            assert choice.size_bytes >= 0 and choice.calls > 0
+
+
+words = st.sampled_from(("ring", "Tree", "NVLS", "^", ",", ";", ":", "allreduce", "AllGather", "ll", "LL128", " ", "x"))
+
+
+@given(st.lists(words, max_size=10).map("".join), st.lists(words, max_size=10).map("".join))
+def test_forced_texts_are_understood_or_refused(algorithms: str, protocols: str) -> None:
+    try:
+        forced = Forced.of(algorithms, protocols)
+    except InputError:
+        return
+    for what, allowed in (*forced.algorithms, *forced.protocols):
+        assert isinstance(what, Collective) and allowed

@@ -1,0 +1,114 @@
+"""How busy links are, as a map."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from foretrace.analysis.links import LinkLoads
+from foretrace.hardware.fabric.fabric import Device, Fabric
+from foretrace.report.heatmap import described, heatmap_lines, heatmap_svg, hottest
+from foretrace.report.link_panels import MOST_ROWS, carrying, gathered, panels_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def small_fabric(nodes: int, gpus: int = 2) -> Fabric:
+    """GPUs with a NIC each, all on one leaf; every link there and back at 100 bytes a second."""
+    labels = [f"node {node} GPU {slot}" for node in range(nodes) for slot in range(gpus)]
+    labels += [f"node {node} NIC {slot}" for node in range(nodes) for slot in range(gpus)]
+    labels.append("leaf 0")
+    count = nodes * gpus
+    ends = [(gpu, count + gpu) for gpu in range(count)] + [(count + gpu, 2 * count) for gpu in range(count)]
+    source, target = np.array([*ends, *((b, a) for a, b in ends)], dtype=np.int64).T
+    kind = np.array([Device.GPU] * count + [Device.NIC] * count + [Device.LEAF], dtype=np.int8)
+    rate = np.full(len(source), 100.0)
+    return Fabric("small", count, gpus, kind, tuple(labels), source, target, rate, np.zeros(len(source)))
+
+
+def busy(nodes: int = 2) -> LinkLoads:
+    """Over two seconds, "dp" fills half of the NIC of node 1 GPU 0 and "tp" a tenth of all that leaves NICs."""
+    fabric = small_fabric(nodes)
+    count = fabric.gpus
+    dp, tp = np.zeros(4 * count), np.zeros(4 * count)
+    dp[count + 2] = 100.0
+    tp[count : 2 * count] = 20.0
+    return LinkLoads(fabric, ("dp", "tp"), np.array([dp, tp]), 2.0)
+
+
+def test_panels_hold_every_link_once() -> None:
+    fabric = small_fabric(3)
+    panels = panels_of(fabric)
+    assert [(panel.tier, panel.way) for panel in panels] == [
+        ("PCIe of the NICs", "out"),
+        ("PCIe of the NICs", "in"),
+        ("NICs", "out"),
+        ("NICs", "in"),
+    ]
+    held = np.concatenate([panel.link[panel.link >= 0] for panel in panels])
+    assert sorted(held.tolist()) == list(range(len(fabric.source)))
+    assert panels[2].rows == ("node 0", "node 1", "node 2")
+    assert fabric.link_label(int(panels[2].link[1, 0])) == "node 1 NIC 0 - leaf 0"
+
+
+def test_many_rows_are_drawn_together_with_the_busiest_of_them() -> None:
+    fabric = small_fabric(2 * MOST_ROWS + 1, gpus=1)
+    panel = panels_of(fabric)[2]
+    value = np.arange(len(fabric.source), dtype=float)
+    names, grid = gathered(panel, value)
+    assert len(names) <= MOST_ROWS
+    assert names[0] == "node 0-2"
+    assert grid[0, 0] == value[panel.link[2, 0]]
+    assert grid[-1, 0] == value[panel.link[-1, 0]]
+
+
+def test_rows_that_carry_nothing_are_left_out() -> None:
+    fabric = small_fabric(4)
+    value = np.zeros(fabric.links)
+    out, back = panels_of(fabric)[2:]
+    value[out.link[1, 0]], value[back.link[3, 1]] = 1.0, 2.0
+    kept, idle = carrying([out, back], value)
+    assert idle == 2
+    assert [panel.rows for panel in kept] == [("node 1", "node 3")] * 2
+    assert kept[1].of(value).tolist() == [[0.0, 0.0], [0.0, 2.0]]
+
+
+def test_shares_and_the_hottest() -> None:
+    loads = busy()
+    assert loads.utilisation.max() == pytest.approx(0.6)
+    found = hottest(loads)
+    assert [loads.fabric.link_label(link) for link in found] == ["node 1 NIC 0 - leaf 0", "node 0 NIC 0 - leaf 0"]
+    assert list(found.values()) == [0, 2]  # the other three are as busy as each other
+    assert described(loads, next(iter(found))) == "node 1 NIC 0 - leaf 0: 60.0 % (dp 100 B, tp 20 B)"
+
+
+def test_the_terminal_has_a_row_per_tier_and_the_hottest() -> None:
+    lines = ["".join(text for text, _ in line) for line in heatmap_lines(busy())]
+    (nics,) = (line for line in lines if line.startswith("  NICs, out"))
+    assert nics.split()[2:6] == ["4", "0", "22.5", "%"]
+    assert any("node 0 NIC 0 - leaf 0: 10.0 % (tp 20 B), as 2 others" in line for line in lines)
+    (idle,) = (line for line in lines if line.startswith("  NICs, in"))
+    assert idle.split()[2:4] == ["4", "4"]
+
+
+def test_the_svg_has_a_cell_per_link_and_frames_the_hottest() -> None:
+    loads = busy()
+    root = ElementTree.fromstring(heatmap_svg(loads, "links & more"))
+    cells = [one for one in root.iter(f"{SVG}rect") if one.find(f"{SVG}title") is not None]
+    assert len(cells) == 8  # NICs, both ways; nothing crosses the PCIe of this fabric
+    framed = [one for one in root.iter(f"{SVG}rect") if one.attrib.get("fill") == "none"]
+    assert len(framed) == 2
+    words = [one.text or "" for one in root.iter(f"{SVG}text")]
+    assert "links & more" in words and "75 %" in words and "node 1" in words and "all idle" in words
+    colours = {one.attrib["fill"] for one in cells}
+    assert len(colours) == 3  # idle, a tenth, and the hottest
+
+
+def test_a_network_at_rest() -> None:
+    fabric = small_fabric(1)
+    rest = LinkLoads(fabric, (), np.zeros((0, fabric.links)), 1.0)
+    assert hottest(rest) == {}
+    assert ElementTree.fromstring(heatmap_svg(rest, "rest")).tag == f"{SVG}svg"
+    assert "the hottest" not in "".join(text for line in heatmap_lines(rest) for text, _ in line)
