@@ -88,11 +88,11 @@ class Measured:
         return network, layout
 
 
-def silicon() -> list[Measured]:
-    """NVIDIA's tables, at the clock they were measured at."""
+def silicon(dtype: str = "half") -> list[Measured]:
+    """NVIDIA's tables, at the clock they were measured at: of elements of two bytes, or of one (`int8`)."""
     found = []
     for gpu, cluster in {**SILICON, **SIBLINGS}.items():
-        found += [_of_table(f"silicon {gpu}", cluster, table) for table in silicon_tables(gpu)]
+        found += [_of_table(f"silicon {gpu}", cluster, table) for table in silicon_tables(gpu, dtype)]
     return found
 
 

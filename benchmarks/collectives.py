@@ -1,12 +1,13 @@
 """The network model against measured collectives: the scoreboard of its accuracy.
 
-    python benchmarks/collectives.py [--groups] [--write]
+    python benchmarks/collectives.py [--groups] [--write] [--folds]
 
 A row for each data set: median error from 1 MiB up and below it, on the group sizes that its constants were fitted on
 and on those that were not looked at; then NCCL's own reckoning, and latency and bandwidth alone (time = launch + hops
 × latency + bytes / rate) fitted on the same rows. `--groups` prints every group, `--write` records the errors of the
-model in benchmarks/truth/collective_errors.json, to which a test holds it. Where the measurements are and which of them
-count is said in collective_data.py, what is fitted on which groups in fit_collectives.py.
+model in benchmarks/truth/collective_errors.json, to which a test holds it; `--folds` fits and judges NVIDIA's tables in
+other ways instead (collective_folds.py). Where the measurements are and which of them count is said in
+collective_data.py, what is fitted on which groups in fit_collectives.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from collective_data import Measured, published, silicon
+from collective_folds import print_folds
 from fit_collectives import FITS, MIB, fit_of, searched
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.channels import graphs_of
@@ -39,14 +41,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", action="store_true", help="Print every group.")
     parser.add_argument("--write", action="store_true", help="Record the errors.")
+    parser.add_argument("--folds", action="store_true", help="Fit and judge NVIDIA's tables in other ways.")
     asked = parser.parse_args()
+    if asked.folds:
+        print_folds()
+        return
     rows = [*silicon(), *published()]
     print(f"  {'data set':<24} {'groups':<22} {'rows':>5}  {'model':>14}  {'NCCL reckons':>14}  {'latency + rate':>14}")
     print(f"  {'':<24} {'':<22} {'':>5}" + f"  {'≥ 1 MiB   below':>14}" * 3)
     for dataset in dict.fromkeys(row.dataset for row in rows):
         _print(dataset, [row for row in rows if row.dataset == dataset], asked.groups)
     for word, kinds in (("NVIDIA's tables", silicon()), ("all-reduce of others", published())):
-        _total(word, kinds)
+        large, small = judged(kinds)
+        columns = f"{_percent(large)} {_percent(small)}"
+        print(f"  {word:<24} {'all judged':<22} {len(large) + len(small):>5}  {columns}")
     if asked.write:
         text = json.dumps(record(rows), indent=1, sort_keys=True)
         RECORD.write_text(text + "\n", encoding="utf-8")
@@ -76,20 +84,18 @@ def _parts(dataset: str, rows: Sequence[Measured]) -> list[tuple[str, list[Measu
     return [(word, part) for word, part in parts if part]
 
 
-def _total(word: str, rows: Sequence[Measured]) -> None:
-    """The median over all data sets of groups that were not fitted."""
+def judged(rows: Sequence[Measured]) -> Errors:
+    """Errors of all data sets, of groups that were not fitted."""
     large, small = [], []
     for dataset in dict.fromkeys(row.dataset for row in rows):
         own = [row for row in rows if row.dataset == dataset]
         machine = fit_of(dataset, own)
         for what, part in _parts(dataset, own):
-            found = errors([row.modelled_s(machine) for row in part], part)
             if what == "judged":
+                found = errors([row.modelled_s(machine) for row in part], part)
                 large.append(found[0])
                 small.append(found[1])
-    count = sum(len(one) for one in (*large, *small))
-    columns = f"{_percent(np.concatenate(large))} {_percent(np.concatenate(small))}"
-    print(f"  {word:<24} {'all judged':<22} {count:>5}  {columns}")
+    return np.concatenate(large), np.concatenate(small)
 
 
 def _print(dataset: str, rows: Sequence[Measured], groups: bool) -> None:

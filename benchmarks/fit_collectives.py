@@ -8,8 +8,8 @@ on groups of 2 and 8 GPUs; groups of 4 are not looked at. Likewise for data sets
 
 `--shared` searches the constants that all machines share (times.py, ring.py, nvls.py, pairs.py) in turn with those of
 each, on groups of 2 and 8 GPUs of all four tables and, with a seventh of the weight, published results of 8 GPUs from
-256 MiB up; it prints them and takes minutes. They were rounded by hand, and the all-reduce's extra step was set to 0.2,
-between the search (0.3) and what 8 GiB among 4 to 8 GPUs show (0.1).
+256 MiB up; it prints them and takes minutes. They were rounded by hand; the last receive of an all-reduce was set to
+0.2, between the search (0.3 to 0.36) and what published 8 GiB among 4 to 8 GPUs show (0.1).
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from collective_data import SILICON, Measured, published, silicon
 from foretrace.cost.network.nccl import nvls, pairs, ring, times
-from foretrace.cost.network.nccl.group import NETWORK_PAYLOAD
 from foretrace.cost.network.nccl.machine import DATA, Machine, machine_of
 from foretrace.hardware import presets
-from foretrace.program.columns import Collective
 
 MIB = 2.0**20
+NETWORK_PAYLOAD = 4096 / (4096 + 82)
+"""Payload of a RoCEv2 packet of 4 KiB over all it takes on the wire: Ethernet, IP, UDP and transport headers,
+checksums, preamble and gap."""
 CONSTANTS = ("launch_s", "step_scale", "simple_step_s", "link_share")
 START = Machine(launch_s=9e-6, step_scale=1.4, simple_step_s=12e-6, link_share=0.75, network_share=NETWORK_PAYLOAD)
 
@@ -50,9 +51,9 @@ SHIPPED = {**{gpu: f"silicon {gpu}" for gpu in SILICON}, "a100-40g-sxm": "a100_4
 HEADER = """\
 # Constants of the network model by GPU: written by benchmarks/fit_collectives.py; not to be edited. Medians of errors
 # are of all collectives of the data set. What each constant means is said in machine.py.
-# network_share: 4096/4178, the payload of RoCEv2 packets, where no data set of several nodes says otherwise.
-#   a100-40g-sxm is the stack of Azure's ND A100 v4 (NCCL 2.10, logs of NetX-lab/Echo), which moves two thirds of its
-#   NICs' line; its launch is that of the A100 in NVIDIA's tables.
+# network_share: 4096/4178, the payload of RoCEv2 packets. A share that was fitted stays its data set's: errors of
+#   a100_40g_ib_1to256 (NetX-lab/Echo's logs of NCCL 2.10 on Azure's ND A100 v4) are with the {share:.2f} found there.
+#   Of that data set a100-40g-sxm has the hops and the links; its launch is that of the A100 in NVIDIA's tables.
 """
 
 FOOTER = """
@@ -70,7 +71,8 @@ SHARED = (
     (nvls, "START_S"),
     (nvls, "CHUNKS_S"),
     (nvls, "CHUNKS_BYTES"),
-    (ring, "EXTRA_STEPS"),
+    (ring, "LAST_RECEIVE_STEPS"),
+    (ring, "OWN_PART_STEPS"),
     (pairs, "OWN"),
     (pairs, "PER_PEER_S"),
 )
@@ -103,6 +105,8 @@ def fitted(rows: Sequence[Measured], start: Machine, fields: Sequence[str]) -> M
 
     def loss(values: Sequence[float]) -> float:
         machine = _with(start, fields, values)
+        if max(machine.link_share, machine.network_share) > 1:
+            return inf
         return float(np.mean([_part(row, machine, large) for row in rows for large in (False, True)]))
 
     best = searched(loss, [getattr(start, name) for name in fields])
@@ -144,12 +148,14 @@ def median_errors(rows: Sequence[Measured], machine: Machine) -> tuple[float, fl
     return float(np.median(errors[large])), float(np.median(errors[~large]))
 
 
-def search_shared(rows: Sequence[Measured], rounds: int = 2) -> dict[str, float]:
-    """Constants that all machines share, and those of each, one after the other."""
-    own = {gpu: [row for row in rows if row.dataset == f"silicon {gpu}" and row.gpus in (2, 8)] for gpu in SILICON}
+def search_shared(
+    rows: Sequence[Measured], rounds: int = 2, gpus: Sequence[str] = tuple(SILICON), guess: Sequence[float] = ()
+) -> dict[str, float]:
+    """Constants that all machines share, and those of each, one after the other; the former are then set."""
+    own = {gpu: [row for row in rows if row.dataset == f"silicon {gpu}" and row.gpus in (2, 8)] for gpu in gpus}
     like = {FITS[name].like: name for name in PUBLISHED}
-    large = {gpu: [row for row in rows if row.dataset == like.get(gpu) and row.gpus == 8] for gpu in SILICON}
-    machines = dict.fromkeys(SILICON, START)
+    large = {gpu: [row for row in rows if row.dataset == like.get(gpu) and row.gpus == 8] for gpu in gpus}
+    machines = dict.fromkeys(gpus, START)
 
     def loss(gpu: str, machine: Machine) -> float:
         parts = [_part(row, machine, part) for row in own[gpu] for part in (False, True)]
@@ -157,10 +163,11 @@ def search_shared(rows: Sequence[Measured], rounds: int = 2) -> dict[str, float]
         return float(np.mean(parts)) + (0.15 * float(np.mean(np.concatenate(far))) if far else 0.0)
 
     def total(values: Sequence[float]) -> float:
-        _set_shared(values)
+        set_shared(values)
         return float(np.mean([loss(gpu, machine) for gpu, machine in machines.items()]))
 
-    values = [_get(module, name) for module, name in SHARED]
+    values = list(guess) or shared_values()
+    set_shared(values)
     for _ in range(rounds):
         for gpu, start in machines.items():
             best = searched(
@@ -169,21 +176,19 @@ def search_shared(rows: Sequence[Measured], rounds: int = 2) -> dict[str, float]
             )
             machines[gpu] = _with(start, CONSTANTS, best)
         values = searched(total, values)
+        set_shared(values)
     return {name: value for (_, name), value in zip(SHARED, values, strict=True)}
 
 
-def _get(module: ModuleType, name: str) -> float:
-    value = getattr(module, name)
-    return float(value[Collective.ALL_GATHER] if isinstance(value, dict) else value)
+def shared_values() -> list[float]:
+    """The constants of `SHARED` as they are."""
+    return [float(getattr(module, name)) for module, name in SHARED]
 
 
-def _set_shared(values: Sequence[float]) -> None:
+def set_shared(values: Sequence[float]) -> None:
+    """Sets the constants of `SHARED`."""
     for (module, name), value in zip(SHARED, values, strict=True):
-        found = getattr(module, name)
-        if isinstance(found, dict):
-            found |= {Collective.ALL_GATHER: value, Collective.REDUCE_SCATTER: value}
-        else:
-            setattr(module, name, value)
+        setattr(module, name, value)
 
 
 def main() -> None:
@@ -211,9 +216,9 @@ def main() -> None:
             f"  #   {judged} GPUs judged, {words[1]}.",
             f"  {gpu}: {{launch_us: {1e6 * launch_s:.2f}, step_scale: {machine.step_scale:.3f}, "
             f"simple_step_us: {1e6 * machine.simple_step_s:.2f}, link_share: {machine.link_share:.4f}, "
-            f"network_share: {machine.network_share:.4f}}}",
+            f"network_share: {NETWORK_PAYLOAD:.4f}}}",
         ]
-    text = HEADER + "\n".join(["machines:", *lines]) + FOOTER
+    text = HEADER.format(share=machine.network_share) + "\n".join(["machines:", *lines]) + FOOTER
     print(text)
     if asked.write:
         DATA.write_text(text, encoding="utf-8")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from foretrace.schedules.registry import make as schedule
     from foretrace.workload.plan import Plan
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 _HOMES = {
     "Choices": ("foretrace.lower.choices", "Choices"),

@@ -123,7 +123,9 @@ def test_a_file_takes_as_long_as_the_program(setting: Setting) -> None:
     chunks = "chunks" if setting.chunks_per_stage > 1 else "auto"
     made = read_back(aicb_workload(setting, KERNELS), vpp=chunks)
     # A file does not say its kernels, so nothing is known of what they lose to communication beside them.
-    want = simulate(program_of(setting), cluster=CLUSTER, kernels=KERNELS, overlap_cost=False, explain=False).step_time_s
+    want = simulate(
+        program_of(setting), cluster=CLUSTER, kernels=KERNELS, overlap_cost=False, explain=False
+    ).step_time_s
     got = simulate(made, cluster=CLUSTER, explain=False).step_time_s
     # Times are whole nanoseconds; the norm of gradients meets over tp instead of all ranks, and buckets are one:
     # each of the others takes its latency.

@@ -103,11 +103,11 @@ def test_a_redundant_link_may_fail(drawn: tuple[Cluster, int], number: int) -> N
     between = np.flatnonzero((whole.kind[whole.source] >= Device.LEAF) & (whole.kind[whole.target] >= Device.LEAF))
     assume(len(between) > 0)
     link = int(between[number % len(between)])
-    above = whole.source[link], whole.target[link]
-    out = [np.unique(whole.target[whole.source == device]) for device in above]
-    # Redundant if a leaf below has another switch above it, and that one reaches all the same leaves.
-    up = [device for device in above if whole.kind[device] == Device.LEAF]
-    assume(up and all((whole.kind[one] > Device.LEAF).sum() > 1 for one in out[: len(up)]))
+    ends = whole.source[link], whole.target[link]
+    # Redundant if the leaf below has another switch above it.
+    below = [device for device in ends if whole.kind[device] == Device.LEAF]
+    out = [np.unique(whole.target[whole.source == device]) for device in below]
+    assume(below and all((whole.kind[one] > Device.LEAF).sum() > 1 for one in out))
     failing = replace(cluster, topology=replace(cluster.topology, failed=(whole.link_label(link),)))
     fabric = fabric_of(failing, nodes)
     source, target = all_pairs(fabric.gpus)

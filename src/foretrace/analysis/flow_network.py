@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD
 from foretrace.cost.network.nccl.machine import Machine, machine_of
 from foretrace.engine.network.collectives import Routing
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import fabric_of
-from foretrace.hardware.fabric.fabric import Device, Fabric, Floats
+from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
 from foretrace.hardware.fabric.routing import Router
 
 
@@ -24,6 +25,16 @@ class FlowNetwork:
     routing: Routing
     capacity: Floats
     spreads: bool = True
+    island_gpus: int = 0
+    """GPUs that reach each other without a NIC; 0: those of a node."""
+
+    def nodes_of(self, gpus: Longs) -> Longs:
+        """The node of each GPU, or the rack, where links reach over nodes."""
+        return gpus // (self.island_gpus or self.fabric.gpus_per_node)
+
+    def with_links(self, share: float) -> FlowNetwork:
+        """The same network with links between GPUs that carry so many times as much."""
+        return replace(self, capacity=np.where(_over_links(self.fabric), share, 1.0) * self.capacity)
 
 
 def flow_network(cluster: Cluster, nodes: int) -> FlowNetwork:
@@ -31,13 +42,20 @@ def flow_network(cluster: Cluster, nodes: int) -> FlowNetwork:
     fabric = fabric_of(cluster, nodes, merge=True)
     router = Router(fabric, cluster.topology)
     capacity = fabric.bytes_per_s * payload_shares(fabric, machine_of(cluster.gpu))
-    return FlowNetwork(fabric, router.routes, capacity, cluster.topology.routing != "ecmp")
+    island = max(cluster.node.domain_gpus, cluster.node.gpus)
+    return FlowNetwork(fabric, router.routes, capacity, cluster.topology.routing != "ecmp", island)
 
 
 def payload_shares(fabric: Fabric, machine: Machine) -> Floats:
     """What of each link's rate is payload: the machine's shares of links between GPUs and of the network, and that of
     packets on PCIe."""
     ends = np.sort(np.stack([fabric.kind[fabric.source], fabric.kind[fabric.target]]), axis=0)
-    over_links = (ends[1] <= Device.LINK_SWITCH) & (ends[0] <= Device.LINK_SWITCH)
+    over_links = _over_links(fabric)
     over_pcie = ~over_links & (ends[0] <= Device.PCIE_SWITCH) & (ends[1] <= Device.NIC)
     return np.where(over_links, machine.link_share, np.where(over_pcie, PCIE_PAYLOAD, machine.network_share))
+
+
+def _over_links(fabric: Fabric) -> NDArray[np.bool_]:
+    """Which links are those between GPUs, or between them and their switches."""
+    last = int(Device.LINK_SWITCH)
+    return np.asarray((fabric.kind[fabric.source] <= last) & (fabric.kind[fabric.target] <= last))

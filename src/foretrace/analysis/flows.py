@@ -15,7 +15,7 @@ import numpy as np
 
 from foretrace.analysis.flow_network import FlowNetwork
 from foretrace.engine.network.all_to_all import even_all_to_all
-from foretrace.engine.network.collectives import Sends, chain, pairs, ring, routed, tree
+from foretrace.engine.network.collectives import Sends, at_once, chain, pairs, ring, routed, tree
 from foretrace.engine.network.flows import fair_rates, run_flows
 from foretrace.engine.network.fold import fold
 from foretrace.engine.network.loop import SAME_TIME
@@ -26,7 +26,7 @@ from foretrace.engine.network.repeat import repeated
 from foretrace.engine.network.ring import chain_times, ring_times
 from foretrace.errors import InputError
 from foretrace.hardware.fabric.fabric import Fabric, Floats, Longs
-from foretrace.program.columns import Collective, label
+from foretrace.program.columns import ONE_TO_ONE, SHARDED, WHOLE, Collective, label
 
 CHUNK_BYTES: Final = 512 * 1024
 LEAST_CHUNK_BYTES: Final = 32 * 1024
@@ -48,7 +48,6 @@ MOST_LISTED: Final = 4_200_000
 """More pairs are not routed one by one: they would take several gigabytes."""
 
 HOTTEST: Final = 5
-RINGS: Final = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 Algorithm = Literal["ring", "tree", "chain", "pairs"]
 
@@ -110,15 +109,30 @@ def flow_time(
     call = _Call(groups, network, latency_s, arrival)
     if groups.shape[1] == 1 or collective in (Collective.NONE, Collective.BARRIER):
         return call.answer(arrival + (latency_s or 0.0), np.zeros(network.fabric.links), "pairs", 1, 0)
-    if collective in RINGS and (algorithm == "ring" or collective is not Collective.ALL_REDUCE):
+    way = runs_as(collective, algorithm)
+    if way == "ring":
         return _rings(call, collective, size_bytes, chunks or 1)
+    if way == "chain":
+        return _chains(call, collective, size_bytes, chunks)
+    if way == "tree":
+        return _trees(call, size_bytes, chunks)
     if collective is Collective.ALL_TO_ALL and pair_bytes is None and _many_alike(call):
         return _all_to_all(call, size_bytes)
-    if collective in (Collective.BROADCAST, Collective.REDUCE):
-        return _chains(call, collective, size_bytes, chunks)
-    if collective is Collective.ALL_REDUCE:
-        return _trees(call, size_bytes, chunks)
     return _pairs(call, collective, size_bytes, pair_bytes)
+
+
+def runs_as(collective: Collective, algorithm: Literal["ring", "tree"]) -> Algorithm:
+    """What the messages of a collective are; of an all-reduce those of this algorithm."""
+    if collective is Collective.ALL_REDUCE:
+        return algorithm
+    if collective in SHARDED:
+        return "ring"
+    return "chain" if collective in WHOLE else "pairs"
+
+
+def ring_steps(collective: Collective, ranks: int) -> int:
+    """How often each rank of a ring sends."""
+    return 2 * (ranks - 1) if collective is Collective.ALL_REDUCE else ranks - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,8 +146,8 @@ class _Call:
 
     @property
     def nodes(self) -> Longs:
-        """The node of each rank."""
-        return self.groups // self.network.fabric.gpus_per_node
+        """The node of each rank, or the rack, where links reach over nodes."""
+        return self.network.nodes_of(self.groups)
 
     def messages(self, sends: list[Sends], depth: int) -> Messages:
         """The sends of all groups on their ways, each with its part of the latency of so many in a row."""
@@ -163,8 +177,7 @@ class _Call:
 
 def _rings(call: _Call, collective: Collective, size_bytes: float, chunks: int) -> FlowAnswer:
     """A ring collective."""
-    n = call.groups.shape[1]
-    steps = 2 * (n - 1) if collective is Collective.ALL_REDUCE else n - 1
+    steps = ring_steps(collective, call.groups.shape[1])
     orders = [ring_orders(nodes) for nodes in call.nodes]
     sends = [ring(order, size_bytes) for order in orders]
     hops = call.messages(sends, steps)
@@ -285,41 +298,48 @@ def _all_to_all(call: _Call, size_bytes: float) -> FlowAnswer:
 
 def _pairs(call: _Call, collective: Collective, size_bytes: float, pair_bytes: Floats | None) -> FlowAnswer:
     """All pairs, a root with the others, or one pair."""
-    sizes = pair_sizes(collective, size_bytes, call.groups.shape[1]) if pair_bytes is None else pair_bytes
-    listed = len(call.groups) * int(np.count_nonzero(sizes))
+    n = call.groups.shape[1]
+    even = n * (n - 1) if collective is Collective.ALL_TO_ALL else n
+    listed = len(call.groups) * (even if pair_bytes is None else int(np.count_nonzero(pair_bytes)))
     if listed > MOST_LISTED:
         hint = (
             f"at most {MOST_LISTED:,}; one even all-to-all without ecmp may have any number; --network analytic has all"
         )
         raise InputError(f"{listed:,} messages are too many to route one by one", hint=hint)
-    sends = [pairs(sizes) for _ in call.groups]
+    one = pair_sends(collective, size_bytes, n) if pair_bytes is None else pairs(pair_bytes)
+    sends = [one for _ in call.groups]
     messages, capacity = call.messages(sends, 1), call.network.capacity
     link_bytes = bytes_by_link(messages, len(capacity))
-    count = len(messages)
-    unlike = pair_bytes is not None and count > FEW_UNLIKE
+    small = fold(messages, capacity) if len(messages) > FEW_UNLIKE else None
+    run, rates = (messages, capacity) if small is None else (small.messages, small.capacity)
+    unlike = len(run) > FEW_UNLIKE
     busiest_s = float((link_bytes / capacity).max(initial=0.0))
-    rough = "" if not unlike else PACED if count > MOST_UNLIKE else TOGETHER
+    rough = "" if not unlike else PACED if len(run) > MOST_UNLIKE else TOGETHER
     if rough == PACED:
         end_s = call.arrival_s.max() + float(messages.latency_s.max()) + np.full(call.groups.shape, busiest_s)
     else:
-        ran = run_flows(capacity, messages, window_s=ROUGHLY * busiest_s if unlike else 0.0)
-        end_s = _ends(call, sends, ran.end_s)
-    return call.answer(end_s, link_bytes, "pairs", 1, count, rough)
+        ran = run_flows(rates, run, window_s=ROUGHLY * busiest_s if unlike else 0.0, folded=False)
+        end_s = _ends(call, sends, ran.end_s if small is None else ran.end_s[small.message_kind])
+    return call.answer(end_s, link_bytes, "pairs", 1, len(messages), rough)
 
 
-def pair_sizes(collective: Collective, size_bytes: float, n: int) -> Floats:
-    """[from, to] bytes of a collective that is all pairs, those of a root with the others, or one pair."""
-    sizes = np.zeros((n, n))
+def pair_sends(collective: Collective, size_bytes: float, n: int) -> Sends:
+    """The messages of a collective that is all pairs, those of a root with the others, or one pair."""
+    others, root = np.arange(1, n), np.zeros(n - 1, dtype=np.int64)
+    part = size_bytes / n
     if collective is Collective.ALL_TO_ALL:
-        sizes[:] = size_bytes / n
+        source, ahead = np.divmod(np.arange(n * (n - 1)), n - 1)
+        target = ahead + (ahead >= source)
     elif collective is Collective.GATHER:
-        sizes[:, 0] = size_bytes / n
+        source, target = others, root
     elif collective is Collective.SCATTER:
-        sizes[0] = size_bytes / n
+        source, target = root, others
     else:
-        sizes[0, 1] = size_bytes
-        sizes[1, 0] = size_bytes if collective is Collective.EXCHANGE else 0.0
-    return sizes
+        both = collective is Collective.EXCHANGE
+        source, target = (np.array(ends[: 1 + both]) for ends in ((0, 1), (1, 0)))
+        part = size_bytes
+    sent = slice(None if size_bytes > 0 else 0)
+    return at_once(source[sent], target[sent], np.full(len(source), part)[sent])
 
 
 def _ends(call: _Call, sends: list[Sends], end_s: Floats) -> Floats:
@@ -340,8 +360,8 @@ def _check(collective: Collective, size_bytes: float, groups: Longs, fabric: Fab
         raise InputError(f"a group of GPUs 0 to {fabric.gpus - 1:,} and a size of 0 bytes or more are needed")
     if any(len(np.unique(row)) < ranks for row in groups):
         raise InputError("a GPU is twice in one group")
-    if collective in (Collective.TRANSFER, Collective.EXCHANGE) and ranks != 2:
-        raise InputError(f"a {label(collective)} is between 2 ranks, not {ranks:,}")
+    if collective in ONE_TO_ONE and ranks != 2:
+        raise InputError(f"{label(collective)} is between 2 ranks, not {ranks:,}", hint="name both of them")
     if pair_bytes is not None and (pair_bytes.shape != (ranks, ranks) or (pair_bytes < 0).any()):
         raise InputError(f"bytes of pairs are a table of {ranks:,} by {ranks:,} sizes of 0 or more")
 

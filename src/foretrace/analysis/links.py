@@ -15,11 +15,11 @@ import numpy as np
 from foretrace.cost.network.exits import NIC
 from foretrace.cost.network.experts import explain_call
 from foretrace.cost.network.peers import Places
-from foretrace.cost.network.sharing import LINK, SPREAD
+from foretrace.cost.network.sharing import LINK
 from foretrace.errors import InputError
 from foretrace.placement import Placement
 from foretrace.program.arrays import distinct
-from foretrace.program.columns import Collective
+from foretrace.program.columns import PAIRWISE, Collective
 from foretrace.program.expand import Ops
 from foretrace.program.program import Floats, Longs
 
@@ -42,12 +42,14 @@ FLOWS_AT_ONCE: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkLoad:
-    """One link: its name, bytes of a step by axis, and the share of its rate that they take over the step."""
+    """One link: its name, bytes of a step by axis, the share of its rate that they take over the step, and how many
+    links between devices of the same kinds are as busy."""
 
     link: int
     label: str
     bytes_by_axis: dict[str, float]
     utilisation: float
+    others: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,18 +68,23 @@ class LinkLoads:
         return np.asarray(carried / (self.fabric.bytes_per_s * max(self.step_time_s, 1e-300)))
 
     def hottest(self, most: int = 10) -> list[LinkLoad]:
-        """The links that are used most, the busiest first."""
-        used = self.utilisation
-        order = np.argsort(-used, kind="stable")[:most]
+        """The links that are used most, the busiest first; of those that are as busy the first stands for all."""
+        used, fabric, found = self.utilisation, self.fabric, dict[tuple[int, int, float], list[int]]()
+        for link in np.argsort(-np.round(used, 6), kind="stable").tolist():
+            ends = int(fabric.kind[fabric.source[link]]), int(fabric.kind[fabric.target[link]])
+            alike = (*ends, round(float(used[link]), 3))
+            if used[link] <= 0 or (alike not in found and len(found) == most):
+                break
+            found.setdefault(alike, []).append(link)
         return [
             LinkLoad(
                 link,
-                self.fabric.link_label(link),
+                fabric.link_label(link),
                 {axis: float(row[link]) for axis, row in zip(self.axes, self.bytes_by_axis, strict=True) if row[link]},
                 float(used[link]),
+                len(others),
             )
-            for link in order.tolist()
-            if used[link] > 0
+            for link, *others in found.values()
         ]
 
 
@@ -143,7 +150,7 @@ def _sent(ops: Ops, mine: Longs, network: Network, groups: Longs) -> dict[bool, 
     found: dict[bool, Floats] = {}
     for (role, what, size, way), count in zip(calls.tolist(), times.tolist(), strict=True):
         text = program.strings[way] if way >= 0 else ""
-        sent = found.setdefault(what in SPREAD, np.zeros((program.world, 2)))
+        sent = found.setdefault(what in PAIRWISE, np.zeros((program.world, 2)))
         of_role = program.role_of == role
         for number in distinct(kind_of[of_role & (kind_of >= 0)]).tolist():
             drawn = dict(explain_call(network, Collective(what), kinds[number], float(size), text).draws)

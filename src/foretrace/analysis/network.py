@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 
 from foretrace.analysis.network_words import (
-    PAIRS,
     Called,
     check_ranks,
     check_size,
@@ -22,29 +21,33 @@ from foretrace.analysis.network_words import (
     read_collective,
 )
 from foretrace.analysis.seats import SeatedGroups, seated, seated_by
+from foretrace.analysis.sharing import check_mode
 from foretrace.cost.network import MeasuredNetwork, NcclNetwork, NcclSettings, Network, network_of
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.candidates import Candidate, candidates
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.sources import measured_collectives
-from foretrace.errors import Diagnostic, InputError, UsageError, did_you_mean
+from foretrace.errors import Diagnostic, InputError, UsageError
 from foretrace.formats.nccl_tests import Measurements
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.placement import Placement
-from foretrace.program.columns import Collective
+from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.units import parse_bytes
 
 if TYPE_CHECKING:
-    from foretrace.analysis.network_flow import LinkRun, OnLinks
+    from foretrace.analysis.on_links import LinkRun, OnLinks
 
 Mode = Literal["analytic", "flow", "packets"]
-WORD_BYTES = 4
+"""Formulas; messages that divide the links they meet on; packets, by ns-3."""
+
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+WORD_BYTES: Final = 4
 """What a barrier reduces."""
 
-MODES = ("analytic", "flow", "packets")
-"""Formulas; messages that divide the links they meet on; packets, by ns-3."""
+MOST_NAMED: Final = 4
+"""Of what is out of service, or carries other traffic, so many are named."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -185,8 +188,7 @@ def asked_for(
 ) -> Asked:
     """A question with its files read; as in `network`."""
     called = read_collective(collective, way)
-    if mode not in MODES:
-        raise InputError(f'network "{mode}" is not known{did_you_mean(mode, MODES)}', hint=f"known: {', '.join(MODES)}")
+    check_mode(mode, MODES)
     if placement is not None and ranks_per_node is not None:
         raise UsageError("a placement says how many ranks a node has", hint="leave out --ranks-per-node")
     if called.way and mode != "analytic":
@@ -214,7 +216,7 @@ def asked_for(
 def default_ranks(asked: Asked) -> int:
     """How many ranks a group has where nobody says: the two of a transfer, the GPUs of a node, a rank for each of what
     is placed."""
-    if asked.collective in PAIRS:
+    if asked.collective in ONE_TO_ONE:
         return 2
     if isinstance(asked.placement, Placement):
         return asked.placement.world // max(asked.groups, 1)
@@ -232,11 +234,13 @@ def network_table(
             raise InputError("a barrier has no size: it is an all-reduce of a word", hint="leave the size out")
     for count in ranks:
         check_ranks(count, asked.groups)
-        if asked.collective in PAIRS and count != 2:
+        if asked.collective in ONE_TO_ONE and count != 2:
             name = name_of(asked.collective)
             article = "an" if name[0] in "aeiou" else "a"
             raise InputError(f"{article} {name} is between 2 ranks, not {count:,}", hint="leave out --ranks")
-    groups = [_Group.of(asked, count) for count in ranks]
+    # The largest first: if any is too large, that is said at once.
+    built = {count: _Group.of(asked, count) for count in sorted(ranks, reverse=True)}
+    groups = [built[count] for count in ranks]
     found: list[NetworkAnswer] = []
     try:
         for group in groups:
@@ -275,7 +279,7 @@ class _Group:
         """The groups on the links of the cluster; None where formulas answer."""
         if self.asked.mode == "analytic" or self.seats.groups.shape[1] == 1:
             return None
-        from foretrace.analysis.network_flow import OnLinks  # formulas do without, and start faster
+        from foretrace.analysis.on_links import OnLinks  # formulas do without, and start faster
 
         return OnLinks.of(self.asked.collective, self.seats, self.asked.cluster, self.asked.mode)
 
@@ -325,7 +329,19 @@ class _Group:
             notes.append(Diagnostic("note", "a group of one rank communicates with nobody: it takes no time"))
         if len(self.layouts) > 1:
             notes.append(Diagnostic("note", f"the groups sit in {len(self.layouts)} ways; this is the slowest"))
+        topology = self.asked.cluster.topology
+        if topology.failed:
+            notes.append(Diagnostic("note", f"out of service: {_named(topology.failed)}"))
+        if topology.background:
+            busy = _named([where for where, _ in topology.background])
+            notes.append(Diagnostic("note", f"other traffic is on {busy}"))
         return tuple(notes)
+
+
+def _named(places: Sequence[str]) -> str:
+    """Some of these names, and how many more there are."""
+    more = len(places) - MOST_NAMED
+    return ", ".join(places[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _candidates(network: Network, what: Collective, layout: Hashable, size_bytes: float) -> tuple[Candidate, ...]:

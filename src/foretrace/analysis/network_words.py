@@ -46,9 +46,6 @@ EXPERTS: Final = ("dispatch", "combine")
 DEFAULT_WAY: Final = "style=deepep experts=256 topk=8 groups=8 chosen=4"
 """DeepSeek-V3's."""
 
-PAIRS: Final = frozenset({Collective.TRANSFER, Collective.EXCHANGE})
-"""What two ranks do."""
-
 
 @dataclass(frozen=True, slots=True)
 class Called:

@@ -25,7 +25,7 @@ MOST_LOST: Final = 0.75
 
 def overlap_cost_s(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps: Overlaps | None) -> Floats:
     """Seconds by which each node takes longer than alone for what runs beside it; `run` gives the timeline of these
-    durations. None where nothing overlaps."""
+    durations, and is not asked where nothing costs anything."""
     extra = np.zeros(len(alone_s))
     if overlaps is None or not (overlaps.slowdown > 1).any():
         return extra

@@ -17,15 +17,15 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from foretrace.analysis.flow_network import FlowNetwork
-from foretrace.analysis.flows import RINGS, pair_sizes
-from foretrace.engine.network.collectives import Sends, chain, pairs, ring, tree
+from foretrace.analysis.flows import pair_sends, ring_steps, runs_as
+from foretrace.analysis.packets_ns3 import SEGMENT_BYTES
+from foretrace.engine.network.collectives import Sends, chain, ring, tree
 from foretrace.engine.network.messages import bytes_by_link, independent
 from foretrace.engine.network.orders import ring_orders, tree_parents
 from foretrace.errors import InputError, UsageError
-from foretrace.hardware.fabric.fabric import Fabric, Floats, Longs
+from foretrace.hardware.fabric.fabric import Floats, Longs
 from foretrace.program.columns import Collective
 
-PACKET_BYTES: Final = 8900
 MOST_PACKETS: Final = 5_000_000
 """Packets times links that are run; ns-3 takes some minutes for as many."""
 
@@ -60,12 +60,12 @@ def packet_time(
 ) -> PacketAnswer:
     """Runs a collective of nccl-tests' size in groups of GPUs, [groups, ranks], all at once, packet by packet."""
     check_installed()
-    source, target, size = _flows(collective, size_bytes, np.atleast_2d(groups), network.fabric, algorithm)
+    source, target, size = _flows(collective, size_bytes, np.atleast_2d(groups), network, algorithm)
     if not len(size):
         return PacketAnswer(0.0, 0, np.zeros(network.fabric.links))
     routes = network.routing(source, target)
     link_bytes = bytes_by_link(independent(size, routes, np.zeros(len(size))), network.fabric.links)
-    packets = float(link_bytes.sum()) / PACKET_BYTES
+    packets = float(link_bytes.sum()) / SEGMENT_BYTES
     if packets > MOST_PACKETS or network.fabric.devices > MOST_DEVICES:
         limits = f"at most {MOST_PACKETS:,} packets times links and {MOST_DEVICES:,} devices"
         raise InputError(
@@ -102,24 +102,24 @@ def check_installed() -> None:
 
 
 def _flows(
-    collective: Collective, size_bytes: float, groups: Longs, fabric: Fabric, algorithm: str
+    collective: Collective, size_bytes: float, groups: Longs, network: FlowNetwork, algorithm: Literal["ring", "tree"]
 ) -> tuple[Longs, Longs, Floats]:
     """From which GPU to which, and how many bytes in all."""
     sends: list[Sends] = []
     for gpus in groups:
-        nodes, n = gpus // fabric.gpus_per_node, len(gpus)
+        nodes, n = network.nodes_of(gpus), len(gpus)
         if n == 1:
             continue
-        if collective in RINGS and (algorithm == "ring" or collective is not Collective.ALL_REDUCE):
-            steps = 2 * (n - 1) if collective is Collective.ALL_REDUCE else n - 1
-            sends.append(ring(ring_orders(nodes), size_bytes * steps))
-        elif collective is Collective.ALL_REDUCE:
+        way = runs_as(collective, algorithm)
+        if way == "ring":
+            sends.append(ring(ring_orders(nodes), size_bytes * ring_steps(collective, n)))
+        elif way == "tree":
             sends.append(tree(tree_parents(nodes), size_bytes))
-        elif collective in (Collective.BROADCAST, Collective.REDUCE):
+        elif way == "chain":
             turn = -1 if collective is Collective.REDUCE else 1
             sends.append(chain(ring_orders(nodes)[:, ::turn], size_bytes))
         else:
-            sends.append(pairs(pair_sizes(collective, size_bytes, n)))
+            sends.append(pair_sends(collective, size_bytes, n))
     if not sends:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
     rows = list(zip(sends, groups, strict=True))

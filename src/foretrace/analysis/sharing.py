@@ -53,10 +53,10 @@ class NetworkUse:
     hot: tuple[Hot, ...] = ()
 
 
-def check_mode(mode: str) -> None:
-    """Raises an error where a way to run the network is not known."""
-    if mode not in MODES:
-        raise InputError(f'network "{mode}" is not known{did_you_mean(mode, MODES)}', hint=f"known: {', '.join(MODES)}")
+def check_mode(mode: str, known: tuple[str, ...] = MODES) -> None:
+    """Raises an error where a way to run the network is not among those known."""
+    if mode not in known:
+        raise InputError(f'network "{mode}" is not known{did_you_mean(mode, known)}', hint=f"known: {', '.join(known)}")
 
 
 def network_use(alone: Timeline, shared: Timeline, draws: Draws) -> NetworkUse:

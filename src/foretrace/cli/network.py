@@ -93,15 +93,14 @@ def command(
     """Show what a collective takes: its time, how NCCL runs it, its bus bandwidth and what limits it."""
     from foretrace.analysis.network import WORD_BYTES, asked_for
     from foretrace.analysis.network_words import read_collective, read_ranks, read_sizes
-    from foretrace.cli.options import check_outputs, check_svg, read_nccl
+    from foretrace.cli.options import check_outputs, check_svg, needed_cluster, read_nccl
     from foretrace.errors import UsageError
     from foretrace.program.columns import Collective
 
     barrier = read_collective(collective, way).collective is Collective.BARRIER
     if not sizes and not barrier:
-        raise UsageError(f"a {collective} of how many bytes?", hint=f"foretrace network {collective} 256MiB")
-    if cluster is None:
-        raise UsageError("on what cluster?", hint="for example --cluster h100-dgx; see foretrace list clusters")
+        raise UsageError(f"{collective} of how many bytes?", hint=f"foretrace network {collective} 256MiB")
+    named = needed_cluster(cluster)
     if heatmap is not None and mode == Mode.ANALYTIC:
         raise UsageError("formulas know no links to map", hint="add --network flow")
     check_svg(plot, heatmap)
@@ -110,7 +109,7 @@ def command(
     counts = None if ranks is None else read_ranks(ranks)
     asked = asked_for(
         collective,
-        cluster=cluster,
+        cluster=named,
         ranks_per_node=ranks_per_node,
         groups=groups,
         placement=placement,

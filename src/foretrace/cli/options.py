@@ -80,6 +80,13 @@ def read_ranks(text: str | None, **shown_by: Path | None) -> list[int] | None:
     return ranks
 
 
+def needed_cluster(name: str | None) -> str:
+    """The cluster that is named; an error where none is."""
+    if name is None:
+        raise UsageError("on what cluster?", hint="for example --cluster h100-dgx; see foretrace list clusters")
+    return name
+
+
 def check_svg(*paths: Path | None) -> None:
     """Refuses to write a picture under a name that says it is something else than SVG."""
     for path in paths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +53,7 @@ def command(
     """Predict the step of a model: its time, utilisation, memory, and where the time goes."""
     from foretrace.analysis.scenario import Scenario
     from foretrace.cli.options import (
+        check_outputs,
         check_svg,
         read_jitter,
         read_nccl,
@@ -63,6 +65,7 @@ def command(
     from foretrace.cli.run import Outputs, map_links
 
     check_svg(heatmap)
+    check_outputs(Path(model), [perfetto, heatmap, output])
     shown = read_ranks(ranks, perfetto=perfetto)
     scenario = Scenario(
         read_what_ifs(what_if or []),
@@ -113,16 +116,14 @@ def predicted(
 ) -> Prediction:
     """The prediction that a command line asks for."""
     from foretrace.analysis.predict import predict
+    from foretrace.cli.options import needed_cluster
     from foretrace.cli.plan_options import read_job, read_plan
     from foretrace.cli.progress import Progress
-    from foretrace.errors import UsageError
     from foretrace.placement import Placement
 
     job = read_job(model)
     plan = read_plan(options, job.fields)
-    name = cluster or job.cluster
-    if name is None:
-        raise UsageError("on what cluster?", hint="for example --cluster h100-dgx; see foretrace list clusters")
+    name = needed_cluster(cluster or job.cluster)
     where = None if placement is None else Placement.load(placement, plan.gpus)
     with Progress(f"predicting {job.model.name} on {plan.gpus:,} GPUs"):
         return predict(

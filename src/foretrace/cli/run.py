@@ -1,4 +1,4 @@
-"""What `foretrace simulate` does once its options are read."""
+"""What `foretrace simulate` and `foretrace predict` do once their options are read."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from foretrace.cost.network.interface import Explained
 from foretrace.hardware.cluster import Gpu
-from foretrace.program.columns import Collective
+from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel, Stream
 from foretrace.program.program import Floats, Longs
 
@@ -62,7 +62,7 @@ class Taken:
 def taken_by(call: Explained, what: Collective) -> Taken:
     """What a call takes of each GPU that takes part in it."""
     channels = call.channels if call.channels or call.algorithm != "measured" else CHANNELS
-    if what in (Collective.TRANSFER, Collective.EXCHANGE):
+    if what in ONE_TO_ONE:
         channels = min(channels, TRANSFER_CHANNELS)
     sent = sum(amount for _, amount in call.draws)
     return Taken(channels, BYTES_PER_BYTE * sent / call.time_s if call.time_s > 0 else 0.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +9,7 @@ from foretrace.engine import jit
 from foretrace.engine.flows import Draws, Flows, make_flows
 from foretrace.engine.maxmin import Filling
 from foretrace.engine.order import find_order, sort_by
+from foretrace.engine.room import Room
 from foretrace.engine.run import timeline_of
 from foretrace.engine.shared import World, simulate
 from foretrace.engine.steady import Settled
@@ -90,18 +89,8 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
     waits = np.bincount(waiter, minlength=units)
     waits_later = np.bincount(graph.unit[graph.next_dst], minlength=units)
     uses = len(flows.use_resource)
-
-    def hold(values: Any) -> Any:
-        array = np.array(values)
-        array = array if array.dtype == np.float64 else array.astype(np.int64)
-        return array if fast else array.tolist()
-
-    def room(count: int, value: float = 0.0) -> Any:
-        return hold(np.full(count, value))
-
-    def count_room(count: int, value: int = 0) -> Any:
-        return hold(np.full(count, value, dtype=np.int64))
-
+    room = Room(fast)
+    hold = room.hold
     return World(
         nodes=nodes,
         units=units,
@@ -127,31 +116,31 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
             use_last=hold(use_bounds[1:]),
             use_resource=hold(flows.use_resource),
             use_load=hold(flows.use_load),
-            residual=room(resources),
-            growing=count_room(resources),
-            load=room(resources),
-            first=count_room(resources, -1),
-            next=count_room(uses, -1),
-            use_flow=count_room(uses),
-            rate=room(units),
+            residual=room.floats(resources),
+            growing=room.counts(resources),
+            load=room.floats(resources),
+            first=room.counts(resources, -1),
+            next=room.counts(uses, -1),
+            use_flow=room.counts(uses),
+            rate=room.floats(units),
         ),
         waiting=hold(np.concatenate([waits] + [waits + waits_later] * (steps - 1))),
-        start=room(steps * units, np.nan),
-        end=room(steps * nodes, np.nan),
-        step_of=count_room(units),
-        reached=count_room(units),
-        done=room(units),
-        speed=room(units),
-        since=room(units),
-        version=count_room(units),
+        start=room.floats(steps * units, np.nan),
+        end=room.floats(steps * nodes, np.nan),
+        step_of=room.counts(units),
+        reached=room.counts(units),
+        done=room.floats(units),
+        speed=room.floats(units),
+        since=room.floats(units),
+        version=room.counts(units),
         free=hold(flows.capacity),
-        running=count_room(resources, -1),
-        behind=count_room(uses, -1),
-        ahead=count_room(uses, -1),
-        touched=count_room(resources),
-        is_touched=count_room(resources),
-        seen=count_room(resources),
-        flow_seen=count_room(units),
-        component=count_room(units),
-        counters=count_room(5),
+        running=room.counts(resources, -1),
+        behind=room.counts(uses, -1),
+        ahead=room.counts(uses, -1),
+        touched=room.counts(resources),
+        is_touched=room.counts(resources),
+        seen=room.counts(resources),
+        flow_seen=room.counts(units),
+        component=room.counts(units),
+        counters=room.counts(5),
     )

@@ -130,6 +130,9 @@ def _header(line: str, path: str) -> tuple[int, int, int, int, int, str]:
         problem = f"a number of the first line is larger than {MOST_DEVICES:,}"
         raise InputError(problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
     devices, per_server, nv_switches, switches, links = numbers
+    if nv_switches + switches == 0:
+        problem = "no device is a switch: SimAI's GPUs are joined by switches"
+        raise InputError(problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
     if nv_switches + switches >= devices:
         problem = f"of {devices:,} devices {nv_switches + switches:,} are switches, which leaves no GPUs"
         raise InputError(problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")

@@ -172,11 +172,14 @@ def read_cluster(document: Document, node: yaml.Node, presets: Presets, *, name:
     if "name" not in fields:  # the file's, rather than one made of the base's
         about |= {"name": name, "title": fields.text("title", name)}
     nodes = base.nodes if base else None
+    topology = _topology(document, fields, base.topology if base else Topology())
+    if base is not None and topology.kind != base.topology.kind:  # grounds of a cluster are those of its network
+        about |= {"sources": fields.texts("sources"), "notes": fields.texts("notes")}
     return Cluster(
         **about,
         node=read_node(document, fields["node"], presets, base=inner) if "node" in fields else _of(inner),
         nodes=_count(fields, "nodes", 0, most=10_000_000) if "nodes" in fields else nodes,
-        topology=_topology(document, fields, base.topology if base else Topology()),
+        topology=topology,
         where=None if document.shipped else document.where(node),
     )
 

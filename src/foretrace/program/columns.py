@@ -48,6 +48,19 @@ class Collective(IntEnum):
     EXCHANGE = 11
 
 
+ONE_TO_ONE: Final = (Collective.TRANSFER, Collective.EXCHANGE)
+"""What two ranks do."""
+
+PAIRWISE: Final = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
+"""A rank's partners are all others, or the root; in the rest they are its neighbours in a ring or tree."""
+
+SHARDED: Final = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+"""Each rank has a part of the buffer before or after."""
+
+WHOLE: Final = (Collective.BROADCAST, Collective.REDUCE)
+"""All of the buffer goes from, or to, one rank."""
+
+
 class Category(IntEnum):
     """What memory is held for."""
 

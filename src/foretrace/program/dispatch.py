@@ -104,4 +104,7 @@ def parse_dispatch(text: str) -> Dispatch:
         raise InputError(f'"{text}" does not say how tokens go to experts', hint=hint)
     if not 0 < found.topk <= open_experts:
         raise InputError(f'"{text}": a token cannot go to {found.topk} of {open_experts} experts', hint=hint)
+    if found.experts % found.groups:
+        said = f"{found.experts} experts are not {found.groups} equal groups"
+        raise InputError(f'"{text}": {said}', hint="groups divide the experts")
     return found

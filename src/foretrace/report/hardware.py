@@ -20,15 +20,16 @@ SHOW_SCHEMA = "foretrace.show/1"
 
 Item = Gpu | Nic | Node | Cluster
 
-_PLURAL = {
-    "GPU": "GPUs",
-    "LINK_SWITCH": "link switches",
-    "PCIE_SWITCH": "PCIe switches",
-    "NIC": "NICs",
-    "LEAF": "leaves",
-    "SPINE": "spines",
-    "CORE": "cores",
+_NAMES = {
+    "GPU": ("GPU", "GPUs"),
+    "LINK_SWITCH": ("link switch", "link switches"),
+    "PCIE_SWITCH": ("PCIe switch", "PCIe switches"),
+    "NIC": ("NIC", "NICs"),
+    "LEAF": ("leaf", "leaves"),
+    "SPINE": ("spine", "spines"),
+    "CORE": ("core", "cores"),
 }
+"""A device of each kind, and several."""
 _ROUTING: dict[Routing, str] = {
     "spread": "spread evenly over all shortest paths",
     "ecmp": "one of the shortest paths by hash (ECMP)",
@@ -148,7 +149,12 @@ def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, s
     facts = [("nodes", nodes + gpus), *_topology_facts(cluster.topology), ("oversubscription", network)]
     if fabric is not None:
         count = format_count(fabric.gpus // fabric.gpus_per_node)
-        devices = " · ".join(f"{format_count(number)} {what}" for what, number in _devices(fabric).items())
+        counts = fabric.counts()
+        devices = " · ".join(
+            f"{format_count(counts[kind])} {one if counts[kind] == 1 else several}"
+            for kind, (one, several) in _NAMES.items()
+            if counts[kind]
+        )
         facts.append((f"built for {count}", devices))
     return [*facts, ("file", cluster.where)] if cluster.where else facts
 
@@ -156,7 +162,7 @@ def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, s
 def _devices(fabric: Fabric) -> dict[str, int]:
     """How many devices of each kind a network has, as they are called."""
     counts = fabric.counts()
-    return {_PLURAL[word]: counts[word] for word in _PLURAL if counts.get(word)}
+    return {several: counts[kind] for kind, (_, several) in _NAMES.items() if counts[kind]}
 
 
 def _topology_facts(topology: Topology) -> list[tuple[str, str]]:

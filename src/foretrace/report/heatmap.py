@@ -10,7 +10,7 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from foretrace.analysis.links import LinkLoads
+from foretrace.analysis.links import LinkLoad, LinkLoads
 from foretrace.hardware.fabric.fabric import Floats
 from foretrace.report.axis import FONT
 from foretrace.report.link_panels import Panel, carrying, gathered, panels_of
@@ -29,26 +29,13 @@ _LEFT, _BLOCK, _GAP, _TOP = 130, 400, 60, 92
 _SCALES: Final = (0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 
-def hottest(loads: LinkLoads) -> dict[int, int]:
-    """The busiest links, and how many of the same kind are as busy as each; of these the first stands for all."""
-    share, fabric, found = loads.utilisation, loads.fabric, dict[tuple[int, int, str], list[int]]()
-    for link in np.argsort(-np.round(share, 6), kind="stable").tolist():
-        ends = int(fabric.kind[fabric.source[link]]), int(fabric.kind[fabric.target[link]])
-        alike = (*ends, format_percent(float(share[link])))
-        if share[link] <= 0 or (alike not in found and len(found) == HOTTEST):
-            break
-        found.setdefault(alike, []).append(link)
-    return {links[0]: len(links) - 1 for links in found.values()}
-
-
-def described(loads: LinkLoads, link: int, others: int = 0) -> str:
+def described(load: LinkLoad) -> str:
     """A link with how busy it is and what with, and how many others are like it."""
-    carried = dict(zip(loads.axes, loads.bytes_by_axis[:, link].tolist(), strict=True))
-    least = 1e-3 * sum(carried.values())
-    most = sorted(((name, size) for name, size in carried.items() if size > least), key=lambda part: -part[1])[:3]
-    words = ", ".join(f"{name} {format_bytes(size)}" for name, size in most)
-    like = "" if not others else f", as {format_count(others)} other{'' if others == 1 else 's'}"
-    return f"{loads.fabric.link_label(link)}: {format_percent(float(loads.utilisation[link]))} ({words}){like}"
+    least = 1e-3 * sum(load.bytes_by_axis.values())
+    parts = sorted(load.bytes_by_axis.items(), key=lambda part: -part[1])[:3]
+    words = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size > least)
+    like = "" if not load.others else f", as {format_count(load.others)} other{'' if load.others == 1 else 's'}"
+    return f"{load.label}: {format_percent(load.utilisation)} ({words}){like}"
 
 
 def print_heatmap(loads: LinkLoads, stream: TextIO | None = None) -> None:
@@ -71,13 +58,10 @@ def heatmap_lines(loads: LinkLoads) -> list[list[Span]]:
     heads = ["links", "number", "idle", "mean", "busiest", f"0 to {100 * top:g} %"]
     lines = [[("  how busy the links are", "bold"), (" (of what they can carry, over the step)", "")], []]
     lines += table(heads, rows)
-    hot = hottest(loads)
+    hot = loads.hottest(HOTTEST)
     if hot:
         lines += [[], [("  the hottest", "bold")]]
-        lines += [
-            [(f"  {number}  {described(loads, link, others)}", "")]
-            for number, (link, others) in enumerate(hot.items(), start=1)
-        ]
+        lines += [[(f"  {number}  {described(load)}", "")] for number, load in enumerate(hot, start=1)]
     return lines
 
 
@@ -101,7 +85,7 @@ def heatmap_svg(loads: LinkLoads, title: str) -> str:
     """The map: for each tier what goes out on the left and what comes in on the right."""
     share = loads.utilisation
     top = _scale(float(share.max(initial=0.0)))
-    hot = hottest(loads)
+    hot = loads.hottest(HOTTEST)
     y = _TOP + 18.0 * len(hot) + (14 if hot else 0)
     parts: list[str] = []
     tiers: dict[str, list[Panel]] = {}
@@ -116,7 +100,7 @@ def heatmap_svg(loads: LinkLoads, title: str) -> str:
         height = 0.0
         for number, panel in enumerate(panels if panels[0].rows else ()):
             block = _Block(panel, _LEFT + number * (_BLOCK + _GAP), y + 24)
-            parts += block.drawn(share, top, list(hot), labelled=not number)
+            parts += block.drawn(share, top, [load.link for load in hot], labelled=not number)
             height = max(height, block.height)
         y += height + (60 if height else 32)
     width = _LEFT + 2 * _BLOCK + _GAP + 24
@@ -127,8 +111,8 @@ def heatmap_svg(loads: LinkLoads, title: str) -> str:
         f'<text x="24" y="30" font-size="17" font-weight="bold">{escape(title)}</text>',
         *_legend(top, width),
     ]
-    for number, (link, others) in enumerate(hot.items(), start=1):
-        said = f"{number}   {described(loads, link, others)}"
+    for number, load in enumerate(hot, start=1):
+        said = f"{number}   {described(load)}"
         head.append(f'<text x="24" y="{_TOP - 16 + 18 * number}" xml:space="preserve">{escape(said)}</text>')
     return "\n".join([*head, *parts, "</svg>", ""])
 

@@ -79,7 +79,7 @@ def _panel(fabric: Fabric, tier: str, way: str, links: Longs, lower: Longs) -> P
 
 def _owner(label: str) -> str:
     """The node that a GPU, NIC or switch within a node belongs to; a switch beyond is its own."""
-    found = re.match(r"(node|rack) \d+", label)
+    found = re.match(r"node \d+", label)
     return found[0] if found else label
 
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from foretrace.analysis.network import NetworkAnswer, NetworkTable
-from foretrace.analysis.network_flow import LinkRun
+from foretrace.analysis.on_links import LinkRun
 from foretrace.report.axis import STYLES
 from foretrace.report.curves import braille
-from foretrace.report.heatmap import described, hottest
+from foretrace.report.heatmap import HOTTEST, described
 from foretrace.report.json import diagnostics_json
 from foretrace.report.network_plot import AXES, curves_of, over_of, size_text
 from foretrace.report.table import table
@@ -66,18 +66,17 @@ def _answer_json(answer: NetworkAnswer) -> dict[str, Any]:
 
 
 def _links_json(run: LinkRun) -> dict[str, Any]:
-    loads = run.loads
     return {
         "analytic_time_s": run.analytic_time_s,
         "messages": run.messages,
         "hot": [
             {
-                "link": loads.fabric.link_label(link),
-                "bytes": float(loads.bytes_by_axis[:, link].sum()),
-                "utilisation": float(loads.utilisation[link]),
-                "others": others,
+                "link": load.label,
+                "bytes": sum(load.bytes_by_axis.values()),
+                "utilisation": load.utilisation,
+                "others": load.others,
             }
-            for link, others in hottest(loads).items()
+            for load in run.loads.hottest(HOTTEST)
         ],
     }
 
@@ -142,8 +141,7 @@ def _links(answer: NetworkAnswer) -> list[list[Span]]:
     said = f"{format_time(run.time_s)}, by formulas {format_time(run.analytic_time_s)} ({apart})"
     head = f" {said}; the hottest, with the share they carry of what they can"
     lines: list[list[Span]] = [[], [("  on links", "bold"), (head, "")]]
-    hot = hottest(run.loads)
-    return lines + [[(f"  {described(run.loads, link, others)}", "")] for link, others in hot.items()]
+    return lines + [[(f"  {described(load)}", "")] for load in run.loads.hottest(HOTTEST)]
 
 
 def where_text(answer: NetworkAnswer) -> str:

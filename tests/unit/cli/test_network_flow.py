@@ -42,6 +42,8 @@ def test_a_workload_and_a_sweep_take_it(capsys: pytest.CaptureFixture[str]) -> N
     answer = answer_of(capsys, "simulate", WORKLOAD, *options)
     assert answer["network"]["mode"] == "flow"
     assert answer["step_time_s"] >= answer["network"]["analytic_step_time_s"] * (1 - 1e-9)
+    swept = answer_of(capsys, "sweep", WORKLOAD, *options[:-2], "--over", "microbatches=16")
+    assert swept["points"][0]["step_time_s"] == pytest.approx(answer["step_time_s"], rel=1e-9)
 
 
 def test_flow_needs_a_cluster(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def on(**topology: object) -> Cluster:
 
 def crowded(on_cluster: Cluster, groups: np.ndarray, world: int | None = None) -> tuple[list[float], list[float]]:
     placement = Placement.packed(world or int(groups.max()) + 1, 8)
-    ring, exchange, _ = Crowding(on_cluster, placement)(groups)
+    ring, _, exchange, _ = Crowding(on_cluster, placement)(groups)
     return ring.tolist(), exchange.tolist()
 
 
@@ -51,10 +51,26 @@ def test_oversubscription_counts_for_what_leaves_a_leaf() -> None:
     assert crowded(narrow, rails(4), world=128) == ([1.0] * 8, [1.0] * 8)
 
 
+def test_trees_leave_leaves_more_often_than_rings() -> None:
+    """Of both trees over 16 nodes, a leaf of 4 nodes with a quarter of the uplinks sends 5 or 6 halves of the buffer
+    beyond, where a NIC of the busiest node sends 4: 8 uplinks for what fills 12 NICs."""
+    narrow = on(kind="fat-tree", leaf_ports=32, oversubscription=4.0)
+    _, tree, _, _ = Crowding(narrow, Placement.packed(128, 8))(np.arange(128)[None])
+    assert tree.tolist() == [1.5]
+    _, tree, _, _ = Crowding(narrow, Placement.packed(128, 8))(np.arange(32)[None])
+    assert tree.tolist() == [1.0]
+
+
+def test_two_nodes_are_joined_alike_by_trees_and_rings() -> None:
+    apart = on(kind="fat-tree", leaf_ports=8, oversubscription=2.0)
+    ring, tree, _, _ = Crowding(apart, Placement.packed(16, 8))(np.arange(16)[None])
+    assert ring.tolist() == tree.tolist() == [2.0]
+
+
 def test_islands_of_different_size_are_no_crowd() -> None:
     """Three racks of 72 and 40 GPUs of a fourth: the small one sets the pace of a ring, and what goes there is less."""
     racks = cluster("gb200-nvl72")
-    ring, exchange, _ = Crowding(racks, Placement.packed(256, 4))(np.arange(256)[None])
+    ring, _, exchange, _ = Crowding(racks, Placement.packed(256, 4))(np.arange(256)[None])
     assert ring[0] < 1.12
     assert exchange[0] == pytest.approx(1.0)
 
@@ -96,7 +112,7 @@ def test_a_hash_puts_flows_on_one_cable() -> None:
 def test_many_pairs_by_what_leaves_leaves_agree_with_few_by_every_link() -> None:
     narrow = on(kind="fat-tree", leaf_ports=32, oversubscription=2.0)
     placement = Placement.packed(256, 8)
-    by_link = Crowding(narrow, placement)(np.arange(256)[None])[1]
+    by_link = Crowding(narrow, placement)(np.arange(256)[None])[2]
     sends = np.full((1, 256), narrow.node.nic.bytes_per_s)
     by_exit = Crowding(narrow, placement)._by_exits(np.arange(256)[None], sends)
     assert by_exit == pytest.approx(by_link)
@@ -104,10 +120,10 @@ def test_many_pairs_by_what_leaves_leaves_agree_with_few_by_every_link() -> None
 
 def test_far_switches_add_to_a_hop() -> None:
     torus = on(kind="torus", dimensions=(8, 8))
-    _, _, added = Crowding(torus, Placement.packed(512, 8))(np.arange(512)[None])
+    *_, added = Crowding(torus, Placement.packed(512, 8))(np.arange(512)[None])
     assert added[0] >= 0.0
     slow = on(kind="fat-tree", leaf_ports=32, hop_latency_s=5e-6)
-    _, _, added = Crowding(slow, Placement.packed(64, 8))(rails(8))
+    *_, added = Crowding(slow, Placement.packed(64, 8))(rails(8))
     assert (added > 1e-6).all()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from foretrace.cost.network import Network, network_of
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.machine import machine_of
 from foretrace.errors import InputError
 from foretrace.formats.nccl_tests import Measurements, Table
 from foretrace.hardware.presets import cluster
@@ -76,6 +78,23 @@ def test_low_latency_goes_over_nics_within_a_node_too() -> None:
     told = explain_call(network, TO_ALL, layout, 1e9, _way("low_latency"))
     assert told.draws == (("nic", pytest.approx(1e9 * 7 / 8)),)
     assert (told.algorithm, told.channels, told.limited_by) == ("low-latency", 0, "NICs (400 Gb/s each)")
+
+
+def test_ranks_first_agree_on_counts_but_in_low_latency() -> None:
+    network, layout = _on("h100-dgx", 8)
+    machine = machine_of(cluster("h100-dgx").gpu)
+    told = explain_call(network, TO_ALL, layout, 1e6, _way("deepep"))
+    assert told.latency_s == pytest.approx(2 * (machine.launch_s + machine.simple_step_s))
+    told = explain_call(network, TO_ALL, layout, 1e6, _way("low_latency"))
+    assert told.latency_s == pytest.approx(machine.launch_s + machine.step_scale * 17e-6)  # NCCL's table: 14 + 3 µs
+
+
+def test_a_narrow_network_slows_dispatches_too() -> None:
+    network, layout = _on("h100-dgx", 16)
+    crowded = replace(layout, exchange_crowding=3.0)
+    free, slow = (explain_call(network, TO_ALL, one, 1e9, _way("deepep")) for one in (layout, crowded))
+    assert slow.time_s - slow.latency_s == pytest.approx(3 * dict(free.draws)["nic"] / (0.9 * 50e9))
+    assert slow.limited_by == "the network beyond the NICs"
 
 
 def test_two_steps_follow_each_other() -> None:

@@ -52,3 +52,24 @@ def test_of_too_many_partners_some_stand_for_all() -> None:
     pairs = packed(64).partners(np.arange(64)[None], 64 * 4)
     assert len(pairs.source) == 64 * 4
     assert np.allclose(np.bincount(pairs.source, weights=pairs.share * pairs.beyond), 1.0)
+
+
+def test_trees_join_islands_by_ranks_in_the_same_place() -> None:
+    """Over four nodes 0 - 2 - {1, 3} and, mirrored, 3 - 1 - {0, 2}: an inner node sends 4 halves, a root's 2."""
+    pairs = packed(32).tree_partners(np.arange(32)[None])
+    assert ((pairs.target - pairs.source) % 8 == 0).all()
+    sent = np.bincount(pairs.source, weights=pairs.share).reshape(4, 8)
+    assert sent.tolist() == [[0.5] * 8, [1.0] * 8, [1.0] * 8, [0.5] * 8]
+    received = np.bincount(pairs.target, weights=pairs.share).reshape(4, 8)
+    assert received.tolist() == sent.tolist()
+
+
+def test_trees_of_groups_on_different_numbers_of_islands() -> None:
+    pairs = packed(32).tree_partners(np.array([[0, 1, 2], [8, 16, 24], [0, 8, 9]]))
+    assert pairs.group.tolist().count(0) == 0
+    assert set(pairs.source[pairs.group == 1].tolist()) == {8, 16, 24}
+    assert set(zip(pairs.source[pairs.group == 2].tolist(), pairs.target[pairs.group == 2].tolist(), strict=True)) == {
+        (0, 8),
+        (8, 0),
+        (9, 0),
+    }

@@ -10,7 +10,7 @@ import pytest
 from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate
 from foretrace.cost.network import NcclNetwork, network_of
 from foretrace.cost.network.nccl.machine import machine_of
-from foretrace.cost.network.nccl.ring import EXTRA_STEPS
+from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.price import price
 from foretrace.errors import InputError
@@ -146,6 +146,4 @@ def test_latency_is_that_of_the_way_taken() -> None:
     machine = machine_of(H100.gpu)
     near, far = machine.simple_step_s, machine.step_scale * (14 + 3) * 1e-6
     steps = (1023 - 127) * near + 127 * far
-    assert priced.latency_s[0] == pytest.approx(
-        machine.launch_s + steps * (1023 + EXTRA_STEPS[Collective.ALL_GATHER]) / 1023
-    )
+    assert priced.latency_s[0] == pytest.approx(machine.launch_s + steps * (1023 + OWN_PART_STEPS) / 1023)

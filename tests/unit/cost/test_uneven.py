@@ -112,3 +112,17 @@ def test_groups_that_sit_otherwise_pay_otherwise() -> None:
     assert (paid == paid[:, :1]).all(), "ranks that meet pay the same"
     assert paid[0, 0] == paid[1, 0] == paid[3, 0]
     assert paid[2, 0] > 3 * paid[0, 0]
+
+
+def test_of_different_meetings_the_busiest_counts() -> None:
+    """Ranks 0 and 2 run the same op, one beside a rank that sends it much, the other beside one that does not."""
+    build = ProgramBuilder(Mesh(ep=2, dp=4))
+    communicator = build.communicator("ep")
+    for name, ranks, first in (("alike", [0, 2], 1), ("busy", [1], 8), ("calm", [3], 1)):
+        role, parts = build.role(name, ranks), {0: first * MB, 1: MB}
+        role.collective("all_to_all", communicator, bytes=sum(parts.values()), sends=parts, lane="compute")
+    ops = expand(build.program())
+    network, layout, _ = _on(2)
+    paid = dict(zip(ops.role.tolist(), price(ops, network_of(H100, 4)).duration_s[0].tolist(), strict=True))
+    much, little = (_even(network, layout, 2 * size) for size in (8.0 * MB, 1.0 * MB))
+    assert [paid[role] for role in range(3)] == pytest.approx([much, much, little])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from foretrace.errors import InputError
-from foretrace.formats.nccl_system import parse_system, write_system
+from foretrace.formats.nccl_system import parse_system, read_system, write_system
 
 NODE = b"""<system version="1">
   <cpu host_hash="0x1" numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="207">
@@ -55,6 +57,14 @@ def test_virtual_machines_do_not_say_their_pcie() -> None:
 def test_written_and_read_again_it_is_the_same() -> None:
     system = parse_system(NODE, "topo.xml")
     assert parse_system(write_system(system), "again.xml") == system
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "topo.xml"
+    path.write_bytes(NODE)
+    assert read_system(path) == parse_system(NODE, "topo.xml")
+    with pytest.raises(InputError, match="no such file"):
+        read_system(tmp_path / "missing.xml")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,15 @@ def test_only_what_differs(tmp_path: Path) -> None:
     assert changed.nodes is None
 
 
+def test_another_network_does_not_keep_what_was_said_of_the_first(tmp_path: Path) -> None:
+    base = presets.cluster("h100-dgx")
+    assert "SuperPOD" in base.notes[0]
+    other = read(tmp_path, "based_on: h100-dgx\ntopology: hpn\nnotes: as Alibaba builds it\n")
+    assert (other.notes, other.sources) == (("as Alibaba builds it",), ())
+    same = read(tmp_path, "based_on: h100-dgx\ntopology: {failed: [spine 0]}\n")
+    assert (same.notes, same.sources) == (base.notes, base.sources)
+
+
 def test_what_follows_the_number_of_gpus(tmp_path: Path) -> None:
     four = read(tmp_path, "based_on: h100-dgx\nnode: {gpus: 4}\n").node
     assert (four.gpus, four.domain_gpus, four.nics, four.switched) == (4, 4, 4, True)

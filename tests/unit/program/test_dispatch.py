@@ -66,6 +66,7 @@ def test_the_text_says_what_is_not_usual() -> None:
         ("dispatch style=deepep experts=8 topk=2 groups=2 chosen=3", "does not say how tokens go"),
         ("dispatch style=deepep experts=8 topk=9", "cannot go to 9 of 8 experts"),
         ("dispatch style=deepep experts=8 topk=4 groups=4 chosen=1", "cannot go to 4 of 2 experts"),
+        ("dispatch style=deepep experts=10 topk=2 groups=3 chosen=2", "10 experts are not 3 equal groups"),
     ],
 )
 def test_what_cannot_be_meant_is_said(text: str, problem: str) -> None:

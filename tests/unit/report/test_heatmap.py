@@ -9,7 +9,7 @@ import pytest
 
 from foretrace.analysis.links import LinkLoads
 from foretrace.hardware.fabric.fabric import Device, Fabric
-from foretrace.report.heatmap import described, heatmap_lines, heatmap_svg, hottest
+from foretrace.report.heatmap import described, heatmap_lines, heatmap_svg
 from foretrace.report.link_panels import MOST_ROWS, carrying, gathered, panels_of
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -78,10 +78,10 @@ def test_rows_that_carry_nothing_are_left_out() -> None:
 def test_shares_and_the_hottest() -> None:
     loads = busy()
     assert loads.utilisation.max() == pytest.approx(0.6)
-    found = hottest(loads)
-    assert [loads.fabric.link_label(link) for link in found] == ["node 1 NIC 0 - leaf 0", "node 0 NIC 0 - leaf 0"]
-    assert list(found.values()) == [0, 2]  # the other three are as busy as each other
-    assert described(loads, next(iter(found))) == "node 1 NIC 0 - leaf 0: 60.0 % (dp 100 B, tp 20 B)"
+    found = loads.hottest()
+    assert [load.label for load in found] == ["node 1 NIC 0 - leaf 0", "node 0 NIC 0 - leaf 0"]
+    assert [load.others for load in found] == [0, 2]  # the other three are as busy as each other
+    assert described(found[0]) == "node 1 NIC 0 - leaf 0: 60.0 % (dp 100 B, tp 20 B)"
 
 
 def test_the_terminal_has_a_row_per_tier_and_the_hottest() -> None:
@@ -109,6 +109,6 @@ def test_the_svg_has_a_cell_per_link_and_frames_the_hottest() -> None:
 def test_a_network_at_rest() -> None:
     fabric = small_fabric(1)
     rest = LinkLoads(fabric, (), np.zeros((0, fabric.links)), 1.0)
-    assert hottest(rest) == {}
+    assert rest.hottest() == []
     assert ElementTree.fromstring(heatmap_svg(rest, "rest")).tag == f"{SVG}svg"
     assert "the hottest" not in "".join(text for line in heatmap_lines(rest) for text, _ in line)

@@ -1,10 +1,10 @@
 """By how much the network beyond the NICs slows a communicator's groups when all of them are at work at once.
 
-Every rank sends as fast as its NICs can, to its neighbour in a ring or to all others of its group; the traffic is put
-on the links of the explicit network, on the ways that its routing takes. A link that would have to carry more than it
-can slows the groups that cross it, by that factor: an oversubscribed leaf those that leave it, a failed uplink the
-groups of its leaf, a hash those whose flows it puts on one cable. Where nothing is narrower than the NICs, and
-traffic spreads, nothing is built and nothing slowed.
+Every rank sends as fast as its NICs can, to its neighbours in a ring or tree or to all others of its group; the
+traffic is put on the links of the explicit network, on the ways that its routing takes. A link that would have to carry
+more than it can slows the groups that cross it, by that factor: an oversubscribed leaf those that leave it, a failed
+uplink the groups of its leaf, a hash those whose flows it puts on one cable. Where nothing is narrower than the NICs,
+and traffic spreads, nothing is built and nothing slowed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.cost.network.exits import NIC, exits_of
+from foretrace.cost.network.nccl.layout import nics_per_rank
 from foretrace.cost.network.peers import Places
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Device, Fabric, Routes
@@ -52,9 +53,7 @@ class Crowding:
         self.fabric = fabric_of(cluster, cluster.nodes or placement.hosts)
         self._router = Router(self.fabric, topology)
         self._usual_s = USUAL_SWITCHES * HOP_S.get(topology.kind, 0.0)
-        ranks_here = placement.ranks_per_host()[placement.host]
-        nics = np.minimum(node.nics / ranks_here, max(1.0, node.nics / node.gpus))
-        self._sends_bytes_per_s = nics * node.nic.bytes_per_s
+        self._sends_bytes_per_s = nics_per_rank(node, placement) * node.nic.bytes_per_s
         self._counts = _counted(self.fabric, topology)
         cables = self.fabric.cables if topology.routing == "ecmp" else None
         self._cables = np.ones(self.fabric.links, dtype=np.int64) if cables is None else cables
@@ -62,17 +61,17 @@ class Crowding:
         spreads = topology.routing != "ecmp" and topology.kind in CLOS_KINDS
         tiers = tiers_of(self.fabric) if spreads else ()
         self._exits = [one for one in exits_of(cluster, self.places, tiers) if one.name != NIC]
-        self._known: dict[tuple[tuple[int, ...], bytes], tuple[Floats, Floats, Floats]] = {}
+        self._known: dict[tuple[tuple[int, ...], bytes], tuple[Floats, Floats, Floats, Floats]] = {}
 
-    def __call__(self, groups: NDArray[np.integer]) -> tuple[Floats, Floats, Floats]:
-        """Per group of a communicator, [groups, size]: the factors, 1 or more, by which traffic between neighbours and
-        all-to-all traffic is slowed, and the seconds that switches add to a hop over NICs."""
+    def __call__(self, groups: NDArray[np.integer]) -> tuple[Floats, Floats, Floats, Floats]:
+        """Per group of a communicator, [groups, size]: the factors, 1 or more, by which traffic of rings, of trees and
+        of all-to-alls is slowed, and the seconds that switches add to a hop over NICs."""
         key = (groups.shape, groups.tobytes())
         if key not in self._known:
             self._known[key] = self._found(groups.astype(np.int64))
         return self._known[key]
 
-    def _found(self, groups: Longs) -> tuple[Floats, Floats, Floats]:
+    def _found(self, groups: Longs) -> tuple[Floats, Floats, Floats, Floats]:
         peers, beyond = self.places.ring_peers(groups), self.places.beyond(groups)
         here = groups.shape[1] - beyond
         # A ring is as fast as its narrowest island, an all-to-all as the rank with most partners beyond its own.
@@ -81,9 +80,10 @@ class Crowding:
         member = np.nonzero(peers >= 0)
         ring, added = self._slowed(len(groups), member[0], groups[member], peers[member], in_ring[member])
         if groups.shape[1] == 2:
-            return ring, ring, added
+            return ring, ring, ring, added
+        tree = self._in_trees(groups, in_ring)
         if groups.size * groups.shape[1] > MOST_PAIRS and self._exits:
-            return ring, self._by_exits(groups, spread), added
+            return ring, tree, self._by_exits(groups, spread), added
         rate = np.zeros(len(self.places.gpu))
         rate[groups] = spread
         pairs = self.places.partners(groups, MOST_PAIRS)
@@ -92,7 +92,15 @@ class Crowding:
         exchange, _ = self._slowed(
             len(groups), pairs.group[far], source, pairs.target[far], rate[source] * pairs.share[far]
         )
-        return ring, exchange, added
+        return ring, tree, exchange, added
+
+    def _in_trees(self, groups: Longs, bytes_per_s: Floats) -> Floats:
+        """The factors for trees, where each rank can send at these rates."""
+        rate = np.zeros(len(self.places.gpu))
+        rate[groups] = bytes_per_s
+        pairs = self.places.tree_partners(groups)
+        sent = rate[pairs.source] * pairs.share
+        return self._slowed(len(groups), pairs.group, pairs.source, pairs.target, sent)[0]
 
     def _cable(self, source: Longs, target: Longs, routes: Routes) -> Longs:
         """Which cable each crossing of a route takes, numbered over all links: where a hash chooses ways it chooses
@@ -157,8 +165,8 @@ def _beyond_nics(fabric: Fabric) -> NDArray[np.bool_]:
 
 def _counted(fabric: Fabric, topology: Topology) -> NDArray[np.bool_]:
     """Which links count: those between switches, whose price no NIC knows; and those of the NICs where some are out of
-    service or carry other traffic, so that they are not what the price takes them for."""
+    service, carry other traffic or are written out, so that they may not be what the price takes them for."""
     leaves = int(Device.LEAF)
-    if topology.failed or topology.background:
+    if topology.failed or topology.background or topology.kind == "file":
         return _beyond_nics(fabric)
     return np.asarray((fabric.kind[fabric.source] >= leaves) & (fabric.kind[fabric.target] >= leaves))

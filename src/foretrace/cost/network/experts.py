@@ -32,6 +32,7 @@ from foretrace.cost.network.measured import MeasuredNetwork
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, Group
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.network import NcclNetwork
+from foretrace.cost.network.nccl.words import link_name, nic_name
 from foretrace.errors import InputError
 from foretrace.program.columns import Collective, label
 from foretrace.program.dispatch import COPIES, Dispatch, parse_dispatch
@@ -181,13 +182,10 @@ def _timed(group: Group, over_links: float, over_nics: float, kernels: int) -> _
         far_s = over_nics / min(rate, gpu.pcie_bytes_per_s * PCIE_PAYLOAD)
         far_line_s = over_nics / min(line, gpu.pcie_bytes_per_s)
     hops = (over_links > 0) * group.near_s("ring", "simple") + (over_nics > 0) * group.far_s("ring", "simple")
-    crowded = layout.exchange_crowding * group.oversubscription > 1
-    nics = "the network beyond the NICs" if crowded else f"NICs ({nic.bytes_per_s * 8e-9:g} Gb/s each)"
-    links = "PCIe" if not group.over_links else "NVLink" if gpu.vendor.lower() == "nvidia" else "links between GPUs"
     return _Road(
         (("link", over_links), ("nic", over_nics)),
         kernels * (group.machine.launch_s + hops),
         max(near_s, far_s),
         max(near_line_s, far_line_s),
-        nics if far_s > near_s else links,
+        nic_name(group, layout.exchange_crowding) if far_s > near_s else link_name(group),
     )

@@ -43,8 +43,8 @@ class Explained:
     """What the bytes need to cross the busiest port at line rates, whatever the algorithm."""
     algorithm: str
     """As NCCL calls it: ring, tree, nvls, nvls-tree, collnet-direct, collnet-chain, pat; pairs for all-to-all and
-    transfers; hierarchical, deepep, hybridep and low-latency where tokens go to experts in such a way; measured where no
-    model was asked."""
+    transfers; hierarchical, deepep, hybridep and low-latency where tokens go to experts in such a way; measured where
+    no model was asked."""
     protocol: str
     """ll, ll128 or simple; empty where that is not known."""
     channels: int

@@ -2,20 +2,28 @@
 
 Rings go from island to island in the order in which a group first reaches them, once through each; what leaves an
 island leaves it through all of the group's ranks there, each towards the rank in the same place of the next island
-(NCCL's rings are one per NIC, and a NIC sends to that of the same rail), evenly where there are more or fewer. An
-*island* is what needs no NIC within.
+(NCCL's rings are one per NIC, and a NIC sends to that of the same rail), evenly where there are more or fewer. Trees
+are both of NCCL's binary trees over the islands in that order, by the same ranks. An *island* is what needs no NIC
+within.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.hardware.cluster import Node
 from foretrace.placement import Placement
+from foretrace.program.arrays import ranges
 from foretrace.program.program import Floats, Longs
+from foretrace.program.trees import binary_tree
+
+INNER_SENDS: Final = 4
+"""What the busiest of more than two islands sends in both trees together, in halves of the size: up and to two below
+in the tree in which it is inner, up in the other. Of two, each sends up in one tree and down in the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +36,22 @@ class Partners:
     target: Longs
     beyond: NDArray[np.bool_]
     share: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blocks:
+    """The ranks of groups in the order of their rings, one group after the other, in blocks that are on one island: of
+    each block its first place, number of ranks and group."""
+
+    rank: Longs
+    first: Longs
+    count: Longs
+    row: Longs
+
+    def opposite(self, block: Longs, other: Longs, place: Longs) -> Longs:
+        """The rank of another block that stands where the rank in a place of its block stands."""
+        within = place - self.first[block]
+        return np.asarray(self.rank[self.first[other] + within * self.count[other] // self.count[block]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,25 +72,39 @@ class Places:
     def ring_peers(self, groups: Longs) -> Longs:
         """For each member of each group, [groups, size], the rank it sends to over NICs in a ring; -1 for members of a
         group that is on one island."""
-        rows, size = groups.shape
-        order = np.argsort(self._ring_place(groups), axis=1, kind="stable")
-        ring = np.take_along_axis(groups, order, axis=1)
-        island = self.island[ring]
-        begins = np.ones(ring.shape, dtype=bool)
-        begins[:, 1:] = island[:, 1:] != island[:, :-1]
-        first = np.flatnonzero(begins)  # of each block: the ranks of a group on one island
-        count = np.diff(np.append(first, ring.size))
-        block = np.cumsum(begins) - 1
-        row = first // size
-        following = np.arange(1, len(first) + 1)
+        order, blocks = self._blocks(groups)
+        rows = len(groups)
+        following = np.arange(1, len(blocks.first) + 1)
+        row = blocks.row
         following[np.append(row[1:], rows) != row] = np.searchsorted(row, np.arange(rows))  # a row's last to its first
-        place = np.arange(ring.size) - first[block]
-        target = following[block]
-        peer = ring.ravel()[first[target] + place * count[target] // count[block]]
-        peer[target == block] = -1
+        own = np.repeat(np.arange(len(row)), blocks.count)
+        target = following[own]
+        peer = blocks.opposite(own, target, np.arange(groups.size))
+        peer[target == own] = -1
         found = np.empty_like(groups)
-        np.put_along_axis(found, order, peer.reshape(ring.shape), axis=1)
+        np.put_along_axis(found, order, peer.reshape(groups.shape), axis=1)
         return found
+
+    def tree_partners(self, groups: Longs) -> Partners:
+        """Who sends to whom over NICs in trees, up and down; a pair that both trees join comes twice. Shares are of
+        what a rank of the busiest island puts on its NICs."""
+        _, blocks = self._blocks(groups)
+        begins = np.searchsorted(blocks.row, np.arange(len(groups) + 1))
+        islands = np.diff(begins)
+        below, above = [], []
+        for number in np.unique(islands).tolist():
+            first = begins[:-1][islands == number, None]
+            for parent in (binary_tree(number), binary_tree(number, second=True)):
+                child = np.flatnonzero(parent >= 0)
+                below.append((first + child).ravel())
+                above.append((first + parent[child]).ravel())
+        sender, receiver = np.concatenate([*below, *above]), np.concatenate([*above, *below])
+        ranks = blocks.count[sender]
+        place = ranges(blocks.first[sender], ranks)
+        sender, receiver = np.repeat(sender, ranks), np.repeat(receiver, ranks)
+        row, target = blocks.row[sender], blocks.opposite(sender, receiver, place)
+        share = 1 / np.where(islands > 2, INNER_SENDS, 2)[row]
+        return Partners(row, blocks.rank[place], target, np.ones(len(row), dtype=bool), share)
 
     def beyond(self, groups: Longs) -> Longs:
         """For each member of each group, [groups, size], how many of the group are on other islands."""
@@ -101,6 +139,16 @@ class Places:
         beyond = self.island[source] != self.island[target]
         share = np.where(beyond, beyond.sum(axis=2, keepdims=True), (~beyond).sum(axis=2, keepdims=True))
         return Partners(row.ravel(), source.ravel(), target.ravel(), beyond.ravel(), 1.0 / share.ravel())
+
+    def _blocks(self, groups: Longs) -> tuple[Longs, _Blocks]:
+        """The members of each group in the order of its ring, and the islands that they come through."""
+        order = np.argsort(self._ring_place(groups), axis=1, kind="stable")
+        ring = np.take_along_axis(groups, order, axis=1)
+        island = self.island[ring]
+        begins = np.ones(ring.shape, dtype=bool)
+        begins[:, 1:] = island[:, 1:] != island[:, :-1]
+        first = np.flatnonzero(begins)
+        return order, _Blocks(ring.ravel(), first, np.diff(np.append(first, ring.size)), first // groups.shape[1])
 
     def _ring_place(self, groups: Longs) -> Longs:
         """A number by which the members of each group come in the order of the ring."""

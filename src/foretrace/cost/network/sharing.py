@@ -26,14 +26,11 @@ from foretrace.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Tier
 from foretrace.placement import Placement
-from foretrace.program.columns import Collective
+from foretrace.program.columns import PAIRWISE, Collective
 from foretrace.program.expand import Ops
 from foretrace.program.program import Floats, Ints, Longs, Program, Resource
 
 LINK: Final = "link"
-
-SPREAD: Final = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
-"""Collectives in which a rank's partners are all others; in the rest they are its neighbours in a ring or tree."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +69,7 @@ class Sharing:
     def draws(self, ops: Ops, network: Network, calls: Calls) -> Draws:
         """What every priced op draws, by rank where ranks differ."""
         program, layouts = ops.program, calls.layouts
-        traffic = [(communicator, what in SPREAD) for communicator, what, *_ in calls.keys]
+        traffic = [(communicator, what in PAIRWISE) for communicator, what, *_ in calls.keys]
         ways = list(dict.fromkeys(traffic))
         leaving = np.stack([self._leaving(program, way) for way in ways])  # [ways, exits, 2, ranks]
         profile_of, first = _profiles(layouts.profile_of, leaving)

@@ -16,7 +16,7 @@ import numpy as np
 
 from foretrace.cost.compute.parameters import efficiency
 from foretrace.cost.silicon import SYSTEMS, tables_of
-from foretrace.formats.nccl_tests import Measurements, Table
+from foretrace.formats.nccl_tests import Measurements, Table, falling_removed
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as preset
 from foretrace.program.columns import Collective
@@ -33,7 +33,7 @@ _CALLS: Final = {
     "alltoall": Collective.ALL_TO_ALL,
     "reduce_scatter": Collective.REDUCE_SCATTER,
 }
-_ELEMENT_BYTES: Final = 2
+_ELEMENT_BYTES: Final = {"half": 2, "int8": 1}
 
 NAME: Final = "NVIDIA's NCCL tables"
 
@@ -54,9 +54,10 @@ def slowdown_in_training(gpu: Gpu) -> float:
     return max(clocks.most_clock_hz / clocks.clock_hz, 1.0)
 
 
-def silicon_tables(gpu: str) -> tuple[Table, ...]:
-    """The tables of a GPU at the clock they were measured at; none where there are no such tables, or no package."""
-    found = _collectives(gpu, 1.0)
+def silicon_tables(gpu: str, dtype: str = "half") -> tuple[Table, ...]:
+    """The tables of a GPU at the clock they were measured at; none where there are no such tables, or no package. Those
+    of elements of one byte (`int8`) price nothing: they are there to judge by."""
+    found = _collectives(gpu, 1.0, dtype)
     return () if found is None else found.tables
 
 
@@ -65,7 +66,7 @@ def _links(gpu: Gpu) -> tuple[float, ...]:
 
 
 @cache
-def _collectives(gpu: str, longer: float) -> Measurements | None:
+def _collectives(gpu: str, longer: float, dtype: str = "half") -> Measurements | None:
     path = _path(gpu)
     if path is None:
         return None
@@ -75,16 +76,17 @@ def _collectives(gpu: str, longer: float) -> Measurements | None:
     rows = parquet.ParquetFile(path).read(columns=columns).to_pylist()
     times: dict[tuple[str, int], dict[int, float]] = {}
     for row in rows:
-        if row["nccl_dtype"] == "half" and row["op_name"] in _CALLS and row["latency"] > 0 and row["message_size"] > 0:
+        if row["nccl_dtype"] == dtype and row["op_name"] in _CALLS and row["latency"] > 0 and row["message_size"] > 0:
             sizes = times.setdefault((row["op_name"], int(row["num_gpus"])), {})
-            sizes[_ELEMENT_BYTES * int(row["message_size"])] = row["latency"] * 1e-3 * longer
+            sizes[_ELEMENT_BYTES[dtype] * int(row["message_size"])] = row["latency"] * 1e-3 * longer
     tables = tuple(
         Table(
             _CALLS[name],
             gpus,
             1,
             np.array(sorted(sizes), dtype=np.float64),
-            np.maximum.accumulate(np.array([sizes[size] for size in sorted(sizes)])),
+            # A row that is longer than those of larger sizes was disturbed: it is taken down, not they up.
+            falling_removed(np.array([sizes[size] for size in sorted(sizes)])),
             (path.name,),
         )
         for (name, gpus), sizes in sorted(times.items())

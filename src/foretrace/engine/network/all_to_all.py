@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.engine.network.collectives import Routing, route_latency_s
-from foretrace.engine.network.colours import bits, mixed, number_of, sums
+from foretrace.engine.network.colours import bits, number_of, sums
 from foretrace.engine.network.flows import run_flows
 from foretrace.engine.network.messages import independent
 from foretrace.engine.order import sort_by
 from foretrace.hardware.fabric.fabric import Fabric, Floats, Longs, Routes
+from foretrace.hardware.fabric.hashing import scattered
 
 PARTS_OF_SHARE = 2.0**40
 PARTS_OF_SECOND = 1e15
@@ -90,18 +91,18 @@ def even_all_to_all(
 def kinds_of(fabric: Fabric, capacity: Floats, gpus: Longs) -> tuple[Longs, Longs]:
     """Kinds of devices and of links: what looks the same from any distance, the GPUs of the group told from others."""
     devices = len(fabric.kind)
-    colour = mixed(fabric.kind.astype(np.uint64))
-    colour[gpus] = mixed(colour[gpus])
-    link = mixed(mixed(bits(capacity)) + bits(fabric.latency_s))
+    colour = scattered(fabric.kind.astype(np.uint64))
+    colour[gpus] = scattered(colour[gpus])
+    link = scattered(scattered(bits(capacity)) + bits(fabric.latency_s))
     leaving, leaving_start = sort_by(fabric.source, devices, False)
     entering, entering_start = sort_by(fabric.target, devices, False)
     kinds = -1
     while number_of(colour) != kinds:
         kinds = number_of(colour)
-        onward = sums(mixed(link + mixed(colour)[fabric.target])[leaving], leaving_start)
-        inward = sums(mixed(link + mixed(colour)[fabric.source])[entering], entering_start)
-        colour = mixed(colour + mixed(onward) + mixed(inward + np.uint64(1)))
-    link = mixed(link + mixed(colour)[fabric.source] + mixed(colour + np.uint64(5))[fabric.target])
+        onward = sums(scattered(link + scattered(colour)[fabric.target])[leaving], leaving_start)
+        inward = sums(scattered(link + scattered(colour)[fabric.source])[entering], entering_start)
+        colour = scattered(colour + scattered(onward) + scattered(inward + np.uint64(1)))
+    link = scattered(link + scattered(colour)[fabric.source] + scattered(colour + np.uint64(5))[fabric.target])
     return np.unique(colour, return_inverse=True)[1], np.unique(link, return_inverse=True)[1]
 
 
@@ -116,8 +117,8 @@ def _one_source(gpus: Longs, pick: int, routing: Routing, link_kind: Longs, link
     start = np.concatenate([[0], np.cumsum(np.bincount(key // kinds, minlength=len(others)))])
     latency = route_latency_s(routes, link_latency_s)
     rounded = np.round(share * PARTS_OF_SHARE).astype(np.uint64)
-    colour = sums(mixed(mixed(link.astype(np.uint64)) + rounded), start)
-    colour += mixed(np.round(latency * PARTS_OF_SECOND).astype(np.uint64))
+    colour = sums(scattered(scattered(link.astype(np.uint64)) + rounded), start)
+    colour += scattered(np.round(latency * PARTS_OF_SECOND).astype(np.uint64))
     _, first, kind = np.unique(colour, return_index=True, return_inverse=True)
     lengths = np.diff(start)[first]
     uses = np.concatenate([np.arange(start[one], start[one + 1]) for one in first])

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.engine.network.messages import NONE, Messages, summed
+from foretrace.engine.network.messages import NONE, Messages
 from foretrace.engine.order import sort_by
+from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Floats, Longs, Routes
 from foretrace.program.arrays import ranges
 
@@ -94,31 +95,21 @@ def tree(parents: Longs, size_bytes: float) -> Sends:
     )
 
 
-def binary_tree(n: int, second: bool = False) -> Longs:
-    """Parents of NCCL's binary tree over n places, or of its twin, in which the leaves of the first are inner: mirrored
-    for an even n, shifted by one for an odd one (NCCL, src/graph/trees.cc)."""
-    place = np.arange(n)
-    if second:
-        moved = n - 1 - place if n % 2 == 0 else (place - 1) % n
-        back = n - 1 - place if n % 2 == 0 else (place + 1) % n
-        above = binary_tree(n)[moved]
-        return np.where(above >= 0, back[above], NONE)
-    bit = place & -place
-    above = (place ^ bit) | (bit << 1)
-    above = np.where(above >= n, place ^ bit, above)
-    return np.where(place == 0, NONE, above)
-
-
 def pairs(size_bytes: Floats) -> Sends:
     """All-to-all, all pairs at once: [from, to] bytes; nothing is sent where there are none, nor to oneself."""
     sends = size_bytes > 0
     np.fill_diagonal(sends, False)
     source, target = np.nonzero(sends)
+    return at_once(source, target, size_bytes[source, target])
+
+
+def at_once(source: Longs, target: Longs, size_bytes: Floats) -> Sends:
+    """Messages from place to place that wait for none."""
     count = len(source)
     return Sends(
         source=source,
         target=target,
-        bytes=size_bytes[source, target],
+        bytes=size_bytes,
         step=np.zeros(count, dtype=np.int64),
         after_start=np.zeros(count + 1, dtype=np.int64),
         after=np.zeros(0, dtype=np.int64),

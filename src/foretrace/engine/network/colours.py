@@ -4,11 +4,9 @@ matter."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrace.hardware.fabric.fabric import Floats, Longs
-
-Hashes = NDArray[np.uint64]
+from foretrace.hardware.fabric.hashing import Hashes
 
 
 def sums(values: Hashes, bounds: Longs) -> Hashes:
@@ -27,11 +25,3 @@ def number_of(colour: Hashes) -> int:
 def bits(values: Floats) -> Hashes:
     """The bits of floats, zero without its sign."""
     return (np.asarray(values, dtype=np.float64) + 0.0).view(np.uint64)
-
-
-def mixed(values: Hashes) -> Hashes:
-    """Hashes in which every bit depends on every bit (the finaliser of SplitMix64, Steele et al. 2014)."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))

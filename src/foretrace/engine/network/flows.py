@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from foretrace.engine.network.fold import fold
 from foretrace.engine.network.loop import World, simulate
 from foretrace.engine.network.messages import Messages, bytes_by_link, uses_of
 from foretrace.engine.order import sort_by
+from foretrace.engine.room import Room
 from foretrace.errors import InputError
 from foretrace.hardware.fabric.fabric import Floats, Longs
 
@@ -70,18 +70,8 @@ def make_world(messages: Messages, capacity: Floats, fast: bool) -> World:
     by_source, later_start = sort_by(messages.after, count, False)
     held_back = np.flatnonzero(messages.ahead >= 0)
     by_ahead, behind_start = sort_by(messages.ahead[held_back], count, False)
-
-    def hold(values: Any) -> Any:
-        array = np.array(values)
-        array = array if array.dtype == np.float64 else array.astype(np.int64)
-        return array if fast else array.tolist()
-
-    def room(size: int, value: float = 0.0) -> Any:
-        return hold(np.full(size, value))
-
-    def count_room(size: int, value: int = 0) -> Any:
-        return hold(np.full(size, value, dtype=np.int64))
-
+    room = Room(fast)
+    hold = room.hold
     return World(
         bytes=hold(messages.bytes),
         latency=hold(messages.latency_s),
@@ -91,46 +81,46 @@ def make_world(messages: Messages, capacity: Floats, fast: bool) -> World:
         behind_start=hold(behind_start),
         behind=hold(held_back[by_ahead]),
         use_message=hold(np.repeat(np.arange(count), np.diff(use_start))),
-        filling=_filling(use_start, link, share, links, hold),
+        filling=_filling(use_start, link, share, links, room),
         capacity=hold(capacity),
         waits=hold(np.diff(messages.after_start)),
         held=hold(1 + (messages.ahead >= 0)),
-        start=room(count, np.nan),
-        end=room(count, np.nan),
-        done=room(count),
-        speed=room(count),
-        since=room(count),
-        version=count_room(count),
-        running=count_room(links, -1),
-        before=count_room(len(link), -1),
-        following=count_room(len(link), -1),
-        busy=room(links),
-        busy_since=room(links),
-        touched=count_room(links),
-        is_touched=count_room(links),
-        seen=count_room(links),
-        message_seen=count_room(count),
-        component=count_room(count),
-        counters=count_room(5),
+        start=room.floats(count, np.nan),
+        end=room.floats(count, np.nan),
+        done=room.floats(count),
+        speed=room.floats(count),
+        since=room.floats(count),
+        version=room.counts(count),
+        running=room.counts(links, -1),
+        before=room.counts(len(link), -1),
+        following=room.counts(len(link), -1),
+        busy=room.floats(links),
+        busy_since=room.floats(links),
+        touched=room.counts(links),
+        is_touched=room.counts(links),
+        seen=room.counts(links),
+        message_seen=room.counts(count),
+        component=room.counts(count),
+        counters=room.counts(5),
     )
 
 
-def _filling(use_start: Longs, link: Longs, share: Floats, links: int, hold: Any) -> Filling:
+def _filling(use_start: Longs, link: Longs, share: Floats, links: int, room: Room) -> Filling:
     """Room for the rates of messages, which nothing but links limits."""
     count, uses = len(use_start) - 1, len(link)
     return Filling(
-        full_rate=hold(np.full(count, NO_LIMIT)),
-        use_first=hold(use_start[:-1]),
-        use_last=hold(use_start[1:]),
-        use_resource=hold(link),
-        use_load=hold(share),
-        residual=hold(np.zeros(links)),
-        growing=hold(np.zeros(links, dtype=np.int64)),
-        load=hold(np.zeros(links)),
-        first=hold(np.full(links, -1)),
-        next=hold(np.full(uses, -1)),
-        use_flow=hold(np.zeros(uses, dtype=np.int64)),
-        rate=hold(np.zeros(count)),
+        full_rate=room.floats(count, NO_LIMIT),
+        use_first=room.hold(use_start[:-1]),
+        use_last=room.hold(use_start[1:]),
+        use_resource=room.hold(link),
+        use_load=room.hold(share),
+        residual=room.floats(links),
+        growing=room.counts(links),
+        load=room.floats(links),
+        first=room.counts(links, -1),
+        next=room.counts(uses, -1),
+        use_flow=room.counts(uses),
+        rate=room.floats(count),
     )
 
 
@@ -144,11 +134,10 @@ def fair_rates(capacity: Floats, messages: Messages) -> tuple[Floats, Floats]:
     start, link, share = uses_of(run)
     count, links = len(run), len(rates)
     fast = jit.pays(8 * count)
-
-    def hold(values: Any) -> Any:
-        return np.array(values) if fast else np.asarray(values).tolist()
-
-    filling = _filling(start, link, share, links, hold)._replace(residual=hold(np.asarray(rates, dtype=np.float64)))
-    (jit.compiled(fill) if fast else fill)(filling, hold(np.arange(count)), count, hold(np.arange(links)), links)
+    room = Room(fast)
+    gives = room.hold(np.asarray(rates, dtype=np.float64))
+    filling = _filling(start, link, share, links, room)._replace(residual=gives)
+    every = room.hold(np.arange(count)), room.hold(np.arange(links))
+    (jit.compiled(fill) if fast else fill)(filling, every[0], count, every[1], links)
     fair = np.array(filling.rate)
     return fair if small is None else fair[small.message_kind], alone

@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foretrace.engine.network.colours import Hashes, bits, mixed, number_of, sums
-from foretrace.engine.network.messages import NONE, Messages, summed, uses_of
+from foretrace.engine.network.colours import bits, number_of, sums
+from foretrace.engine.network.messages import NONE, Messages, uses_of
+from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Floats, Longs, Routes
+from foretrace.hardware.fabric.hashing import Hashes, scattered
 from foretrace.program.arrays import stable_order
 
 FEW_ROUNDS, MOST_ROUNDS = 12, 300
@@ -57,7 +59,7 @@ def fold(messages: Messages, capacity: Floats) -> Folded | None:
 def _refine(messages: Messages, capacity: Floats) -> tuple[Hashes, Hashes] | None:
     """Stable colours of messages and links; None where they do not settle soon."""
     routes = messages.routes
-    share = mixed(bits(routes.share)) | np.uint64(1)
+    share = scattered(bits(routes.share)) | np.uint64(1)
     by_link = stable_order(routes.link)
     bounds = np.concatenate([[0], np.cumsum(np.bincount(routes.link, minlength=len(capacity)))])
     way = np.repeat(np.arange(len(routes.start) - 1), np.diff(routes.start))[by_link]
@@ -65,13 +67,13 @@ def _refine(messages: Messages, capacity: Floats) -> tuple[Hashes, Hashes] | Non
     by_route = stable_order(messages.route)
     route_bounds = np.concatenate([[0], np.cumsum(np.bincount(messages.route, minlength=len(routes.start) - 1))])
     colour = _first_colours(messages)
-    link_colour = mixed(bits(capacity))
+    link_colour = scattered(bits(capacity))
     kinds = (0, 0)
     for _ in range(max(FEW_ROUNDS, min(MOST_ROUNDS, ROUNDS_WORTH // (len(messages) + len(routes.link) + 1)))):
         route_colour = sums(link_colour[routes.link] * share, routes.start)
-        colour = mixed(colour + mixed(route_colour)[messages.route] + _waits(messages, colour))
+        colour = scattered(colour + scattered(route_colour)[messages.route] + _waits(messages, colour))
         on_route = sums(colour[by_route], route_bounds)
-        link_colour = mixed(link_colour + sums(on_route[way] * share_by_link, bounds))
+        link_colour = scattered(link_colour + sums(on_route[way] * share_by_link, bounds))
         before, kinds = kinds, (number_of(colour), number_of(link_colour))
         if kinds == before:
             return colour, link_colour
@@ -82,16 +84,16 @@ def _refine(messages: Messages, capacity: Floats) -> tuple[Hashes, Hashes] | Non
 
 def _first_colours(messages: Messages) -> Hashes:
     """What is known of each message alone."""
-    colour = mixed(messages.step.astype(np.uint64))
+    colour = scattered(messages.step.astype(np.uint64))
     for column in (messages.bytes, messages.latency_s, messages.release_s):
-        colour = mixed(colour + bits(column))
+        colour = scattered(colour + bits(column))
     return colour
 
 
 def _waits(messages: Messages, colour: Hashes) -> Hashes:
     """What each message comes after, and whose bytes go ahead of its own."""
-    ahead = np.where(messages.ahead >= 0, mixed(colour + np.uint64(7))[messages.ahead], np.uint64(0))
-    return ahead + sums(mixed(colour + np.uint64(3))[messages.after], messages.after_start)
+    ahead = np.where(messages.ahead >= 0, scattered(colour + np.uint64(7))[messages.ahead], np.uint64(0))
+    return ahead + sums(scattered(colour + np.uint64(3))[messages.after], messages.after_start)
 
 
 def _quotient(messages: Messages, pick: Longs, kind: Longs, link_pick: Longs) -> Messages:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Floats, Longs, Routes
 from foretrace.program.arrays import ranges
 
@@ -93,11 +94,6 @@ def uses_of(messages: Messages) -> tuple[Longs, Longs, Floats]:
     place = ranges(routes.start[:-1][messages.route], lengths)
     start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return start, routes.link[place], routes.share[place]
-
-
-def summed(place: Longs, values: Floats, count: int) -> Floats:
-    """The sum of the values at each of so many places."""
-    return np.asarray(np.bincount(place, weights=values, minlength=count), dtype=np.float64)
 
 
 def _joined_starts(starts: list[Longs]) -> Longs:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.engine.network.collectives import binary_tree
 from foretrace.engine.network.messages import NONE
 from foretrace.hardware.fabric.fabric import Longs
+from foretrace.program.trees import binary_tree
 
 
 def ring_orders(node: Longs) -> Longs:
@@ -15,7 +15,7 @@ def ring_orders(node: Longs) -> Longs:
     one ring uses every GPU's links in full; over nodes there are as many as the emptiest node has ranks."""
     members = _by_node(node)
     channels = min(len(places) for places in members) if len(members) > 1 else 1
-    return np.stack([np.concatenate([np.roll(places, -channel) for places in members]) for channel in range(channels)])
+    return np.stack([_in_a_row(members, channel) for channel in range(channels)])
 
 
 def tree_parents(node: Longs) -> Longs:
@@ -23,18 +23,24 @@ def tree_parents(node: Longs) -> Longs:
     may stand for it; the node's other ranks are a chain that hangs on this one."""
     members = _by_node(node)
     channels = 2 * min(len(places) for places in members) if len(members) > 1 else 1
+    first = np.cumsum([0, *(len(places) for places in members[:-1])])
     parents = np.full((channels, len(node)), NONE, dtype=np.int64)
     for channel in range(channels):
-        chains = [np.roll(places, -(channel // 2)) for places in members]
-        heads = np.array([places[0] for places in chains])
+        row = _in_a_row(members, channel // 2)
+        heads = row[first]
         above = binary_tree(len(members), second=channel % 2 == 1)
+        parents[channel, row[1:]] = row[:-1]
         parents[channel, heads] = np.where(above >= 0, heads[above], NONE)
-        for places in chains:
-            parents[channel, places[1:]] = places[:-1]
     return parents
 
 
 def _by_node(node: Longs) -> list[Longs]:
     """The places on each node, in the order in which they are given."""
-    _, first = np.unique(node, return_index=True)
-    return [np.flatnonzero(node == node[one]) for one in np.sort(first)]
+    order = np.argsort(node, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(node[order])) + 1)
+    return sorted(parts, key=lambda places: int(places[0]))
+
+
+def _in_a_row(members: list[Longs], first: int) -> Longs:
+    """The places of all nodes, node after node, each beginning with its so-manieth."""
+    return np.concatenate([part for places in members for part in (places[first:], places[:first])])

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from foretrace.engine.network.messages import Messages
+from foretrace.engine.network.steady import last_chunk
 from foretrace.engine.order import sort_by
 from foretrace.hardware.fabric.fabric import Floats
 from foretrace.program.arrays import ranges
@@ -30,11 +31,19 @@ def pipeline_times(messages: Messages, chunks: int, rate: Floats) -> Floats:
         waits = np.diff(messages.after_start)[level]
         before = messages.after[ranges(messages.after_start[:-1][level], waits)]
         levels.append((level, np.flatnonzero(waits), before, (np.cumsum(waits) - waits)[waits > 0]))
-    end = np.full(len(messages), -np.inf)
-    for _ in range(chunks):
+    slowest = serial.copy()
+    for level, waiting, before, starts in levels:
+        if len(before):
+            held = level[waiting]
+            slowest[held] = np.maximum(slowest[held], np.maximum.reduceat(slowest[before], starts))
+
+    def after(ahead: Floats) -> Floats:
+        end = ahead.copy()
         for level, waiting, before, starts in levels:
             ready = messages.release_s[level]
             if len(before):
                 ready[waiting] = np.maximum(ready[waiting], np.maximum.reduceat(end[before], starts))
             end[level] = np.maximum(ready + messages.latency_s[level], end[level]) + serial[level]
-    return end
+        return end
+
+    return last_chunk(chunks, np.full(len(messages), -np.inf), slowest, after)

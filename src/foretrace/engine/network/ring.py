@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from foretrace.engine.network.steady import last_chunk
 from foretrace.hardware.fabric.fabric import Floats
 
 
@@ -55,9 +56,13 @@ def chain_times(chunks: int, message_bytes: float, rate: Floats, latency_s: Floa
     serial = message_bytes / rate
     path = np.cumsum(latency_s + serial, axis=-1)
     release = np.maximum.accumulate(arrival_s[..., :-1] + latency_s + serial - path, axis=-1)
-    end = np.full(rate.shape, -np.inf)
-    for _ in range(chunks):  # end(i) = max(end(i − 1) + latency(i), end of the chunk ahead) + serial(i), along the hops
-        end = np.maximum(release, np.maximum.accumulate(end + serial - path, axis=-1)) + path
+
+    def after(ahead: Floats) -> Floats:
+        # end(i) = max(end(i − 1) + latency(i), end of the chunk ahead) + serial(i), along the hops
+        return np.maximum(release, np.maximum.accumulate(ahead + serial - path, axis=-1)) + path
+
+    slowest = np.maximum.accumulate(serial, axis=-1)
+    end = last_chunk(chunks, np.full(rate.shape, -np.inf), slowest, after)
     sent = np.concatenate([end, end[..., -1:]], axis=-1)
     received = np.concatenate([end[..., :1], end], axis=-1)
     done: Floats = np.maximum(np.maximum(sent, received), arrival_s)

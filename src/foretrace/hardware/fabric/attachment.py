@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.hardware.fabric.csr import spans, starts_of
+from foretrace.hardware.fabric.csr import starts_of
 from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
 from foretrace.hardware.fabric.graph import Graph, among
 from foretrace.hardware.fabric.hashing import mixed
+from foretrace.program.arrays import ranges
 
 DEPTH = 3
 """Links from a GPU to the first switch of the network at most: to PCIe, to the NIC, to the leaf."""
@@ -108,7 +109,7 @@ def _exits(graph: Graph) -> tuple[Longs, Longs]:
 def _classes(fabric: Fabric, gpu: Longs, exit_start: Longs, switch: Longs, exit_tree: Longs) -> tuple[Longs, Longs]:
     """The class of each GPU and a GPU of each: alike are those whose exits agree, one by one."""
     counts = np.diff(exit_start)
-    place = spans(np.zeros(len(counts), dtype=np.int64), counts)
+    place = ranges(np.zeros(len(counts), dtype=np.int64), counts)
     item = mixed(place, switch)
     for column in range(DEPTH):
         item = mixed(item.view(np.int64), exit_tree[:, column])

@@ -25,10 +25,10 @@ MOST_GPUS: Final = 262_144
 def fabric_of(cluster: Cluster, nodes: int, *, merge: bool = True) -> Fabric:
     """The network of so many nodes: what their topology builds, less what failed and what other traffic takes.
 
-    A torus, a written-out network and one of which links are named (as failed, or as others use) is built whole, with
-    GPUs that a smaller job does not use. Spines and cores that
-    stand side by side count as one (without `merge`: each apart), which changes no load where traffic is divided
-    evenly, and makes routes short. Where traffic is hashed, every cable is a link of its own.
+    A torus, a written-out network, and one whose links are named (as failed, or as used by others) are built whole,
+    with GPUs that a smaller job does not use. Spines and cores that stand side by side count as one (without `merge`:
+    each apart), which changes no load where traffic is divided evenly, and makes routes short. Where traffic is hashed,
+    every cable is a link of its own.
     """
     _check_size(cluster, nodes)
     topology = cluster.topology
@@ -69,5 +69,5 @@ def _check_size(cluster: Cluster, nodes: int) -> None:
     if nodes * cluster.node.gpus > MOST_GPUS:
         raise InputError(
             f"a network of {nodes * cluster.node.gpus:,} GPUs is not built link by link",
-            hint=f"at most {MOST_GPUS:,} GPUs; --network analytic needs no links",
+            hint=f"at most {MOST_GPUS:,}; --network analytic needs links only where the topology is narrow or hashed",
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.hardware.fabric.attachment import DEPTH, Attachment
-from foretrace.hardware.fabric.csr import starts_of, sums, taken
+from foretrace.hardware.fabric.csr import starts_of, summed, taken
 from foretrace.hardware.fabric.fabric import Floats, Longs
 from foretrace.hardware.fabric.switching import FAR, Switching
 
@@ -96,7 +96,7 @@ class Crossing:
         place = _MOST - tree[valid] if inwards else tree[valid]
         key = np.repeat(pair, DEPTH).reshape(-1, DEPTH)[valid] * (1 << 32) + place
         used, which = np.unique(key, return_inverse=True)
-        total = sums(which, np.repeat(share, DEPTH).reshape(-1, DEPTH)[valid], len(used))
+        total = summed(which, np.repeat(share, DEPTH).reshape(-1, DEPTH)[valid], len(used))
         item = used & 0xFFFFFFFF
         start = starts_of(np.bincount(used >> 32, minlength=len(classes)))
         return Shares(start, _MOST - item if inwards else item, total)
@@ -112,7 +112,7 @@ class Crossing:
         if len(found.source) > pairs:  # several combinations may share a link
             merged, where = np.unique(pair * (1 << 32) + link, return_inverse=True)
             pair, link = merged >> 32, merged & 0xFFFFFFFF
-            share = sums(where, share, len(merged))
+            share = summed(where, share, len(merged))
         return Shares(starts_of(np.bincount(pair, minlength=pairs)), link, share)
 
 

@@ -60,6 +60,11 @@ class Fabric:
         """How many, each direction counted."""
         return len(self.source)
 
+    @property
+    def cable_counts(self) -> Longs:
+        """Of each link, how many cables it stands for."""
+        return np.ones(self.links, dtype=np.int64) if self.cables is None else self.cables
+
     def counts(self) -> dict[str, int]:
         """How many devices there are of each kind, by its name."""
         return {kind.name: int((self.kind == kind).sum()) for kind in Device}

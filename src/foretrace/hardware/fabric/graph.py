@@ -39,6 +39,20 @@ class Graph:
         return link[kept], owner[kept]
 
 
+def together(count: int, first: Longs, second: Longs) -> Longs:
+    """Of each of so many things, the smallest number among those it is joined to, directly or through others, where
+    each of `first` is joined to its partner of `second`."""
+    part = np.arange(count, dtype=np.int64)
+    while True:
+        lower = part.copy()
+        np.minimum.at(lower, first, part[second])
+        np.minimum.at(lower, second, part[first])
+        lower = lower[lower]
+        if np.array_equal(lower, part):
+            return part
+        part = lower
+
+
 def among(*kinds: int) -> NDArray[np.bool_]:
     """Which numbers of `Device` are one of these."""
     chosen = np.zeros(16, dtype=np.bool_)

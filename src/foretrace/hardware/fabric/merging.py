@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.hardware.fabric.csr import sums
+from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
 from foretrace.hardware.fabric.hashing import mixed
 
@@ -17,7 +17,7 @@ def merged(fabric: Fabric) -> Fabric:
 
     Side by side are switches with equal links to the same leaves and to switches that are side by side themselves: the
     coarsest equitable partition that leaves all else apart. Traffic that is divided evenly divides evenly over them, so
-    loads of merged links are the sums of theirs.
+    loads of merged links are the summed of theirs.
     """
     group = _groups(fabric)
     used, first, of = np.unique(group, return_index=True, return_inverse=True)
@@ -30,16 +30,15 @@ def merged(fabric: Fabric) -> Fabric:
     labels = _labels(fabric, of, sizes, first[order])
     key = of[fabric.source] * len(used) + of[fabric.target]
     ends, one, which = np.unique(key, return_index=True, return_inverse=True)
-    cables = fabric.cables if fabric.cables is not None else np.ones(fabric.links, dtype=np.int64)
     return replace(
         fabric,
         kind=fabric.kind[first[order]],
         labels=labels,
         source=ends // len(used),
         target=ends % len(used),
-        bytes_per_s=sums(which, fabric.bytes_per_s, len(ends)),
+        bytes_per_s=summed(which, fabric.bytes_per_s, len(ends)),
         latency_s=fabric.latency_s[one],
-        cables=np.bincount(which, cables, minlength=len(ends)).astype(np.int64),
+        cables=np.bincount(which, fabric.cable_counts, minlength=len(ends)).astype(np.int64),
     )
 
 
@@ -64,9 +63,9 @@ def _groups(fabric: Fabric) -> Longs:
     colour = np.arange(fabric.devices, dtype=np.int64)
     inner = fabric.kind > Device.LEAF
     colour[inner] = fabric.devices + fabric.kind[inner].astype(np.int64)
-    cables = fabric.cables if fabric.cables is not None else np.ones(fabric.links, dtype=np.int64)
     # Numbers of links' rates, latencies and cables as hashes: only whether they are equal matters.
-    kind = mixed(fabric.bytes_per_s.view(np.int64), mixed(fabric.latency_s.view(np.int64), cables).view(np.int64))
+    kind = mixed(fabric.latency_s.view(np.int64), fabric.cable_counts)
+    kind = mixed(fabric.bytes_per_s.view(np.int64), kind.view(np.int64))
     number = len(np.unique(colour[inner]))
     while True:
         seen = mixed(colour[inner], _seen(fabric, colour, kind)[inner].view(np.int64))

@@ -36,9 +36,8 @@ def _inner(fabric: Fabric, number: Longs) -> list[TopologyLink]:
     """Links between devices that SimAI knows, each once, cable by cable."""
     near, far = number[fabric.source], number[fabric.target]
     once = np.flatnonzero((near >= 0) & (far > near) & ~_out_of_gpus(fabric))
-    cables = fabric.cables[once] if fabric.cables is not None else np.ones(len(once), dtype=np.int64)
     between = fabric.kind[fabric.source[once]] >= Device.LEAF
-    times = np.where(between, cables, 1)
+    times = np.where(between, fabric.cable_counts[once], 1)
     each = [
         _link(
             int(near[link]), int(far[link]), float(fabric.bytes_per_s[link]) / int(count), float(fabric.latency_s[link])

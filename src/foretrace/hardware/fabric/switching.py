@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.hardware.fabric.csr import starts_of, sums, taken
+from foretrace.hardware.fabric.csr import starts_of, summed, taken
 from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
+from foretrace.hardware.fabric.graph import together
 
 FAR: Final = 1 << 14
 """The distance of what cannot be reached: more hops than any path has."""
@@ -46,21 +47,13 @@ class Switching:
         self._source = self.of_device[fabric.source[self._link]]
         self._target = self.of_device[fabric.target[self._link]]
         self._start = starts_of(np.bincount(self._source, minlength=self._count))
-        cables = fabric.cables if fabric.cables is not None else np.ones(fabric.links, dtype=np.int64)
-        self._cables = cables[self._link].astype(np.float64)
+        self._cables = fabric.cable_counts[self._link].astype(np.float64)
         self._column = np.full(self._count, -1, dtype=np.int64)
         self._distance = np.zeros((self._count, 0), dtype=np.int16)
 
     def components(self) -> Longs:
         """Of each switch, the smallest number among those it can reach."""
-        label = np.arange(self._count, dtype=np.int64)
-        while True:
-            nearer = label.copy()
-            np.minimum.at(nearer, self._source, label[self._target])
-            nearer = nearer[nearer]
-            if np.array_equal(nearer, label):
-                return label
-            label = nearer
+        return together(self._count, self._source, self._target)
 
     def distance(self, source: Longs, target: Longs) -> Longs:
         """Hops between switches, `FAR` where there is no way."""
@@ -94,7 +87,7 @@ class Switching:
             start, place = self.next_hops(key // self._count, key % self._count)
             weight = self._cables[place]
             owner = np.repeat(np.arange(len(key)), np.diff(start))
-            weight = weight / sums(owner, weight, len(key))[owner]
+            weight = weight / summed(owner, weight, len(key))[owner]
             step, counts = taken(start, which)
             pair, share = np.repeat(pair, counts), np.repeat(share, counts) * weight[step]
             found.append((pair, self._link[place[step]], share))
@@ -106,7 +99,7 @@ class Switching:
     def _gathered(self, pair: Longs, at: Longs, share: Floats) -> tuple[Longs, Longs, Floats]:
         """What reaches the same switch for the same pair, added up."""
         key, which = np.unique(pair * self._count + at, return_inverse=True)
-        return key // self._count, key % self._count, sums(which, share, len(key))
+        return key // self._count, key % self._count, summed(which, share, len(key))
 
     def _measure(self, targets: Longs) -> None:
         """Finds the distances to these switches, unless they are known."""

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.hardware.fabric.attachment import Attachment, attachment_of
-from foretrace.hardware.fabric.csr import sums
+from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Device, Fabric, Longs, Tier
-from foretrace.hardware.fabric.graph import Graph
+from foretrace.hardware.fabric.graph import Graph, together
 
 
 def tiers_of(fabric: Fabric) -> tuple[Tier, ...]:
@@ -40,7 +40,7 @@ def _parts(fabric: Fabric, held: Attachment, ends: Longs) -> Longs:
     able = np.flatnonzero(np.diff(held.exit_start) > 0)
     helper = np.searchsorted(able // fabric.gpus_per_node, bare // fabric.gpus_per_node)
     own[bare] = able[np.minimum(helper, len(able) - 1)]
-    part = _together(fabric.devices, np.concatenate((gpu, bare)), np.concatenate((ends, own[bare])))
+    part = together(fabric.devices, np.concatenate((gpu, bare)), np.concatenate((ends, own[bare])))
     there = np.zeros(fabric.devices, dtype=np.bool_)
     there[: fabric.gpus] = True
     there[ends] = True
@@ -52,23 +52,10 @@ def _pods(fabric: Fabric, leaf_part: Longs) -> Longs:
     up = (fabric.kind[fabric.source] == Device.LEAF) & (fabric.kind[fabric.target] == Device.SPINE)
     first = np.concatenate((fabric.source[up], np.flatnonzero(leaf_part >= 0)))
     second = np.concatenate((fabric.target[up], leaf_part[leaf_part >= 0]))
-    part = _together(fabric.devices, first, second)
+    part = together(fabric.devices, first, second)
     there = leaf_part >= 0
     there[fabric.target[up]] = True
     return np.where(there, part, -1)
-
-
-def _together(devices: int, first: Longs, second: Longs) -> Longs:
-    """Of each device, the smallest number among those it is joined to, directly or through others."""
-    part = np.arange(devices, dtype=np.int64)
-    while True:
-        lower = part.copy()
-        np.minimum.at(lower, first, part[second])
-        np.minimum.at(lower, second, part[first])
-        lower = lower[lower]
-        if np.array_equal(lower, part):
-            return part
-        part = lower
 
 
 def _tier(fabric: Fabric, name: str, part: Longs, inner: NDArray[np.bool_]) -> Tier | None:
@@ -82,5 +69,5 @@ def _tier(fabric: Fabric, name: str, part: Longs, inner: NDArray[np.bool_]) -> T
         return None
     used, part_of = np.unique(part[: fabric.gpus], return_inverse=True)
     at = np.searchsorted(used, part[fabric.source[leaving]])
-    rate = sums(at, fabric.bytes_per_s[leaving], len(used))
+    rate = summed(at, fabric.bytes_per_s[leaving], len(used))
     return Tier(name, part_of.astype(np.int64), rate)

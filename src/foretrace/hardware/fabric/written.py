@@ -153,7 +153,9 @@ def _gpus(names: list[str], path: str) -> tuple[int, list[str]]:
         raise InputError("no link has a GPU", where=path, hint=f"for example {_EXAMPLE}")
     places = [(int(words[1]), int(words[3])) for words in (name.split() for name in found)]
     nodes, slots = max(node for node, _ in places) + 1, max(slot for _, slot in places) + 1
-    wanted = [f"node {node} GPU {slot}" for node in range(min(nodes, len(found) + 1)) for slot in range(slots)]
+    # Of numbers with gaps, which may be huge, the first that is missing lies among the first few.
+    few = len(found) + 1
+    wanted = [f"node {node} GPU {slot}" for node in range(min(nodes, few)) for slot in range(min(slots, few))]
     missing = next((name for name in wanted if name not in found), None)
     if missing is not None:
         raise InputError(

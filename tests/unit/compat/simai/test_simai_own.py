@@ -8,7 +8,7 @@ import pytest
 from foretrace.compat.simai.flags import parse_flags
 from foretrace.compat.simai.own import own_choices, own_cluster
 from foretrace.cost.network import network_of
-from foretrace.cost.network.nccl.ring import EXTRA_STEPS
+from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.errors import InputError
 from foretrace.lower.choices import Choices, Overlap
 from foretrace.program.columns import Collective
@@ -24,7 +24,7 @@ def reached(flags: str, ranks: list[int], own_gb: float) -> float:
     (layout,), _ = network.layouts(np.array([ranks]))
     priced = network.price(Collective.ALL_GATHER, layout, np.array([1e11]))
     moving = float(priced.duration_s[0] - priced.latency_s[0])
-    own = EXTRA_STEPS[Collective.ALL_GATHER] * 1e11 / len(ranks) / (own_gb * 1e9)
+    own = OWN_PART_STEPS * 1e11 / len(ranks) / (own_gb * 1e9)
     return 1e11 * (len(ranks) - 1) / len(ranks) / (moving - own) / 1e9
 
 

@@ -50,3 +50,11 @@ def test_a_slow_uplink_tells_its_leaf_from_the_others() -> None:
     ran = run_flows(rate, messages, folded=False)
     assert quick.end_s.max() == pytest.approx(ran.time_s, rel=1e-9)
     np.testing.assert_allclose(quick.link_bytes, ran.link_bytes, rtol=1e-9)
+
+
+def test_who_receives_slowly_is_done_late() -> None:
+    fabric, routing = leaf_spine(2, 4)
+    rate = fabric.bytes_per_s.copy()
+    rate[1] /= 10  # from its leaf to GPU 0
+    quick = even_all_to_all(replace(fabric, bytes_per_s=rate), rate, np.arange(8), routing, 1e6, 0.0)
+    assert quick.end_s.tolist() == pytest.approx([7e6 / 5e9] * 8)

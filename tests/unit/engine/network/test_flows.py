@@ -52,6 +52,7 @@ def test_latency_release_and_what_comes_after() -> None:
     ran = run_flows(np.array([1e9]), messages)
     assert ran.start_s.tolist() == pytest.approx([1e-2, 12e-3, 15e-3])
     assert ran.end_s.tolist() == pytest.approx([12e-3, 15e-3, 15.5e-3])
+    assert ran.link_busy_s.tolist() == pytest.approx([2e-3])  # idle before, and while the second's latency runs
 
 
 def test_bytes_in_turn_follow_at_once_and_latencies_overlap() -> None:

@@ -116,6 +116,24 @@ def test_trees_one_by_one_say_the_same(seed: int) -> None:
     np.testing.assert_allclose(pipeline_times(hops, chunks, rate), ran.end_s[-edges:], rtol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_very_many_chunks_are_not_counted_one_by_one(seed: int) -> None:
+    """What chunks say of which only the last is asked, and what they say of all of them one by one."""
+    random = np.random.default_rng(seed)
+    hops, chunks = int(random.integers(2, 9)), 1_000
+    rate, latency = RATE * random.choice([0.2, 0.5, 0.5 + 1e-4, 1.0], hops), random.uniform(0, 5e-6, hops)
+    arrival = random.uniform(0, 1e-2, hops + 1)
+    end = np.full(hops, -np.inf)
+    for _ in range(chunks):
+        came = -np.inf
+        for hop in range(hops):
+            end[hop] = max(came + latency[hop], arrival[hop] + latency[hop], end[hop]) + 1e5 / rate[hop]
+            came = end[hop]
+    fast = chain_times(chunks, 1e5, rate, latency, arrival)
+    np.testing.assert_allclose(fast[1:], np.maximum(end, np.append(end[1:], 0.0)).clip(arrival[1:]), rtol=1e-9)
+    assert chain_times(10**12, 1e5, rate, latency, arrival)[-1] == pytest.approx(1e17 / rate.min(), rel=1e-3)
+
+
 def done_by_rank(sends: Sends, end_s: Floats) -> Floats:
     """When each place has sent and received its last message, of messages repeated any number of times."""
     times = len(end_s) // len(sends)

@@ -9,19 +9,15 @@ import numpy as np
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.tables import NVLS_EFFICIENCY, row_of
 from foretrace.hardware.cluster import Cluster
-from foretrace.program.columns import Collective
+from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, SHARDED, WHOLE, Collective
 from foretrace.program.program import Floats
 
-_ONE_TO_ONE: Final = (Collective.TRANSFER, Collective.EXCHANGE)
-_WHOLE: Final = (Collective.BROADCAST, Collective.REDUCE)
-_SHARDED: Final = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
-_PAIRWISE: Final = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
 _ALL_REDUCE: Final = (Collective.ALL_REDUCE, Collective.BARRIER)
 
 
 def passes(what: Collective, ranks: int) -> float:
     """What goes through the busiest port, as a multiple of the size, where no switch reduces."""
-    if what in _ONE_TO_ONE or what in _WHOLE:
+    if what in ONE_TO_ONE or what in WHOLE:
         return 1.0
     return (2 if what in _ALL_REDUCE else 1) * (ranks - 1) / ranks
 
@@ -33,9 +29,9 @@ def bound_s(cluster: Cluster, what: Collective, layout: Layout, size_bytes: Floa
     near = max(gpu.link_bytes_per_s, gpu.pcie_bytes_per_s)
     far = min(node.nic.bytes_per_s * layout.nics_per_rank, gpu.pcie_bytes_per_s)
     spans = layout.islands > 1
-    if what in _ONE_TO_ONE:
+    if what in ONE_TO_ONE:
         return np.asarray(size_bytes / (far if spans else near))
-    if what in _PAIRWISE:
+    if what in PAIRWISE:
         # What one root sends or receives may pass the NICs of all GPUs of its island (PXN).
         ports = 1 if what is Collective.ALL_TO_ALL else layout.most_in_island
         beyond_island = (n - layout.least_in_island) / n / (far * ports) if spans else 0.0
@@ -48,7 +44,7 @@ def bound_s(cluster: Cluster, what: Collective, layout: Layout, size_bytes: Floa
     if spans:
         # Whatever the algorithm, all of an all-reduce, broadcast or reduce passes the NICs of every island once, of the
         # others the part that is not its own.
-        own = layout.least_in_island / n if what in _SHARDED else 0.0
+        own = layout.least_in_island / n if what in SHARDED else 0.0
         per_byte = max(per_byte, (1 - own) / (far * layout.least_in_island))
         if what in _ALL_REDUCE and not cluster.topology.in_network_reduction:
             # Where no switch of the network sums, islands must send each element I − 1 times to reduce it and as often

@@ -9,8 +9,8 @@ import numpy as np
 from foretrace.cost.network.nccl.choose import all_reckoned_s
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.network import NcclNetwork
-from foretrace.cost.network.nccl.plan import ONE_TO_ONE, PAIRWISE, way_s
-from foretrace.program.columns import Collective
+from foretrace.cost.network.nccl.plan import way_s
+from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 
 
 @dataclass(frozen=True, slots=True)

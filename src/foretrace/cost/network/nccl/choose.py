@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.cost.network.nccl.group import Group
-from foretrace.cost.network.nccl.observed import Observed
+from foretrace.cost.network.nccl.observed import Observed, Way
 from foretrace.cost.network.nccl.tables import (
     ALGORITHMS,
     BASE_US,
@@ -20,26 +20,22 @@ from foretrace.cost.network.nccl.tables import (
     CHANNEL_RING_LL128,
     CHANNEL_TREE,
     CHANNEL_TREE_LL128,
+    DIRECT_PEER_US,
     GB,
     LINK_US,
     LL_MOST,
     NETWORK_US,
     NVLS_EFFICIENCY,
     OVERHEAD_US,
+    PAT_SHARE,
     PCIE_US,
     PROTOCOLS,
     SIMPLE_ONLY,
     TREE_CORRECTION,
     US,
 )
-from foretrace.program.columns import Collective
+from foretrace.program.columns import SHARDED, WHOLE, Collective
 from foretrace.program.program import Floats, Longs
-
-Way = tuple[str, str]
-"""An algorithm and a protocol."""
-
-_SHARDED: Final = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
-_WHOLE: Final = (Collective.BROADCAST, Collective.REDUCE)
 
 RING_SIMPLE_NODES: Final = 1.4
 """By how much NCCL raises the latency of a ring of Simple over nodes, from 64 bytes a channel and rank on."""
@@ -77,13 +73,13 @@ def _runs(group: Group, what: Collective, algorithm: str, collnet: bool) -> bool
         case "tree":
             return what is Collective.ALL_REDUCE
         case "nvls":
-            return switch and what not in _WHOLE and (not several or collnet)
+            return switch and what not in WHOLE and (not several or collnet)
         case "nvls-tree":
             return switch and what is Collective.ALL_REDUCE and several
         case "pat":
-            return what in _SHARDED and several and group.layout.most_in_island == 1
+            return what in SHARDED and several and group.layout.most_in_island == 1
         case _:
-            direct = algorithm == "collnet-direct" and what in _SHARDED
+            direct = algorithm == "collnet-direct" and what in SHARDED
             return several and collnet and (what is Collective.ALL_REDUCE or direct)
 
 
@@ -120,7 +116,7 @@ def latency_us(group: Group, what: Collective, way: Way) -> float:
         case "ring":
             turns = 2 if what is Collective.ALL_REDUCE else 1
             hops, crossings = turns * (n - 1), turns * (nodes - 1)
-            if what in _WHOLE:
+            if what in WHOLE:
                 return base + near * (n if nodes > 1 else 1)
             step = max(near, OVERHEAD_US[at]) if nodes > 1 else near
             return base + (hops - crossings) * step + crossings * far
@@ -131,7 +127,7 @@ def latency_us(group: Group, what: Collective, way: Way) -> float:
         case "nvls-tree":
             return near + 2 * depth * far
         case "collnet-direct":
-            return 2 * (min(1, per_node - 1) * near + 0.4 * (per_node - 1)) + far
+            return 2 * (min(1, per_node - 1) * near + DIRECT_PEER_US * (per_node - 1)) + far
         case "collnet-chain":
             return 2 * (per_node - 1) * near + far
         case _:
@@ -156,18 +152,18 @@ def bandwidth_gb(group: Group, what: Collective, way: Way) -> float:
         case "nvls" | "nvls-tree":
             bus = graph.channels * _nvls_gb(group, what, algorithm)
         case "pat":
-            bus *= 0.75
+            bus *= PAT_SHARE
         case "collnet-direct":
             ratio = per_node / graph.channels
             sharded = per_node * min(each, 0.9 * graph.inter_bytes_per_s / GB)
-            bus = sharded if what in _SHARDED else bus / (ratio - (ratio - 1) / 2)
+            bus = sharded if what in SHARDED else bus / (ratio - (ratio - 1) / 2)
             bus *= 0.85 if group.row in NVLS_EFFICIENCY else 1.0
         case _:
             pass
     if algorithm in ("ring", "nvls", "nvls-tree"):
         steps = {Collective.ALL_REDUCE: 2 * (n - 1), Collective.BROADCAST: n, Collective.REDUCE: n}.get(what, n - 1)
         return bus * n / steps
-    return bus if what in _SHARDED else 0.5 * bus
+    return bus if what in SHARDED else 0.5 * bus
 
 
 def _ring_gb(group: Group, protocol: str, bus: float, ll_most: float) -> float:

@@ -23,10 +23,6 @@ from foretrace.hardware.cluster import Cluster
 PCIE_PAYLOAD: Final = 256 / (256 + 24)
 """Payload of a PCIe packet of 256 bytes over all it takes on the link: what a NIC can draw from its GPU at most."""
 
-NETWORK_PAYLOAD: Final = 4096 / (4096 + 82)
-"""Payload of a RoCEv2 packet of 4 KiB over all it takes on the wire: Ethernet, IP, UDP and transport headers,
-checksums, preamble and gap."""
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -100,10 +96,10 @@ class Group:
     def ring_rate(self) -> float:
         """What a ring moves past every rank ("bus bandwidth")."""
         rates, layout = [], self.layout
-        k = layout.most_in_domain
-        if k > 1:
-            # k − 1 of the k hops of a ring in a domain that it leaves again go over links.
-            rates.append(self.link_rate * (k / (k - 1) if layout.domains > 1 else 1.0))
+        if layout.most_in_domain > 1:
+            # Of a ring that leaves a domain of k again, k − 1 in k hops are links. That makes it no faster: SMs copy
+            # what goes to a NIC too, and NCCL reckons with the same rate for both (tuning.cc).
+            rates.append(self.link_rate)
         if layout.domains > layout.islands:
             rates.append(layout.least_in_domain * self.pcie_rate)
         if layout.islands > 1:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.cost.network.peers import Places
 from foretrace.errors import InputError
-from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.cluster import Cluster, Node
 from foretrace.placement import Placement
 from foretrace.program.program import Floats, Longs
 
-Crowding = Callable[[NDArray[np.integer]], tuple[Floats, Floats, Floats]]
+CrowdingRule = Callable[[NDArray[np.integer]], tuple[Floats, Floats, Floats, Floats]]
 """Of groups of one communicator, [groups, size], which are at work at once: by which factors (1 and more) the network
-beyond the NICs slows traffic between neighbours and all-to-all traffic; seconds that its switches add to a hop."""
+beyond the NICs slows traffic of rings, of trees and of all-to-alls; seconds that its switches add to a hop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ class Layout:
     most_in_domain: int
     nics_per_rank: float
     ring_crowding: float = 1.0
-    """By which factor, 1 or more, the network beyond the NICs slows traffic between neighbours of a ring or tree."""
+    """By which factor, 1 or more, the network beyond the NICs slows traffic between neighbours of a ring."""
+    tree_crowding: float = 1.0
+    """The same of trees."""
     exchange_crowding: float = 1.0
     """The same of all-to-all traffic."""
     extra_hop_s: float = 0.0
@@ -44,15 +47,12 @@ class Layout:
 class Seats:
     """Ranks in their places on a cluster."""
 
-    def __init__(self, cluster: Cluster, placement: Placement, crowding: Crowding | None = None) -> None:
+    def __init__(self, cluster: Cluster, placement: Placement, crowding: CrowdingRule | None = None) -> None:
         _check_placement(cluster, placement)
-        node = cluster.node
-        place = placement.host.astype(np.int64) * node.gpus + placement.slot
-        self._domain = place // node.domain_gpus
-        self._island = place // max(node.domain_gpus, node.gpus)
-        ranks_here = placement.ranks_per_host()[placement.host]
-        # A rank uses the NICs next to it; those that other ranks of the job leave idle do not make it faster.
-        self._nics = np.minimum(node.nics / ranks_here, max(1.0, node.nics / node.gpus))
+        places = Places.of(cluster.node, placement)
+        self._domain = places.gpu // cluster.node.domain_gpus
+        self._island = places.island
+        self._nics = nics_per_rank(cluster.node, placement)
         self._crowding = crowding
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
@@ -67,6 +67,13 @@ class Seats:
         first, number = _kinds(facts)
         size = groups.shape[1]
         return [Layout(size, *(fact[group].item() for fact in facts)) for group in first.tolist()], number
+
+
+def nics_per_rank(node: Node, placement: Placement) -> Floats:
+    """The NICs that each rank has to itself. It uses those next to it; what other ranks of the job leave idle does not
+    make it faster."""
+    ranks_here = placement.ranks_per_host()[placement.host]
+    return np.minimum(node.nics / ranks_here, max(1.0, node.nics / node.gpus))
 
 
 def _check_placement(cluster: Cluster, placement: Placement) -> None:

@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 
 from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.channels import graphs_of
-from foretrace.cost.network.nccl.choose import Way, ways
+from foretrace.cost.network.nccl.choose import ways
 from foretrace.cost.network.nccl.forced import Forced
 from foretrace.cost.network.nccl.group import Group
-from foretrace.cost.network.nccl.layout import Crowding, Layout, Seats
+from foretrace.cost.network.nccl.layout import CrowdingRule, Layout, Seats
 from foretrace.cost.network.nccl.machine import Machine, machine_of
-from foretrace.cost.network.nccl.observed import Observed
-from foretrace.cost.network.nccl.plan import ONE_TO_ONE, PAIR_WAYS, PAIRWISE, Plan
+from foretrace.cost.network.nccl.observed import Observed, Way
+from foretrace.cost.network.nccl.plan import PAIR_WAYS, Plan
 from foretrace.errors import Diagnostic
 from foretrace.hardware.cluster import Cluster
 from foretrace.placement import Placement
-from foretrace.program.columns import Collective
+from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 from foretrace.program.program import Floats, Longs, Source
 
 BAND: Final = (0.85, 1.4)
-"""How far the model may be off, as factors, with the constants of `machines.yaml`: nine in ten of 250 published
-all-reduce times of 16 MiB and more, on one node and several, lie between 0.88 and 1.38 of it. Smaller messages take
+"""How far the model may be off, as factors, with the constants of `machines.yaml`: set so that it holds nine in ten of
+250 published all-reduce times of 16 MiB and more, on one node and several (a test does it again). Smaller messages take
 what their launch takes, which differs more from script to script than from GPU to GPU."""
 
 
@@ -35,8 +35,6 @@ class NcclNetwork:
     `slowdown`: by how much SMs run slower than in a measurement of collectives alone, as they do under training's load.
     `crowding`: what the network beyond the NICs does to groups; without it, the cluster's oversubscription."""
 
-    notes: tuple[Diagnostic, ...] = ()
-
     def __init__(
         self,
         cluster: Cluster,
@@ -44,7 +42,7 @@ class NcclNetwork:
         machine: Machine | None = None,
         forced: Forced | None = None,
         observed: Observed | None = None,
-        crowding: Crowding | None = None,
+        crowding: CrowdingRule | None = None,
         slowdown: float = 1.0,
     ) -> None:
         self.cluster = cluster
@@ -53,6 +51,7 @@ class NcclNetwork:
         self.observed = observed
         self.sources: tuple[Source, ...] = (Source(f"network model of {cluster.name}", *BAND),)
         self._seats = Seats(cluster, placement, crowding)
+        self.notes: tuple[Diagnostic, ...] = _notes(cluster)
         self._oversubscription = 1.0 if crowding is not None else cluster.oversubscription
         self._plans: dict[tuple[Collective, Layout], Plan] = {}
 
@@ -115,3 +114,15 @@ class NcclNetwork:
             usual = [way for way in ways(group, what, collnet, ll128=trusted) if trusted or way[1] != "ll128"]
         known = {*(printed or usual), *seen}
         return [way for way in ways(group, what, collnet=True, ll128=True) if way in known] or usual
+
+
+def _notes(cluster: Cluster) -> tuple[Diagnostic, ...]:
+    """What failed and is not in the formulas, which know of a network only what lies beyond the GPUs' own links."""
+    links = "link switch", "gpu"
+    beyond = "nic", "leaf", "spine", "core"
+    failed = [one for one in cluster.topology.failed if any(word in one.casefold() for word in links)]
+    within = [one for one in failed if not any(word in one.casefold() for word in beyond)]
+    if not within:
+        return ()
+    text = f"formulas take the links within a node to be whole, without what failed: {', '.join(within[:4])}"
+    return (Diagnostic("warning", text),)

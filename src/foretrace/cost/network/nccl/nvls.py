@@ -7,12 +7,20 @@ from typing import Final
 import numpy as np
 
 from foretrace.cost.network.nccl.group import Group
-from foretrace.cost.network.nccl.tables import CHANNEL_NVLS_TREE, GB, NETWORK_US, NVLS_EFFICIENCY, US
+from foretrace.cost.network.nccl.tables import (
+    CHANNEL_NVLS_TREE,
+    DIRECT_PEER_US,
+    GB,
+    NETWORK_US,
+    NVLS_EFFICIENCY,
+    PAT_SHARE,
+    US,
+)
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats
 
 START_S: Final = 16.6e-6
-"""A call of NVLS beyond its launch: the multicast barrier before and after."""
+"""A call of NVLS beyond its launch: the multicast barrier before and after. Fitted as in times.py."""
 
 CHUNKS_S: Final = 86e-6
 CHUNKS_BYTES: Final = 17.9e6
@@ -35,16 +43,15 @@ def nvls_s(group: Group, what: Collective, algorithm: str, size_bytes: Floats) -
 def _switch_rate(group: Group, what: Collective) -> float:
     """Bytes of the buffer per second through the NVSwitch: of n GPUs, n − 1 parts in n come over the links."""
     n = group.layout.most_in_island
-    efficiency = NVLS_EFFICIENCY.get(group.row, 0.5)
-    rate = group.link_rate * efficiency * (n - 1) / n
+    rate = group.link_rate * NVLS_EFFICIENCY[group.row] * (n - 1) / n
     return rate if what is Collective.ALL_REDUCE else rate * group.layout.size / max(group.layout.size - 1, 1)
 
 
 def _network_rate(group: Group, algorithm: str) -> float:
     layout = group.layout
-    out = layout.least_in_island * group.nic_rate(layout.ring_crowding)
     if algorithm != "nvls-tree":
-        return out
+        return layout.least_in_island * group.nic_rate(layout.ring_crowding)
+    out = layout.least_in_island * group.nic_rate(layout.tree_crowding)
     tree = 0.5 * group.graphs["nvls-tree"].channels * CHANNEL_NVLS_TREE[group.row][group.nodes_column] * GB
     return min(out * (1.0 if layout.islands == 2 else 0.5), tree)
 
@@ -53,7 +60,7 @@ def collnet_s(group: Group, what: Collective, algorithm: str, size_bytes: Floats
     """A call whose sum is made by the switches of the network: all bytes leave and enter each node once."""
     near = group.near_s(algorithm, "simple")
     hops = group.layout.most_in_island - 1
-    within = 2 * hops * near if algorithm == "collnet-chain" else 2 * (min(1, hops) * near + 0.4e-6 * hops)
+    within = 2 * hops * near if algorithm == "collnet-chain" else 2 * (min(1, hops) * near + DIRECT_PEER_US * US * hops)
     latency = group.machine.launch_s + within + group.far_s(algorithm, "simple")
     out = group.layout.least_in_island * group.nic_rate(group.layout.ring_crowding)
     inside = group.link_rate / 2 if group.layout.most_in_domain > 1 else np.inf
@@ -66,4 +73,4 @@ def pat_s(group: Group, size_bytes: Floats) -> tuple[float, Floats]:
     n = group.layout.size
     depth = int(np.ceil(np.log2(n)))
     latency = group.machine.launch_s + depth * group.far_s("pat", "simple")
-    return latency, latency + size_bytes * (n - 1) / n / (0.75 * group.ring_rate)
+    return latency, latency + size_bytes * (n - 1) / n / (PAT_SHARE * group.ring_rate)

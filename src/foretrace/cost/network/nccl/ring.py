@@ -9,7 +9,7 @@ import numpy as np
 from foretrace.cost.network.nccl.group import Group
 from foretrace.cost.network.nccl.tables import CHANNEL_RING_LL128, GB, LL_MOST, THREAD_BYTES, THREADS
 from foretrace.cost.network.nccl.times import ramp_s, step_s
-from foretrace.program.columns import Collective
+from foretrace.program.columns import WHOLE, Collective
 from foretrace.program.program import Floats
 
 TURNS: Final = {
@@ -21,15 +21,15 @@ TURNS: Final = {
 }
 """How many times a ring goes round, less one hop."""
 
-EXTRA_STEPS: Final = {Collective.ALL_REDUCE: 0.2, Collective.ALL_GATHER: 0.43, Collective.REDUCE_SCATTER: 0.43}
-"""What a call does beyond its hops, in steps: the last receive of an all-reduce, and in the other two a rank's own
-part, copied within its memory. No NIC is in its way. Fitted as in times.py."""
+LAST_RECEIVE_STEPS: Final = 0.2
+"""What an all-reduce does beyond its hops, in steps: its last receive. Set by hand, as benchmarks/fit_collectives.py
+says."""
+
+OWN_PART_STEPS: Final = 0.43
+"""The same of an all-gather or reduce-scatter: a rank's own part, copied within its memory. Fitted as in times.py."""
 
 LINK_SHARES: Final = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
 """Payload of all that crosses a link: LL flags every 4 bytes with 4 more, LL128 sends 8 bytes of flags with 120."""
-
-WHOLE: Final = (Collective.BROADCAST, Collective.REDUCE)
-"""All of it passes every hop."""
 
 
 def ring_s(group: Group, what: Collective, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
@@ -42,8 +42,9 @@ def ring_s(group: Group, what: Collective, protocol: str, size_bytes: Floats) ->
     launch = group.machine.launch_s
     if what in WHOLE:
         return launch + hops * latency, launch + hops * latency + size_bytes / rate
-    extra = EXTRA_STEPS[what]
-    ramp = ramp_s(size_bytes, group.machine.clock) if protocol == "simple" else 0.0
+    extra = LAST_RECEIVE_STEPS if what is Collective.ALL_REDUCE else OWN_PART_STEPS
+    ramp = ramp_s(size_bytes, group.machine.clock) if protocol != "ll" else 0.0
+    # No NIC is in the way of what is beyond the hops.
     own = extra * step_s(size_bytes / n / np.maximum(rate, LINK_SHARES[protocol] * group.link_rate), latency)
     steps = hops * step_s(size_bytes / n / rate, latency)
     return launch + (hops + extra) * latency, launch + ramp + steps + own

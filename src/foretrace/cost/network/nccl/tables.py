@@ -129,6 +129,12 @@ INTER_SPEEDS: Final = {
     "blackwell": (96.0, 86.0, 80.0, 48.0, 45.1, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0),
 }
 
+PAT_SHARE: Final = 0.75
+"""What PAT moves of a ring's rate."""
+
+DIRECT_PEER_US: Final = 0.4
+"""What each further GPU of a node adds to CollNet, where each sends to all others."""
+
 THREADS: Final = {"ll": 512, "ll128": 640, "simple": 512}
 """The most that one channel runs."""
 

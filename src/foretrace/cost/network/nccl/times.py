@@ -19,8 +19,8 @@ NVIDIA's tables of A100, H100, H200 and B200 together (benchmarks/fit_collective
 
 RAMP_S: Final = 41e-6
 RAMP_BYTES: Final = 36e6
-"""What a call of Simple takes beyond its steps, once it is large: the first and the last of many chunks have no other
-to hide behind. Up to RAMP_S, half of it at RAMP_BYTES."""
+"""What a call of Simple or LL128 takes beyond its steps, once it is large: the first and the last of many chunks have
+no other to hide behind. Up to RAMP_S, half of it at RAMP_BYTES."""
 
 
 def step_s(data_s: Floats, latency_s: float) -> Floats:
@@ -32,5 +32,5 @@ def step_s(data_s: Floats, latency_s: float) -> Floats:
 
 
 def ramp_s(size_bytes: Floats, clock: float) -> Floats:
-    """Seconds that a call of Simple takes beyond its steps."""
+    """Seconds that a call takes beyond its steps."""
     return np.asarray(RAMP_S / clock * size_bytes / (size_bytes + RAMP_BYTES))

@@ -45,6 +45,6 @@ def tree_rate(group: Group, protocol: str) -> float:
     if layout.domains > layout.islands:
         rates.append(CHAIN * share * group.pcie_rate)
     if layout.islands > 1:
-        out = layout.least_in_island * group.nic_rate(layout.ring_crowding)
+        out = layout.least_in_island * group.nic_rate(layout.tree_crowding)
         rates.append(share * out * (1.0 if layout.islands == 2 else 0.5))
     return float(min(rates))

@@ -6,10 +6,10 @@ from typing import Final
 
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.group import Group
-from foretrace.program.columns import Collective
+from foretrace.program.columns import ONE_TO_ONE, Collective
 
 GBPS: Final = 8e-9
-_ONE_TO_ONE: Final = (Collective.TRANSFER, Collective.EXCHANGE)
+_TREES: Final = ("tree", "nvls-tree")
 
 
 def limited_by(group: Group, what: Collective, way: tuple[str, str], latency_s: float, duration_s: float) -> str:
@@ -19,7 +19,7 @@ def limited_by(group: Group, what: Collective, way: tuple[str, str], latency_s: 
         return _latency(group, what, algorithm)
     names = _rates(group, what, algorithm)
     name = min(names, key=lambda one: names[one])
-    if protocol == "ll" and name == _links(group):
+    if protocol == "ll":
         return f"LL, which sends a flag with every word over {name}"
     return name
 
@@ -29,7 +29,7 @@ def _latency(group: Group, what: Collective, algorithm: str) -> str:
     if algorithm == "ring":
         hops = (2 if what is Collective.ALL_REDUCE else 1) * (n - 1)
         return f"latency of {hops:,} hop{'s' if hops > 1 else ''}"
-    if algorithm in ("tree", "nvls-tree") and group.nodes > 1:
+    if algorithm in _TREES and group.nodes > 1:
         return f"latency of a tree over {group.nodes:,} nodes"
     return "latency"
 
@@ -38,19 +38,28 @@ def _rates(group: Group, what: Collective, algorithm: str) -> dict[str, float]:
     """What each kind of wire carries for a rank of the bytes it must, by name."""
     layout = group.layout
     near, far = shares(group, what, algorithm)
-    crowding = layout.exchange_crowding if algorithm == "pairs" and what not in _ONE_TO_ONE else layout.ring_crowding
+    crowding = layout.tree_crowding if algorithm in _TREES else layout.ring_crowding
+    if algorithm == "pairs" and what not in ONE_TO_ONE:
+        crowding = layout.exchange_crowding
     rates: dict[str, float] = {}
     if near > 0:
-        rates[_links(group)] = (group.link_rate if group.over_links else group.pcie_rate) / near
+        # Past every rank of a ring goes as much as over the links of those that have no NIC to send to.
+        near = passes(what, layout.size) if algorithm == "ring" else near
+        rates[link_name(group)] = (group.link_rate if group.over_links else group.pcie_rate) / near
     if far > 0:
-        nic = group.cluster.node.nic.bytes_per_s * GBPS
-        crowded = crowding * group.oversubscription > 1
-        name = "the network beyond the NICs" if crowded else f"NICs ({nic:g} Gb/s each)"
-        rates[name] = group.nic_rate(crowding) / far
-    return rates or {_links(group): 1.0}
+        rates[nic_name(group, crowding)] = group.nic_rate(crowding) / far
+    return rates or {link_name(group): 1.0}
 
 
-def _links(group: Group) -> str:
+def nic_name(group: Group, crowding: float) -> str:
+    """What holds up traffic that leaves islands."""
+    if crowding * group.oversubscription > 1:
+        return "the network beyond the NICs"
+    return f"NICs ({group.cluster.node.nic.bytes_per_s * GBPS:g} Gb/s each)"
+
+
+def link_name(group: Group) -> str:
+    """What holds up traffic within islands."""
     if not group.over_links:
         return "PCIe"
     return "NVLink" if group.cluster.gpu.vendor.lower() == "nvidia" else "links between GPUs"
@@ -61,7 +70,7 @@ def shares(group: Group, what: Collective, algorithm: str) -> tuple[float, float
     layout, n = group.layout, group.layout.size
     held = n / layout.islands
     within = (held - 1) / held
-    if algorithm == "pairs" and what in _ONE_TO_ONE:
+    if algorithm == "pairs" and what in ONE_TO_ONE:
         return (0.0, 1.0) if layout.islands > 1 else (1.0, 0.0)
     if algorithm == "pairs":
         return (held - 1) / n, (n - held) / n

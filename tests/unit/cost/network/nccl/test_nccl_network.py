@@ -11,7 +11,7 @@ from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.interface import Explained
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.machine import Machine, machine_of
-from foretrace.cost.network.nccl.ring import EXTRA_STEPS
+from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.placement import Placement
@@ -47,7 +47,7 @@ def test_a_ring_of_words_takes_its_hops() -> None:
 def test_a_large_ring_takes_what_links_carry() -> None:
     found = explained(presets.cluster("h100-dgx"), list(range(8)), Collective.ALL_GATHER, 1 << 36, machine=PLAIN)
     assert (found.algorithm, found.protocol, found.channels) == ("ring", "simple", 24)
-    steps = 7 + EXTRA_STEPS[Collective.ALL_GATHER]
+    steps = 7 + OWN_PART_STEPS
     assert found.time_s == pytest.approx(steps / 8 * (1 << 36) / (0.8 * 450e9), rel=0.01)
     assert found.limited_by == "NVLink"
     assert found.draws == (("link", pytest.approx(7 / 8 * (1 << 36))),)
@@ -63,7 +63,7 @@ def test_a_rail_takes_what_its_nic_carries() -> None:
     found = explained(
         presets.cluster("h100-dgx"), [0, 8, 16, 24], Collective.REDUCE_SCATTER, 1 << 34, 32, machine=PLAIN
     )
-    own = EXTRA_STEPS[Collective.REDUCE_SCATTER] / 4 / (0.8 * 450e9)
+    own = OWN_PART_STEPS / 4 / (0.8 * 450e9)
     assert found.time_s == pytest.approx((1 << 34) * (3 / 4 / (0.9 * 50e9) + own), rel=0.01)
     assert found.limited_by == "NICs (400 Gb/s each)"
     assert dict(found.draws)["nic"] == pytest.approx(3 / 4 * (1 << 34))
@@ -124,9 +124,9 @@ def test_groups_of_one_kind_are_found_together() -> None:
 
 
 def test_a_crowded_network_slows_what_leaves_a_node() -> None:
-    def crowding(groups: np.ndarray) -> tuple[Floats, Floats, Floats]:  # type: ignore[type-arg]
+    def crowding(groups: np.ndarray) -> tuple[Floats, Floats, Floats, Floats]:  # type: ignore[type-arg]
         one = np.ones(len(groups))
-        return 2 * one, 4 * one, 1e-6 * one
+        return 2 * one, 3 * one, 4 * one, 1e-6 * one
 
     cluster = presets.cluster("h100-dgx")
     rail = [0, 8, 16, 24]
