@@ -77,7 +77,7 @@ def read_collective(name: str, way: str | None = None) -> Called:
         return Called(found, name_of(found))
     if found is not Collective.ALL_TO_ALL:
         raise UsageError(f"a way to experts is for dispatch, combine and all-to-all, not for {name_of(found)}")
-    said = " ".join(["dispatch", *re.split(r"[,\s]+", (way or DEFAULT_WAY).strip())])
+    said = " ".join(["dispatch", *re.split(r"[,\s]+", (way or DEFAULT_WAY).strip(", \t\n"))])
     parse_dispatch(said)
     notes = () if way else (Diagnostic("note", f"how tokens go to experts is taken to be {DEFAULT_WAY} (--way)"),)
     return Called(found, letters if letters in EXPERTS else name_of(found), said, notes)

@@ -7,12 +7,13 @@ tokens, one for each of their experts, or one for each rank that has any of them
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import comb
 from typing import Final
 
-from foretrace.errors import InputError
+from foretrace.errors import InputError, did_you_mean, shortened
 
 STYLES: Final = ("hierarchical", "deepep", "hybridep", "low_latency")
 """Ways other than NCCL's all-to-all. hierarchical: first within a node to the GPU of the right number, then between
@@ -24,6 +25,9 @@ COPIES: Final = "copies"
 
 ONCE_PER_RANK: Final = ("deepep", "hybridep")
 """Ways that send a token once to each rank, however many of its experts are there."""
+
+
+_HINT: Final = f"dispatch style={'|'.join(STYLES)} experts=256 topk=8, and groups=8 chosen=4 where routing is limited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,10 @@ def _ways(groups: int, group: int, topk: int, first: int) -> int:
     )
 
 
+NAMES: Final = tuple(field.name for field in fields(Dispatch))
+"""What a way says of itself."""
+
+
 def dispatch_text(one: Dispatch) -> str:
     """A way as text: what differs from the defaults, `name=value`."""
     values = ((field, getattr(one, field.name)) for field in fields(one))
@@ -92,19 +100,45 @@ def dispatch_text(one: Dispatch) -> str:
 def parse_dispatch(text: str) -> Dispatch:
     """What `dispatch_text` wrote."""
     word, *pairs = text.split(" ")
-    hint = f"dispatch style={'|'.join(STYLES)} experts=256 topk=8, and groups=8 chosen=4 where routing is limited"
-    try:
-        values = dict(pair.split("=", 1) for pair in pairs)
-        style = values.pop("style")
-        found = Dispatch(style, **{name: int(value) for name, value in values.items()})
-    except (KeyError, ValueError, TypeError):
-        raise InputError(f'"{text}" does not say how tokens go to experts', hint=hint) from None
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in NAMES or not value or name in values:
+            raise _unclear(text, _why_not(pair, values))
+        values[name] = value
+    missing = [name for name in ("style", "experts", "topk") if name not in values]
+    if word != "dispatch" or missing:
+        raise _unclear(text, f"{missing[0]}=… is missing" if word == "dispatch" else "")
+    style = values.pop("style")
+    if style not in STYLES:
+        known = f"known: {', '.join(STYLES)}; NCCL's own all-to-all goes without a style"
+        raise _unclear(text, f'style "{shortened(style)}" is not known{did_you_mean(style, STYLES)}', known)
+    wrong = [f"{name}={value}" for name, value in values.items() if not re.fullmatch("[0-9]{1,9}", value)]
+    if wrong:
+        raise _unclear(text, f"{shortened(wrong[0])} is no whole number")
+    found = Dispatch(style, **{name: int(value) for name, value in values.items()})
     open_experts = found.experts * found.chosen // max(found.groups, 1)
-    if word != "dispatch" or style not in STYLES or not 0 < found.chosen <= found.groups <= found.experts:
-        raise InputError(f'"{text}" does not say how tokens go to experts', hint=hint)
+    if not 0 < found.chosen <= found.groups <= found.experts:
+        raise _unclear(text, f"{found.chosen} of {found.groups} groups of {found.experts} experts cannot be chosen")
     if not 0 < found.topk <= open_experts:
-        raise InputError(f'"{text}": a token cannot go to {found.topk} of {open_experts} experts', hint=hint)
+        raise InputError(f'"{text}": a token cannot go to {found.topk} of {open_experts} experts', hint=_HINT)
     if found.experts % found.groups:
         said = f"{found.experts} experts are not {found.groups} equal groups"
         raise InputError(f'"{text}": {said}', hint="groups divide the experts")
     return found
+
+
+def _why_not(pair: str, values: dict[str, str]) -> str:
+    """What is wrong with one word of a way, after those that were right."""
+    name, equals, _ = pair.partition("=")
+    if name in values:
+        return f"{name} is said twice"
+    if name in NAMES:
+        return f"{name}=… is missing its value"
+    if pair in STYLES:
+        return f'"{pair}" alone; did you mean style={pair}?'
+    return f'"{shortened(name if equals else pair)}" is not known (known: {", ".join(NAMES)})'
+
+
+def _unclear(text: str, why: str, hint: str = _HINT) -> InputError:
+    return InputError(f'"{text}" does not say how tokens go to experts{": " if why else ""}{why}', hint=hint)

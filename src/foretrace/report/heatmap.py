@@ -13,7 +13,7 @@ import numpy as np
 from foretrace.analysis.links import LinkLoad, LinkLoads
 from foretrace.hardware.fabric.fabric import Floats
 from foretrace.report.axis import FONT
-from foretrace.report.link_panels import Panel, carrying, gathered, panels_of
+from foretrace.report.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 from foretrace.units import format_bytes, format_count, format_percent
@@ -141,9 +141,9 @@ class _Block:
         names, grid = gathered(self.panel, share)
         wide, high = self.cell
         ways = {"out": "away from the GPUs", "in": "towards the GPUs", "": "by the switch they leave"}
-        parts = [
-            f'<text x="{self.x}" y="{self.y - 6:.1f}" fill="#555">{ways[self.panel.way]}, a column per port</text>'
-        ]
+        lost = self._not_in_service(len(names))
+        said = f"{ways[self.panel.way]}, a column per port{', × where no link is in service' if lost else ''}"
+        parts = [f'<text x="{self.x}" y="{self.y - 6:.1f}" fill="#555">{said}</text>', *lost]
         for row, column in zip(*np.nonzero(~np.isnan(grid)), strict=True):
             value = float(grid[row, column])
             place = f'x="{self.x + column * wide:.1f}" y="{self.y + row * high:.1f}"'
@@ -157,6 +157,15 @@ class _Block:
             place = f'x="{self.x - 8}" y="{self.y + row * high + high / 2 + 4:.1f}"'
             parts.append(f'<text {place} text-anchor="end" font-size="11">{escape(names[row])}</text>')
         return [*parts, *self._frames(hot, len(names))]
+
+    def _not_in_service(self, rows: int) -> list[str]:
+        """A cross in each place without a link, unless rows are drawn together."""
+        wide, high = self.cell
+        parts = []
+        for row, column in np.argwhere(self.panel.link == NOT_IN_SERVICE) if rows == len(self.panel.rows) else ():
+            place = f'x="{self.x + (column + 0.5) * wide:.1f}" y="{self.y + row * high + high / 2 + 4:.1f}"'
+            parts.append(f'<text {place} text-anchor="middle" font-size="11" fill="#555">×</text>')
+        return parts
 
     def _frames(self, hot: list[int], rows: int) -> list[str]:
         wide, high = self.cell

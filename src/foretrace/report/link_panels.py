@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
 
@@ -28,9 +30,18 @@ _TIERS: Final = {
 """Links by the kinds of their ends."""
 
 
+NO_PORT: Final = -1
+NOT_IN_SERVICE: Final = -2
+
+_Port = tuple[str, int]
+"""What rows have alike: a device within the node or the switch at the other end, and which of the links with it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """Links of one tier that go one way. `link` [rows, columns] holds link numbers, −1 where a row has no such port."""
+    """Links of one tier that go one way. `link` [rows, columns] holds link numbers; less than 0 where there is none:
+    `NO_PORT`, or `NOT_IN_SERVICE` where rows with the same ports have one. Both panels of a tier have the same rows and
+    columns."""
 
     tier: str
     way: str
@@ -45,15 +56,18 @@ class Panel:
 
 def panels_of(fabric: Fabric) -> list[Panel]:
     """All links of a fabric, from the GPUs outwards."""
-    source, target = fabric.kind[fabric.source], fabric.kind[fabric.target]
-    outward = target >= source
+    outward = fabric.kind[fabric.target] >= fabric.kind[fabric.source]
     lower = np.where(outward, fabric.source, fabric.target)
-    kinds = np.stack([np.minimum(source, target), np.maximum(source, target), ~outward], axis=1)
+    upper = np.where(outward, fabric.target, fabric.source)
+    kinds = np.stack([fabric.kind[lower], fabric.kind[upper]], axis=1)
     panels = []
-    for low, high, inward in np.unique(kinds, axis=0).tolist():
-        links = np.flatnonzero((kinds == (low, high, inward)).all(axis=1))
-        way = "" if low == high else "in" if inward else "out"
-        panels.append(_panel(fabric, tier_name(low, high), way, links, lower[links]))
+    for low, high in np.unique(kinds, axis=0).tolist():
+        links = np.flatnonzero((kinds == (low, high)).all(axis=1))
+        links = links[np.lexsort((upper[links], lower[links]))]
+        ports = _ports(fabric, lower[links], upper[links], outward[links])
+        for way in ("",) if low == high else ("out", "in"):
+            mine = outward[links] != (way == "in")
+            panels.append(_panel(tier_name(low, high), way, links[mine], [ports[at] for at in np.flatnonzero(mine)]))
     return panels
 
 
@@ -63,18 +77,46 @@ def tier_name(low: int, high: int) -> str:
     return _TIERS.get((Device(low), Device(high)), words)
 
 
-def _panel(fabric: Fabric, tier: str, way: str, links: Longs, lower: Longs) -> Panel:
-    """Rows are the nodes of GPUs and NICs, and switches by themselves; columns count the links of a row."""
-    owners = [_owner(fabric.labels[device]) for device in lower.tolist()]
-    rows = list(dict.fromkeys(owners))
-    number = {owner: row for row, owner in enumerate(rows)}
-    ports: list[list[int]] = [[] for _ in rows]
-    for owner, link in zip(owners, links.tolist(), strict=True):
-        ports[number[owner]].append(link)
-    grid = np.full((len(rows), max(len(one) for one in ports)), -1, dtype=np.int64)
-    for row, one in enumerate(ports):
-        grid[row, : len(one)] = one
-    return Panel(tier, way, tuple(rows), grid)
+def _ports(fabric: Fabric, lower: Longs, upper: Longs, outward: NDArray[np.bool_]) -> list[tuple[str, _Port]]:
+    """The row of each link, a node or a switch by itself, and its port there; the same for both ways."""
+    found, seen = [], Counter[tuple[str, str, bool]]()
+    for near, far, out in zip(lower.tolist(), upper.tolist(), outward.tolist(), strict=True):
+        label = fabric.labels[near]
+        owner = _owner(label)
+        with_whom = label.removeprefix(owner) or fabric.labels[far]
+        found.append((owner, (with_whom, seen[owner, with_whom, out])))
+        seen[owner, with_whom, out] += 1
+    return found
+
+
+def _panel(tier: str, way: str, links: Longs, ports: list[tuple[str, _Port]]) -> Panel:
+    """Links in the order of their devices, with their rows and ports."""
+    of_row: dict[str, list[_Port]] = {}
+    for owner, port in ports:
+        of_row.setdefault(owner, []).append(port)
+    columns = _columns(of_row)
+    grid = np.full((len(of_row), max(len(one) for one in columns.values())), NO_PORT, dtype=np.int64)
+    number = {owner: row for row, owner in enumerate(of_row)}
+    for owner, row in number.items():
+        grid[row, : len(columns[owner])] = NOT_IN_SERVICE
+    for (owner, port), link in zip(ports, links.tolist(), strict=True):
+        grid[number[owner], columns[owner][port]] = link
+    return Panel(tier, way, tuple(of_row), grid)
+
+
+def _columns(of_row: dict[str, list[_Port]]) -> dict[str, dict[_Port, int]]:
+    """The columns of each row's ports. A row whose ports are all in another has the columns of that, so that a link out
+    of service leaves its place empty."""
+    found: dict[str, dict[_Port, int]] = {}
+    known: dict[_Port, list[dict[_Port, int]]] = {}
+    for owner, ports in sorted(of_row.items(), key=lambda item: -len(item[1])):
+        whole = next((one for one in known.get(ports[0], ()) if all(port in one for port in ports)), None)
+        if whole is None:
+            whole = {port: column for column, port in enumerate(ports)}
+            for port in ports:
+                known.setdefault(port, []).append(whole)
+        found[owner] = whole
+    return found
 
 
 def _owner(label: str) -> str:

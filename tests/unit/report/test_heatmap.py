@@ -10,7 +10,7 @@ import pytest
 from foretrace.analysis.links import LinkLoads
 from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.report.heatmap import described, heatmap_lines, heatmap_svg
-from foretrace.report.link_panels import MOST_ROWS, carrying, gathered, panels_of
+from foretrace.report.link_panels import MOST_ROWS, NOT_IN_SERVICE, carrying, gathered, panels_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -51,6 +51,34 @@ def test_panels_hold_every_link_once() -> None:
     assert sorted(held.tolist()) == list(range(len(fabric.source)))
     assert panels[2].rows == ("node 0", "node 1", "node 2")
     assert fabric.link_label(int(panels[2].link[1, 0])) == "node 1 NIC 0 - leaf 0"
+
+
+def two_levels(lost: tuple[str, str] | None) -> Fabric:
+    """Three leaves below two spines; links away from the GPUs in order, those back in the opposite order."""
+    labels = ("leaf 0", "leaf 1", "leaf 2", "spine 0", "spine 1")
+    ends = [(leaf, spine) for leaf in range(3) for spine in (3, 4) if (labels[leaf], labels[spine]) != lost]
+    source, target = np.array([*ends, *((b, a) for a, b in reversed(ends))], dtype=np.int64).T
+    kind = np.array([Device.LEAF] * 3 + [Device.SPINE] * 2, dtype=np.int8)
+    links = len(source)
+    return Fabric("two levels", 0, 1, kind, labels, source, target, np.full(links, 100.0), np.zeros(links))
+
+
+@pytest.mark.parametrize("lost", [None, ("leaf 0", "spine 0"), ("leaf 1", "spine 1")])
+def test_both_ways_have_the_same_rows_and_columns(lost: tuple[str, str] | None) -> None:
+    """Also where a link is out of service: its place is empty, and the others stay in theirs."""
+    fabric = two_levels(lost)
+    out, back = panels_of(fabric)
+    assert out.rows == back.rows == ("leaf 0", "leaf 1", "leaf 2")
+    for row, leaf in enumerate(out.rows):
+        for column, spine in enumerate(("spine 0", "spine 1")):
+            if (leaf, spine) == lost:
+                assert out.link[row, column] == back.link[row, column] == NOT_IN_SERVICE
+            else:
+                assert fabric.link_label(int(out.link[row, column])) == f"{leaf} - {spine}"
+                assert fabric.link_label(int(back.link[row, column])) == f"{spine} - {leaf}"
+    loads = LinkLoads(fabric, ("dp",), np.full((1, fabric.links), 50.0), 1.0)
+    crosses = [one for one in ElementTree.fromstring(heatmap_svg(loads, "")).iter(f"{SVG}text") if one.text == "×"]
+    assert len(crosses) == (2 if lost else 0)
 
 
 def test_many_rows_are_drawn_together_with_the_busiest_of_them() -> None:

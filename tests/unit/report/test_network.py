@@ -9,6 +9,8 @@ import pytest
 
 from foretrace import load_cluster, network
 from foretrace.analysis.network import NetworkAnswer, NetworkTable
+from foretrace.cost.network.nccl.candidates import Candidate
+from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.network import network_json, print_network, print_table, table_json, way_text, where_text
 from foretrace.report.network_plot import curves_of, network_svg, over_of, size_text
 
@@ -45,6 +47,20 @@ def test_where_a_group_sits(answer: NetworkAnswer) -> None:
     assert where_text(uneven) == "60 GPUs of h100-dgx, 8 nodes, at most 8 on each · 4 such groups at once"
 
 
+@pytest.mark.parametrize(
+    ("topology", "said"),
+    [
+        (Topology(), ""),
+        (Topology(oversubscription=4), " (fat-tree 4:1)"),
+        (Topology("rail-optimised", core_oversubscription=7), " (rail-optimised, 7:1 below the cores)"),
+        (Topology("torus", dimensions=(4, 2)), " (torus)"),
+    ],
+)
+def test_a_network_that_may_be_narrow_is_named(answer: NetworkAnswer, topology: Topology, said: str) -> None:
+    told = replace(answer, cluster=replace(DGX, topology=topology))
+    assert where_text(told) == f"64 GPUs of h100-dgx{said}, 8 nodes × 8"
+
+
 def test_how_it_runs(answer: NetworkAnswer) -> None:
     assert way_text(replace(answer, algorithm="ring", protocol="ll", channels=1)) == "ring, ll, 1 channel"
     assert way_text(replace(answer, algorithm="deepep", protocol="", channels=20, way="dispatch …")) == "deepep, 20 SMs"
@@ -60,6 +76,25 @@ def test_the_screen(answer: NetworkAnswer) -> None:
     assert screen.count("chosen") == 1
     certain = screen_of(replace(told, band_s=(2e-3, 2e-3), source_band=(1.0, 1.0)))
     assert "+" not in certain.splitlines()[1]
+
+
+def test_the_bound_says_what_it_counts(answer: NetworkAnswer) -> None:
+    assert "at line rate through GPUs' links and NICs alone\n" in screen_of(answer)
+    assert "at line rate through the GPUs' links\n" in screen_of(replace(answer, nodes=1))
+
+
+def test_a_way_that_is_much_faster_than_nccls_choice_is_named(answer: NetworkAnswer) -> None:
+    chosen, other = (
+        Candidate("tree", "simple", 32, 1e-3, 2e-3, chosen=True),
+        Candidate("nvls-tree", "ll128", 16, 1.5e-3, 1.6e-3, chosen=False),
+    )
+    told = replace(answer, time_s=2e-3, candidates=(chosen, other))
+    screen = screen_of(told)
+    said = "  faster   nvls-tree ll128, 1.60 ms by our reckoning (−20.0 %): NCCL_ALGO=NVLSTree NCCL_PROTO=LL128"
+    assert said in screen.splitlines()
+    assert "faster" not in screen_of(replace(told, candidates=(chosen, replace(other, time_s=1.85e-3))))
+    assert "faster" not in screen_of(replace(told, candidates=(chosen,)))
+    assert "faster" not in screen_of(replace(told, time_s=1.7e-3))  # measured, and less than we reckon
 
 
 def test_a_table_with_two_sources_marks_each_row(answer: NetworkAnswer) -> None:

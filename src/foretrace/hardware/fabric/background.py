@@ -10,6 +10,7 @@ import numpy as np
 from foretrace.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Fabric
+from foretrace.hardware.fabric.failures import in_service
 from foretrace.hardware.fabric.names import links_named
 from foretrace.units import format_bandwidth
 
@@ -18,13 +19,19 @@ LEAST_SHARE: Final = 0.01
 
 
 def with_background(fabric: Fabric, cluster: Cluster) -> Fabric:
-    """The fabric with what others' traffic leaves of its links; what is on one link adds up."""
+    """The whole fabric with what others' traffic leaves of its links; what is on one link adds up."""
     background = cluster.topology.background
     if not background:
         return fabric
-    taken = np.zeros(fabric.links)
+    taken, working = np.zeros(fabric.links), in_service(fabric, cluster)
     for name, bytes_per_s in background:
         links = links_named(fabric, name, cluster.where)
+        if len(links) and not working[links].any():
+            raise InputError(
+                f'"{name}" is out of service and carries no background traffic',
+                where=cluster.where,
+                hint="take it out of background, or out of failed",
+            )
         taken[links] += bytes_per_s
         over = links[taken[links] > fabric.bytes_per_s[links]]
         if len(over):

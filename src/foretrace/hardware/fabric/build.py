@@ -36,7 +36,7 @@ def fabric_of(cluster: Cluster, nodes: int, *, merge: bool = True) -> Fabric:
         nodes = cluster.nodes
         _check_size(cluster, nodes)
     fabric = written_fabric(cluster, nodes) if topology.kind == "file" else _built(cluster, nodes)
-    fabric = with_background(without_failed(fabric, cluster), cluster)
+    fabric = without_failed(with_background(fabric, cluster), cluster)
     if topology.routing == "ecmp":
         return split_cables(fabric)
     return merged(fabric) if merge else fabric

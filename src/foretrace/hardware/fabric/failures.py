@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.errors import InputError
 from foretrace.hardware.cluster import Cluster
@@ -14,13 +15,9 @@ from foretrace.hardware.fabric.names import links_named
 
 def without_failed(fabric: Fabric, cluster: Cluster) -> Fabric:
     """The fabric without the links that failed, and without those of devices that failed."""
-    failed = cluster.topology.failed
-    if not failed:
+    if not cluster.topology.failed:
         return fabric
-    kept = np.ones(fabric.links, dtype=np.bool_)
-    for name in failed:
-        _check_no_gpu(fabric, name, cluster.where)
-        kept[links_named(fabric, name, cluster.where)] = False
+    kept = in_service(fabric, cluster)
     return replace(
         fabric,
         source=fabric.source[kept],
@@ -29,6 +26,15 @@ def without_failed(fabric: Fabric, cluster: Cluster) -> Fabric:
         latency_s=fabric.latency_s[kept],
         cables=None if fabric.cables is None else fabric.cables[kept],
     )
+
+
+def in_service(fabric: Fabric, cluster: Cluster) -> NDArray[np.bool_]:
+    """Of each link of a whole fabric, whether it works."""
+    kept = np.ones(fabric.links, dtype=np.bool_)
+    for name in cluster.topology.failed:
+        _check_no_gpu(fabric, name, cluster.where)
+        kept[links_named(fabric, name, cluster.where)] = False
+    return kept
 
 
 def _check_no_gpu(fabric: Fabric, name: str, where: str | None) -> None:

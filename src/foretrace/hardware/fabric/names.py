@@ -46,9 +46,13 @@ def _device(fabric: Fabric, name: str, where: str | None) -> int:
             return number
     kinds = {re.sub(r"[0-9]+", "0", label): label for label in reversed(fabric.labels)}
     shown = ", ".join(f'"{label}"' for label in reversed(list(kinds.values())))
-    near = did_you_mean(name, fabric.labels) if fabric.devices < 10_000 else ""
+    joined = re.search(r"[-–>]", name) is not None
+    near = did_you_mean(name, fabric.labels) if fabric.devices < 10_000 and not joined else ""
+    link = 'a link is written "leaf 0 - spine 0", with spaces; ' if joined else ""
     raise InputError(
-        f'{fabric.name} has no device called "{shortened(name)}"{near}', where=where, hint=f"devices are called {shown}"
+        f'{fabric.name} has no device called "{shortened(name)}"{near}',
+        where=where,
+        hint=f"{link}devices are called {shown}",
     )
 
 

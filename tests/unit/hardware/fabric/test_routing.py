@@ -153,6 +153,7 @@ def test_a_failed_uplink_makes_others_carry_more() -> None:
     [
         ("leaf 99", 'has no device called "leaf 99"'),
         ("leef 1", "did you mean leaf 1?"),
+        ("leaf0 - spine0", "did you mean leaf 0?"),
         ("leaf 0 - leaf 1", "no link joins leaf 0 and leaf 1"),
         ("a - b - c", 'no device called "a"'),
         ("node 0 GPU 1", "is a GPU, without which the job cannot run"),
@@ -164,6 +165,24 @@ def test_names_that_mean_nothing(failed: str, problem: str) -> None:
         fabric_of(cluster_of(Topology(leaf_ports=8, failed=(failed,))), 4)
     assert problem in refused.value.message
     assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["leaf0-spine0", "leaf 0-spine 0"])
+def test_how_a_link_is_written(name: str) -> None:
+    with pytest.raises(InputError) as refused:
+        fabric_of(cluster_of(Topology(leaf_ports=8, failed=(name,))), 4)
+    assert (refused.value.hint or "").startswith('a link is written "leaf 0 - spine 0", with spaces')
+
+
+@pytest.mark.parametrize(("failed", "busy"), [("leaf 1 - spine 0", "leaf 1 > spine 0"), ("spine 0", "spine 0")])
+def test_no_other_traffic_is_on_what_is_out_of_service(failed: str, busy: str) -> None:
+    with pytest.raises(InputError, match=f'"{busy}" is out of service'):
+        fabric_of(cluster_of(Topology(leaf_ports=8, failed=(failed,), background=((busy, 1e9),))), 4)
+    some = Topology(leaf_ports=8, failed=(failed,), background=(("uplinks", 1e9),))
+    plain = fabric_of(cluster_of(replace(some, background=())), 4, merge=False)
+    rest = fabric_of(cluster_of(some), 4, merge=False)
+    between = (rest.kind[rest.source] >= Device.LEAF) & (rest.kind[rest.target] >= Device.LEAF)
+    assert rest.bytes_per_s[between] == pytest.approx(plain.bytes_per_s[between] - 1e9)
 
 
 def test_other_traffic_takes_its_part() -> None:
