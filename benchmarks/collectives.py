@@ -65,7 +65,7 @@ def record(rows: Sequence[Measured]) -> dict[str, dict[str, float]]:
     found = {}
     for dataset in dict.fromkeys(row.dataset for row in rows):
         own = [row for row in rows if row.dataset == dataset]
-        machine = fit_of(dataset, own)
+        machine = fit_of(dataset, tuple(own))
         one: dict[str, float] = {}
         for word, part in _parts(dataset, own):
             large, small = errors([row.modelled_s(machine) for row in part], part)
@@ -89,7 +89,7 @@ def judged(rows: Sequence[Measured]) -> Errors:
     large, small = [], []
     for dataset in dict.fromkeys(row.dataset for row in rows):
         own = [row for row in rows if row.dataset == dataset]
-        machine = fit_of(dataset, own)
+        machine = fit_of(dataset, tuple(own))
         for what, part in _parts(dataset, own):
             if what == "judged":
                 found = errors([row.modelled_s(machine) for row in part], part)
@@ -99,7 +99,7 @@ def judged(rows: Sequence[Measured]) -> Errors:
 
 
 def _print(dataset: str, rows: Sequence[Measured], groups: bool) -> None:
-    machine = fit_of(dataset, rows)
+    machine = fit_of(dataset, tuple(rows))
     fitted = [row for word, part in _parts(dataset, rows) for row in part if word == "fitted"] or rows
     plain = _plain(fitted)
     for word, part in _parts(dataset, rows):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -91,7 +92,8 @@ FITS = {
 the launch alone, with the constants of their GPU from NVIDIA's tables. What is not here is not fitted at all."""
 
 
-def fit_of(dataset: str, rows: Sequence[Measured]) -> Machine:
+@cache  # the scoreboard and its tests ask for the same fits again
+def fit_of(dataset: str, rows: tuple[Measured, ...]) -> Machine:
     """The machine of a data set: fitted, or that of its GPU."""
     fit = FITS.get(dataset)
     if fit is None:
@@ -107,7 +109,7 @@ def fitted(rows: Sequence[Measured], start: Machine, fields: Sequence[str]) -> M
         machine = _with(start, fields, values)
         if max(machine.link_share, machine.network_share) > 1:
             return inf
-        return float(np.mean([_part(row, machine, large) for row in rows for large in (False, True)]))
+        return float(np.mean([part for row in rows for part in _parts(row, machine)]))
 
     best = searched(loss, [getattr(start, name) for name in fields])
     return _with(start, fields, best)
@@ -118,11 +120,10 @@ def _with(machine: Machine, fields: Sequence[str], values: Sequence[float]) -> M
     return replace(machine, **changed)
 
 
-def _part(row: Measured, machine: Machine, large: bool) -> float:
-    chosen = (row.size_bytes >= MIB) == large
-    if not chosen.any():
-        return 0.0
-    return float(np.mean(np.abs(np.log(row.modelled_s(machine)[chosen] / row.time_s[chosen]))))
+def _parts(row: Measured, machine: Machine) -> list[float]:
+    """Mean errors as logarithms, below 1 MiB and from there up."""
+    errors, large = np.abs(np.log(row.modelled_s(machine) / row.time_s)), row.size_bytes >= MIB
+    return [float(np.mean(errors[chosen])) if chosen.any() else 0.0 for chosen in (~large, large)]
 
 
 def searched(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -> list[float]:
@@ -158,7 +159,7 @@ def search_shared(
     machines = dict.fromkeys(gpus, START)
 
     def loss(gpu: str, machine: Machine) -> float:
-        parts = [_part(row, machine, part) for row in own[gpu] for part in (False, True)]
+        parts = [part for row in own[gpu] for part in _parts(row, machine)]
         far = [np.abs(np.log(row.modelled_s(machine) / row.time_s))[row.size_bytes >= 256 * MIB] for row in large[gpu]]
         return float(np.mean(parts)) + (0.15 * float(np.mean(np.concatenate(far))) if far else 0.0)
 
@@ -205,7 +206,7 @@ def main() -> None:
     launches: dict[str, float] = {}
     for gpu, dataset in SHIPPED.items():
         own = [row for row in rows if row.dataset == dataset]
-        fit, machine = FITS[dataset], fit_of(dataset, own)
+        fit, machine = FITS[dataset], fit_of(dataset, tuple(own))
         on, off = ([row for row in own if (row.gpus in fit.gpus) == part] for part in (True, False))
         words = ["{:.1%} from 1 MiB up, {:.1%} below".format(*median_errors(part, machine)) for part in (on, off)]
         judged = ", ".join(str(size) for size in sorted({row.gpus for row in off}))
