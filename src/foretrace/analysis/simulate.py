@@ -328,7 +328,8 @@ def _read_off(
         limits = (low + longer, high + longer)
     elif explain:
         notes.append(Diagnostic("note", f"gains and band left out: {len(graph):,} ops take too long to run again"))
-    overlapped = float(runner.overlap_s @ runner.graph.weight) / max(program.world, 1)
+    # A dot product would wake BLAS's threads, which then spin for longer than all of this takes.
+    overlapped = float((runner.overlap_s * runner.graph.weight).sum()) / max(program.world, 1)
     if overlapped > WORTH_SAYING * step:
         notes.append(_overlap_note(overlapped / step))
     tokens = program.tokens_per_step
