@@ -32,7 +32,7 @@ def of_file(setting: Setting, *, exposed_only: bool = False) -> float:
     """The step of the file that is generated for a setting, in seconds."""
     kernels = kernel_prices(CLUSTER, setting.plan.gpus, silicon=False)
     made = aicb_workload(setting, kernels, exposed_only=exposed_only)
-    return simulate(lower_workload(made.workload), cluster=CLUSTER, explain=False).step_time_s
+    return simulate(lower_workload(made.workload), cluster=CLUSTER, silicon=False, explain=False).step_time_s
 
 
 def main() -> None:
