@@ -11,15 +11,17 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from foretrace.cost.network.nccl.channels import Graph
 from foretrace.cost.network.nccl.forced import Forced
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.nccl_log import Choice
-from foretrace.formats.nccl_system import System
 from foretrace.hardware.cluster import Cluster, Nic
 from foretrace.program.columns import Collective
+
+if TYPE_CHECKING:  # jobs without such files start faster
+    from foretrace.formats.nccl_log import Choice
+    from foretrace.formats.nccl_system import System
 
 Way = tuple[str, str]
 """An algorithm and a protocol."""

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl.observe import observe
 from foretrace.cost.network.nccl.observed import Observed
 from foretrace.errors import Diagnostic
 from foretrace.hardware.cluster import Cluster
@@ -28,7 +27,11 @@ class NcclSettings:
     @cached_property
     def observed(self) -> Observed | None:
         """What the files say; None where there are none."""
-        return observe(self.files) if self.files else None
+        if not self.files:
+            return None
+        from foretrace.cost.network.nccl.observe import observe  # most jobs do without, and start faster
+
+        return observe(self.files)
 
     @cached_property
     def forced(self) -> Forced:
