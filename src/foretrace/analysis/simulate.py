@@ -102,14 +102,8 @@ def simulate(
         ops = expand(program)
         if cluster is not None and not isinstance(cluster, Cluster):
             cluster = load_cluster(str(cluster))
-        if cluster is None and placement is not None:
-            raise InputError("a placement says where ranks sit on a cluster, but there is none", hint="name a cluster")
-        if cluster is None and collectives is not None:
-            raise InputError("collectives price the network of a cluster, but there is none", hint="name a cluster")
-        if cluster is None and network == "flow":
-            raise InputError("network flow divides the links of a cluster, but there is none", hint="name a cluster")
-        if cluster is None and nccl:
-            raise InputError("what NCCL does is of a cluster, but there is none", hint="name a cluster")
+        if cluster is None:
+            _check_needs_no_cluster(placement, collectives, network, nccl)
         if kernels is None and cluster is not None and _says_kernels(program):
             from foretrace.cost.sources import kernel_prices  # most jobs do without, and start faster
 
@@ -141,6 +135,21 @@ def simulate(
             notes = (Diagnostic("note", f"{unused.name} prices nothing: the job carries all its prices"),)
         used = _network_use(runner, network) if cluster is not None else None
         return _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
+
+
+def _check_needs_no_cluster(
+    placement: Placement | None, collectives: str | Path | None, network: NetworkMode, nccl: NcclSettings | None
+) -> None:
+    """Raises an error where something is said that only a cluster has."""
+    asked = (
+        (placement is not None, "a placement says where ranks sit on a cluster"),
+        (collectives is not None, "collectives price the network of a cluster"),
+        (network == "flow", "network flow divides the links of a cluster"),
+        (bool(nccl), "what NCCL does is of a cluster"),
+    )
+    for given, text in asked:
+        if given:
+            raise InputError(f"{text}, but there is none", hint="name a cluster")
 
 
 def _sharing(cluster: Cluster | None, world: int, placement: Placement | None) -> Sharing | None:
