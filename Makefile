@@ -33,6 +33,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/traces.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/batches.py
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foretrace.analysis.answer import Simulation
+    from foretrace.analysis.calibration.make import make_calibration
     from foretrace.analysis.network import NetworkAnswer, network
     from foretrace.analysis.predict import Prediction, predict
     from foretrace.analysis.simulate import simulate
@@ -55,6 +56,7 @@ _HOMES = {
     "load": ("foretrace.lower.load", "load"),
     "load_cluster": ("foretrace.hardware.presets", "cluster"),
     "load_model": ("foretrace.models.load", "load_model"),
+    "make_calibration": ("foretrace.analysis.calibration.make", "make_calibration"),
     "network": ("foretrace.analysis.network", "network"),
     "pipeline": ("foretrace.schedules.pipeline", "pipeline"),
     "predict": ("foretrace.analysis.predict", "predict"),
@@ -82,6 +84,7 @@ __all__ = [
     "load",
     "load_cluster",
     "load_model",
+    "make_calibration",
     "network",
     "pipeline",
     "predict",

@@ -3,6 +3,7 @@ too."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable
 from itertools import islice
@@ -14,13 +15,10 @@ from foretrace.errors import InputError, nearest
 LARGEST_FILE_BYTES: Final = 512 << 20
 
 
-def read_whole(path: str | Path, noun: str, hint: str) -> bytes:
-    """The bytes of a file; `noun` says in errors what it should be, `hint` what one looks like."""
+def open_binary(path: str | Path, noun: str) -> io.BufferedReader:
+    """A file to read bytes from; `noun` says in errors what it should be."""
     try:
-        with Path(path).open("rb") as stream:
-            # A pipe has no size; what comes out of it is cut off where it is too long.
-            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
-            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
+        return Path(path).open("rb")
     except FileNotFoundError:
         near = _near_file(Path(path))
         raise InputError("there is no such file", where=str(path), hint=near and f"did you mean {near}?") from None
@@ -29,6 +27,17 @@ def read_whole(path: str | Path, noun: str, hint: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"the {noun} cannot be read: {reason}", where=str(path)) from None
+
+
+def read_whole(path: str | Path, noun: str, hint: str) -> bytes:
+    """The bytes of a file; `noun` says in errors what it should be, `hint` what one looks like."""
+    try:
+        with open_binary(path, noun) as stream:
+            # A pipe has no size; what comes out of it is cut off where it is too long.
+            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
+            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"the {noun} cannot be read: {error.strerror}", where=str(path)) from None
     if too_long or len(data) > LARGEST_FILE_BYTES:
         raise InputError("the file has more than 512 MiB", where=str(path), hint=hint)
     return data

@@ -83,6 +83,8 @@ class Simulation:
     timeline: Timeline
     network: NetworkUse | None = None
     """How communications shared links; None where the job carries the prices of all of them."""
+    step_time_unprofiled_s: float | None = None
+    """Of a profiler's trace: what the step takes without what profiling cost its host."""
     overlap_cost_s: float = 0.0
     """By how much longer a rank computes, on average, for collectives that run at the same time."""
 

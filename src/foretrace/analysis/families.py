@@ -4,6 +4,7 @@ compute  communication  host          what an op is
 forward  backward  optimizer  …       which phase it belongs to
 tp  dp  pp  ep  …                     the axis it communicates over
 all_reduce  all_to_all  …             what it does there
+gemm  attention  norm  moe gate  …    what kind of kernel it runs (`lower.torch.kinds`)
 name:attention*   lane:dp             its name or lane, with * and ?
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError, did_you_mean
+from foretrace.lower.torch.recorded_on import RECORDED_ON
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops
 
@@ -33,9 +35,13 @@ class Family:
 
 
 def families(ops: Ops) -> list[Family]:
-    """Every family that has ops in this program, broad ones first; one word for each set of ops."""
+    """Every family that has ops in this program, broad ones first; one word for each set of ops. A profiler's trace has
+    its kinds of kernels too: there an op is one kernel."""
     found: dict[bytes, Family] = {}
-    for name, mask in _words(ops).items():
+    words = _words(ops)
+    if any(source.name.startswith(RECORDED_ON) for source in ops.program.sources):
+        words |= {name: mask for name, mask in work_kinds(ops).items() if name not in words}
+    for name, mask in words.items():
         if mask.any() and name != "communication":
             found.setdefault(mask.tobytes(), Family(name, mask))
     return list(found.values())
@@ -50,8 +56,10 @@ def select(ops: Ops, text: str) -> Mask:
         mask = _by_pattern(ops, kind, pattern)
     elif text in words:
         mask = words[text]
+    elif text in (kinds := work_kinds(ops)):
+        mask = kinds[text]
     else:
-        known = [name for name, members in words.items() if members.any()]
+        known = list(dict.fromkeys([*(name for name, members in words.items() if members.any()), *kinds]))
         raise InputError(
             f'"{text}" names no ops of this job{did_you_mean(text, known)}',
             hint=f"known: {', '.join(known)}, name:…, lane:…",
@@ -81,6 +89,28 @@ def _words(ops: Ops) -> dict[str, Mask]:
         if what != Collective.NONE:
             words[label(what)] = collective == what
     return {name: mask & enabled for name, mask in words.items()}
+
+
+def work_kinds(ops: Ops) -> dict[str, Mask]:
+    """The computations of each kind of kernel, by its word. An op is of a kind if all of its kernels are; one whose
+    kernels are not known is what its name says."""
+    from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel, kinds_of_text  # few ask
+
+    strings, kernel, name = ops.program.strings, ops.ints("kernel"), ops.ints("name")
+    computes = (ops.ints("kind") == Kind.COMPUTE) & ops.column("enabled").astype(bool)
+    by_text = {number: kinds_of_text(strings[number]) for number in set(kernel[computes].tolist()) if number >= 0}
+    mixed = {kind for kinds in by_text.values() if len(kinds) > 1 for kind in kinds}
+    by_name = {number: kind_of_kernel(strings[number]) for number in set(name[computes & (kernel < 0)].tolist())}
+    found: dict[str, Mask] = {}
+    for kind in WorkKind:
+        if kind in mixed or kind is WorkKind.OTHER:
+            continue  # part of an op cannot be faster by itself
+        texts = [number for number, kinds in by_text.items() if kinds == {kind}]
+        names = [number for number, its in by_name.items() if its is kind]
+        mask = computes & (np.isin(kernel, texts) | ((kernel < 0) & np.isin(name, names)))
+        if mask.any():
+            found[str(kind)] = mask
+    return found
 
 
 def _by_pattern(ops: Ops, kind: str, pattern: str) -> Mask:

@@ -12,7 +12,7 @@ from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sharing import NetworkMode
 from foretrace.analysis.simulate import Executor, simulate
 from foretrace.errors import UsageError
-from foretrace.lower.choices import Choices
+from foretrace.lower.choices import Choices, HostMode
 from foretrace.lower.load import file_kind, load
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Job:
     prices: PriceSource = "best"
     silicon: bool | None = None
     nccl: NcclSettings | None = None
+    calibration: Path | None = None
 
     @property
     def name(self) -> str:
@@ -55,10 +56,17 @@ class Job:
         """The program of its files; a cluster prices what a real run communicates anew."""
         self._check()
         choices = self.choices
-        if self.cluster is not None and file_kind(self.paths[0]) == "traces":
+        if self.cluster is not None and file_kind(self.paths[0]) in ("traces", "profile"):
             choices = replace(choices, priced=True)
         with self.watch(f"reading {self.name}"):
-            return load(self.paths, choices)
+            program = load(self.paths, choices)
+        return program if choices.batch == 1 and choices.gpu is None else self._rebuilt(program)
+
+    def _rebuilt(self, program: Program) -> Program:
+        """With another batch, or as another GPU would run it."""
+        from foretrace.analysis.rebatch import rebuilt
+
+        return rebuilt(program, batch=self.choices.batch, gpu=self.choices.gpu)
 
     def mesh(self) -> Mesh:
         """The mesh of its program."""
@@ -69,6 +77,8 @@ class Job:
         the answer says what the change amounts to."""
         program = self.program()
         answer = self.run(program, explain)
+        if file_kind(self.paths[0]) == "profile":
+            return self._beside_unprofiled(answer)
         before = self._as_traced()
         if before is None:
             return answer
@@ -79,6 +89,31 @@ class Job:
         step = before.run(unchanged, explain=False).step_time_s
         scenario = replace(answer.scenario, choices=words)
         return replace(answer, unchanged_step_time_s=step, scenario=scenario)
+
+    def _beside_unprofiled(self, answer: Simulation) -> Simulation:
+        """The answer of a profiler's trace, with what the step takes without the profiler, and, where choices change
+        it, as it was: against the recorded step where its host runs as recorded, else against the one unprofiled."""
+        choices = self.choices
+        bare = replace(self, choices=replace(choices, host="unprofiled"))
+        unprofiled = answer.step_time_s
+        if choices.host == "profiled":
+            unprofiled = bare.run(bare.program(), explain=False).step_time_s
+        answer = replace(answer, step_time_unprofiled_s=unprofiled)
+        words = self._profile_changes()
+        if not words:
+            return answer
+        host: HostMode = "profiled" if choices.host == "profiled" else "unprofiled"
+        before = replace(self, choices=replace(choices, host=host, batch=1.0, gpu=None), scenario=Scenario())
+        step = before.run(before.program(), explain=False).step_time_s
+        return replace(answer, unchanged_step_time_s=step, scenario=replace(answer.scenario, choices=words))
+
+    def _profile_changes(self) -> tuple[str, ...]:
+        """How a recorded step is run otherwise, in words."""
+        choices = self.choices
+        words = {"none": ["no host gaps"], "graphs": ["the step as one CUDA graph"]}.get(choices.host, [])
+        words += [f"a batch {choices.batch:g}× as large"] if choices.batch != 1 else []
+        words += [f"on a {choices.gpu}"] if choices.gpu is not None else []
+        return tuple(words)
 
     def _as_traced(self) -> Job | None:
         """The job without the choices that change it; None where there are none."""
@@ -138,6 +173,7 @@ class Job:
                 prices=self.prices,
                 silicon=self.silicon,
                 nccl=self.nccl,
+                calibration=self.calibration,
                 executor=self.executor,
                 folded=self.folded,
                 explain=explain,
@@ -156,7 +192,7 @@ class Job:
 
     def _check(self) -> None:
         kinds = {file_kind(path) for path in self.paths}
-        if len(self.paths) > 1 and kinds != {"traces"}:
+        if len(self.paths) > 1 and kinds != {"traces"} and not kinds <= {"profile", "execution"}:
             raise UsageError(
                 f"{self.name}: only traces of one job are read together", hint="give one workload or program at a time"
             )
@@ -167,6 +203,8 @@ class Job:
             )
         if self.cluster is None and self.collectives is not None:
             raise UsageError("--collectives prices the network of a cluster", hint="name it with --cluster")
+        if self.cluster is None and self.calibration is not None:
+            raise UsageError("--calibration prices the GPUs of a cluster", hint="name it with --cluster")
         if self.cluster is None and self.nccl:
             raise UsageError("--nccl, --nccl-algo and --nccl-proto are of a cluster", hint="name it with --cluster")
         if self.cluster is None and self.network == "flow":

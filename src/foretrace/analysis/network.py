@@ -29,6 +29,7 @@ from foretrace.cost.network.nccl.candidates import Candidate, candidates
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.errors import Diagnostic, InputError, UsageError
+from foretrace.formats.calibration import Calibration, calibration_of
 from foretrace.formats.nccl_tests import Measurements
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.presets import cluster as load_cluster
@@ -144,6 +145,7 @@ def network(
     collectives: str | Path | None = None,
     nccl: NcclSettings | None = None,
     way: str | None = None,
+    calibration: Calibration | str | Path | None = None,
 ) -> NetworkAnswer:
     """What a collective of so many bytes takes in a group of so many ranks, alone on the cluster but for `groups` − 1
     others like it.
@@ -154,6 +156,7 @@ def network(
     `collectives` names measurements of nccl-tests, which come before NVIDIA's tables (`silicon`: None if they are
     installed) and these before the model; `prices="model"` leaves the tables out. `nccl` is what a user says of NCCL.
     `way` says how tokens go to their experts, for "dispatch" and "combine": "style=deepep experts=256 topk=8".
+    `calibration` names one with collectives, which come after `collectives` and before the tables.
     """
     asked = asked_for(
         collective,
@@ -167,6 +170,7 @@ def network(
         collectives=collectives,
         nccl=nccl,
         way=way,
+        calibration=calibration,
     )
     count = default_ranks(asked) if ranks is None else ranks
     return network_table(asked, [parse_bytes(size_bytes, where="size")], [count]).answers[0]
@@ -185,6 +189,7 @@ def asked_for(
     collectives: str | Path | None = None,
     nccl: NcclSettings | None = None,
     way: str | None = None,
+    calibration: Calibration | str | Path | None = None,
 ) -> Asked:
     """A question with its files read; as in `network`."""
     called = read_collective(collective, way)
@@ -206,7 +211,12 @@ def asked_for(
     forced = None if nccl is None else nccl.forced
     # What was measured says nothing of the links that messages meet on.
     source = prices if mode == "analytic" else "model"
-    measured = measured_collectives(where, collectives, prices=source, silicon=silicon, forced=forced)
+    fit = calibration_of(calibration, where.gpu.name)
+    if fit is not None and (mode != "analytic" or fit.collectives is None):
+        why = "its collectives are whole times" if fit.collectives is not None else "it has no collectives"
+        notes.append(Diagnostic("note", f"{fit.name} is not used: {why}"))
+        fit = None
+    measured = measured_collectives(where, collectives, prices=source, silicon=silicon, forced=forced, calibration=fit)
     if collectives is not None:
         text = f"measured collectives of {collectives} are taken to be {where.name}'s own"
         notes.append(Diagnostic("note", text))

@@ -19,6 +19,7 @@ from foretrace.analysis.simulate import simulate
 from foretrace.cost.network import NcclSettings
 from foretrace.cost.sources import PriceSource
 from foretrace.errors import Diagnostic, InfeasibleError, InputError
+from foretrace.formats.calibration import Calibration, calibration_of
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.models.flops import model_flops
@@ -32,6 +33,7 @@ from foretrace.workload.assemble import program_of
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
+from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER
 
 BLOCK_SCALED: Final = {"mxfp8": "fp4"}
 """What tells whether a GPU multiplies with scales of blocks: such units came with those for 4 bits (Blackwell, CDNA 4).
@@ -125,6 +127,7 @@ def predict(
     *,
     prices: PriceSource = "best",
     silicon: bool | None = None,
+    calibration: Calibration | str | Path | None = None,
     explain: bool = True,
     even_if_oom: bool = False,
     placement: Placement | None = None,
@@ -138,7 +141,8 @@ def predict(
 
     A model is one, a preset's name, or the path of a Hugging Face config.json or of the folder with it.
     `prices` says where kernels' times come from: the best source that knows each, the fitted model alone, or the
-    datasheet's roofline; `silicon` whether NVIDIA's tables count among the best (None: if they are installed). A job
+    datasheet's roofline; `silicon` whether NVIDIA's tables count among the best (None: if they are installed);
+    `calibration` names a user's own measurements, which come before all of these. A job
     that does not fit in memory is an `InfeasibleError` that names a plan that does, unless `even_if_oom`. `network`
     says whether communications that meet on links divide them (`flow`) or each goes as if alone (`analytic`);
     `overlap_cost` whether kernels take longer beside a collective; `nccl` what NCCL may choose, and what it said on a
@@ -156,9 +160,11 @@ def predict(
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     setting = settle(model, plan)
     cluster.check_fits(plan.gpus)
+    fit = calibration_of(calibration, cluster.gpu.name)
+    setting = _with_host(setting, fit)
     peak = peak_flops(cluster.gpu, plan.precision)
     simulation = _run(
-        setting, cluster, prices, silicon, explain, placement, scenario or Scenario(), network, nccl, overlap_cost
+        setting, cluster, prices, silicon, explain, placement, scenario or Scenario(), network, nccl, overlap_cost, fit
     )
     notes = (*notes, *simulation.diagnostics, *host_notes(simulation.timeline))
     simulation = replace(simulation, diagnostics=notes)
@@ -246,6 +252,7 @@ def _run(
     network: NetworkMode = "analytic",
     nccl: NcclSettings | None = None,
     overlap_cost: bool = True,
+    calibration: Calibration | None = None,
 ) -> Simulation:
     return simulate(
         program_of(setting),
@@ -260,8 +267,20 @@ def _run(
         network=network,
         overlap_cost=overlap_cost,
         nccl=nccl,
+        calibration=calibration,
         explain=explain,
     )
+
+
+def _with_host(setting: Setting, calibration: Calibration | None) -> Setting:
+    """A setting whose host launches as fast as a calibration's: other stacks by the ratio that its own shows."""
+    if calibration is None or calibration.host is None:
+        return setting
+    host = calibration.host
+    usual = (TORCH_EAGER if host.style == "eager" else TORCH_COMPILE).launch_s
+    launch_s = setting.stack.launch_s * host.launch_s / usual
+    stack = replace(setting.stack, launch_s=launch_s, launch_source=f"host launches, calibration {calibration.name}")
+    return replace(setting, stack=stack)
 
 
 def _hardware_flops(simulation: Simulation) -> float:

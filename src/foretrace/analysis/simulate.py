@@ -39,8 +39,10 @@ from foretrace.program.program import Program
 from foretrace.program.timeline import Timeline
 
 if TYPE_CHECKING:
+    from foretrace.cost.compute.clocks import Mix
     from foretrace.cost.network.sharing import Sharing
     from foretrace.cost.sources import PriceSource
+    from foretrace.formats.calibration import Calibration
 
 Floats = NDArray[np.float64]
 Executor = Literal["auto", "fixed", "shared"]
@@ -61,6 +63,7 @@ def simulate(
     cluster: Cluster | str | Path | None = None,
     placement: Placement | None = None,
     collectives: str | Path | None = None,
+    calibration: Calibration | str | Path | None = None,
     kernels: KernelPricer | None = None,
     prices: PriceSource = "best",
     silicon: bool | None = None,
@@ -81,8 +84,9 @@ def simulate(
     otherwise. `collectives` names measurements of nccl-tests, which price communication before anything else does;
     `prices` says by what kernels and collectives are priced: the best source there is for the cluster's GPU, the
     model alone, or the roofline (of kernels); `silicon` whether NVIDIA's tables count among the best (None: if they are
-    installed); `kernels` is a source of one's own. `nccl` says what NCCL may choose, and what it said on a user's
-    machine.
+    installed); `kernels` is a source of one's own. `calibration` (`foretrace calibrate` writes one) comes before all of
+    these, for kernels, collectives and, in `predict`, the host. `nccl` says what NCCL may choose, and what it said on a
+    user's machine.
     `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*": 2}`);
     `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
     communicates over an axis, with whom it may be (`{(5, "dp"): 2}`); `jitter` makes every computation vary by this
@@ -103,18 +107,19 @@ def simulate(
         if cluster is not None and not isinstance(cluster, Cluster):
             cluster = load_cluster(str(cluster))
         if cluster is None:
-            _check_needs_no_cluster(placement, collectives, network, nccl)
+            _check_needs_no_cluster(placement, collectives, network, nccl, calibration)
+        fit = _calibration(calibration, cluster)
         if kernels is None and cluster is not None and _says_kernels(program):
             from foretrace.cost.sources import kernel_prices  # most jobs do without, and start faster
 
-            kernels = kernel_prices(cluster, program.world, prices, silicon)
+            kernels = kernel_prices(cluster, program.world, prices, silicon, fit, _mix(ops, fit))
         priced_by: Network | None = None
         said: tuple[Diagnostic, ...] = ()
         if cluster is not None:
             settings = nccl or NcclSettings()
             cluster, said = settings.on(cluster)
             slowdown = slowdown_in_training(cluster.gpu)
-            measured = measured_collectives(cluster, collectives, prices, silicon, slowdown, settings.forced)
+            measured = measured_collectives(cluster, collectives, prices, silicon, slowdown, settings.forced, fit)
             priced_by = network_of(cluster, program.world, placement, measured, settings, slowdown)
         sharing = _sharing(cluster, program.world, placement) if network == "flow" else None
         as_is = price(ops, priced_by, None if cluster is None else cluster.gpu, kernels, sharing, overlap_cost)
@@ -137,8 +142,30 @@ def simulate(
         return _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
 
 
+def _calibration(given: Calibration | str | Path | None, cluster: Cluster | None) -> Calibration | None:
+    """A calibration of a cluster's GPU."""
+    if given is None or cluster is None:
+        return None
+    from foretrace.formats.calibration import calibration_of
+
+    return calibration_of(given, cluster.gpu.name)
+
+
+def _mix(ops: Ops, calibration: Calibration | None) -> Mix | None:
+    """The kernels of a job, where a calibration prices them."""
+    if calibration is None:
+        return None
+    from foretrace.cost.mix import mix_of
+
+    return mix_of(ops)
+
+
 def _check_needs_no_cluster(
-    placement: Placement | None, collectives: str | Path | None, network: NetworkMode, nccl: NcclSettings | None
+    placement: Placement | None,
+    collectives: str | Path | None,
+    network: NetworkMode,
+    nccl: NcclSettings | None,
+    calibration: Calibration | str | Path | None,
 ) -> None:
     """Raises an error where something is said that only a cluster has."""
     asked = (
@@ -146,6 +173,7 @@ def _check_needs_no_cluster(
         (collectives is not None, "collectives price the network of a cluster"),
         (network == "flow", "network flow divides the links of a cluster"),
         (bool(nccl), "what NCCL does is of a cluster"),
+        (calibration is not None, "a calibration prices the GPUs of a cluster"),
     )
     for given, text in asked:
         if given:

@@ -15,6 +15,10 @@ Collectives = Annotated[
     Path | None,
     typer.Option("--collectives", metavar="DIR|FILE", help="Measured collectives (nccl-tests) to price it with."),
 ]
+Calibration = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", help="Your own measurements (foretrace calibrate): the best source."),
+]
 Mesh = Annotated[
     str | None, typer.Option("--mesh", metavar="pp=4,dp=16", help="The mesh of traces; axes not named stay as traced.")
 ]
@@ -92,6 +96,22 @@ NoSilicon = Annotated[
 WhatIf = Annotated[
     list[str] | None,
     typer.Option("--what-if", metavar="WHAT=1.1x", help="Make ops or a resource so many times as fast."),
+]
+TraceWhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="WHAT=1.1x",
+        help="Make ops or a resource so many times as fast. Of a profiler's trace also: cuda-graphs, no-host-gaps, "
+        "unprofiled, batch=2x, gpu=h100-sxm.",
+    ),
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="What a profile does not hold, such as moe.tokens=8192."),
+]
+Steps = Annotated[
+    str | None, typer.Option("--steps", metavar="1,2,5-7", help="Which steps of a profiler's trace, from 0.")
 ]
 Straggler = Annotated[
     list[str] | None,

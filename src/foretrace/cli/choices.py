@@ -22,8 +22,12 @@ def read_choices(
     pp_comm: str | None = None,
     every_stage: bool = False,
     routing: str | None = None,
+    what_if: list[str] | None = None,
+    steps: str | None = None,
+    sizes: list[str] | None = None,
 ) -> Choices:
     """The choices that the options make; what is not given is read off the file."""
+    from foretrace.cli.options import read_rebuilds, read_sizes, read_steps
     from foretrace.lower.choices import Choices, parse_overlap
     from foretrace.mesh import parse_axes
     from foretrace.schedules.registry import resolve
@@ -31,6 +35,7 @@ def read_choices(
     try:
         if mesh is not None:
             parse_axes(mesh, where="--mesh")
+        rebuilt, _ = read_rebuilds(what_if or [])
         return Choices(
             gpus=None if gpus is None else int(parse_count(gpus, where="--gpus")),
             mesh=mesh,
@@ -41,6 +46,11 @@ def read_choices(
             pp_comm_bytes=None if pp_comm is None else round(parse_bytes(pp_comm, where="--pp-comm")),
             ends="every-stage" if every_stage else "first-last",
             routing=None if routing is None else _routing(routing),
+            host=rebuilt.host,
+            batch=rebuilt.batch,
+            gpu=rebuilt.gpu,
+            steps=read_steps(steps),
+            sizes=read_sizes(sizes or []),
         )
     except InputError as error:
         raise UsageError(error.message, where=error.where, hint=error.hint) from None

@@ -33,6 +33,7 @@ def command(
     microbatches: arguments.Microbatches = None,
     mesh: arguments.Mesh = None,
     collectives: arguments.Collectives = None,
+    calibration: arguments.Calibration = None,
     network: arguments.Network = arguments.NetworkMode.ANALYTIC,
     as_json: arguments.AsJson = False,
     perfetto: arguments.Perfetto = None,
@@ -51,7 +52,7 @@ def command(
     for path in paths:
         check_outputs(path, [perfetto, output])
     predicted, measured = _jobs(paths, cluster, microbatches, mesh, collectives)
-    predicted = replace(predicted, network=network.value)
+    predicted = replace(predicted, network=network.value, calibration=calibration)
     _run(predicted, measured, microbatches is not None, as_json, perfetto, shown, output)
 
 

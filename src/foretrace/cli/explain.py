@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +19,29 @@ EXAMPLES = """Examples:
 
 foretrace explain real_traces/ --perfetto run.pftrace
 
+foretrace explain trace.json.gz --view idle
+
+foretrace explain examples/moe_fairseq_profile.txt
+
 foretrace explain examples/moe_128gpu.txt --cluster h100-dgx --json"""
+
+
+class View(StrEnum):
+    """One question about a profiler's traces."""
+
+    BREAKDOWN = "breakdown"
+    OVERLAP = "overlap"
+    IDLE = "idle"
+    KERNELS = "kernels"
+    LAUNCHES = "launches"
+    QUEUE = "queue"
+    BANDWIDTH = "bandwidth"
+    ANNOTATIONS = "annotations"
+    SEQUENCES = "sequences"
+    STRAGGLERS = "stragglers"
+    CRITICAL_PATH = "critical-path"
+    STEPS = "steps"
+    DIFF = "diff"
 
 
 def command(
@@ -33,23 +57,82 @@ def command(
     microbatches: arguments.Microbatches = None,
     mesh: arguments.Mesh = None,
     collectives: arguments.Collectives = None,
+    calibration: arguments.Calibration = None,
     as_json: arguments.AsJson = False,
     perfetto: arguments.Perfetto = None,
     ranks: arguments.Ranks = None,
     output: arguments.Output = None,
+    view: Annotated[
+        View | None, typer.Option("--view", help="Of a profiler's traces, one question; diff compares two of them.")
+    ] = None,
+    op: Annotated[str, typer.Option("--op", metavar="WORD", help="With --view sequences: of ops with this name.")] = "",
+    last_step: Annotated[
+        bool, typer.Option("--last-step", help="Of a profiler's traces, count the last ProfilerStep too.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="OUT.svg", help="Of a profiler's traces, draw the step, ranks or queues."),
+    ] = None,
 ) -> None:
     """Explain a run: what it waited for, for whom, and what to change."""
     from foretrace.analysis.job import Job
     from foretrace.cli.choices import read_choices
     from foretrace.cli.options import check_outputs, read_ranks
     from foretrace.cli.progress import Progress
+    from foretrace.lower.load import file_kind
 
     shown = read_ranks(ranks, perfetto=perfetto)
     for path in paths:
-        check_outputs(path, [perfetto, output])
+        check_outputs(path, [perfetto, output, plot])
+    given = {"--cluster": cluster, "--mesh": mesh, "--collectives": collectives, "--microbatches": microbatches}
+    given |= {"--calibration": calibration, "--perfetto": perfetto}
+    kind = file_kind(paths[0])
+    if kind == "profile":
+        from foretrace.cli.explain_trace import Wanted, explain_traces
+
+        explain_traces(paths, Wanted(view, op, last_step, as_json, output, plot), given)
+        return
+    _refuse_questions(paths[0], {"--view": view, "--op": op, "--last-step": last_step, "--plot": plot})
+    if kind == "table":
+        _table(paths, given, as_json, output)
+        return
     choices = read_choices(mesh=mesh, microbatches=microbatches)
-    job = Job(tuple(paths), choices, cluster=cluster, collectives=collectives, watch=Progress)
+    job = Job(tuple(paths), choices, cluster=cluster, collectives=collectives, watch=Progress, calibration=calibration)
     _show(_explanation(job), as_json, perfetto, shown, output)
+
+
+def _refuse_questions(path: Path, given: Mapping[str, object]) -> None:
+    """Raises an error where a question about a profiler's traces is asked of something else."""
+    from foretrace.errors import UsageError
+
+    asked = [name for name, value in given.items() if value]
+    if asked:
+        raise UsageError(f"{' and '.join(asked)}: {path} is no profiler's trace", hint="see foretrace explain --help")
+
+
+def _table(paths: list[Path], useless: Mapping[str, object], as_json: bool, output: Path | None) -> None:
+    """A profiler's table, which is explained as it is."""
+    import json
+
+    from foretrace.analysis.torch_table import explain_tables
+    from foretrace.errors import UsageError
+    from foretrace.report.json import write_json
+    from foretrace.report.torch_table import explanations_json, print_explanations
+
+    given = [name for name, value in useless.items() if value is not None]
+    if given or len(paths) > 1:
+        what = " and ".join(given) or f"{len(paths)} files"
+        raise UsageError(
+            f"{what}: a profiler's table is explained as it is, one at a time",
+            hint=f"on another mesh or cluster: foretrace simulate {paths[0]}",
+        )
+    explanations = explain_tables(paths[0])
+    if output is not None:
+        write_json(explanations_json(explanations), output)
+    if as_json:
+        print(json.dumps(explanations_json(explanations), allow_nan=False))
+    else:
+        print_explanations(explanations, paths[0])
 
 
 def _explanation(job: Job) -> Explanation:
@@ -65,6 +148,7 @@ def _explanation(job: Job) -> Explanation:
     if not explanation.recorded:
         return replace(explanation, remedies=remedies(job, recorded=False))
     given = {"--cluster": job.cluster, "--collectives": job.collectives, "--microbatches": job.choices.microbatches}
+    given |= {"--calibration": job.calibration}
     useless = [name for name, value in given.items() if value is not None]
     if useless:
         raise UsageError(

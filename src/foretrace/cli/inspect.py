@@ -15,6 +15,10 @@ foretrace inspect examples/llama405b_1024gpu.txt
 
 foretrace inspect examples/traces/moe_ex_situ_rank2.txt
 
+foretrace inspect rank0.json.gz
+
+foretrace inspect examples/moe_fairseq_profile.txt
+
 foretrace inspect job.foretrace --json"""
 
 
@@ -23,7 +27,8 @@ def command(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="A SimAI/AICB workload, folders of Megatron rank traces, or a program (.foretrace).",
+            help="A SimAI/AICB workload, folders of Megatron rank traces, a program (.foretrace), a table of the "
+            "PyTorch profiler, or traces of it or of Nsight Systems (.json, .json.gz, .sqlite).",
             show_default=False,
         ),
     ],
@@ -37,12 +42,17 @@ def command(
     from foretrace.lower.load import file_kind
 
     kind = file_kind(files[0])
-    if kind != "traces" and (len(files) > 1 or mesh):
+    profiles = kind in ("profile", "execution")
+    if (kind != "traces" and mesh) or (kind != "traces" and not profiles and len(files) > 1):
         raise UsageError(
             "several files, or a mesh, are only for traces", hint="inspect one workload or program at a time"
         )
     if kind == "traces":
         result, screen = _traces(files, mesh)
+    elif profiles:
+        result, screen = _profiles(files)
+    elif kind == "table":
+        result, screen = _tables(files[0])
     else:
         result, screen = _program(files[0]) if kind == "program" else _workload(files[0])
     if as_json:
@@ -66,6 +76,27 @@ def _traces(files: list[Path], mesh: str | None) -> tuple[dict[str, Any], Callab
 
     inventory = take_inventory(files, mesh)
     return traces_json(inventory), lambda: print_traces(inventory, " ".join(file.name for file in files))
+
+
+def _profiles(files: list[Path]) -> tuple[dict[str, Any], Callable[[], None]]:
+    from foretrace.formats.execution_trace import read_execution_trace
+    from foretrace.lower.profiler_trace.execution import read_with_shapes, split_execution_traces
+    from foretrace.lower.profiler_trace.inventory import take_inventory
+    from foretrace.report.profile_inventory import print_profiles, profiles_json
+
+    traces, others = split_execution_traces(files)
+    joined = read_with_shapes(files) if traces else []
+    found = [take_inventory(one) for one in joined]
+    executions = [read_execution_trace(one) for one in others]
+    return profiles_json(found, executions), lambda: print_profiles(found, executions)
+
+
+def _tables(file: Path) -> tuple[dict[str, Any], Callable[[], None]]:
+    from foretrace.formats.torch_table import read_tables
+    from foretrace.report.torch_table import print_tables, tables_json
+
+    tables = read_tables(file)
+    return tables_json(tables), lambda: print_tables(tables, file)
 
 
 def _workload(file: Path) -> tuple[dict[str, Any], Callable[[], None]]:

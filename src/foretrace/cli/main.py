@@ -11,6 +11,8 @@ from typing import Any
 import typer
 
 from foretrace.cli import (
+    calibrate,
+    calibration,
     compare,
     explain,
     generate,
@@ -48,6 +50,8 @@ app.command("generate", epilog=generate.EXAMPLES)(generate.command)
 app.command("init", epilog=init.EXAMPLES)(init.command)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
 app.command("profile", epilog=profile.EXAMPLES)(profile.command)
+app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.command)
+app.command("calibration", epilog=calibration.EXAMPLES)(calibration.command)
 app.command("list", epilog=listing.EXAMPLES)(listing.command)
 app.command("show", epilog=show.EXAMPLES)(show.command)
 

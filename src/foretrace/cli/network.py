@@ -80,6 +80,7 @@ def command(
     ] = Prices.BEST,
     no_silicon: arguments.NoSilicon = False,
     collectives: arguments.Collectives = None,
+    calibration: arguments.Calibration = None,
     nccl_algo: arguments.NcclAlgo = None,
     nccl_proto: arguments.NcclProto = None,
     nccl: arguments.NcclFiles = None,
@@ -119,6 +120,7 @@ def command(
         collectives=collectives,
         nccl=read_nccl(nccl_algo, nccl_proto, nccl),
         way=way,
+        calibration=calibration,
     )
     show(_run(asked, bytes_asked, counts), Outputs(plot, heatmap, as_json, output))
 

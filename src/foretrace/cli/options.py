@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ from foretrace.units import parse_factor
 
 if TYPE_CHECKING:
     from foretrace.cost.network import NcclSettings
+    from foretrace.lower.choices import HostMode
 
-MOST_NAMED_RANKS = 10_000
+MOST_NAMED = 10_000
 
 
 def read_nccl(algorithms: str | None, protocols: str | None, files: list[Path] | None) -> NcclSettings | None:
@@ -32,6 +34,60 @@ def read_what_ifs(texts: list[str]) -> dict[str, float]:
             raise UsageError(f"--what-if {what} is given twice")
         found[what] = parse_factor(value, where=f"--what-if {text}")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What-ifs that build a profiler's trace anew, by the names of `Choices`."""
+
+    host: HostMode = "profiled"
+    batch: float = 1.0
+    gpu: str | None = None
+
+
+def read_rebuilds(texts: list[str]) -> tuple[Rebuilt, list[str]]:
+    """`cuda-graphs`, `no-host-gaps`, `unprofiled`, `batch=2x` and `gpu=h100-sxm`; and what else there is."""
+    chosen, rest, seen = Rebuilt(), [], set()
+    for text in texts:
+        what, _, value = (part.strip() for part in text.partition("="))
+        kind = "host" if what in _HOSTS else what
+        if kind not in ("host", "batch", "gpu"):
+            rest.append(text)
+            continue
+        if kind in seen:
+            raise UsageError(
+                f"--what-if {text}: {'the host runs one way' if kind == 'host' else f'{kind} is given twice'}"
+            )
+        seen.add(kind)
+        if bool(value) == (kind == "host"):
+            raise UsageError(f"--what-if {text}: expected {_REBUILD_WORDS}")
+        if kind == "host":
+            chosen = replace(chosen, host=_HOSTS[what])
+        elif kind == "batch":
+            chosen = replace(chosen, batch=parse_factor(value, where=f"--what-if {text}"))
+        else:
+            chosen = replace(chosen, gpu=value)
+    return chosen, rest
+
+
+_REBUILD_WORDS = "cuda-graphs, no-host-gaps, unprofiled, batch=2x or gpu=h100-sxm"
+_HOSTS: dict[str, HostMode] = {"cuda-graphs": "graphs", "no-host-gaps": "none", "unprofiled": "unprofiled"}
+
+
+def read_sizes(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    """`moe.tokens=8192` and the like: names and values of what a profile does not hold."""
+    found: dict[str, str] = {}
+    for text in texts:
+        what, value = _split(text, "--set", "moe.tokens=8192", "VALUE")
+        if what in found:
+            raise UsageError(f"--set {what} is given twice")
+        found[what] = value
+    return tuple(found.items())
+
+
+def read_steps(text: str | None) -> tuple[int, ...] | None:
+    """`1,2,5-7`: recorded steps, by their position from 0."""
+    return None if text is None else tuple(_whole_numbers(text, "--steps", "step", "1,2,5-7"))
 
 
 def read_stragglers(texts: list[str]) -> dict[int, float]:
@@ -66,14 +122,7 @@ def read_ranks(text: str | None, **shown_by: Path | None) -> list[int] | None:
     """`0,7,16-19`: single ranks and ranges, which one of the files by these options must show."""
     if text is None:
         return None
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
-            raise UsageError(f'--ranks {text}: "{part}" is no rank or range', hint="example: --ranks 0,7,16-19")
-        if int(last or first) - int(first) >= MOST_NAMED_RANKS:
-            raise UsageError(f"--ranks {text}: more than {MOST_NAMED_RANKS:,} ranks are more than a trace can show")
-        ranks.extend(range(int(first), int(last or first) + 1))
+    ranks = _whole_numbers(text, "--ranks", "rank", "0,7,16-19")
     if all(path is None for path in shown_by.values()):
         flags, verb = " and ".join(f"--{name}" for name in shown_by), "show" if len(shown_by) > 1 else "shows"
         raise UsageError(f"--ranks chooses what {flags} {verb}", hint="add --perfetto out.pftrace")
@@ -111,10 +160,23 @@ def _slowdown(value: str, option: str) -> float:
     return factor
 
 
-def _split(text: str, option: str, example: str) -> tuple[str, str]:
+def _whole_numbers(text: str, option: str, what: str, example: str) -> list[int]:
+    """Single numbers and ranges."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise UsageError(f'{option} {text}: "{part}" is no {what} or range', hint=f"example: {option} {example}")
+        if int(last or first) - int(first) >= MOST_NAMED:
+            raise UsageError(f"{option} {text}: more than {MOST_NAMED:,} {what}s are more than a trace can show")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _split(text: str, option: str, example: str, value_is: str = "FACTOR") -> tuple[str, str]:
     what, equals, value = text.partition("=")
     if not equals or not what.strip():
-        raise UsageError(f"{option} {text}: expected NAME=FACTOR", hint=f"example: {option} {example}")
+        raise UsageError(f"{option} {text}: expected NAME={value_is}", hint=f"example: {option} {example}")
     return what.strip(), value.strip()
 
 

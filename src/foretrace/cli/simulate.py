@@ -20,6 +20,8 @@ foretrace simulate scaling_a scaling_b --cluster examples/clusters/a100_2x8.yaml
 
 foretrace simulate real_run --what-if ep=2x --perfetto real.pftrace
 
+foretrace simulate trace.json.gz --what-if cuda-graphs
+
 foretrace simulate job.foretrace --straggler 3=1.2x --json -o result.json
 
 foretrace simulate FILE --compat simai --simai-tables SIMAI_DIR -- -g 128 -g_p_s 8 -n_p_s 8 -g_type H100 -nic_t cx7"""
@@ -44,13 +46,15 @@ def command(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="A SimAI/AICB workload; a folder of Megatron rank traces, or several that are campaigns of one job; a "
-            "program (.foretrace). With --compat simai, SimAI's own flags follow after --.",
+            help="A SimAI/AICB workload; Megatron rank traces, or several folders of them that are campaigns of one "
+            "job; a PyTorch profiler's table, or its traces of one or many ranks; a program (.foretrace). With "
+            "--compat simai, SimAI's own flags follow after --.",
             show_default=False,
         ),
     ],
     cluster: arguments.Cluster = None,
     collectives: arguments.Collectives = None,
+    calibration: arguments.Calibration = None,
     mesh: arguments.Mesh = None,
     gpus: arguments.Gpus = None,
     schedule: arguments.Schedule = None,
@@ -71,7 +75,9 @@ def command(
     nccl: arguments.NcclFiles = None,
     routing: arguments.Routing = None,
     jitter: arguments.Jitter = None,
-    what_if: arguments.WhatIf = None,
+    what_if: arguments.TraceWhatIf = None,
+    steps: arguments.Steps = None,
+    sizes: arguments.Sizes = None,
     straggler: arguments.Straggler = None,
     slow_link: arguments.SlowLink = None,
     as_json: arguments.AsJson = False,
@@ -111,6 +117,7 @@ def command(
         read_jitter,
         read_nccl,
         read_ranks,
+        read_rebuilds,
         read_slow_links,
         read_stragglers,
         read_what_ifs,
@@ -129,10 +136,13 @@ def command(
         pp_comm=pp_comm,
         every_stage=every_stage,
         routing=routing,
+        what_if=what_if,
+        steps=steps,
+        sizes=sizes,
     )
     shown = read_ranks(ranks, perfetto=perfetto, traces=traces)
     scenario = Scenario(
-        read_what_ifs(what_if or []),
+        read_what_ifs(read_rebuilds(what_if or [])[1]),
         read_stragglers(straggler or []),
         read_slow_links(slow_link or []),
         read_jitter(jitter),
@@ -162,19 +172,20 @@ def command(
             prices=prices.value,
             silicon=silicon,
             nccl=said,
+            calibration=calibration,
         )
         run_job(job, outputs, heatmap)
     else:
         asked = [placement, cluster, unfolded, collectives, executor != Executor.AUTO, scenario, said]
-        asked += [heatmap, no_overlap_cost, network != arguments.NetworkMode.ANALYTIC]
+        asked += [heatmap, calibration, no_overlap_cost, network != arguments.NetworkMode.ANALYTIC]
         if any(asked) or prices != arguments.PriceSource.BEST:
             raise UsageError("--compat simai runs the job as SimAI's flags have it", hint=_NOT_WITH_SIMAI)
         run_simai(files[0], choices, paths[1:], simai_tables, csv, explain, outputs, silicon)
 
 
 _NOT_WITH_SIMAI = (
-    "leave out --cluster, --collectives, --placement, --what-if, --straggler, --slow-link, --jitter, --unfolded, "
-    "--executor, --network, --prices, --nccl, --nccl-algo, --nccl-proto, --heatmap, "
+    "leave out --cluster, --collectives, --calibration, --placement, --what-if, --straggler, --slow-link, --jitter, "
+    "--unfolded, --executor, --network, --prices, --nccl, --nccl-algo, --nccl-proto, --heatmap, "
     "--no-overlap-cost"
 )
 

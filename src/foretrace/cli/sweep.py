@@ -52,6 +52,7 @@ def command(
     placement: arguments.PlacementFile = None,
     network: arguments.Network = arguments.NetworkMode.ANALYTIC,
     collectives: arguments.Collectives = None,
+    calibration: arguments.Calibration = None,
     what_if: arguments.WhatIf = None,
     straggler: arguments.Straggler = None,
     jitter: arguments.Jitter = None,
@@ -80,7 +81,17 @@ def command(
     scenario = Scenario(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, read_jitter(jitter))
     for file in files:
         check_outputs(file, [output])
-    job = Job(tuple(files), choices, cluster, placement, collectives, scenario, watch=Progress, network=network.value)
+    job = Job(
+        tuple(files),
+        choices,
+        cluster,
+        placement,
+        collectives,
+        scenario,
+        watch=Progress,
+        network=network.value,
+        calibration=calibration,
+    )
     _check(job, axis)
     show(_run(job, axis), as_json, output)
 

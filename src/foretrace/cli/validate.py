@@ -14,7 +14,9 @@ EXAMPLES = """Examples:
 
 foretrace validate benchmarks/truth/korthikanti.csv
 
-foretrace validate runs.csv --family torchtitan --json --svg errors.svg"""
+foretrace validate runs.csv --family torchtitan --json --svg errors.svg
+
+foretrace validate runs.csv --calibration my.yaml --prices model"""
 
 
 EXPLAINED = (
@@ -31,6 +33,7 @@ def command(
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Only the runs of one source.")] = None,
     prices: arguments.Prices = arguments.PriceSource.BEST,
     no_silicon: arguments.NoSilicon = False,
+    calibration: arguments.Calibration = None,
     workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Processes.")] = None,
     as_json: arguments.AsJson = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Plot measured against predicted.")] = None,
@@ -60,11 +63,24 @@ def command(
             progress.text = f"predicting {name}, {number + 1} of {count}"
 
         silicon = False if no_silicon else None
-        found = validate(runs, family=family, prices=prices.value, silicon=silicon, workers=workers, told=told)
+        both = None
+        if calibration is None:
+            found = validate(runs, family=family, prices=prices.value, silicon=silicon, workers=workers, told=told)
+        else:
+            from foretrace.analysis.validate.calibrated import validate_calibrated
+
+            both = validate_calibrated(
+                runs, calibration, family=family, prices=prices.value, silicon=silicon, workers=workers, told=told
+            )
+            found = both.validation
     if svg is not None:
         write_text(svg, validation_svg(found))
         print(f"{svg}: {len(found.rows)} rows", file=sys.stderr)
     result = validation_json(found)
+    if both is not None:
+        from foretrace.report.calibration import before_after_json, print_before_after
+
+        result["calibration"] = before_after_json(both)
     if output is not None:
         write_json(result, output)
     nothing = not found.rows and not found.interrupted
@@ -72,6 +88,8 @@ def command(
         print(json.dumps(result, allow_nan=False))
     elif not nothing:
         print_validation(found)
+        if both is not None:
+            print_before_after(both)
     if found.interrupted:
         raise KeyboardInterrupt
     if nothing:

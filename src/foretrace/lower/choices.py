@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, get_args
 
 from foretrace.errors import InputError, did_you_mean
 from foretrace.mesh import Mesh
@@ -44,7 +44,9 @@ def parse_overlap(text: str, where: str | None = None) -> frozenset[Overlap]:
     return frozenset(chosen)
 
 
-MOST, MOST_BYTES, MOST_SKEWED = 10**12, 10**15, 1e6
+MOST, MOST_BYTES, MOST_SKEWED, MOST_BATCH = 10**12, 10**15, 1e6, 1e4
+
+HostMode = Literal["profiled", "unprofiled", "none", "graphs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,12 @@ class Choices:
     is the mesh of the traces where their names do not say it and `mesh` is another. `routing` is how many times
     the mean the busiest expert rank receives, 1 being balanced; `priced` whether communication that a real run recorded
     is priced anew on a cluster.
+
+    Of a profiler's trace, `host` says how its host runs: as it was recorded, without what the profiler cost it, with no
+    time at all between launches, or only once a step, the whole step being one CUDA graph; `steps` which of the
+    recorded steps are taken, by their position from 0; `batch` how many times the recorded samples a step has; `gpu`
+    on what other GPU it runs. `sizes` are names and values of what a profile does not hold
+    (`(("moe.tokens", "8192"),)`).
     """
 
     gpus: int | None = None
@@ -71,6 +79,11 @@ class Choices:
     ends: Literal["first-last", "every-stage"] = "first-last"
     routing: float | None = None
     priced: bool = False
+    host: HostMode = "profiled"
+    steps: tuple[int, ...] | None = None
+    batch: float = 1.0
+    gpu: str | None = None
+    sizes: tuple[tuple[str, str], ...] = ()
 
     def made(self) -> list[str]:
         """The names of what is chosen."""
@@ -99,6 +112,14 @@ class Choices:
             raise InputError(
                 f"routing is {self.routing!r}", hint=f"expected how uneven it is, from 1 (balanced) to {MOST_SKEWED:g}"
             )
+        if self.host not in get_args(HostMode):
+            raise InputError(f"host is {self.host!r}", hint=f"known: {', '.join(get_args(HostMode))}")
+        if not 1 / MOST_BATCH <= self.batch <= MOST_BATCH:
+            raise InputError(
+                f"a batch cannot be {self.batch:g} times as large", hint=f"factors lie between 1e-4 and {MOST_BATCH:g}"
+            )
+        for step in self.steps or ():
+            _check_whole("a step", step, 0, MOST)
         if not isinstance(self.schedule, str | None):
             raise InputError(f"schedule is {self.schedule!r}", hint='expected a name such as "zb-h1"')
 

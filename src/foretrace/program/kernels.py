@@ -137,13 +137,15 @@ class Attention:
 class Stream:
     """A kernel that memory bounds: norms, activations, copies, the optimizer. `name` is the key under which it is
     measured; `read` and `write` are bytes, spread over `launches` kernels; `rows` is the length of what it
-    reduces over (0: none)."""
+    reduces over (0: none); `fixed` is how many of the bytes are the same whatever the samples of a step (parameters,
+    their gradients)."""
 
     name: str
     read: int
     write: int
     launches: int = 1
     rows: int = 0
+    fixed: int = 0
 
     @property
     def flops(self) -> float:

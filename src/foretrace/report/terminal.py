@@ -121,6 +121,8 @@ def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Spa
         [("  Step   ", ""), (format_time(simulation.step_time_s), "bold"), (band + kind, ""), (f"     {job}", "")]
     ]
     facts = []
+    if simulation.step_time_unprofiled_s is not None and simulation.step_time_unprofiled_s != simulation.step_time_s:
+        facts.append(f"{format_time(simulation.step_time_unprofiled_s)} without the profiler")
     if simulation.tokens_per_s_per_gpu is not None:
         rate = simulation.tokens_per_s_per_gpu
         facts.append(f"{_three(rate)} tokens/s per GPU, {_three(rate * simulation.world_size)} in all")
@@ -175,7 +177,7 @@ def _breakdown(simulation: Simulation, screen: Screen) -> list[list[Span]]:
     lines: list[list[Span]] = [[("  where the time goes", "bold"), (" (mean over ranks)", "")]]
     for name, seconds in parts:
         share = seconds / step if step > 0 else 0.0
-        bar = f"{_bar(share):<{BAR_WIDTH}}  " if screen.rich else ""
+        bar = f"{share_bar(share):<{BAR_WIDTH}}  " if screen.rich else ""
         style = _STYLES.get(name, "blue")
         lines.append(
             [
@@ -187,7 +189,8 @@ def _breakdown(simulation: Simulation, screen: Screen) -> list[list[Span]]:
     return lines
 
 
-def _bar(share: float) -> str:
+def share_bar(share: float) -> str:
+    """A bar of blocks for a share of 1."""
     eighths = round(min(max(share, 0.0), 1.0) * BAR_WIDTH * 8)
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 

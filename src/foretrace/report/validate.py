@@ -117,7 +117,7 @@ def _headline(found: Validation, grade: str) -> list[list[Span]]:
     whole, families = group_of("all", rows), found.mean_of_families(grade)
     assert families is not None
     said = f"  Grade {grade}   "
-    facts = f" mean absolute error of {whole.rows} rows, bias {_error(whole.bias)}; "
+    facts = f" mean absolute error of {whole.rows} rows, bias {signed_error(whole.bias)}; "
     lines: list[list[Span]] = [
         [(said, ""), (format_percent(whole.mape), "bold"), (facts, ""), (format_percent(families), "bold")]
     ]
@@ -142,8 +142,8 @@ def _cells(group: Group) -> list[str]:
     return [
         str(group.rows),
         format_percent(group.mape),
-        _error(group.bias),
-        _error(group.worst),
+        signed_error(group.bias),
+        signed_error(group.worst),
         "" if group.coverage is None else format_percent(group.coverage),
         "" if group.memory_mape is None else format_percent(group.memory_mape),
     ]
@@ -172,15 +172,15 @@ def _parts(rows: Sequence[RowResult]) -> list[list[Span]]:
     names = list(dict.fromkeys(name for row in timed for name in row.parts))
     cells = []
     for row in timed:
-        memory = "" if row.memory is None else _error(row.memory.error)
-        errors = (_error(row.parts[name].error) if name in row.parts else "" for name in names)
-        cells.append([row.id, *errors, _error(row.error), memory])
+        memory = "" if row.memory is None else signed_error(row.memory.error)
+        errors = (signed_error(row.parts[name].error) if name in row.parts else "" for name in names)
+        cells.append([row.id, *errors, signed_error(row.error), memory])
     return [*table(["error by part", *names, "step", "memory"], cells), []]
 
 
 def _worst(found: Validation) -> list[list[Span]]:
     cells = [
-        [row.id, format_time(row.step.measured), format_time(row.step.predicted), _error(row.error), row.reason]
+        [row.id, format_time(row.step.measured), format_time(row.step.predicted), signed_error(row.error), row.reason]
         for row in found.worst[:MOST_ROWS]
     ]
     width = max(len(row[-1]) for row in cells)
@@ -214,7 +214,7 @@ def _some(ids: Sequence[str]) -> str:
     return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
 
 
-def _error(value: float) -> str:
+def signed_error(value: float) -> str:
     """A signed share."""
     sign = "+" if value > 0 and f"{100 * value:.1f}" != "0.0" else ""
     return f"{sign}{format_percent(value)}"

@@ -76,5 +76,7 @@ class Stack:
     """How many training metrics compute the cross-entropy again, from a copy in fp32, after every backward."""
     loss_scaling: bool = False
     """Whether gradients are divided by a loss scale and checked for overflow before the update (fp16)."""
+    launch_source: str = ""
+    """Whose the time of a launch is; "": this stack's."""
     sources: tuple[str, ...] = ()
     """Where these facts come from; what is guessed is said so."""

@@ -52,12 +52,13 @@ def validate(
     bands: bool = True,
     workers: int | None = None,
     told: Told | None = None,
+    calibration: str | None = None,
 ) -> Validation:
     """Predicts the rows of grades A and B, of one family or all; rows that cannot be predicted are skipped with the
     reason.
 
-    `prices` and `silicon` are those of `predict`. Without `bands` it takes half as long. `workers` counts processes;
-    None: one per core where there are many rows. An interrupt keeps what is finished.
+    `prices`, `silicon` and `calibration` (a file) are those of `predict`. Without `bands` it takes half as long.
+    `workers` counts processes; None: one per core where there are many rows. An interrupt keeps what is finished.
     """
     chosen = [run for run in runs.runs if family is None or run.config.family == family]
     skipped = [one for one in runs.skipped if family is None or one.family == family]
@@ -66,7 +67,7 @@ def validate(
     chosen = [run for run in chosen if run.config.grade in GRADES]
     rows, interrupted = list[RowResult](), False
     configs = [run.config for run in chosen]
-    answers = predicted(configs, prices, silicon, bands, workers)
+    answers = predicted(configs, prices, silicon, bands, workers, calibration)
     try:
         for number, run in enumerate(chosen):
             if told is not None:
@@ -97,10 +98,11 @@ def predicted(
     silicon: bool | None = None,
     bands: bool = True,
     workers: int | None = None,
+    calibration: str | None = None,
 ) -> Generator[RowPrediction | SkippedRun]:
     """The prediction of each configuration, in order; no measurement reaches this."""
     count = workers or (1 if len(configs) <= FEW else os.cpu_count() or 1)
-    jobs = [(config, prices, silicon, bands) for config in configs]
+    jobs = [(config, prices, silicon, bands, calibration) for config in configs]
     if count == 1:
         yield from map(_predict_row, jobs)
         return
@@ -111,12 +113,19 @@ def predicted(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _predict_row(job: tuple[RunConfig, PriceSource, bool | None, bool]) -> RowPrediction | SkippedRun:
-    config, prices, silicon, bands = job
+def _predict_row(job: tuple[RunConfig, PriceSource, bool | None, bool, str | None]) -> RowPrediction | SkippedRun:
+    config, prices, silicon, bands, calibration = job
     try:
         row = job_of(config)
         answer = predict(
-            row.model, row.plan, row.cluster, prices=prices, silicon=silicon, explain=bands, even_if_oom=True
+            row.model,
+            row.plan,
+            row.cluster,
+            prices=prices,
+            silicon=silicon,
+            calibration=calibration,
+            explain=bands,
+            even_if_oom=True,
         )
     except ForetraceError as error:
         return _skipped(config, error.message)

@@ -10,6 +10,7 @@ from foretrace.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
     from foretrace.cost.network.nccl.forced import Forced
+    from foretrace.formats.calibration import Calibration
 
 NetworkPrices = Literal["best", "model", "roofline"]
 
@@ -21,13 +22,17 @@ def measured_collectives(
     silicon: bool | None = None,
     slowdown: float = 1.0,
     forced: Forced | None = None,
+    calibration: Calibration | None = None,
 ) -> tuple[Measurements, ...]:
-    """Best first: a user's own measurements, which count wherever they are given, then NVIDIA's tables of the cluster's
-    GPU (`silicon`: None if they are installed), for `prices` that are the best there are.
+    """Best first: a user's own measurements, and those of a calibration, which count wherever they are given, then
+    NVIDIA's tables of the cluster's GPU (`silicon`: None if they are installed), for `prices` that are the best there
+    are.
 
     NVIDIA measured what NCCL chooses by itself, so where a user forces a choice, the tables say nothing.
     """
     own = () if collectives is None else (read_measurements(collectives),)
+    if calibration is not None and calibration.collectives is not None:
+        own = (*own, calibration.collectives)
     if prices != "best" or silicon is False or forced:
         return own
     from foretrace.cost.network.silicon import silicon_collectives  # takes a while, and not every job needs it

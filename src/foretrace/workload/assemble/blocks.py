@@ -49,7 +49,7 @@ class BlockWriter:
         self.sharding = Sharding(setting, groups) if setting.zero == 3 else None
         self.rules = Rules(plan.tp_overlap, plan.moe_overlap, plan.cuda_graphs)
         launch_s = 0.0 if plan.cuda_graphs == "full" else stack.launch_s
-        self.host = Host(launch_s, Source(f"host launches of {stack.name}", 0.7, 1.4))
+        self.host = Host(launch_s, Source(stack.launch_source or f"host launches of {stack.name}", 0.7, 1.4))
         self._sizes = axes_in_use(setting.mesh)
         self._blocks: dict[tuple[object, ...], BlockBuilder] = {}
         self._units: dict[tuple[object, ...], Written] = {}

@@ -1,0 +1,527 @@
+"""Our analyses of traces against Holistic Trace Analysis (HTA): the same numbers, and how much sooner.
+
+    pip install HolisticTraceAnalysis
+    python benchmarks/hta.py [--rounded] [--values] [--all] [TRACE...]
+
+Reads `data/kineto` and `data/h200` of `$FORETRACE_SHARED` or of `../shared`, or the traces that are given. HTA cuts
+events to whole microseconds by default, which loses much of short kernels (and makes some negative); here it reads
+them as they are (its HTA_DISABLE_NS_ROUNDING), unless `--rounded` asks for its default, with which ours are then cut
+too. Both run in this process; our times are the best of several runs from a loaded trace with nothing kept. The same
+launches are counted on both sides: HTA knows a few names of runtime calls. `--all` adds what takes HTA long: sequences
+of kernels, the critical path, the difference of two ranks; these need pandas below 3. What still differs is named below
+the table, and in docs/trace-analysis.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretrace.analysis.trace import Trace
+
+HERE = Path(__file__).parents[1]
+REPEATS = 3
+LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync")
+QUEUED = (
+    *LAUNCHES,
+    "cuLaunchKernel",
+    "hipLaunchKernel",
+    "hipExtModuleLaunchKernel",
+    "hipMemsetAsync",
+    "hipMemcpyAsync",
+    "hipMemcpyWithStream",
+)
+"""The runtime calls that HTA 0.5.0 counts as launches, in its launch statistics and in its queue lengths."""
+PAIR = ("timeline_analysis_sampled_rank-0.json.gz", "trace_filter_sampled_rank-1.json.gz")
+"""Two ranks of one job."""
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A question, as both answer it: named numbers in microseconds, GB/s, percent or plain counts."""
+
+    name: str
+    theirs: Callable[[Any], Values]
+    ours: Callable[[Trace], Values]
+    why: str = ""
+    """Where the two may differ by more than 1 %."""
+
+
+def main() -> None:
+    """Prints the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", nargs="*", type=Path)
+    parser.add_argument(
+        "--rounded", action="store_true", help="whole microseconds on both sides, as HTA has by default"
+    )
+    parser.add_argument("--values", action="store_true", help="also print every number that differs by more than 1 %%")
+    parser.add_argument("--all", action="store_true", help="also what takes HTA long, some 20 s a trace")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write HTA's numbers, for tests to compare with")
+    asked = parser.parse_args()
+    os.environ["HTA_DISABLE_NS_ROUNDING"] = "0" if asked.rounded else "1"
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    # This file has HTA's own name, and Python looks in its folder first.
+    sys.path[:] = [one for one in sys.path if Path(one).resolve() != Path(__file__).parent.resolve()]
+    try:
+        import hta.trace_analysis  # noqa: F401 - only whether it is there
+    except ImportError:
+        print("HolisticTraceAnalysis is not installed: pip install HolisticTraceAnalysis")
+        return
+    groups = [[path] for path in asked.traces] or list(_samples())
+    if not groups:
+        print("no traces: set FORETRACE_SHARED, or name some")
+        return
+    if asked.record is not None:
+        record(groups, asked.record)
+        return
+    header()
+    totals = [0.0, 0.0, 0.0, 0.0]
+    reasons: dict[str, set[str]] = {}
+    for paths in groups:
+        compare(paths, asked.rounded, asked.values, METHODS + (SLOW if asked.all else ()), totals, reasons)
+    print()
+    sums = (*totals, totals[0] + totals[2], totals[1] + totals[3])
+    for name, their_s, our_s in zip(("load", "analyses", "both"), sums[::2], sums[1::2], strict=True):
+        print(f"{name:<8} HTA {their_s:7.2f} s   ours {our_s:7.3f} s   {their_s / our_s:6.1f} times as fast")
+    for why, where in reasons.items():
+        print(f"\ndiffers in {', '.join(sorted(where))}:\n  {why}")
+
+
+def header() -> None:
+    """The names of the columns."""
+    numbers = f"{'numbers':>7} {'within 1%':>9} {'worst':>9}"
+    print(f"{'trace':<34} {'method':<20} {numbers} {'HTA ms':>9} {'ours ms':>8} {'faster':>8}")
+
+
+def record(groups: list[list[Path]], file: Path) -> None:
+    """Writes what HTA says of each trace: not of every kernel, whose names are long."""
+    from hta.trace_analysis import TraceAnalysis
+
+    found: dict[str, dict[str, Values]] = {}
+    for paths in groups:
+        theirs, _ = _timed(lambda one=paths: TraceAnalysis(trace_files={n: str(path) for n, path in enumerate(one)}))
+        if isinstance(theirs, Exception):
+            continue
+        answers = {method.name: _timed(lambda one=method, hta=theirs: one.theirs(hta))[0] for method in METHODS}
+        found[" ".join(path.name for path in paths)] = {
+            name: {key: float(f"{value:.6g}") for key, value in values.items() if value == value and _told(key)}
+            for name, values in answers.items()
+            if not isinstance(values, Exception)
+        }
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(f"{file}: {sum(len(values) for one in found.values() for values in one.values())} numbers")
+
+
+def _told(key: str) -> bool:
+    """Whether a number is worth keeping: not those of kernels, of ranges but their sums, and under long names."""
+    kernel = any(f" {one} " in key for one in _TYPES.values()) and " + " not in key
+    spread = any(f" {side} " in key for side in ("host", "device")) and not key.endswith(" sum")
+    return len(key) <= 60 and not kernel and not spread
+
+
+def _samples() -> Iterator[list[Path]]:
+    shared = Path(os.environ.get("FORETRACE_SHARED") or HERE.parent / "shared") / "data"
+    for folder in ("h200", "kineto"):
+        for path in sorted((shared / folder).glob("*.json.gz")):
+            if not path.name.endswith("_et.json.gz"):
+                yield [path]
+    pair = [shared / "kineto" / name for name in PAIR]
+    if all(path.exists() for path in pair):
+        yield pair
+
+
+def compare(
+    paths: list[Path],
+    rounded: bool,
+    values: bool,
+    methods: Sequence[Method],
+    totals: list[float],
+    reasons: dict[str, set[str]],
+) -> None:
+    """One trace, or the traces of one job."""
+    from hta.trace_analysis import TraceAnalysis
+
+    name = paths[0].name.removesuffix(".json.gz")[:32] + (" +1" if len(paths) > 1 else "")
+    numbered = {number: str(path) for number, path in enumerate(paths)}
+    theirs, their_s = _timed(lambda: TraceAnalysis(trace_files=dict(numbered)))
+    if isinstance(theirs, Exception):
+        print(f"{name:<34} HTA does not read it: {type(theirs).__name__}")
+        return
+    trace, our_s = _timed(lambda: _ours(paths, rounded))
+    if isinstance(trace, Exception):
+        raise trace
+    totals[0] += their_s
+    totals[1] += our_s
+    times = f"{their_s * 1e3:9.1f} {our_s * 1e3:8.1f} {their_s / our_s:7.1f}x"
+    print(f"{name:<34} {'load':<20} {'':>27} {times}")
+    for method in methods:
+        wanted, their_s = _timed(lambda one=method: one.theirs(theirs))
+        found, our_s = _best(method.ours, trace)
+        if isinstance(wanted, Exception):
+            print(f"{name:<34} {method.name:<20} HTA fails: {type(wanted).__name__}: {str(wanted)[:60]}")
+            continue
+        totals[2] += their_s
+        totals[3] += our_s
+        _line(name, method, wanted, found, their_s, our_s, values, reasons)
+
+
+def _line(
+    name: str,
+    method: Method,
+    wanted: Values,
+    found: Values,
+    their_s: float,
+    our_s: float,
+    values: bool,
+    reasons: dict[str, set[str]],
+) -> None:
+    off = {key: _off(value, found.get(key)) for key, value in wanted.items()}
+    within = sum(one <= 0.01 for one in off.values())
+    worst = max(off.values(), default=0.0)
+    print(
+        f"{name:<34} {method.name:<20} {len(off):>7} {within:>9} {worst * 100:>8.2f}% "
+        f"{their_s * 1e3:9.1f} {our_s * 1e3:8.2f} {their_s / our_s:7.1f}x"
+    )
+    if within < len(off):
+        reasons.setdefault(f"{method.name}: {method.why}", set()).add(name)
+    for key, one in off.items():
+        if values and one > 0.01:
+            print(f"    {key:<70} HTA {wanted[key]:14.4f}  ours {found.get(key, float('nan')):14.4f}")
+
+
+def _off(wanted: float, found: float | None) -> float:
+    """How far ours is from theirs, as a part of theirs; 1 where one of the two has no such number."""
+    if found is None or found != found:
+        return 0.0 if wanted != wanted else 1.0
+    if wanted != wanted:
+        return 0.0 if abs(found) < 1e-9 else 1.0
+    least = 1e-3  # a nanosecond, in microseconds
+    return 0.0 if abs(found - wanted) <= least else abs(found - wanted) / max(abs(wanted), least)
+
+
+def _ours(paths: list[Path], rounded: bool) -> Trace:
+    from foretrace.formats.profiler_trace import read_trace
+
+    return Trace([read_trace(path) for path in paths], whole_us=rounded)
+
+
+def _anew(trace: Trace) -> Trace:
+    """The same loaded traces without anything that an analysis has kept."""
+    return Trace([one.trace for one in trace.ranks], last_step=trace.ranks[0].last_step)
+
+
+def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            result = action()
+    except Exception as error:  # whatever HTA raises is a result to print
+        return error, time.perf_counter() - start
+    return result, time.perf_counter() - start
+
+
+def _best(method: Callable[[Trace], Values], trace: Trace) -> tuple[Values, float]:
+    runs = []
+    for _ in range(REPEATS):
+        anew = _anew(trace)
+        start = time.perf_counter()
+        result = method(anew)
+        runs.append(time.perf_counter() - start)
+    return result, min(runs)
+
+
+def _their_temporal(hta: Any) -> Values:
+    table = hta.get_temporal_breakdown(visualize=False)
+    names = {
+        "idle_time(us)": "idle",
+        "compute_time(us)": "compute",
+        "non_compute_time(us)": "other",
+        "kernel_time(us)": "span",
+    }
+    return {
+        f"{name} {rank}": float(row[key])
+        for rank, row in enumerate(table.to_dict("records"))
+        for key, name in names.items()
+    }
+
+
+def _our_temporal(trace: Trace) -> Values:
+    found: Values = {}
+    for number, one in enumerate(trace.temporal_breakdown().ranks):
+        found |= {f"idle {number}": one.idle_s * 1e6, f"compute {number}": one.compute_s * 1e6}
+        found |= {f"other {number}": one.non_compute_s * 1e6, f"span {number}": one.span_s * 1e6}
+    return found
+
+
+def _their_overlap(hta: Any) -> Values:
+    table = hta.get_comm_comp_overlap(visualize=False)
+    return {f"overlap {rank}": float(one) for rank, one in enumerate(table["comp_comm_overlap_pctg"])}
+
+
+def _our_overlap(trace: Trace) -> Values:
+    return {
+        f"overlap {number}": round(100 * (one.overlap or 0.0), 2) for number, one in enumerate(trace.overlap().ranks)
+    }
+
+
+def _their_idle(hta: Any) -> Values:
+    table = hta.get_idle_time_breakdown(ranks=list(hta.t.traces), visualize=False)[0]
+    return {f"{row.rank} stream {row.stream} {row.idle_category}": float(row.idle_time) for row in table.itertuples()}
+
+
+def _our_idle(trace: Trace) -> Values:
+    found: Values = {}
+    for number, rank in enumerate(trace.idle().ranks):
+        for one in rank.streams:
+            times = {
+                "host_wait": one.times.host_wait_s,
+                "kernel_wait": one.times.kernel_wait_s,
+                "other": one.times.other_s,
+            }
+            found |= {
+                f"{number} stream {one.stream} {cause}": round(seconds * 1e6, 2) for cause, seconds in times.items()
+            }
+    return found
+
+
+_TYPES = {"COMPUTATION": "compute", "COMMUNICATION": "communication", "MEMORY": "memory"}
+
+
+def _their_kernels(hta: Any) -> Values:
+    types, kernels = hta.get_gpu_kernel_breakdown(visualize=False, num_kernels=10**6)
+    found: Values = {}
+    for row in types.to_dict("records"):
+        found[" + ".join(_TYPES[one] for one in row["kernel_type"].split(" overlapping "))] = float(row["sum"])
+    for row in kernels.to_dict("records"):
+        key = f"{row['rank']} {_TYPES[row['kernel_type']]} {row['name']}"
+        found |= {f"{key} sum": row["sum (us)"], f"{key} max": row["max (us)"], f"{key} std": row["stddev"]}
+    return found
+
+
+def _our_kernels(trace: Trace) -> Values:
+    numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
+    answer = trace.kernels()
+    found: Values = {}
+    for states in answer.states_s:
+        for state, seconds in states.items():
+            found[state] = found.get(state, 0.0) + seconds * 1e6
+    for one in answer.kernels:
+        key = f"{numbers[one.rank]} {one.type} {one.name}"
+        found |= {f"{key} sum": one.total_s * 1e6, f"{key} max": one.most_s * 1e6, f"{key} std": one.deviation_s * 1e6}
+    return found
+
+
+def _their_launches(hta: Any) -> Values:
+    found: Values = {}
+    for rank, table in hta.get_cuda_kernel_launch_stats(ranks=list(hta.t.traces), visualize=False).items():
+        for column in ("cpu_duration", "gpu_duration", "launch_delay"):
+            found |= {
+                f"{rank} {column} sum": float(table[column].sum()),
+                f"{rank} {column} median": table[column].median(),
+            }
+        found[f"{rank} count"] = float(len(table))
+    return found
+
+
+def _our_launches(trace: Trace) -> Values:
+    found: Values = {}
+    for number, one in enumerate(trace.launches(calls=LAUNCHES).ranks):
+        columns = {"cpu_duration": one.call, "gpu_duration": one.device, "launch_delay": one.delay}
+        for name, spread in columns.items():
+            found |= {
+                f"{number} {name} sum": spread.mean * spread.count * 1e6,
+                f"{number} {name} median": spread.median * 1e6,
+            }
+        found[f"{number} count"] = float(one.call.count)
+    return found
+
+
+def _their_queues(hta: Any) -> Values:
+    table = hta.get_queue_length_summary(ranks=list(hta.t.traces))
+    found: Values = {}
+    for (rank, stream), row in () if table is None else table["queue_length"].iterrows():
+        found |= {f"{rank} stream {stream} {name}": float(row[name]) for name in ("count", "mean", "std", "50%", "max")}
+    return found
+
+
+def _our_queues(trace: Trace) -> Values:
+    numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
+    found: Values = {}
+    for one in trace.queues(calls=QUEUED).queues:
+        key, spread = f"{numbers[one.rank]} stream {one.stream}", one.spread
+        found |= {f"{key} count": spread.count, f"{key} mean": spread.mean, f"{key} std": spread.deviation}
+        found |= {f"{key} 50%": spread.median, f"{key} max": spread.most}
+    return found
+
+
+def _their_bandwidth(hta: Any) -> Values:
+    table = hta.get_memory_bw_summary(ranks=list(hta.t.traces))
+    found: Values = {}
+    for (rank, name), row in () if table is None or not len(table) else table["memory_bw_gbps"].iterrows():
+        found |= {f"{rank} {name} {which}": float(row[which]) for which in ("count", "mean", "50%", "max")}
+    return found
+
+
+def _our_bandwidth(trace: Trace) -> Values:
+    numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
+    found: Values = {}
+    for one in trace.memory_bandwidth().copies:
+        key, spread = f"{numbers[one.rank]} {one.kind}", one.spread
+        found |= {f"{key} count": spread.count, f"{key} mean": spread.mean / 1e9}
+        found |= {f"{key} 50%": spread.median / 1e9, f"{key} max": spread.most / 1e9}
+    return found
+
+
+def _their_annotations(hta: Any) -> Values:
+    found: Values = {}
+    for side, device in (("device", True), ("host", False)):
+        table = hta.get_gpu_user_annotation_breakdown(use_gpu_annotation=device, visualize=False, num_kernels=10**6)
+        for row in () if table is None else table.to_dict("records"):
+            key = f"{row['rank']} {side} {row['name']}"
+            found |= {f"{key} sum": row["sum (us)"], f"{key} mean": row["mean (us)"], f"{key} std": row["stddev"]}
+    return found
+
+
+def _our_annotations(trace: Trace) -> Values:
+    numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
+    found: Values = {}
+    for one in trace.annotations().annotations:
+        key = f"{numbers[one.rank]} {one.side} {one.name}"
+        found |= {f"{key} sum": one.total_s * 1e6, f"{key} mean": one.mean_s * 1e6, f"{key} std": one.deviation_s * 1e6}
+    return found
+
+
+METHODS = (
+    Method(
+        "temporal_breakdown",
+        _their_temporal,
+        _our_temporal,
+        "HTA takes everything with a stream for device work: waits (cuda_sync) and a Triton op of the host too",
+    ),
+    Method("overlap", _their_overlap, _our_overlap),
+    Method(
+        "idle", _their_idle, _our_idle, "HTA lets the gap before a kernel that overlaps the one before it count below 0"
+    ),
+    Method(
+        "kernels",
+        _their_kernels,
+        _our_kernels,
+        "HTA takes waits for kernels, and cuts every stretch of a type to whole microseconds",
+    ),
+    Method("launches", _their_launches, _our_launches),
+    Method(
+        "queues", _their_queues, _our_queues, "HTA lets a queue be shorter than 0 where a kernel starts with its call"
+    ),
+    Method(
+        "memory_bandwidth",
+        _their_bandwidth,
+        _our_bandwidth,
+        "HTA counts what rounding leaves over where nothing is copied as bandwidth above 0",
+    ),
+    Method("annotations", _their_annotations, _our_annotations),
+)
+
+
+def _their_sequences(hta: Any) -> Values:
+    table = hta.get_frequent_cuda_kernel_sequences(
+        operator_name=SEQUENCES_UNDER, output_dir=tempfile.mkdtemp(), rank=0, visualize=False
+    )
+    found: Values = {}
+    for row in table.to_dict("records"):
+        kernels = row["pattern"].partition("|")[2]
+        found |= {f"{kernels} count": row["count"], f"{kernels} device": row["GPU kernel duration (us)"]}
+        found[f"{kernels} host"] = row["CPU op duration (us)"]
+    return found
+
+
+def _our_sequences(trace: Trace) -> Values:
+    found: Values = {}
+    for one in trace.sequences(SEQUENCES_UNDER).sequences:
+        if one.rank == trace.ranks[0].number:
+            kernels = "|".join(one.kernels)
+            found |= {f"{kernels} count": float(one.count), f"{kernels} device": one.device_s * 1e6}
+            found[f"{kernels} host"] = one.host_s * 1e6
+    return found
+
+
+def _their_path(hta: Any) -> Values:
+    names = hta.t.symbol_table.get_sym_table()
+    word = next((one for one in STEP_WORDS if any(name.startswith(one) for name in names)), None)
+    if word is None:
+        return {}
+    graph, worked = hta.critical_path_analysis(rank=0, annotation=word, instance_id=0)
+    if not worked:
+        raise ValueError("no path found")
+    kinds = {"OPERATOR_KERNEL": "work and host", "KERNEL_KERNEL_DELAY": "gap", "KERNEL_LAUNCH_DELAY": "launch"}
+    found = dict.fromkeys(kinds.values(), 0.0)
+    for edge in graph.critical_path_edges_set:
+        if edge.type.name in kinds:
+            found[kinds[edge.type.name]] += float(edge.weight)
+    return found
+
+
+def _our_path(trace: Trace) -> Values:
+    parts = {part: seconds * 1e6 for part, seconds in trace.critical_path(step=0).parts_s.items()}
+    busy = sum(parts.get(one, 0.0) for one in ("compute", "communication", "memory", "host"))
+    return {"work and host": busy, "gap": parts.get("gap", 0.0), "launch": parts.get("launch", 0.0)}
+
+
+def _their_diff(hta: Any) -> Values:
+    from hta.common.trace import Trace as TheirTrace
+    from hta.trace_diff import DeviceType, LabeledTrace, TraceDiff
+
+    if len(hta.t.trace_files) < 2:
+        return {}
+    both = [
+        LabeledTrace(label=str(one), t=TheirTrace(trace_files={0: path})) for one, path in hta.t.trace_files.items()
+    ]
+    table = TraceDiff.compare_traces(*both, device_type=DeviceType.GPU)
+    found: Values = {}
+    for name, row in table.iterrows():
+        found |= {f"{name} count": float(row["diff_counts"]), f"{name} time": float(row["diff_duration"])}
+    return found
+
+
+def _our_diff(trace: Trace) -> Values:
+    if len(trace.ranks) < 2:
+        return {}
+    first, second = (Trace([rank.trace]) for rank in trace.ranks[:2])
+    changes = first.diff(second, step=first.ranks[0].steps.names[0]).of("device")
+    counts = {f"{one.name} count": one.after_count - one.before_count for one in changes}
+    return counts | {f"{one.name} time": one.change_s * 1e6 for one in changes}
+
+
+STEP_WORDS = ("ProfilerStep", "train_step")
+SEQUENCES_UNDER = "evaluate_function"
+SLOW = (
+    Method(
+        "sequences", _their_sequences, _our_sequences, "HTA looks only at ops that nest least deep in the whole trace"
+    ),
+    Method(
+        "critical_path",
+        _their_path,
+        _our_path,
+        "HTA's path is the longest through a graph that does not join threads or streams it saw no wait between, and "
+        "leaves out the host's time between its ops; ours sums to the step",
+    ),
+    Method("diff", _their_diff, _our_diff),
+)
+
+
+if __name__ == "__main__":
+    main()

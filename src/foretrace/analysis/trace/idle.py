@@ -1,0 +1,86 @@
+"""Why a device did nothing: it waited for its host, for the next kernel to get going, or for something else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from foretrace.analysis.trace.intervals import united
+from foretrace.analysis.trace.rank import Rank
+from foretrace.formats.profiler_trace.records import Floats, Longs
+
+CONSECUTIVE_DELAY_S: Final = 30e-6
+"""A shorter gap between kernels that were both launched in time is called a kernel wait. HTA's default is 30 in the
+trace's unit, which is microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTimes:
+    """Idle time by cause, in seconds; the three sum to `idle_s`."""
+
+    idle_s: float
+    host_wait_s: float
+    """The next kernel was not launched yet when the one before it ended: the host was too slow."""
+    kernel_wait_s: float
+    """It was launched in time, and the gap is short: what starting a kernel takes."""
+    other_s: float
+    """It was launched in time and started late: it waited for an event of another stream, a copy, a collective."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIdle:
+    """Gaps of one queue of a device, between the end of a kernel and the start of the next."""
+
+    rank: int
+    device: int
+    stream: int
+    times: IdleTimes
+    gaps: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankIdle:
+    """Idle time of a rank's device: no stream had work; and of each stream by itself."""
+
+    rank: int
+    span_s: float
+    device: IdleTimes
+    streams: tuple[StreamIdle, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleBreakdown:
+    """Idle time by cause, rank by rank."""
+
+    consecutive_delay_s: float
+    ranks: tuple[RankIdle, ...]
+
+
+def idle(rank: Rank, consecutive_delay_s: float) -> RankIdle:
+    """The idle time of one rank."""
+    work = rank.work
+    streams = []
+    for number, (device, stream) in enumerate(rank.streams):
+        mine = np.flatnonzero(work.stream == number)
+        reached = np.maximum.accumulate(work.end_s[mine])
+        times = _by_cause(rank, mine[1:], reached[:-1], consecutive_delay_s)
+        streams.append(StreamIdle(rank.number, device, stream, times, len(mine) - 1))
+    starts, ends = united(work.start_s, work.end_s)
+    # The work that ends a gap is the first of those that begin with the next stretch.
+    follows = np.searchsorted(work.start_s, starts[1:])
+    low_s, high_s = rank.span_s
+    device_wide = _by_cause(rank, follows, ends[:-1], consecutive_delay_s)
+    return RankIdle(rank.number, high_s - low_s, device_wide, tuple(streams))
+
+
+def _by_cause(rank: Rank, follows: Longs, ended_s: Floats, consecutive_delay_s: float) -> IdleTimes:
+    """Gaps before some work, by cause; `ended_s` is when what came before it had ended."""
+    work = rank.work
+    gap_s = np.maximum(work.start_s[follows] - ended_s, 0.0)
+    launch = work.launch[follows]
+    late = (launch >= 0) & (rank.trace.events.start_s[launch] > ended_s)
+    short = ~late & (gap_s < consecutive_delay_s)
+    host, kernel = float(gap_s[late].sum()), float(gap_s[short].sum())
+    return IdleTimes(float(gap_s.sum()), host, kernel, float(gap_s[~late & ~short].sum()))

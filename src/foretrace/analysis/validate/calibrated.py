@@ -1,0 +1,113 @@
+"""Measured runs predicted without a calibration and with it, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from foretrace.analysis.validate.results import RowResult, Validation
+from foretrace.analysis.validate.rows import job_of
+from foretrace.analysis.validate.validate import Told, validate
+from foretrace.cost.mix import mix_of
+from foretrace.cost.sources import PriceSource
+from foretrace.errors import ForetraceError, InputError
+from foretrace.formats.calibration import Calibration, read_calibration
+from foretrace.formats.training_runs import RunConfig, SkippedRun, TrainingRuns
+from foretrace.program.expand import expand
+from foretrace.workload.assemble import program_of
+from foretrace.workload.settle import settle
+
+SAME_FLOPS: Final = 1e-3
+SAME_PRODUCTS: Final = 0.02
+"""A job with as many products and FLOPs as a step of a trace, within these shares, is taken to be that step."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """A row predicted both ways; `own` where the calibration has seen its step."""
+
+    before: RowResult
+    after: RowResult
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedValidation:
+    """Rows both ways; `validation` is of those with the calibration, less those that it has seen."""
+
+    calibration: Calibration
+    rows: tuple[BeforeAfter, ...]
+    validation: Validation
+
+    @property
+    def counted(self) -> tuple[BeforeAfter, ...]:
+        """The rows that the calibration has not seen."""
+        return tuple(row for row in self.rows if not row.own)
+
+    def mean_errors(self) -> dict[str, tuple[float, float]]:
+        """Mean absolute errors before and after, of the step and of each part that was measured, over counted rows."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        for row in self.counted:
+            found.setdefault("step", []).append((abs(row.before.error), abs(row.after.error)))
+            for name, part in row.before.parts.items():
+                if name in row.after.parts:
+                    found.setdefault(name, []).append((abs(part.error), abs(row.after.parts[name].error)))
+        return {name: (mean(a for a, _ in pairs), mean(b for _, b in pairs)) for name, pairs in found.items()}
+
+
+def validate_calibrated(
+    runs: TrainingRuns,
+    calibration: str | Path,
+    *,
+    family: str | None = None,
+    prices: PriceSource = "best",
+    silicon: bool | None = None,
+    workers: int | None = None,
+    told: Told | None = None,
+) -> CalibratedValidation:
+    """Predicts rows without a calibration and with it; rows that it was made of are marked and not counted."""
+    fit = read_calibration(calibration)
+    # A row is known by its job alone: no measurement is looked at.
+    own = {run.config.id for run in runs.runs if _has_seen(fit, run.config)}
+    before = validate(runs, family=family, prices=prices, silicon=silicon, bands=False, workers=workers, told=told)
+    after = validate(
+        runs, family=family, prices=prices, silicon=silicon, workers=workers, told=told, calibration=str(calibration)
+    )
+    usual = {row.id: row for row in before.rows}
+    rows = tuple(BeforeAfter(usual[row.id], row, row.id in own) for row in after.rows if row.id in usual)
+    counted = tuple(row for row in after.rows if row.id not in own)
+    if rows and not counted:
+        raise InputError(
+            "the calibration was made of all of these rows", where=str(calibration), hint="validate others"
+        )
+    skipped = tuple(
+        SkippedRun(row.id, fit.path, "the calibration was made of it", row.family)
+        for row in after.rows
+        if row.id in own
+    )
+    interrupted = before.interrupted or after.interrupted
+    whole = replace(after, rows=counted, skipped=(*after.skipped, *skipped), interrupted=interrupted)
+    return CalibratedValidation(fit, rows, whole)
+
+
+def _has_seen(calibration: Calibration, config: RunConfig) -> bool:
+    """Whether a row is of a file that the calibration was fitted to, or a step that one of its traces recorded."""
+    file = Path(config.where.rpartition(":")[0]).name
+    if any(one.kind == "steps" and one.file == file for one in calibration.made_of):
+        return True
+    traced = [one for one in calibration.made_of if one.kind == "trace" and one.products]
+    if not traced:
+        return False
+    try:
+        job = job_of(config)
+        calls = mix_of(expand(program_of(settle(job.model, job.plan)))).calls
+    except ForetraceError:
+        return False
+    ranks = max(config.gpus, 1)
+    flops = sum(count * kernel.flops for kernel, count in calls.items()) / ranks
+    products = sum(count for kernel, count in calls.items() if kernel.flops > 0) / ranks
+    return any(
+        abs(flops / one.flops - 1) <= SAME_FLOPS and abs(products / one.products - 1) <= SAME_PRODUCTS for one in traced
+    )

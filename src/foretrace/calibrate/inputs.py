@@ -1,0 +1,60 @@
+"""What files a calibration is made of, told by what is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from foretrace.errors import InputError
+from foretrace.formats.calibration import InputKind
+
+_PROFILE: Final = b"# foretrace kernel profile"
+_HEAD: Final = 4096
+_STEP_COLUMNS: Final = ("step_time_s", "step_time_derived_s")
+KNOWN: Final = (
+    "a calibration is made of profiler traces and tables with shapes, kernel profiles (foretrace profile gpu), logs "
+    "and tables of nccl-tests, and rows of whole steps (CSV or JSON lines)"
+)
+
+
+def input_kind(path: str | Path) -> InputKind:
+    """What a file or folder holds; an error where it is nothing that a calibration can be made of."""
+    from foretrace.formats.profiler_trace import looks_like_profile
+
+    given = Path(path)
+    if given.is_dir():
+        return "trace" if any(looks_like_profile(one) for one in sorted(given.iterdir())) else "collectives"
+    head = _head(given)
+    if head.startswith((_PROFILE, b"\x1f\x8b")) and not looks_like_profile(given):
+        return "kernel profile"
+    if looks_like_profile(given):
+        return "trace"
+    text = head.decode("utf-8", "replace")
+    first = text.lstrip("\ufeff").partition("\n")[0]
+    if "step_ms" in first or any(name in first for name in _STEP_COLUMNS):
+        return "steps"
+    return _by_reader(given, text)
+
+
+def _by_reader(path: Path, text: str) -> InputKind:
+    from foretrace.formats.nccl_tests.logs import is_log
+    from foretrace.formats.nccl_tests.tables import is_table
+    from foretrace.formats.torch_table import looks_like_table
+
+    if is_table(text):
+        return "collectives"
+    if looks_like_table(path):
+        return "table"
+    if is_log(path.read_text(encoding="utf-8", errors="replace")):
+        return "collectives"
+    raise InputError("nothing here can be calibrated with", where=str(path), hint=KNOWN)
+
+
+def _head(path: Path) -> bytes:
+    from foretrace.files import open_binary
+
+    with open_binary(path, "measurement") as stream:
+        head = stream.read(_HEAD)
+    if not head.strip():
+        raise InputError("the file is empty", where=str(path), hint=KNOWN)
+    return head

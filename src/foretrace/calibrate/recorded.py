@@ -1,0 +1,187 @@
+"""Kernels that a profiler's trace recorded: what each took in the midst of a training step.
+
+A kernel takes the time on the device of all that its op launched, and after each launch the pause before the next one
+that was waiting already: so prices of kernels that follow each other add up to the step. What another stream worked
+beside is left out, since it took longer than alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.errors import InputError
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, ProfilerTrace
+from foretrace.lower.profiler_trace.links import Links
+from foretrace.lower.profiler_trace.steps import Steps, find_steps
+from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel, plain_name
+from foretrace.lower.torch.shapes import kernel_of
+from foretrace.lower.torch.streams import list_stream
+from foretrace.lower.torch.tensors import tensors
+from foretrace.program.kernels import Kernel, Stream
+
+USUAL_GAP_S: Final = 1.3e-6
+"""Between kernels of one stream that were launched long before, where a trace has too few such pairs: the median in a
+trace of an H200."""
+
+LONGEST_GAP_S: Final = 1e-5
+"""A longer pause is no turning from one kernel to the next: the stream waited for something."""
+
+FEWEST_PAIRS: Final = 20
+OUTLIER: Final = 3.0
+"""Times so many times the median are of a kernel that something held up, or of a first launch."""
+
+_GRADIENT: Final = "torch::autograd::AccumulateGrad"
+_OPTIMIZERS: Final = ("fused_adam", "fused_adamw", "fused_sgd")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a trace tells of kernels: the seconds of each, how often a step runs it; the seconds of a step from its
+    first kernel to that of the next, in which part of them the device worked, and which part of that work no kernel of
+    ours stands for."""
+
+    seconds: Mapping[Kernel, float]
+    calls: Mapping[Kernel, float]
+    step_s: float
+    busy: float
+    unknown: float
+    steps: int
+
+    @property
+    def products(self) -> int:
+        """Matrix products and attentions of a step."""
+        return round(sum(count for kernel, count in self.calls.items() if kernel.flops > 0))
+
+    @property
+    def flops(self) -> float:
+        """Of these."""
+        return sum(count * kernel.flops for kernel, count in self.calls.items())
+
+
+def recorded_kernels(trace: ProfilerTrace) -> Recorded:
+    """The kernels of the whole steps of a trace, where it recorded shapes."""
+    links = Links(trace)
+    steps = find_steps(trace, links)
+    device = _work(trace, steps)
+    if not len(device):
+        raise InputError("the trace has no kernels on a device", where=trace.path, hint="record CUDA activities too")
+    if not trace.inputs:
+        hint = "record it again with profile(record_shapes=True)"
+        raise InputError("the trace has no shapes, so no kernel can be told by them", where=trace.path, hint=hint)
+    count = max(len(set(steps.of_event[device].tolist()) - {-1}), 1)
+    gap_s = _gap_s(trace, links, device)
+    times: dict[Kernel, list[float]] = {}
+    known_s = 0.0
+    for op, its in _by_op(links, device).items():
+        kernel = _kernel(trace, steps, op, its)
+        if kernel is not None:
+            spent = float(trace.events.duration_s[its].sum())
+            known_s += spent
+            times.setdefault(kernel, []).append(spent + gap_s * len(its))
+    if not times:
+        raise InputError("no kernel of the trace can be told by its op's shapes", where=trace.path)
+    span_s, worked_s = _span_s(trace, device, count)
+    total_s = float(trace.events.duration_s[device].sum())
+    return Recorded(
+        {kernel: _typical(seconds) for kernel, seconds in times.items()},
+        {kernel: len(seconds) / count for kernel, seconds in times.items()},
+        span_s / count,
+        min(worked_s / span_s, 1.0) if span_s > 0 else 1.0,
+        max(1.0 - known_s / total_s, 0.0) if total_s > 0 else 0.0,
+        count,
+    )
+
+
+def _work(trace: ProfilerTrace, steps: Steps) -> Longs:
+    """Device events of whole steps in order of their start, communication and what runs beside others left out."""
+    events = trace.events
+    device = events.of(*ON_DEVICE)
+    device = device[np.argsort(events.start_s[device], kind="stable")]
+    start, end = events.start_s[device], events.end_s[device]
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]]) if len(device) else end
+    after = np.concatenate([start[1:], [np.inf]]) if len(device) else start
+    alone = (start >= before - 1e-7) & (after >= end - 1e-7)
+    whole = np.append(steps.whole, False)  # the last: of no step
+    inside = whole[steps.of_event[device]] | (not steps.whole.any())
+    return device[alone & inside & ~_communicates(trace, device)]
+
+
+def _communicates(trace: ProfilerTrace, events: Longs) -> NDArray[np.bool_]:
+    names = trace.events.name[events]
+    told = {name: kind_of_kernel(trace.strings[name]) is WorkKind.COMMUNICATION for name in set(names.tolist())}
+    return np.array([told[name] for name in names.tolist()], dtype=bool)
+
+
+def _by_op(links: Links, device: Longs) -> dict[int, Longs]:
+    """The device events of each op; those of none are left out."""
+    op = links.op[device]
+    order = np.argsort(op, kind="stable")
+    starts = np.flatnonzero(np.diff(op[order], prepend=-2))
+    groups = np.split(device[order], starts[1:])
+    return {int(links.op[one[0]]): one for one in groups if len(one) and links.op[one[0]] >= 0}
+
+
+def _kernel(trace: ProfilerTrace, steps: Steps, op: int, its: Longs) -> Kernel | None:
+    """What an op ran, by its inputs and the longest of its kernels."""
+    events = trace.events
+    name = trace.strings[events.name[op]]
+    if plain_name(name) in _OPTIMIZERS:
+        return _update(trace, steps, op, plain_name(name))
+    if events.inputs[op] < 0:
+        return None
+    longest = trace.strings[events.name[its[events.duration_s[its].argmax()]]]
+    found = kernel_of(name, trace.inputs[events.inputs[op]], longest)
+    return as_measured(found) if found is not None else None
+
+
+def as_measured(kernel: Kernel) -> Kernel:
+    """A kernel without what does not change its time, so that equal ones are one."""
+    return replace(kernel, fixed=0) if isinstance(kernel, Stream) else kernel
+
+
+def _update(trace: ProfilerTrace, steps: Steps, op: int, name: str) -> Stream | None:
+    """A fused optimizer's update: the sizes of its lists are not recorded, but those of the gradients of its step
+    are."""
+    events = trace.events
+    named = np.array([one == _GRADIENT for one in trace.strings], dtype=bool)
+    same = steps.of_event == steps.of_event[op]
+    gradients = np.flatnonzero(named[events.name] & same & (events.category == Category.CPU_OP) & (events.inputs >= 0))
+    found = [tensors(trace.inputs[number]) for number in events.inputs[gradients].tolist()]
+    whole = [one[0] for one in found if one and one[0] is not None]
+    if not whole:
+        return None
+    made = list_stream(name, sum(one.count for one in whole), whole[0].size)
+    return None if made is None else replace(made, fixed=0)
+
+
+def _gap_s(trace: ProfilerTrace, links: Links, device: Longs) -> float:
+    """The median pause between two that follow each other on a stream, the second launched before the first began."""
+    events = trace.events
+    gaps: list[Floats] = []
+    for stream in np.unique(events.stream[device]):
+        its = device[events.stream[device] == stream]
+        pause = events.start_s[its][1:] - events.end_s[its][:-1]
+        waited = links.issued_s[its][1:] < events.start_s[its][:-1]
+        gaps.append(pause[waited & (pause > 0) & (pause < LONGEST_GAP_S)])
+    together = np.concatenate(gaps) if gaps else np.empty(0)
+    return float(np.median(together)) if len(together) >= FEWEST_PAIRS else USUAL_GAP_S
+
+
+def _span_s(trace: ProfilerTrace, device: Longs, steps: int) -> tuple[float, float]:
+    """Seconds from the first kernel to the end of the last, and those of them in which one ran."""
+    events = trace.events
+    start, end = events.start_s[device], np.maximum.accumulate(events.end_s[device])
+    idle = np.maximum(start[1:] - end[:-1], 0.0)
+    span = float(end[-1] - start[0])
+    return span, span - float(idle[idle > LONGEST_GAP_S].sum()) if steps else span
+
+
+def _typical(seconds: list[float]) -> float:
+    """The mean without outliers: it adds up to the step, as a median does not."""
+    values = np.array(seconds)
+    return float(values[values <= OUTLIER * np.median(values)].mean())

@@ -1,0 +1,34 @@
+"""Whether a file is a profile, by its first bytes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from foretrace.formats.profiler_trace.text import head_of
+
+SQLITE: Final = b"SQLite format 3\0"
+"""How an export of Nsight Systems begins."""
+
+HEAD_BYTES: Final = 1 << 16
+_EVENT = re.compile(rb'\s*\{[^{}]*"ph"\s*:\s*"')
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BESIDE = (b'"deviceProperties"', b'"distributedInfo"', b'"trace_id"', b'"baseTimeNanoseconds"')
+
+
+def looks_like_profile(path: str | Path) -> bool:
+    """Whether a file begins as a profiler's trace does: an object with a list of events, or what Kineto writes before
+    that, a list of events, or SQLite; plain or gzip. Never an error."""
+    head = head_of(Path(path), HEAD_BYTES)
+    if head.startswith(SQLITE):
+        return True
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(b"["):
+        return _EVENT.match(text, 1) is not None
+    if not text.startswith(b"{"):
+        return False
+    if _LIST.search(text):
+        return True
+    # Where groups of many ranks are listed first, the events begin later than this.
+    return b'"schemaVersion"' in text and any(one in text for one in _BESIDE)

@@ -1,0 +1,71 @@
+"""Which part of a step each call and kernel belongs to: forward, backward or optimizer."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, ProfilerTrace
+from foretrace.lower.profiler_trace.links import Links
+from foretrace.program.columns import Phase
+
+_WORDS: Final = (
+    (re.compile(r"optimizer|adam(w)?\b|zero_grad|clip[_-]grad", re.IGNORECASE), Phase.OPTIMIZER),
+    (re.compile(r"(?<![a-z])(backward|bwd)(?![a-z])", re.IGNORECASE), Phase.BACKWARD),
+    (re.compile(r"(?<![a-z])(forward|fwd)(?![a-z])", re.IGNORECASE), Phase.FORWARD),
+)
+_ENGINE: Final = "autograd::engine::evaluate_function"
+_DEEPEST: Final = 64
+"""Ranges within ranges that are looked through."""
+
+
+def phases(trace: ProfilerTrace, links: Links) -> NDArray[np.uint8]:
+    """For each event the phase (as `Phase`) of the innermost range around its launch that names one.
+
+    Work that no range names comes before a backward (then it is forward) or before an optimizer (then it is
+    part of that: gradients are clipped there); what nothing follows is left open.
+    """
+    found = _by_ranges(trace, links)
+    events = trace.events
+    asked = np.flatnonzero((events.category == Category.RUNTIME) | np.isin(events.category, ON_DEVICE))
+    asked = asked[~np.isnan(links.issued_s[asked])]
+    order = asked[np.argsort(links.issued_s[asked], kind="stable")]
+    named = np.flatnonzero(found[order] != Phase.NONE)
+    open_ = np.flatnonzero(found[order] == Phase.NONE)
+    if len(named) and len(open_):
+        after = np.searchsorted(named, open_)
+        known = after < len(named)
+        following = found[order[named[np.minimum(after, len(named) - 1)]]]
+        turned = np.where(following == Phase.BACKWARD, np.uint8(Phase.FORWARD), following)
+        found[order[open_[known]]] = turned[known]
+    return found
+
+
+def _by_ranges(trace: ProfilerTrace, links: Links) -> NDArray[np.uint8]:
+    """By the innermost op of autograd's engine, else the innermost annotation that names a phase."""
+    events = trace.events
+    engine = np.array([name.startswith(_ENGINE) for name in trace.strings] or [False], dtype=bool)
+    words = np.array([int(_of_name(name)) for name in trace.strings] or [0], dtype=np.uint8)
+    found = np.zeros(len(events), dtype=np.uint8)
+    at = links.op.copy()
+    for _ in range(_DEEPEST):
+        inside = at >= 0
+        if not inside.any():
+            break
+        found[inside & engine[events.name[at]]] = Phase.BACKWARD
+        at = np.where(inside, links.op[at], -1)
+    at = links.annotation.copy()
+    for _ in range(_DEEPEST):
+        inside = (at >= 0) & (found == Phase.NONE)
+        if not inside.any():
+            break
+        found = np.where(inside, words[events.name[at]], found)
+        at = np.where(at >= 0, links.annotation[at], -1)
+    return found
+
+
+def _of_name(name: str) -> Phase:
+    return next((phase for pattern, phase in _WORDS if pattern.search(name)), Phase.NONE)

@@ -1,0 +1,113 @@
+"""What one trace says of a step: everything that is read off it before a program is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, ProfilerTrace
+from foretrace.lower.profiler_trace.alike import Alike, alike_steps
+from foretrace.lower.profiler_trace.device import DeviceStep, device_step
+from foretrace.lower.profiler_trace.host import HostStep, host_step
+from foretrace.lower.profiler_trace.links import Links
+from foretrace.lower.profiler_trace.recorded import Recorded, recorded_times
+from foretrace.lower.profiler_trace.steps import Steps, find_steps
+from foretrace.lower.profiler_trace.streams import CrossWaits, Streams, cross_waits
+from foretrace.lower.profiler_trace.waits import HostWaits, host_waits
+
+_RECORDING = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) records both"
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """The step of one trace."""
+
+    trace: ProfilerTrace
+    links: Links
+    streams: Streams
+    steps: Steps
+    recorded: Recorded
+    alike: Alike
+    device: DeviceStep
+    host: HostStep
+    cross: CrossWaits
+    waits: HostWaits
+
+    @property
+    def recorded_s(self) -> float:
+        """The mean of the recorded steps that are taken."""
+        return float(self.recorded.step_s[self.alike.steps].mean())
+
+    def of_steps(self, names: set[str]) -> RankStep:
+        """The same, of fewer of its steps."""
+        rows = np.array([self.steps.names[at] in names for at in self.alike.steps], dtype=bool)
+        if rows.all():
+            return self
+        one = self.alike
+        alike = replace(one, steps=one.steps[rows], device=one.device[rows], calls=one.calls[rows])
+        device = device_step(self.streams, self.steps, alike, self.cross)
+        return replace(self, alike=alike, device=device, host=host_step(self.streams, self.steps, alike, self.waits))
+
+
+def read_step(trace: ProfilerTrace, chosen: tuple[int, ...] | None = None) -> RankStep:
+    """The step of a trace, from all steady steps in it or those chosen by their position."""
+    _check(trace)
+    links = Links(trace)
+    steps = find_steps(trace, links)
+    streams = Streams(trace, links)
+    recorded = recorded_times(streams, steps)
+    alike = alike_steps(streams, steps, recorded, chosen)
+    cross, waits = cross_waits(streams), host_waits(streams)
+    device = device_step(streams, steps, alike, cross)
+    host = host_step(streams, steps, alike, waits)
+    return RankStep(trace, links, streams, steps, recorded, alike, device, host, cross, waits)
+
+
+def _check(trace: ProfilerTrace) -> None:
+    events = trace.events
+    device = events.of(*ON_DEVICE)
+    if not len(device):
+        held = f"{len(events.of(Category.CPU_OP)):,} ops of the host" if len(events) else "no events"
+        raise InputError(f"the trace holds {held} and no work on a device", where=trace.path, hint=_RECORDING)
+    if len(events) == 1:
+        raise InputError("the trace holds a single event, which is no step", where=trace.path, hint=_RECORDING)
+
+
+def step_notes(rank: RankStep) -> list[Diagnostic]:
+    """What a reader should know of how a trace was read."""
+    where, notes = rank.trace.path, [*rank.trace.diagnostics]
+    taken, recorded = rank.alike.steps, rank.recorded
+    times = recorded.step_s[taken]
+    spread = f" ({times.min() * 1e3:.2f} to {times.max() * 1e3:.2f})" if len(taken) > 1 else ""
+    count = "1 step" if len(taken) == 1 else f"mean of {len(taken)} steps"
+    text = f"recorded step {rank.recorded_s * 1e3:.2f} ms{spread}, {count} by {rank.steps.how}, on the {recorded.bound}"
+    notes.append(Diagnostic("note", text, where))
+    notes += rank.alike.notes
+    notes += _unknown(rank)
+    return notes
+
+
+def _unknown(rank: RankStep) -> list[Diagnostic]:
+    """What was inferred, and what nothing recorded accounts for."""
+    device, where = rank.device, rank.trace.path
+    found: list[str] = []
+    if device.waits:
+        inferred = len(device.waits) - device.exact_waits
+        how = f"{inferred:,} of them inferred from calls and times" if inferred else "all recorded"
+        found.append(f"{len(device.waits):,} waits between streams in a step, {how}")
+    idle = float(device.idle_s.sum())
+    if idle > 0.001 * rank.recorded_s:
+        found.append(f"streams idle for {idle * 1e3:.2f} ms of a step for reasons not recorded, or as steps vary; kept")
+    if rank.host.unexplained_s > 0.001 * rank.recorded_s:
+        lost = rank.host.unexplained_s * 1e3
+        found.append(f"the host waits {lost:.2f} ms of a step for what is not in the trace; kept as it was")
+    events = rank.trace.events
+    work = events.of(*ON_DEVICE)
+    orphans = int((rank.links.launch[work] < 0).sum())
+    if orphans == len(work):
+        found.append("no launches were recorded: the program has the device's work only")
+    elif orphans:
+        found.append(f"left out: {orphans:,} kernels and copies whose launch is not in the trace")
+    return [Diagnostic("note", text, where) for text in found]

@@ -1,0 +1,200 @@
+"""Writes the step of a rank as ops of a role: host threads and streams as lanes, launches and waits as dependencies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Any, Final
+
+import numpy as np
+
+from foretrace.formats.profiler_trace.records import Floats
+from foretrace.lower.profiler_trace.phases import phases
+from foretrace.lower.profiler_trace.rank_step import RankStep
+from foretrace.lower.profiler_trace.ranks import Met
+from foretrace.program.block import BlockBuilder, OpRef
+from foretrace.program.columns import Kind, LaneKind, Phase
+from foretrace.program.program import Source
+from foretrace.program.role import RoleBuilder
+
+_LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What the ops of a step take, in seconds, by column: calls' work and own time, and work on devices with the gap
+    after it and the idle time before it. `graph_s` is not None where the step is one graph, launched in that time."""
+
+    work_s: Floats
+    own_s: Floats
+    busy_s: Floats
+    gap_s: Floats
+    idle_s: Floats
+    graph_s: float | None = None
+
+
+class StepWriter:
+    """Writes one rank's step into a block, and what reaches into the next step as links."""
+
+    def __init__(
+        self, rank: RankStep, times: Times, met: Mapping[int, Met], kernels: Mapping[int, str], source: Source
+    ) -> None:
+        self.rank, self.times, self.met, self.kernels, self.source = rank, times, met, kernels, source
+        self._phase = phases(rank.trace, rank.links)
+        self._layer = _layers(rank)
+        self._work: dict[int, OpRef] = {}
+        self._first: dict[int, OpRef] = {}
+        self._call: dict[int, OpRef] = {}
+        self._waits: list[tuple[OpRef, int]] = []
+
+    def write(self, role: RoleBuilder, block: BlockBuilder) -> None:
+        """The step as the one placement of a role."""
+        device = self.rank.device
+        launched: dict[int, list[int]] = {}
+        for column, call in enumerate(device.call.tolist()):
+            launched.setdefault(-1 if self.times.graph_s is not None else call, []).append(column)
+        holds: dict[int, list[int]] = {}
+        for wait in device.waits:
+            if not wait.steps:
+                holds.setdefault(wait.after, []).append(wait.before)
+        graph = self._graph(block)
+        for column in launched.pop(-1, []):
+            self._device(block, column, graph, holds.get(column, []))
+        if graph is None:
+            for call in range(self.rank.alike.calls.shape[1]):
+                self._host(block, call, launched.get(call, []), holds)
+        placement = role.place(block)
+        for before, after in self._between_steps(graph):
+            role.link(placement[after], after=placement[before], steps=1)
+
+    def _graph(self, block: BlockBuilder) -> OpRef | None:
+        if self.times.graph_s is None:
+            return None
+        return block.host("graph launch", self.times.graph_s, source=self.source)
+
+    def _host(self, block: BlockBuilder, call: int, launches: list[int], holds: Mapping[int, list[int]]) -> None:
+        """A call: the host's time up to it, its wait, and what it launches."""
+        host, times = self.rank.host, self.times
+        event = int(self.rank.alike.calls[0, call])
+        facts = self._facts(event) | {"lane": f"host thread {host.thread[call]}"}
+        before = self._before(call)
+        name = self._call_name(event)
+        waits = bool(host.targets[call]) or times.own_s[call] > 0
+        done = block.host(name, float(times.work_s[call]), after=before, **facts)
+        self._first.setdefault(int(host.sequence[call]), done)
+        if not (waits and host.queue[call]):
+            self._launch(block, launches, done, holds)
+        if waits:
+            wait_name = self.rank.trace.strings[self.rank.trace.events.name[event]]
+            needed = [self._work[one.work] for one in host.targets[call] if not one.steps and one.work in self._work]
+            done = block.host(wait_name, float(times.own_s[call]), after=needed, **facts)
+            self._waits += [(done, one.work) for one in host.targets[call] if one.steps]
+            if host.queue[call]:
+                self._launch(block, launches, done, holds)
+        self._call[call] = done
+
+    def _before(self, call: int) -> list[OpRef]:
+        """The call before in its sequence where that is on another thread, and what ends a pause."""
+        host = self.rank.host
+        found: list[OpRef] = []
+        same = np.flatnonzero(host.sequence[:call] == host.sequence[call])
+        if len(same) and host.thread[same[-1]] != host.thread[call]:
+            found.append(self._call[int(same[-1])])
+        resumed = int(host.resumes[call])
+        return [*found, self._call[resumed]] if resumed in self._call else found
+
+    def _launch(self, block: BlockBuilder, columns: list[int], by: OpRef, holds: Mapping[int, list[int]]) -> None:
+        for column in columns:
+            self._device(block, column, by, holds.get(column, []))
+
+    def _device(self, block: BlockBuilder, column: int, by: OpRef | None, holds: list[int]) -> None:
+        """Work on a stream, after its launch and what it waits for of other streams."""
+        rank, times = self.rank, self.times
+        event = int(rank.alike.device[0, column])
+        after = [*([by] if by is not None else []), *(self._work[one] for one in holds if one in self._work)]
+        lane = _lane(int(rank.device.stream[column]))
+        met = self.met.get(event)
+        lane_kind: LaneKind = "communication" if met is not None else "compute"
+        if times.idle_s[column] > 0:
+            text = "idle, cause not recorded"
+            block.add(Kind.HOST, text, float(times.idle_s[column]), lane, lane_kind, after=after, source=self.source)
+        facts = self._facts(event)
+        taken = max(float(times.busy_s[column] + times.gap_s[column]), 0.0)
+        if met is not None:
+            takes = self._met_s(column)
+            self._work[column] = replace(met, duration_s=takes).add(block, lane=lane, after=after, **facts)
+            return
+        name = rank.trace.strings[rank.trace.events.name[event]]
+        kernel = self.kernels.get(event)
+        self._work[column] = block.compute(name, taken, lane=lane, after=after, kernel=kernel, **facts)
+
+    def _met_s(self, column: int) -> float:
+        """What a communication takes: the mean over the steps; NaN where a cluster prices it."""
+        events = self.rank.alike.device[:, column].tolist()
+        found = [self.met[event].duration_s for event in events if event in self.met]
+        return float("nan") if any(map(isnan, found)) else float(np.mean(found)) + float(self.times.gap_s[column])
+
+    def _between_steps(self, graph: OpRef | None) -> list[tuple[OpRef, OpRef]]:
+        """What the next step waits for: (before, after) of its ops and this step's."""
+        rank = self.rank
+        found = [
+            (self._work[wait.before], self._work[wait.after])
+            for wait in rank.device.waits
+            if wait.steps and graph is None
+        ]
+        found += [(self._work[work], op) for op, work in self._waits]
+        if not self._work:
+            return found
+        began = self._work[min(self._work)]
+        if graph is not None:
+            # A graph begins when the one before it has ended, on all of its streams.
+            firsts, lasts = _ends(rank.device.stream.tolist())
+            found += [(self._work[last], self._work[first]) for first in firsts for last in lasts]
+            return [*found, (began, graph)]
+        for number, first in self._first.items():
+            same = np.flatnonzero(rank.host.sequence == number)
+            if rank.host.thread[same[0]] != rank.host.thread[same[-1]]:
+                found.append((self._call[int(same[-1])], first))
+            # However far it could run ahead, a queue holds a host back: at most a step, which hides all it can.
+            found.append((began, first))
+        return found
+
+    def _facts(self, event: int) -> dict[str, Any]:
+        return {"phase": Phase(int(self._phase[event])), "layer": self._layer.get(event, -1), "source": self.source}
+
+    def _call_name(self, event: int) -> str:
+        op = int(self.rank.links.op[event])
+        return self.rank.trace.strings[int(self.rank.trace.events.name[op if op >= 0 else event])]
+
+
+def _lane(key: int) -> str:
+    device, stream = divmod(key, 1 << 32)
+    return f"stream {stream}" if device <= 0 else f"GPU {device} stream {stream}"
+
+
+def _ends(streams: list[int]) -> tuple[list[int], list[int]]:
+    """The first and the last column of each stream."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for column, stream in enumerate(streams):
+        first.setdefault(stream, column)
+        last[stream] = column
+    return list(first.values()), list(last.values())
+
+
+def _layers(rank: RankStep) -> dict[int, int]:
+    """The layer of calls and device work whose annotations number one."""
+    trace = rank.trace
+    found = [_LAYER.search(name) for name in trace.strings]
+    number = {at: int(one.group(1)) for at, one in enumerate(found) if one is not None}
+    if not number:
+        return {}
+    layers: dict[int, int] = {}
+    for event in (*rank.alike.device[0].tolist(), *rank.alike.calls[0].tolist()):
+        names = (int(trace.events.name[at]) for at in rank.links.chain(event))
+        layer = next((number[name] for name in names if name in number), None)
+        if layer is not None and layer < 1 << 31:
+            layers[event] = layer
+    return layers

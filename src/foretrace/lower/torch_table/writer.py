@@ -1,0 +1,225 @@
+"""Writes the program of a profiler table's step, and says what it assumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from foretrace.errors import Diagnostic
+from foretrace.lower.choices import Choices
+from foretrace.lower.torch.kinds import WorkKind
+from foretrace.lower.torch_table.calls import Calls, SizedCall
+from foretrace.lower.torch_table.communication import Called
+from foretrace.lower.torch_table.parts import Part
+from foretrace.lower.torch_table.profile import Profile
+from foretrace.lower.torch_table.sizes import Sizes, call_bytes, missing_error
+from foretrace.mesh import Mesh
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.columns import Collective, Phase
+from foretrace.program.program import Communicator, Program, Source
+from foretrace.program.role import RoleBuilder
+from foretrace.units import format_bytes, format_time
+
+RECORDED: Final = Source("profiler table")
+
+_COMPUTE_STAYS: Final = (
+    "computation of each GPU takes what the table says, on any GPU and mesh: only communication is priced on a cluster"
+)
+_NO_OVERLAP: Final = (
+    "no communication runs beside computation: a table does not say what did (FSDP's prefetching would hide a part)"
+)
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes the program of one table."""
+
+    profile: Profile
+    mesh: Mesh
+    sizes: Sizes
+    steps: int
+    choices: Choices
+    path: str
+
+    def program(self, notes: Sequence[Diagnostic]) -> Program:
+        meets = self.mesh.world > 1
+        found = self._sized() if meets else []
+        said = [*self._said(found), *self.sizes.notes, *notes]
+        table = self.profile.table
+        build = ProgramBuilder(self.mesh, title=f"{Path(table.path).name} · one profiled step", diagnostics=said)
+        role = build.role("GPU", range(self.mesh.world))
+        self._write(role, build, found)
+        return build.program()
+
+    def _sized(self) -> list[SizedCall]:
+        """The collectives of the table, each with its group and the bytes of a call, but those in groups of one."""
+        counts = {one.collective: one.calls for one in self.profile.calls}
+        scatters = counts.get(Collective.REDUCE_SCATTER, 0)
+        units = (
+            max(scatters // self.steps, 1) if scatters else max(counts.get(Collective.ALL_GATHER, 0) // self.steps, 1)
+        )
+        found: list[SizedCall] = []
+        wanting: list[Called] = []
+        for called in self.profile.calls:
+            communicator = self._communicator(called.collective)
+            if communicator is None or self.mesh.size(communicator.axes[0]) == 1:
+                continue
+            size = call_bytes(called, self.sizes, units, bool(scatters))
+            if size is None:
+                wanting.append(called)
+            else:
+                found.append(SizedCall(called, communicator, size))
+        if self.sizes.missing:
+            raise missing_error(self.sizes, wanting, self.path, str(self.mesh))
+        for called in wanting:
+            text = f"{called.name} ×{called.calls}: left out, since a table does not say between whom or how large"
+            self.sizes.notes.append(Diagnostic("warning", text))
+        return found
+
+    def _communicator(self, collective: Collective) -> Communicator | None:
+        """The group of a collective: tokens go over ep, parameters and gradients over dp, or over shard where it is
+        given; None for what goes between two ranks."""
+        if collective in (Collective.NONE, Collective.TRANSFER):
+            return None
+        if collective is Collective.ALL_TO_ALL:
+            return Communicator("ep", "ep", axes=("ep",))
+        if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and self.mesh.shard is not None:
+            return Communicator("shard", "dp", axes=("shard",))
+        return Communicator("dp", "dp", axes=("dp",))
+
+    def _write(self, role: RoleBuilder, build: ProgramBuilder, found: list[SizedCall]) -> None:
+        host = role.host("host", self.profile.host.work_s, source=RECORDED) if self._has_host() else None
+        calls = Calls(role, found, self.steps)
+        calls.gather(Phase.FORWARD)
+        self._compute(role, calls, Phase.FORWARD)
+        calls.gather(Phase.BACKWARD)
+        self._compute(role, calls, Phase.BACKWARD)
+        calls.reduce()
+        self._across(role, build, found)
+        self._compute(role, calls, Phase.OPTIMIZER)
+        self._compute(role, calls, Phase.NONE)
+        calls.rest()
+        if host is not None:
+            # The last kernel is launched when the host is done, and a step begins where the one before it ended.
+            end = role.compute("step end", 0.0, source=RECORDED, after=host)
+            role.link(host, after=end, steps=1)
+
+    def _compute(self, role: RoleBuilder, calls: Calls, phase: Phase) -> None:
+        """The computation of one phase, its experts between tokens coming and going."""
+        device = self.profile.device
+        parts = [one for one in device.parts if one.phase is phase and one.kind is not WorkKind.COMMUNICATION]
+        exchanges = phase in (Phase.FORWARD, Phase.BACKWARD)
+        experts = next((number for number, part in enumerate(parts) if part.kind is WorkKind.MOE_EXPERT), len(parts))
+        for number, part in enumerate(parts):
+            if number == experts and exchanges:
+                calls.exchange(phase, "dispatch")
+            role.compute(_name(part), part.device_s / self.steps, phase=phase, source=RECORDED)
+            if number == experts and exchanges:
+                calls.exchange(phase, "combine")
+        if experts == len(parts) and exchanges:
+            calls.exchange(phase, "dispatch")
+            calls.exchange(phase, "combine")
+
+    def _across(self, role: RoleBuilder, build: ProgramBuilder, found: list[SizedCall]) -> None:
+        """What the wanted mesh communicates and the table need not show: gradients of copies of shards and experts."""
+        mesh = self.mesh
+        scattered = next((item for item in found if item.called.collective is Collective.REDUCE_SCATTER), None)
+        if scattered and mesh.replicate > 1:
+            size = -(-scattered.bytes * scattered.called.calls // (self.steps * mesh.size("shard")))
+            role.collective(
+                "all_reduce",
+                build.communicator("replicate", axis="dp"),
+                name="gradients of replicas",
+                lane="compute",
+                phase=Phase.BACKWARD,
+                bytes=size,
+            )
+        parameters = self.sizes.count("moe.params")
+        if self._has_experts() and mesh.edp > 1 and parameters:
+            role.collective(
+                "all_reduce",
+                build.communicator("edp"),
+                name="gradients of experts",
+                lane="compute",
+                phase=Phase.BACKWARD,
+                bytes=parameters * self.sizes.element_bytes(),
+            )
+
+    def _has_experts(self) -> bool:
+        return any(one.collective is Collective.ALL_TO_ALL for one in self.profile.calls)
+
+    def _has_host(self) -> bool:
+        """Whether the host's work is known well enough to hold the device up: that of a first step is not."""
+        host = self.profile.host
+        return self.choices.host != "none" and host.work_s > 0 and not host.start_up_s
+
+    def _said(self, found: list[SizedCall]) -> list[Diagnostic]:
+        """What is assumed, and what is missing."""
+        profile = self.profile
+        warnings = [_COMPUTE_STAYS]
+        if found:
+            warnings.append(_NO_OVERLAP)
+        warnings += self._left_out(found)
+        notes = [self._host_note()]
+        if found:
+            each = ", ".join(_where_to(item, self.mesh) for item in found)
+            notes.append(f"communication: {each}")
+        if self.steps > 1 or profile.host.steps_from.startswith("nothing"):
+            source = "--set steps" if "steps" in self.sizes.given else profile.host.steps_from
+            notes.append(
+                f"the table holds {self.steps} step{'s' * (self.steps > 1)} ({source}); times are those of one"
+            )
+        return [
+            *(Diagnostic("warning", text) for text in warnings),
+            *(Diagnostic("note", text) for text in notes),
+        ]
+
+    def _left_out(self, found: list[SizedCall]) -> list[str]:
+        profile, mesh, texts = self.profile, self.mesh, []
+        if profile.calls and mesh.world == 1:
+            names = ", ".join(f"{one.name} ×{one.calls}" for one in profile.calls)
+            texts.append(
+                f"communication is missing ({names}): a table does not hold its bytes; give --cluster and --mesh"
+            )
+        alone = [one.name for one in profile.calls if mesh.world > 1 and not any(one is item.called for item in found)]
+        if alone:
+            texts.append(f"{', '.join(alone)}: nothing to send on the mesh {mesh}")
+        if self._has_experts() and mesh.edp > 1 and self.sizes.count("moe.params") is None:
+            texts.append(
+                f"gradients of experts over their {mesh.edp} copies are left out (--set moe.params=…, those of one GPU)"
+            )
+        recorded = sum(part.device_s for part in profile.device.parts if part.kind is WorkKind.COMMUNICATION)
+        if recorded:
+            texts.append(
+                f"{format_time(recorded / self.steps)} of recorded communication kernels a step is left out: waits for "
+                "partners are in it, and how much ran beside computation is not known"
+            )
+        if self.sizes.unused():
+            texts.append(f"not used here: --set {', '.join(self.sizes.unused())}")
+        return texts
+
+    def _host_note(self) -> str:
+        host = self.profile.host
+        if self._has_host():
+            return (
+                f"the host's own work, {format_time(host.work_s)} a step as profiled, runs beside the device "
+                "(--what-if no-host-gaps leaves it out)"
+            )
+        if host.start_up_s > 0:
+            return (
+                f"the host is left out: this was a first step, with {format_time(host.start_up_s)} of start-up in "
+                f"{host.start_up_row}, and {format_time(host.work_s)} of work that is not a later step's either"
+            )
+        return "the host is left out"
+
+
+def _where_to(item: SizedCall, mesh: Mesh) -> str:
+    ranks = mesh.size(item.communicator.axes[0])
+    called = f"{item.called.name} ×{item.called.calls}"
+    return f"{called} of {format_bytes(item.bytes)} over {item.communicator.name} ({ranks})"
+
+
+def _name(part: Part) -> str:
+    return f"{part.name}, the rest" if part.rest else part.name

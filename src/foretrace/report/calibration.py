@@ -1,0 +1,237 @@
+"""What is in a calibration, what it covers of a job, and what it does to predictions: screens and JSON."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from foretrace.analysis.calibration.coverage import (
+    CoveredFamily,
+    JobCoverage,
+    covered_calls,
+    covered_families,
+)
+from foretrace.analysis.validate.calibrated import CalibratedValidation
+from foretrace.errors import Diagnostic
+from foretrace.formats.calibration import Calibration, MadeOf
+from foretrace.report.table import table
+from foretrace.report.terminal import Screen, Span, show
+from foretrace.report.validate import signed_error
+from foretrace.units import format_bytes, format_percent, format_time
+
+CALIBRATION_SCHEMA = "foretrace.calibration/1"
+MOST_KERNELS = 12
+_HOW = ("measured", "interpolated", "corrected", "not covered")
+
+
+def calibration_json(
+    calibration: Calibration, coverage: JobCoverage | None = None, notes: Sequence[Diagnostic] = ()
+) -> dict[str, Any]:
+    """Everything a calibration says of itself, and of a job where one is given."""
+    fits = {one.name: asdict(one) for one in calibration.families}
+    families = [
+        {**fits.get(one.name, {"name": one.name}), "kernels": one.kernels, "ranges": _ranges_json(one)}
+        for one in covered_families(calibration)
+    ]
+    return {
+        "schema": CALIBRATION_SCHEMA,
+        "file": calibration.path,
+        "gpu": calibration.gpu,
+        "device": calibration.device,
+        "software": dict(calibration.software or {}),
+        "made_of": [asdict(one) for one in calibration.made_of],
+        "kernels": 0 if calibration.kernels is None else len(calibration.kernels.kernels),
+        "families": families,
+        "collectives": [asdict(one) for one in covered_calls(calibration)],
+        "host": None if calibration.host is None else asdict(calibration.host),
+        "steps": None if calibration.steps is None else asdict(calibration.steps),
+        "coverage": None if coverage is None else coverage_json(coverage),
+        "notes": [one.message for one in notes],
+    }
+
+
+def _ranges_json(one: CoveredFamily) -> dict[str, list[int]]:
+    return {name: list(ends) for name, ends in one.ranges.items()}
+
+
+def coverage_json(coverage: JobCoverage) -> dict[str, Any]:
+    """The kernels of a job, and how each is priced; a distance is null where no family of it was measured."""
+    rows = [
+        {**asdict(one), "distance": one.distance if math.isfinite(one.distance) else None, "how": one.how}
+        for one in coverage.kernels
+    ]
+    shares = {how.replace(" ", "_"): coverage.share(how) for how in _HOW}
+    return {"job": coverage.title, "shares": shares, "kernels": rows}
+
+
+def print_calibration(
+    calibration: Calibration,
+    coverage: JobCoverage | None = None,
+    notes: Sequence[Diagnostic] = (),
+    stream: TextIO | None = None,
+) -> None:
+    """The screen of `foretrace calibrate` and `foretrace calibration show`."""
+    lines: list[list[Span]] = [[], *_headline(calibration), []]
+    lines += [*_made_of(calibration), []]
+    families = covered_families(calibration)
+    if families:
+        lines += [*_families(calibration, families), []]
+    if calibration.collectives is not None:
+        lines += [*_collectives(calibration), []]
+    if coverage is not None:
+        lines += [*_coverage(coverage), []]
+    lines += [[(f"  {'note' if one.level == 'note' else 'warning':<8} ", ""), (_said(one), "")] for one in notes]
+    show(Screen.of(stream or sys.stdout), lines if notes else lines[:-1])
+
+
+def _said(one: Diagnostic) -> str:
+    return f"{one.message} ({one.where})" if one.where else one.message
+
+
+def _headline(calibration: Calibration) -> list[list[Span]]:
+    count = 0 if calibration.kernels is None else len(calibration.kernels.kernels)
+    known = [f"{count:,} kernels"] if count else []
+    if calibration.collectives is not None:
+        known.append(f"{len(calibration.collectives.rows):,} measured calls of collectives")
+    if calibration.host is not None:
+        host = calibration.host
+        known.append(f"{1e6 * host.launch_s:.1f} µs of the host per launch ({host.style}, unprofiled)")
+    lines: list[list[Span]] = [
+        [("  Calibration   ", ""), (calibration.name, "bold"), (f" of {calibration.device or calibration.gpu}", "")]
+    ]
+    lines[0].append((f" ({calibration.gpu})", ""))
+    lines.append([(f"  holds         {' · '.join(known) or 'a factor'}", "")])
+    fit = calibration.steps
+    if fit is not None:
+        text = (
+            f"  whole steps   all kernels × {fit.factor:.3f}, from {fit.rows} rows: "
+            f"mean error {format_percent(fit.before)} before, {format_percent(fit.error)} after"
+        )
+        lines.append([(text, "")])
+    software = " · ".join(f"{name} {value}" for name, value in (calibration.software or {}).items())
+    return [*lines, [(f"  software      {software}", "")]] if software else lines
+
+
+def _made_of(calibration: Calibration) -> list[list[Span]]:
+    rows = [[one.file, one.kind, _count(one), _time(one), _clock(one)] for one in calibration.made_of]
+    return table(["made of", "", "gives", "step", "products"], rows)
+
+
+def _count(one: MadeOf) -> str:
+    counts = ((one.kernels, "kernels"), (one.collectives, "calls"), (one.rows, "rows"))
+    return ", ".join(f"{number:,} {word}" for number, word in counts if number)
+
+
+def _time(one: MadeOf) -> str:
+    return f"{format_time(one.step_s)}, GPU busy {format_percent(one.busy)}" if one.step_s else ""
+
+
+def _clock(one: MadeOf) -> str:
+    return f"{one.slower:.2f}× as long as at full clocks" if one.slower else ""
+
+
+def _families(calibration: Calibration, families: Sequence[CoveredFamily]) -> list[list[Span]]:
+    fits = {one.name: one for one in calibration.families}
+    rows = []
+    for one in families:
+        fit = fits.get(one.name)
+        figures = ["", "", ""]
+        if fit is not None:
+            figures[0] = f"{fit.factor:.2f}"
+        if fit is not None and fit.kernels > 1:
+            figures[1:] = [f"{fit.low:.2f} to {fit.high:.2f}", f"± {format_percent(math.expm1(fit.error))}"]
+        rows.append([one.name, str(one.kernels), *figures, _ranges(one)])
+    width = max(len(row[-1]) for row in rows)
+    rows = [[*row[:-1], f"{row[-1]:<{width}}"] for row in rows]
+    heads = ["measured over modelled time", "shapes", "mean", "nine in ten", "left out", f"{'sizes':<{width}}"]
+    note = "left out: how far nine in ten shapes are off when each is priced by the others"
+    return table(heads, rows, note)
+
+
+def _ranges(one: CoveredFamily) -> str:
+    words = []
+    for name, (least, most) in one.ranges.items():
+        sizes = [format_bytes(size) if name == "bytes" else f"{size:,}" for size in (least, most)]
+        words.append(f"{name} {sizes[0]}" if least == most else f"{name} {sizes[0]} to {sizes[1]}")
+    return " · ".join(words)
+
+
+def _collectives(calibration: Calibration) -> list[list[Span]]:
+    rows = [
+        [
+            one.collective,
+            f"{one.gpus:,}",
+            f"{one.nodes:,}",
+            f"{one.sizes:,}",
+            f"{format_bytes(one.least_bytes)} to {format_bytes(one.most_bytes)}",
+        ]
+        for one in covered_calls(calibration)
+    ]
+    return table(["collectives", "GPUs", "nodes", "sizes", "from, to"], rows)
+
+
+def _coverage(coverage: JobCoverage) -> list[list[Span]]:
+    shares = " · ".join(f"{how} {format_percent(coverage.share(how))}" for how in _HOW)
+    lines: list[list[Span]] = [[("  Covers        ", ""), (f"of {coverage.title}, by time: {shares}", "")], []]
+    missing = [one for one in coverage.kernels if one.how in ("corrected", "not covered")]
+    if not missing:
+        return [*lines, [("  every kernel of it was measured, or lies between those that were", "")]]
+    width = max(len(one.kernel) for one in missing[:MOST_KERNELS])
+    rows = [
+        [one.how, format_percent(one.share), _away(one.distance), f"{one.kernel:<{width}}"]
+        for one in missing[:MOST_KERNELS]
+    ]
+    lines += table(["not covered", "of the time", "octaves away", f"{'kernel':<{width}}"], rows)
+    more = len(missing) - MOST_KERNELS
+    return [*lines, [(f"  {more} more in --json", "bright_black")]] if more > 0 else lines
+
+
+def _away(distance: float) -> str:
+    return f"{distance:.1f}" if math.isfinite(distance) else "no family"
+
+
+def before_after_json(found: CalibratedValidation) -> dict[str, Any]:
+    """The errors without the calibration and with it, row by row and in the mean; errors are signed shares."""
+    rows = [
+        {
+            "id": row.after.id,
+            "own": row.own,
+            "before": {"step": row.before.error, **{name: one.error for name, one in row.before.parts.items()}},
+            "after": {"step": row.after.error, **{name: one.error for name, one in row.after.parts.items()}},
+        }
+        for row in found.rows
+    ]
+    means = {name: {"before": before, "after": after} for name, (before, after) in found.mean_errors().items()}
+    return {"name": found.calibration.name, "rows": rows, "mean_absolute": means}
+
+
+def print_before_after(found: CalibratedValidation, stream: TextIO | None = None) -> None:
+    """The errors without the calibration and with it."""
+    names = list(dict.fromkeys(name for row in found.rows for name in row.before.parts))
+    rows = []
+    for row in found.rows:
+        cells = [row.after.id + (" *" if row.own else "")]
+        cells += [_both(row.before.parts, row.after.parts, name) for name in names]
+        rows.append([*cells, f"{signed_error(row.before.error)} → {signed_error(row.after.error)}"])
+    means = found.mean_errors()
+    last = [f"mean absolute, {len(found.counted)} rows"]
+    last += [_pair(means.get(name)) for name in names]
+    rows.append([*last, _pair(means.get("step"))])
+    lines: list[list[Span]] = [[]]
+    lines += table([f"without → with {found.calibration.name}", *names, "step"], rows)
+    if len(found.counted) < len(found.rows):
+        lines.append([("  * the calibration was made of this step: not counted", "")])
+    show(Screen.of(stream or sys.stdout), lines)
+
+
+def _both(before: dict[str, Any], after: dict[str, Any], name: str) -> str:
+    if name not in before or name not in after:
+        return ""
+    return f"{signed_error(before[name].error)} → {signed_error(after[name].error)}"
+
+
+def _pair(pair: tuple[float, float] | None) -> str:
+    return "" if pair is None else f"{format_percent(pair[0])} → {format_percent(pair[1])}"

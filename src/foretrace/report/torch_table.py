@@ -1,0 +1,318 @@
+"""Profiler tables as screens and as JSON: what is in them, and what they mean."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from foretrace.analysis.torch_table import TableExplanation
+from foretrace.formats.torch_table import Field, Row, Table
+from foretrace.lower.torch.kinds import WorkKind
+from foretrace.lower.torch_table.labels import Label
+from foretrace.lower.torch_table.parts import DeviceTime, Origin
+from foretrace.lower.torch_table.rows import sort_rows
+from foretrace.program.columns import Phase, label
+from foretrace.report.table import table as text_table
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
+from foretrace.units import format_count, format_percent, format_time
+
+TABLES_SCHEMA: Final = "foretrace.tables/1"
+EXPLANATION_SCHEMA: Final = "foretrace.table-explanation/1"
+MOST_ROWS: Final = 12
+MOST_LABELS: Final = 40
+NOT_RECORDED: Final = "not recorded"
+NOT_ATTRIBUTED: Final = "not attributed"
+
+
+def tables_json(tables: Sequence[Table]) -> dict[str, Any]:
+    """Every row and column; times in seconds, sizes in bytes, shares as fractions."""
+    return {
+        "schema": TABLES_SCHEMA,
+        "format": "PyTorch profiler table",
+        "tables": [_table_json(table) for table in tables],
+    }
+
+
+def _table_json(table: Table) -> dict[str, Any]:
+    kinds = sort_rows(table).kinds
+    return {
+        "line": table.line,
+        "title": table.title,
+        "device": table.device,
+        "top_level_only": table.top_level_only,
+        "columns": [column.heading for column in table.columns],
+        "self_cpu_total_s": table.self_cpu_total_s,
+        "self_device_total_s": table.self_device_total_s,
+        "rows": [{"kind": str(kind), **asdict(row)} for row, kind in zip(table.rows, kinds, strict=True)],
+        "diagnostics": [asdict(one) for one in table.diagnostics],
+    }
+
+
+def print_tables(tables: Sequence[Table], path: Path) -> None:
+    """One screen: what each table of a file has."""
+    screen = Screen.of(sys.stdout)
+    lines: list[list[Span]] = []
+    for number, table in enumerate(tables):
+        which = f", table {number + 1} of {len(tables)} (line {table.line})" if len(tables) > 1 else ""
+        lines += [[]] if number else []
+        lines += [[(fact, "")] for fact in _facts(table, path.name + which)]
+        lines += [[], *_longest(table), *diagnostic_lines(table.diagnostics, screen)]
+    see = f"  see      foretrace explain {path} · foretrace simulate {path} · --json"
+    show(screen, [*lines, [], [(see, "bright_black")]])
+
+
+def _facts(table: Table, name: str) -> Iterator[str]:
+    kinds = Counter(str(kind) for kind in sort_rows(table).kinds)
+    what = f"device times of {table.device}" if table.device else "host times only"
+    yield f"  {name}: a PyTorch profiler table, {format_count(len(table.rows))} rows, {what}"
+    if table.title:
+        yield f"  title    {' '.join(table.title.split())}"
+    yield f"  columns  {', '.join(column.heading for column in table.columns)}"
+    yield f"  rows     {', '.join(f'{count} {kind}' for kind, count in kinds.most_common()) or 'none'}"
+    totals = [f"Self CPU {format_time(table.self_cpu_total_s)}"] if table.self_cpu_total_s is not None else []
+    if table.self_device_total_s is not None:
+        totals.append(f"Self {table.device} {format_time(table.self_device_total_s)}")
+    yield f"  totals   {', '.join(totals) or 'none written below the table'}"
+    if table.top_level_only:
+        yield "  shown    top-level ops only"
+
+
+def _longest(table: Table) -> list[list[Span]]:
+    """The rows with the most time of their own: of the device where there is any, else of the host."""
+    own = Field.SELF_DEVICE if any(row.self_device_s for row in table.rows) else None
+    field = own or (Field.DEVICE_TOTAL if any(row.device_total_s for row in table.rows) else Field.SELF_CPU)
+    heading = next((column.heading for column in table.columns if column.field is field), "")
+    kinds = dict(zip((row.line for row in table.rows), sort_rows(table).kinds, strict=True))
+
+    def value(row: Row) -> float:
+        return getattr(row, field) or 0.0
+
+    rows = sorted((row for row in table.rows if value(row) > 0), key=lambda row: -value(row))
+    shown = [
+        (row.name, str(kinds[row.line]), format_time(value(row)), format_count(row.calls)) for row in rows[:MOST_ROWS]
+    ]
+    if not shown:
+        return [[("  no row has a time above 0", "")]]
+    more = len(rows) - len(shown)
+    note = "rows are of several kinds and nest: do not add them (foretrace explain does it right)"
+    return text_table(
+        ("longest rows", "what", heading, "calls"), shown, f"{more} more rows with a time; {note}" if more > 0 else note
+    )
+
+
+def explanations_json(explanations: Sequence[TableExplanation]) -> dict[str, Any]:
+    """What tables mean; times in seconds over the whole table, unless a key says by step."""
+    return {
+        "schema": EXPLANATION_SCHEMA,
+        "format": "PyTorch profiler table",
+        "tables": [_explanation_json(one) for one in explanations],
+    }
+
+
+def _explanation_json(one: TableExplanation) -> dict[str, Any]:
+    profile, device = one.profile, one.profile.device
+    return {
+        "line": profile.table.line,
+        "rows": len(profile.table.rows),
+        "device": profile.table.device,
+        "steps": profile.host.steps,
+        "steps_from": profile.host.steps_from,
+        "device_time_s": device.total_s,
+        "device_time_basis": device.basis,
+        "kernels_s": device.kernels_s,
+        "ops_s": device.ops_s,
+        "artefacts_s": device.artefacts_s,
+        "by_kind_s": {str(kind): seconds for kind, seconds in device.by_kind().items()},
+        "by_kind_in_labels_s": {str(kind): seconds for kind, seconds in device.by_kind("label").items()},
+        "by_kind_in_nodes_s": {str(kind): seconds for kind, seconds in device.by_kind("autograd node").items()},
+        "host_by_kind_s": {str(kind): seconds for kind, seconds in one.host_by_kind_s.items()},
+        "by_phase_s": {_phase(phase): seconds for phase, seconds in device.by_phase().items()},
+        "parts": [{**asdict(part), "kind": str(part.kind), "phase": _phase(part.phase)} for part in device.parts],
+        "labels": [_label_json(label_) for label_ in device.labels],
+        "host": {
+            "wall_s": profile.host.wall_s,
+            "wall_from": profile.host.wall_from,
+            "start_up_s": profile.host.start_up_s,
+            "start_up_row": profile.host.start_up_row,
+            "waits_s": profile.host.waits_s,
+            "profiler_s": profile.host.artefacts_s,
+            "work_per_step_s": profile.host.work_s,
+            "launches": profile.host.launches,
+            "launch_s": profile.host.launch_s,
+            "self_sum_s": profile.host.self_sum_s,
+        },
+        "bound": one.bound,
+        "why": one.why,
+        "communication_recorded": one.communication_recorded,
+        "communication": [{**asdict(call), "collective": label(call.collective)} for call in profile.calls],
+        "do_not_add": list(one.do_not_add),
+        "cannot_tell": list(one.cannot_tell),
+        "diagnostics": [asdict(note) for note in profile.table.diagnostics],
+    }
+
+
+def _phase(phase: Phase) -> str:
+    return label(phase)
+
+
+def _label_json(one: Label) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "phase": _phase(one.phase),
+        "calls": one.calls,
+        "device_s": one.device_s,
+        "host_s": one.host_s,
+        "rest_s": one.rest_s,
+        "how": one.how,
+        "parts": [_label_json(part) for part in one.parts],
+    }
+
+
+def print_explanations(explanations: Sequence[TableExplanation], path: Path) -> None:
+    """One screen for each table of a file."""
+    screen = Screen.of(sys.stdout)
+    lines: list[list[Span]] = []
+    for number, one in enumerate(explanations):
+        which = f", table {number + 1} of {len(explanations)}" if len(explanations) > 1 else ""
+        lines += [[]] if number else []
+        lines += _explanation(one, path.name + which, screen)
+    show(
+        screen,
+        [*lines, [(f"  see      foretrace simulate {path} · foretrace inspect {path} · --json", "bright_black")]],
+    )
+
+
+def _explanation(one: TableExplanation, name: str, screen: Screen) -> list[list[Span]]:
+    profile = one.profile
+    host, device = profile.host, profile.device
+    lines: list[list[Span]] = [
+        [(f"  {name}: a PyTorch profiler table, {format_count(len(profile.table.rows))} rows", "")],
+        [(f"  steps    {host.steps} ({host.steps_from})", "")],
+        [(f"  device   {_device_line(device)}", "")],
+        [(f"  host     {_host_line(one)}", "")],
+        [(f"  bound    {_BOUND[one.bound]}: {one.why}", "bold")],
+    ]
+    if device.parts:
+        lines += [[], *_kinds(device)]
+    elif one.host_by_kind_s:
+        lines += [[], *_host_kinds(one.host_by_kind_s)]
+    if device.labels:
+        lines += [[], *_labels(device.labels)]
+    if profile.calls:
+        lines += [[], *_communication(one)]
+    lines += [[], *_list("do not add", one.do_not_add), *_list("it cannot tell", one.cannot_tell)]
+    return [*lines, *diagnostic_lines(profile.table.diagnostics, screen)]
+
+
+_BOUND: Final = {"device": "by the device", "host": "by the host", "unknown": "not known"}
+
+
+def _list(title: str, texts: Sequence[str]) -> list[list[Span]]:
+    if not texts:
+        return []
+    return [[(f"  {title}", "bold")], *([(f"  · {text}", "")] for text in texts), []]
+
+
+def _device_line(device: DeviceTime) -> str:
+    if not device.parts:
+        return "no device time in the table"
+    phases = " · ".join(
+        f"{_phase(phase) if phase is not Phase.NONE else 'elsewhere'} {format_time(seconds)}"
+        for phase, seconds in device.by_phase().items()
+    )
+    return f"{format_time(device.total_s)} ({_BASIS[device.basis]}): {phases}"
+
+
+_BASIS: Final = {
+    "ops": "Self times of the ops",
+    "kernels": "Self times of the kernels",
+    "labels": "labels without their parts, and autograd nodes",
+    "op totals": "totals of ops that call no others",
+    "none": "",
+}
+
+
+def _host_line(one: TableExplanation) -> str:
+    host = one.profile.host
+    parts = [f"{format_time(host.start_up_s)} start-up ({host.start_up_row})"] if host.start_up_s else []
+    parts += [f"{format_time(host.waits_s)} waiting for streams"] if host.waits_s else []
+    parts += [f"{format_time(host.artefacts_s)} the profiler's"] if host.artefacts_s else []
+    each = " a step" if host.steps > 1 else ""
+    parts.append(f"{format_time(host.work_s)}{each} its own work")
+    launches = f" · {format_count(host.launches)} launches in {format_time(host.launch_s)}" if host.launches else ""
+    return f"{format_time(host.wall_s)} ({host.wall_from}): {', '.join(parts)}{launches}"
+
+
+def _kinds(device: DeviceTime) -> list[list[Span]]:
+    """Device time by kind; where labels and autograd nodes stand for kernels, each apart."""
+    apart = device.basis == "labels"
+    rows = []
+    for kind, seconds in device.by_kind().items():
+        cells = [_kind_name(kind, apart), format_time(seconds), format_percent(seconds / device.total_s)]
+        if apart:
+            cells += [_of_origin(device, kind, "label"), _of_origin(device, kind, "autograd node")]
+        rows.append(cells)
+    total = ["all", format_time(device.total_s), format_percent(1.0)]
+    heads = ["device time by kind", "time", "share"]
+    if apart:
+        outer = device.labels[0].name if device.labels else "labels"
+        heads += [f"in {outer}", "autograd nodes"]
+        total += [_of_origin(device, None, "label"), _of_origin(device, None, "autograd node")]
+    return text_table(heads, [*rows, total])
+
+
+def _host_kinds(seconds: Mapping[WorkKind, float]) -> list[list[Span]]:
+    total = sum(seconds.values())
+    rows = [(str(kind), format_time(one), format_percent(one / total)) for kind, one in seconds.items()]
+    return text_table(("Self CPU of ops by kind", "time", "share"), [*rows, ("all", format_time(total), "100.0 %")])
+
+
+def _kind_name(kind: WorkKind, apart: bool) -> str:
+    return NOT_ATTRIBUTED if apart and kind is WorkKind.OTHER else str(kind)
+
+
+def _of_origin(device: DeviceTime, kind: WorkKind | None, origin: Origin) -> str:
+    by_kind = device.by_kind(origin)
+    seconds = sum(by_kind.values()) if kind is None else by_kind.get(kind, 0.0)
+    return format_time(seconds) if seconds else "–"
+
+
+def _labels(labels: Sequence[Label]) -> list[list[Span]]:
+    rows = [row for one in labels for row in _label_rows(one, 0)]
+    more = len(rows) - MOST_LABELS
+    note = "what is inside what is inferred from order, calls, sums and names; a label's time has its parts in it"
+    return text_table(
+        ("what the step does", "device", "host", "calls"),
+        rows[:MOST_LABELS],
+        f"{note}; {more} more in --json" if more > 0 else note,
+    )
+
+
+def _label_rows(one: Label, depth: int) -> Iterator[tuple[str, str, str, str]]:
+    def seconds(value: float) -> str:
+        return format_time(value) if value else "–"
+
+    name = f"{'  ' * depth}{one.name}"
+    yield name, seconds(one.device_s), seconds(one.host_s), format_count(one.calls)
+    for part in one.parts:
+        yield from _label_rows(part, depth + 1)
+    if one.parts and one.rest_s:
+        yield f"{'  ' * (depth + 1)}(the rest)", seconds(one.rest_s), "", ""
+
+
+def _communication(one: TableExplanation) -> list[list[Span]]:
+    rows = [
+        (
+            call.name,
+            format_count(call.calls),
+            format_time(call.host_s),
+            NOT_RECORDED if call.device_s is None else format_time(call.device_s),
+        )
+        for call in one.profile.calls
+    ]
+    note = "host times run from a call to its end as the host saw it, and are no times of transfer"
+    return text_table(("communication", "calls", "on the host", "on the device"), rows, note)

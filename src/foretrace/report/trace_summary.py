@@ -1,0 +1,137 @@
+"""One look at a profiler's traces as a screen."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TextIO
+
+from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace.kernels import KernelTimes
+from foretrace.analysis.trace.summary import TraceSummary
+from foretrace.report.table import table
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, share_bar, show
+from foretrace.report.trace_names import short_kernel
+from foretrace.units import format_count, format_percent, format_time
+
+MOST_KINDS = 8
+MOST_KERNELS = 5
+MOST_NOTES = 4
+SEE = "--view breakdown, idle, kernels, critical-path … · --json · --plot OUT.svg · foretrace simulate TRACE"
+_BOUND = {
+    "host": "the host: the device waits for launches",
+    "device": "the device: launches come in time",
+    "waits": "waits: the device idles though work is launched",
+    "mixed": "host and device: the device waits at times",
+}
+_STYLES = {"idle": "bright_black", "compute": "green", "memory": "yellow", "communication": "red"}
+
+
+def print_summary(trace: Trace, stream: TextIO | None = None) -> None:
+    """The screen of a trace: the step, where the device's time goes, why it idles, what to change."""
+    screen = Screen.of(stream or sys.stdout)
+    found = trace.summary()
+    lines: list[list[Span]] = [[], *_headline(found), [], *_states(found, screen), *_idle(found)]
+    lines += [[], *_kinds(found), [], *_kernels(trace.kernels().top(MOST_KERNELS), found, trace)]
+    lines += [*_advice(found, screen), []]
+    lines += diagnostic_lines(trace.diagnostics, screen, MOST_NOTES)
+    lines.append([(f"  see      {SEE}", "bright_black")])
+    show(screen, lines)
+
+
+def _headline(found: TraceSummary) -> list[list[Span]]:
+    count = len(found.ranks)
+    of = f" of {found.world}" if found.world is not None and found.world > count else ""
+    ranks = f"{format_count(count)}{of} rank{'' if count == 1 and not of else 's'}"
+    facts = [ranks, *found.devices, f"{found.steps:g} step{'' if found.steps == 1 else 's'} by {found.how}"]
+    delay = format_time(found.median_delay_s)
+    launched = f"{found.kernels:,.0f} kernels and copies a step, half shorter than {format_time(found.median_kernel_s)}"
+    return [
+        [
+            ("  Step   ", ""),
+            (format_time(found.step_s), "bold"),
+            (f"  recorded, with the profiler on     {' · '.join(one for one in facts if one)}", ""),
+        ],
+        [("  Bound  ", ""), (f"by {_BOUND[found.bound]}", "")],
+        [(f"         {launched}; half start later than {delay} after their launch", "")],
+    ]
+
+
+def _states(found: TraceSummary, screen: Screen) -> list[list[Span]]:
+    span_s = sum(found.states_s.values())
+    lines: list[list[Span]] = [[("  where the device's time goes", "bold"), (" (a step, mean over ranks)", "")]]
+    width = max(len(state) for state in found.states_s)
+    for state, seconds in sorted(found.states_s.items(), key=lambda one: -one[1]):
+        share = seconds / span_s if span_s > 0 else 0.0
+        drawn = f"{share_bar(share):<28}  " if screen.rich else ""
+        style = _STYLES.get(state.split(" + ")[0], "blue")
+        lines.append(
+            [
+                (f"  {state:<{width}}  {format_time(seconds):>9}  ", ""),
+                (drawn, style),
+                (f"{format_percent(share):>7}", ""),
+            ]
+        )
+    if found.communication_s > 0:
+        hidden = 1 - found.exposed_communication_s / found.communication_s
+        lines.append(
+            [
+                (
+                    f"  communication {format_time(found.communication_s)}: {format_percent(hidden)} beside "
+                    f"computation, {format_time(found.exposed_communication_s)} exposed",
+                    "",
+                )
+            ]
+        )
+    return lines
+
+
+def _idle(found: TraceSummary) -> list[list[Span]]:
+    idle = found.idle
+    if idle.idle_s <= 0:
+        return []
+    parts = (("host wait", idle.host_wait_s), ("between kernels", idle.kernel_wait_s), ("other", idle.other_s))
+    text = " · ".join(f"{name} {format_time(seconds)}" for name, seconds in parts if seconds > 0)
+    return [[(f"  idle because of: {text}", "")]]
+
+
+def _kinds(found: TraceSummary) -> list[list[Span]]:
+    rows = [
+        (one.kind, format_time(one.total_s), format_percent(one.share), f"{one.count:,.0f}")
+        for one in found.kinds[:MOST_KINDS]
+    ]
+    hidden = len(found.kinds) - len(rows)
+    note = f"{hidden} more in --view kernels" if hidden else ""
+    return table(("kind of work", "time", "share", "a step"), rows, note)
+
+
+def _kernels(kernels: Sequence[KernelTimes], found: TraceSummary, trace: Trace) -> list[list[Span]]:
+    whole_s = sum(one.total_s for one in trace.kernels().kernels)
+    per = found.steps
+    rows = [
+        (
+            short_kernel(one.name),
+            one.kind,
+            format_time(one.total_s / per),
+            format_percent(one.total_s / whole_s) if whole_s > 0 else "",
+            f"{one.count / per:,.0f}",
+            format_time(one.mean_s),
+        )
+        for one in kernels
+    ]
+    return table(("kernels", "kind", "time", "share", "a step", "each"), rows)
+
+
+def _advice(found: TraceSummary, screen: Screen) -> list[list[Span]]:
+    if not found.advice:
+        return [[], [("  nothing stands out: the device is busy computing", "")]]
+    lines: list[list[Span]] = [
+        [],
+        [("  what to change", "bold"), (" (what each could gain at most; they may overlap)", "")],
+    ]
+    for number, one in enumerate(found.advice, 1):
+        parts = textwrap.wrap(one.text, max(screen.width - 6, 40)) if screen.rich else [one.text]
+        lines.append([(f"  {number}. {parts[0]}", "")])
+        lines += [[(f"     {part}", "")] for part in parts[1:]]
+    return lines

@@ -1,0 +1,358 @@
+"""A profiler's traces, one question at a time, as screens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, TextIO
+
+from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace.diff import TraceDiff
+from foretrace.analysis.trace.queues import FULL
+from foretrace.report.table import table
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
+from foretrace.report.trace_names import short_kernel
+from foretrace.units import MINUS, format_bandwidth, format_bytes, format_count, format_percent, format_time
+
+MOST_ROWS: Final = 20
+MOST_KERNELS_OF_SEQUENCE: Final = 6
+_Lines = list[list[Span]]
+
+
+def print_view(trace: Trace, view: str, op: str = "", stream: TextIO | None = None) -> None:
+    """The screen of one question."""
+    screen = Screen.of(stream or sys.stdout)
+    made = _sequences(trace, op) if view == "sequences" else VIEWS[view](trace)
+    lines = [[], *made, [], *diagnostic_lines(trace.diagnostics, screen, 4)]
+    show(screen, lines if trace.diagnostics else lines[:-1])
+
+
+def print_diff(found: TraceDiff, stream: TextIO | None = None) -> None:
+    """The screen of what changed between two traces."""
+    show(Screen.of(stream or sys.stdout), [[], *_diff(found)])
+
+
+def _cut(name: str, width: int = 56) -> str:
+    return name if len(name) <= width else f"{name[: width - 1]}…"
+
+
+def _share(part_s: float, whole_s: float) -> str:
+    return format_percent(part_s / whole_s) if whole_s > 0 else ""
+
+
+def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", most: int = MOST_ROWS) -> _Lines:
+    """A table of the first rows, which says how many it leaves out."""
+    hidden = len(rows) - most
+    more = f"{hidden:,} more in --json" if hidden > 0 else ""
+    remark = "; ".join(one for one in (note, more) if one)
+    return table(heads, rows[:most], remark) if rows else [[(f"  {heads[0]}: none{'; ' if note else ''}{note}", "")]]
+
+
+def _breakdown(trace: Trace) -> _Lines:
+    answer = trace.temporal_breakdown()
+    shown = [(f"rank {one.rank}", one) for one in answer.ranks]
+    if len(shown) > 1:
+        shown = [("mean", answer.mean), (f"worst: rank {answer.worst.rank}", answer.worst), *shown]
+    rows = [
+        (
+            name,
+            format_time(one.span_s),
+            *(
+                cell
+                for seconds in (one.compute_s, one.non_compute_s, one.idle_s)
+                for cell in (format_time(seconds), _share(seconds, one.span_s))
+            ),
+        )
+        for name, one in shown
+    ]
+    heads = ("the device", "span", "computes", "", "else", "", "idles", "")
+    return _rows(heads, rows, "else: only communication or copies run. The three sum to the span")
+
+
+def _overlap(trace: Trace) -> _Lines:
+    answer = trace.overlap()
+    rows = [
+        (
+            f"rank {one.rank}",
+            format_time(one.communication_s),
+            format_time(one.overlapped_s),
+            "" if one.overlap is None else format_percent(one.overlap),
+            format_time(one.exposed_s),
+            _share(one.exposed_s, one.span_s),
+        )
+        for one in sorted(answer.ranks, key=lambda one: -one.exposed_s)
+        if one.communication_s > 0
+    ]
+    heads = ("communication", "in all", "beside compute", "", "exposed", "of the span")
+    return _rows(heads, rows, "" if rows else "nothing was communicated")
+
+
+def _idle(trace: Trace) -> _Lines:
+    answer = trace.idle()
+    rows = []
+    for rank in answer.ranks:
+        places = [("device", rank.device), *((f"stream {one.stream}", one.times) for one in rank.streams)]
+        for place, times in places:
+            causes = (times.host_wait_s, times.kernel_wait_s, times.other_s)
+            shares = [cell for one in causes for cell in (format_time(one), _share(one, times.idle_s))]
+            rows.append((f"rank {rank.rank} {place}", format_time(times.idle_s), *shares))
+    heads = ("idle", "in all", "host wait", "", "kernel wait", "", "other", "")
+    limit = format_time(answer.consecutive_delay_s)
+    return _rows(heads, rows, f"device: no stream has work. kernel wait: launched in time, gap below {limit}", 40)
+
+
+def _kernels(trace: Trace) -> _Lines:
+    answer = trace.kernels()
+    kinds = [
+        (
+            f"{one.kind}, rank {one.rank}" if len(trace.ranks) > 1 else one.kind,
+            format_time(one.total_s),
+            format_percent(one.share),
+            format_time(one.busy_s),
+            format_count(one.count),
+        )
+        for one in answer.kinds
+    ]
+    whole_s = sum(one.total_s for one in answer.kernels)
+    rows = [
+        (
+            short_kernel(one.name, 56),
+            one.kind,
+            str(one.rank),
+            format_time(one.total_s),
+            _share(one.total_s, whole_s),
+            format_count(one.count),
+            format_time(one.mean_s),
+            format_time(one.least_s),
+            format_time(one.most_s),
+        )
+        for one in answer.top(MOST_ROWS)
+    ]
+    heads = ("kernels", "kind", "rank", "time", "of all", "runs", "mean", "least", "most")
+    note = f"{len(answer.kernels) - len(rows):,} more in --json" if len(answer.kernels) > len(rows) else ""
+    return [*_rows(("kind of work", "time", "of all", "busy", "runs"), kinds), [], *_rows(heads, rows, note)]
+
+
+def _launches(trace: Trace) -> _Lines:
+    answer = trace.launches()
+    lines: _Lines = []
+    for one in answer.ranks:
+        spreads = (
+            ("call on the host", one.call),
+            ("delay until it starts", one.delay),
+            ("run on the device", one.device),
+        )
+        rows = [
+            (name, *(format_time(value) for value in (s.mean, s.median, s.three_quarters, s.most)))
+            for name, s in spreads
+        ]
+        words = [
+            f"{one.call.count:,} launches",
+            f"{one.short:,} run for less than their call takes",
+            f"{one.long_calls:,} calls longer than {format_time(answer.long_call_s)}",
+            f"{one.long_delays:,} delays longer than {format_time(answer.long_delay_s)}",
+        ]
+        words += [f"{one.unlaunched:,} without a recorded call"] if one.unlaunched else []
+        heads = (f"launches, rank {one.rank}", "mean", "median", "3/4 below", "most")
+        lines += [[], *_rows(heads, rows, " · ".join(words))]
+    return lines[1:]
+
+
+def _queue(trace: Trace) -> _Lines:
+    rows = [
+        (
+            f"rank {one.rank} stream {one.stream}",
+            f"{one.mean_over_time:.1f}",
+            f"{one.spread.median:g}",
+            f"{one.spread.three_quarters:g}",
+            f"{one.spread.most:g}",
+            format_percent(one.empty_share),
+            format_time(one.full_s) if one.full_s else "",
+            format_count(one.early) if one.early else "",
+        )
+        for one in trace.queues().queues
+    ]
+    heads = ("launched work that waits", "mean", "median", "3/4 below", "most", "empty", "full", "early")
+    note = (
+        f"mean: over time. full: {FULL:,} wait, launches block. early: started before its call, by the recorded clocks"
+    )
+    return _rows(heads, rows, note)
+
+
+def _bandwidth(trace: Trace) -> _Lines:
+    rows = [
+        (
+            one.kind,
+            str(one.rank),
+            format_count(one.count),
+            format_bytes(one.bytes),
+            format_time(one.seconds),
+            format_bandwidth(one.bytes / one.seconds) if one.seconds > 0 else "",
+            format_bandwidth(one.spread.median) if one.spread.count else "",
+            format_bandwidth(one.spread.most) if one.spread.count else "",
+            format_count(one.unknown) if one.unknown else "",
+        )
+        for one in trace.memory_bandwidth().copies
+    ]
+    heads = ("copies and memsets", "rank", "runs", "bytes", "time", "bytes / time", "median", "most", "bytes unknown")
+    return _rows(heads, rows)
+
+
+def _annotations(trace: Trace) -> _Lines:
+    launched = {(one.rank, one.name): one for one in trace.launched()}
+    lines: _Lines = []
+    for side, title in (("host", "ranges on the host"), ("device", "ranges on the device")):
+        rows = []
+        for one in trace.annotations().of("host" if side == "host" else "device"):
+            work = launched.get((one.rank, one.name)) if side == "host" else None
+            rows.append(
+                (
+                    _cut(one.name),
+                    str(one.rank),
+                    format_count(one.count),
+                    format_time(one.total_s),
+                    format_time(one.mean_s),
+                    format_time(one.most_s),
+                    format_time(work.total_s) if work else "",
+                    format_count(work.count) if work else "",
+                )
+            )
+        lines += [[], *_rows((title, "rank", "runs", "time", "mean", "most", "work launched", "pieces"), rows)]
+    return [*lines[1:], [("  ranges nest: their times must not be added up", "bright_black")]]
+
+
+def _sequences(trace: Trace, op: str) -> _Lines:
+    answer = trace.sequences(op)
+    lines: _Lines = []
+    for one in answer.sequences[:8]:
+        head = (
+            f"  {one.count:,} times  {format_time(one.device_s)} on the device, {format_time(one.host_s)} on the host  "
+        )
+        lines.append([(head, ""), (one.op, "bold")])
+        shown = one.kernels[:MOST_KERNELS_OF_SEQUENCE]
+        lines += [[(f"      {short_kernel(kernel, 80)}", "")] for kernel in shown]
+        if len(one.kernels) > len(shown):
+            lines.append([(f"      … {len(one.kernels) - len(shown)} more", "bright_black")])
+    under = f' of ops named like "{op}"' if op else " of outermost ops"
+    if not lines:
+        return [[(f"  no sequences of three or more kernels{under}", "")]]
+    hidden = len(answer.sequences) - 8
+    note = f"  sequences of three or more kernels{under}" + (f"; {hidden} more in --json" if hidden > 0 else "")
+    return [*lines, [(note, "bright_black")]]
+
+
+def _stragglers(trace: Trace) -> _Lines:
+    answer = trace.stragglers()
+    if not answer.calls:
+        return [[("  no collective was recorded on several of these ranks: give the traces of more ranks", "")]]
+    rows = [
+        (
+            f"rank {one.rank}",
+            format_count(one.calls),
+            format_count(one.last),
+            format_time(one.caused_s),
+            format_time(one.lost_s),
+        )
+        for one in answer.arrivals
+    ]
+    heads = ("who is waited for", "collectives", "came last", "others waited, in sum", "waited itself")
+    lines = _rows(
+        heads, rows, "who has the shortest kernel of a collective came last; clocks of hosts are not compared"
+    )
+    if answer.kernel:
+        named = ", ".join(str(one) for one in answer.candidates)
+        lines.append([(f"  by HTA's rule: rank {named} (at {short_kernel(answer.kernel)})", "")])
+    return lines
+
+
+def _critical(trace: Trace) -> _Lines:
+    path = trace.critical_path()
+    if not path.length_s:
+        return [[("  no work of a step was recorded", "")]]
+    words = {"host": "host", "launch": "launches", "gap": "gaps between kernels"}
+    rows = [
+        (words.get(part, part), format_time(seconds), _share(seconds, path.length_s))
+        for part, seconds in sorted(path.parts_s.items(), key=lambda one: -one[1])
+    ]
+    kernels = [
+        (
+            short_kernel(one.name, 64),
+            format_time(one.total_s),
+            _share(one.total_s, path.length_s),
+            format_count(one.count),
+        )
+        for one in path.kernels
+    ]
+    head = f"critical path of {path.step}, rank {path.rank}"
+    note = f"sums to {format_time(path.length_s)}, from the step's start on the host to the end of its last work"
+    lines = _rows((head, "time", "of it"), rows, note)
+    return [*lines, [], *_rows(("kernels on it", "time", "of it", "runs"), kernels, most=10)] if kernels else lines
+
+
+def _steps(trace: Trace) -> _Lines:
+    answer = trace.steps()
+    rows = [
+        (
+            one.name,
+            str(one.rank),
+            format_time(one.host_s),
+            format_time(one.device_s),
+            format_time(one.compute_s),
+            format_time(one.communication_s),
+            format_time(one.exposed_communication_s),
+            format_time(one.idle_s),
+            format_count(one.kernels),
+            "" if one.whole else "cut",
+        )
+        for one in answer.steps
+    ]
+    heads = ("step", "rank", "host", "device", "compute", "comm", "exposed", "idle", "kernels", "")
+    note = (
+        f"told apart by {answer.how}; a step takes {format_time(answer.step_s)} on the host or end to end on the device"
+    )
+    return _rows(heads, rows, note, 40)
+
+
+def _diff(found: TraceDiff) -> _Lines:
+    def signed(seconds: float) -> str:
+        return f"{'+' if seconds >= 0 else MINUS}{format_time(abs(seconds))}"
+
+    lines: _Lines = [
+        [
+            ("  Step   ", ""),
+            (f"{format_time(found.before_step_s)} → {format_time(found.after_step_s)}", "bold"),
+            (f"  on the host, mean of {found.before_steps} and {found.after_steps} steps", ""),
+        ]
+    ]
+    for side, title in (("device", "kernels, a step"), ("host", "ops, a step (they nest)")):
+        rows = [
+            (
+                short_kernel(one.name, 56) if side == "device" else _cut(one.name),
+                format_time(one.before_s),
+                format_time(one.after_s),
+                signed(one.change_s),
+                f"{one.before_count:g}",
+                f"{one.after_count:g}",
+                one.what,
+            )
+            for one in found.of("device" if side == "device" else "host")
+            if one.change_s or one.before_count != one.after_count
+        ]
+        heads = (title, "before", "after", "change", "runs", "then", "")
+        lines += [[], *_rows(heads, rows, "" if rows else "no change", 12)]
+    return lines
+
+
+VIEWS: Final[dict[str, Callable[[Trace], _Lines]]] = {
+    "breakdown": _breakdown,
+    "overlap": _overlap,
+    "idle": _idle,
+    "kernels": _kernels,
+    "launches": _launches,
+    "queue": _queue,
+    "bandwidth": _bandwidth,
+    "annotations": _annotations,
+    "stragglers": _stragglers,
+    "critical-path": _critical,
+    "steps": _steps,
+}

@@ -1,0 +1,86 @@
+"""Kernels of a trace: what each took, how often, and what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretrace.calibrate.recorded import recorded_kernels
+from foretrace.errors import InputError
+from foretrace.formats.profiler_trace import read_trace
+from foretrace.program.kernels import Gemm, Stream
+from kineto_files import document, kernel, span, write
+from recorded_steps import BF16, H200, product, steps, trace_file
+from shared_files import shared
+
+SMALL, LARGE = Gemm(4096, 4096, 1024), Gemm(8192, 4096, 1024)
+
+
+class TestKernels:
+    def test_times_are_of_the_device_and_the_pause_after(self, tmp_path: Path) -> None:
+        found = recorded_kernels(read_trace(trace_file(tmp_path)))
+        # Too few pairs of kernels follow each other for a pause of the trace's own: the usual one is taken.
+        assert found.seconds == {SMALL: pytest.approx(101.3e-6), LARGE: pytest.approx(101.3e-6)}
+        assert found.calls == {SMALL: 2.0, LARGE: 2.0}
+        assert found.steps == 3
+        assert found.products == 4
+        assert found.flops == 2 * (SMALL.flops + LARGE.flops)
+        assert found.step_s == pytest.approx((12 * 100 + 11 * 2) * 1e-6 / 3)
+        assert found.busy == pytest.approx(1.0)
+
+    def test_the_pause_is_the_trace_s_own_where_it_has_enough(self, tmp_path: Path) -> None:
+        found = recorded_kernels(read_trace(trace_file(tmp_path, count=8)))
+        assert found.seconds[SMALL] == pytest.approx(102e-6)
+
+    def test_what_runs_beside_others_is_left_out(self, tmp_path: Path) -> None:
+        events = [*product(1000, 100, 1, 4096), *product(1200, 100, 2, 8192), kernel("other", 1250, 20, 99, stream=9)]
+        found = recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
+        assert set(found.seconds) == {SMALL}
+
+    def test_an_outlier_does_not_count(self, tmp_path: Path) -> None:
+        events = [e for n in range(4) for e in product(1000 + 200 * n, 100, n + 1, 4096)]
+        events += product(2000, 900, 9, 4096)
+        found = recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
+        assert found.seconds[SMALL] == pytest.approx(101.3e-6)
+
+    def test_an_update_is_as_large_as_its_step_s_gradients(self, tmp_path: Path) -> None:
+        lists = ["TensorList"] * 5
+        events = [
+            span("user_annotation", "ProfilerStep#0", 0, 500),
+            span("cpu_op", "torch::autograd::AccumulateGrad", 5, 2, Input_Dims=[[1000, 10]], Input_type=[BF16]),
+            span("cpu_op", "torch::autograd::AccumulateGrad", 8, 2, Input_Dims=[[500]], Input_type=[BF16]),
+            span("cpu_op", "aten::_fused_adamw_", 20, 30, Input_Dims=[[]] * 5, Input_type=lists),
+            span("cuda_runtime", "cudaLaunchKernel", 25, 4, correlation=5),
+            kernel("multi_tensor_apply", 100, 40, 5),
+        ]
+        found = recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
+        assert set(found.seconds) == {Stream("adam_bf16", 8 * 10_500, 6 * 10_500)}
+
+
+class TestErrors:
+    def test_a_trace_without_a_device(self, tmp_path: Path) -> None:
+        path = write(tmp_path, document([span("cpu_op", "aten::mm", 0, 5, Input_Dims=[[2, 2], [2, 2]])]))
+        with pytest.raises(InputError, match="no kernels on a device"):
+            recorded_kernels(read_trace(path))
+
+    def test_a_trace_without_shapes(self, tmp_path: Path) -> None:
+        events = steps()
+        for one in events:
+            for name in ("Input Dims", "Input type", "Input Strides"):
+                one["args"].pop(name, None)
+        with pytest.raises(InputError, match="no shapes") as raised:
+            recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
+        assert raised.value.hint is not None and "record_shapes=True" in raised.value.hint
+
+
+def test_a_real_step_adds_up() -> None:
+    """Two steps of TinyLlama on an H200: the kernels that are known make up 99.5 % of the step."""
+    found = recorded_kernels(read_trace(shared("data", "h200", "tinyllama_mbs4.json.gz")))
+    total = sum(found.seconds[one] * found.calls[one] for one in found.seconds)
+    assert found.step_s == pytest.approx(0.13377, rel=1e-3)
+    assert total == pytest.approx(found.step_s, rel=0.005)
+    assert found.unknown < 1e-3 and found.busy > 0.99
+    assert found.seconds[Gemm(8192, 11264, 2048)] == pytest.approx(506e-6, rel=0.01)
+    # 1,100,048,384 parameters, by their gradients.
+    assert Stream("adam_bf16", 8 * 1_100_048_384, 6 * 1_100_048_384) in found.seconds

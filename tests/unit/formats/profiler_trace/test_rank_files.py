@@ -1,0 +1,79 @@
+"""Traces of several ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretrace.errors import InputError
+from foretrace.formats.profiler_trace import read_traces
+from foretrace.formats.profiler_trace.names import rank_in_name
+from kineto_files import document, small_step, write
+
+
+def of_rank(rank: int) -> object:
+    return document(small_step(), distributedInfo={"rank": rank, "world_size": 16})
+
+
+def test_folders_patterns_and_files_in_order_of_ranks(tmp_path: Path) -> None:
+    write(tmp_path, of_rank(10), "host_1.pt.trace.json")
+    write(tmp_path, of_rank(2), "host_2.pt.trace.json.gz")
+    write(tmp_path, document(small_step()), "rank7.json")
+    assert [one.rank for one in read_traces([tmp_path])] == [2, 7, 10]
+    assert [one.rank for one in read_traces([str(tmp_path / "*.pt.trace.json*")])] == [2, 10]
+    files = [tmp_path / "rank7.json", tmp_path / "host_2.pt.trace.json.gz"]
+    assert [one.rank for one in read_traces(files)] == [2, 7]
+    assert [one.rank for one in read_traces([files[0], tmp_path])] == [2, 7, 10]  # each but once
+
+
+def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
+    write(tmp_path, of_rank(0), "a.json")
+    write(tmp_path, "{}", "config.json")
+    write(tmp_path, "notes", "notes.txt")
+    (trace,) = read_traces([tmp_path])
+    assert trace.diagnostics[-1].message == "no profiler traces, left out: config.json"
+
+
+def test_two_files_of_a_rank(tmp_path: Path) -> None:
+    write(tmp_path, of_rank(3), "a.json")
+    write(tmp_path, of_rank(3), "b.json")
+    with pytest.raises(InputError, match=r"b\.json: this and .*a\.json are both of rank 3"):
+        read_traces([tmp_path])
+
+
+def test_ranks_that_are_not_known(tmp_path: Path) -> None:
+    one = write(tmp_path, document(small_step()), "a.json")
+    other = write(tmp_path, document(small_step()), "b.json")
+    assert read_traces([one])[0].rank is None
+    with pytest.raises(InputError, match="the rank of this trace is not known"):
+        read_traces([one, other])
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no profiler trace"):
+        read_traces([tmp_path])
+    with pytest.raises(InputError, match="no file matches"):
+        read_traces([str(tmp_path / "*.json")])
+    with pytest.raises(InputError, match="no such file"):
+        read_traces([tmp_path / "absent.json"])
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank0.json", 0),
+        ("rank-1.json.gz", 1),
+        ("job_Rank_12_trace.json", 12),
+        ("trace_3.json", 3),
+        ("7.json.gz", 7),
+        ("worker.5.pt.trace.json", 5),
+        ("report_2.sqlite", 2),
+        ("trace.json", None),
+        ("tinyllama_mbs1_s512.json.gz", None),
+        ("host_1234.1695835535123.pt.trace.json", None),
+        ("benchmark_result_2869224_1695835535_trace.json", None),
+    ],
+)
+def test_ranks_in_names(name: str, rank: int | None) -> None:
+    assert rank_in_name(name) == rank

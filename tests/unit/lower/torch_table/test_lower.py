@@ -1,0 +1,174 @@
+"""A profiler table as a job: its own step, and the same computation on another mesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import foretrace
+from foretrace.errors import InputError
+from foretrace.formats.torch_table import Column, Field, Row, Table, write_table
+from foretrace.lower.choices import Choices
+from foretrace.lower.torch_table import lower_table
+from foretrace.program.columns import Collective
+from foretrace.program.expand import expand
+from foretrace.program.program import Program
+from shared_files import ROOT, shared
+
+FAIRSEQ = ROOT / "examples/moe_fairseq_profile.txt"
+SIZES = (("moe.tokens", "8192"), ("moe.hidden", "2048"), ("params", "2.5e8"))
+
+
+def lowered(mesh: str, *more: tuple[str, str], base: tuple[tuple[str, str], ...] = SIZES) -> Program:
+    return lower_table(FAIRSEQ, Choices(mesh=mesh, sizes=(*base, *more)))
+
+
+def calls(program: Program) -> list[tuple[Collective, str, int]]:
+    """The collectives of a step in order, with the axis and the bytes of each."""
+    ops = expand(program)
+    kind, where, size = ops.ints("collective"), ops.ints("communicator"), ops.ints("bytes")
+    return [
+        (Collective(int(kind[n])), program.communicators[int(where[n])].name, int(size[n]))
+        for n in np.flatnonzero(where >= 0)
+    ]
+
+
+def words(program: Program) -> str:
+    return "\n".join(note.message for note in program.diagnostics)
+
+
+def test_its_own_step_is_the_devices_time_and_says_what_is_missing() -> None:
+    program = lower_table(FAIRSEQ)
+    answer = foretrace.simulate(program)
+    assert answer.step_time_s == pytest.approx(97.573e-3)
+    assert program.world == 1 and "communication is missing (nccl:_all_gather_base ×2, nccl:all_to_all ×8" in words(
+        program
+    )
+    assert "3.76 s of start-up" in words(program)
+
+
+def test_what_a_mesh_sends_and_where_in_the_step() -> None:
+    found = calls(lowered("dp=8,ep=8"))
+    token_bytes, parameter_bytes = 8192 * 2 * 2048 * 2, 2 * 250_000_000
+    gather = (Collective.ALL_GATHER, "dp", parameter_bytes)
+    exchange = (Collective.ALL_TO_ALL, "ep", token_bytes)
+    scatter, reduce = (Collective.REDUCE_SCATTER, "dp", parameter_bytes), (Collective.ALL_REDUCE, "dp", 8)
+    assert found == [gather, *[exchange] * 4, gather, *[exchange] * 4, scatter, *[reduce] * 4]
+
+
+@pytest.mark.parametrize(("mesh", "gpus"), [("dp=8,ep=8", 8), ("dp=64,ep=8", 64), ("dp=64,ep=64", 64)])
+def test_on_8_and_on_64_gpus(mesh: str, gpus: int) -> None:
+    program = lowered(mesh)
+    answer = foretrace.simulate(program, cluster="h100-dgx", silicon=False)
+    assert (program.world, answer.world_size) == (gpus, gpus)
+    parts = answer.breakdown.mean_s
+    assert parts["compute"] + parts["optimizer"] == pytest.approx(97.573e-3)
+    assert parts["ep exposed"] > 0 and parts["dp exposed"] > 0
+    assert answer.step_time_s == pytest.approx(sum(parts.values()))
+    assert "on any GPU and mesh" in words(program) and "no communication runs beside computation" in words(program)
+
+
+def test_larger_groups_take_longer() -> None:
+    steps = [foretrace.simulate(lowered(mesh), cluster="h100-dgx", silicon=False).step_time_s
+             for mesh in ("dp=8,ep=8", "dp=64,ep=8", "dp=64,ep=64")]  # fmt: skip
+    assert steps == sorted(steps) and steps[0] < steps[2]
+
+
+def test_bytes_given_outright() -> None:
+    program = lowered(
+        "dp=8,ep=8", ("all_to_all.bytes", "16MiB"), ("all_gather.bytes", "1e6"), ("all_reduce.bytes", "64")
+    )
+    sizes = {(one, size) for one, _, size in calls(program)}
+    assert sizes == {
+        (Collective.ALL_TO_ALL, 16 << 20),
+        (Collective.ALL_GATHER, 10**6),
+        (Collective.REDUCE_SCATTER, 5 * 10**8),
+        (Collective.ALL_REDUCE, 64),
+    }
+    assert "not used here: --set moe.tokens, moe.hidden" in words(program)
+
+
+def test_sharded_groups_and_copies_of_experts() -> None:
+    found = calls(lowered("dp=64,ep=8,shard=8", ("moe.params", "1e8"), ("dtype", "fp32")))
+    assert (Collective.ALL_REDUCE, "replicate", 4 * 250_000_000 // 8) in found
+    assert (Collective.ALL_REDUCE, "edp", 4 * 10**8) in found
+    assert (Collective.ALL_GATHER, "shard", 10**9) in found
+    assert "gradients of experts over their 8 copies are left out" in words(lowered("dp=64,ep=8"))
+
+
+def test_the_sizes_of_a_model() -> None:
+    program = lowered("dp=8,ep=8", base=(("model", "mixtral-8x7b"), ("moe.tokens", "4096")))
+    sizes = {one: size for one, _, size in calls(program)}
+    assert sizes[Collective.ALL_TO_ALL] == 4096 * 2 * 4096 * 2
+    assert 1e9 < sizes[Collective.ALL_GATHER] < 5e9, "all but the experts"
+
+
+class TestErrors:
+    def refused(self, **choices: object) -> InputError:
+        with pytest.raises(InputError) as caught:
+            lower_table(FAIRSEQ, Choices(**choices))  # type: ignore[arg-type]
+        return caught.value
+
+    def test_sizes_that_are_missing_are_named_with_a_command_that_works(self) -> None:
+        error = self.refused(mesh="dp=8,ep=8", sizes=(("moe.tokens", "4096"),))
+        assert "nccl:all_to_all ×8" in error.message
+        for name in ("moe.hidden", "params"):
+            assert f"{name} (" in error.message
+        assert error.hint is not None
+        command = error.hint.removeprefix("for example: ").split()
+        assert command[:2] == ["foretrace", "simulate"] and "moe.tokens=4096" in command
+        sizes = tuple(tuple(word.split("=")) for word in command if "=" in word and word[:2] not in ("dp", "--"))
+        assert lower_table(command[2], Choices(mesh="dp=8,ep=8", sizes=sizes)).world == 8  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [("moe.tokns", "1", "did you mean moe.tokens"), ("moe.tokens", "many", "does not start with a number"),
+         ("moe.tokens", "0", "is 0"), ("dtype", "bf61", "not known"), ("params", "1GiB", "after the number"),
+         ("all_to_all.bytes", "16 apples", "unknown unit"), ("model", "gpt9", "")],
+    )  # fmt: skip
+    def test_sizes_that_are_none(self, name: str, value: str, said: str) -> None:
+        assert said in self.refused(mesh="dp=8,ep=8", sizes=((name, value),)).message
+
+    def test_axes_that_would_change_the_computation(self) -> None:
+        assert "tp and pp" in self.refused(mesh="tp=2,pp=2,dp=2").message
+
+    def test_sizes_without_a_mesh(self) -> None:
+        error = self.refused(sizes=SIZES)
+        assert error.hint is not None and "--mesh" in error.hint
+
+    @pytest.mark.parametrize("choices", [{"schedule": "1f1b"}, {"microbatches": 4}, {"host": "graphs"}, {"gpus": 8}])
+    def test_choices_a_table_cannot_heed(self, choices: dict[str, object]) -> None:
+        assert self.refused(**choices).exit_code == 3
+
+    def test_a_table_of_the_host_only(self, tmp_path: Path) -> None:
+        columns = (Column("Name", Field.NAME), Column("CPU total", Field.CPU_TOTAL), Column("# of Calls", Field.CALLS))
+        table = Table("t", 1, columns, (Row("aten::mm", 1, cpu_total_s=1.0, calls=1),))
+        (tmp_path / "t.txt").write_text(write_table(table), encoding="utf-8")
+        with pytest.raises(InputError, match="no device time"):
+            lower_table(tmp_path / "t.txt")
+
+
+def test_a_step_the_device_bounds_is_its_time_and_one_the_host_bounds_the_hosts(tmp_path: Path) -> None:
+    def step(device_ms: float) -> float:
+        columns = (Column("Name", Field.NAME), Column("Self CPU", Field.SELF_CPU), Column("CPU total", Field.CPU_TOTAL),
+                   Column("Self CUDA", Field.SELF_DEVICE), Column("CUDA total", Field.DEVICE_TOTAL),
+                   Column("# of Calls", Field.CALLS))  # fmt: skip
+        rows = (
+            Row("ProfilerStep*", 1, self_cpu_s=0.01, cpu_total_s=0.02, self_device_s=0.0, device_total_s=0.0, calls=2),
+            Row("aten::mm", 2, self_cpu_s=0.01, cpu_total_s=0.01, self_device_s=device_ms / 1e3,
+                device_total_s=device_ms / 1e3, calls=2),
+        )  # fmt: skip
+        (tmp_path / "t.txt").write_text(write_table(Table("t", 1, columns, rows, "CUDA")), encoding="utf-8")
+        return foretrace.simulate(foretrace.load(tmp_path / "t.txt")).step_time_s
+
+    assert step(30.0) == pytest.approx(0.015), "two steps, of 15 ms each on the device and 10 ms on the host"
+    assert step(4.0) == pytest.approx(0.010), "the host's"
+
+
+def test_the_step_of_an_h200_as_its_table_has_it() -> None:
+    program = lower_table(shared("data", "h200", "tinyllama_mbs4.table.txt"))
+    step = foretrace.simulate(program).step_time_s
+    assert step == pytest.approx(0.134043, rel=0.03), "unprofiled; gaps between kernels are not in a table"
+    assert "the table holds 2 steps" in words(program)
