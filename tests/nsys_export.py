@@ -84,3 +84,23 @@ def one_step() -> dict[str, list[tuple[object, ...]]]:
             (3_000, None, 34, "a mark", main, None, None, 0),
         ],
     }  # fmt: skip
+
+
+def steps(count: int, period_ns: int = 50_000) -> dict[str, list[tuple[object, ...]]]:
+    """The step above again and again, with correlations of its own each time."""
+    once = one_step()
+    times = {"start", "end"}
+    found: dict[str, list[tuple[object, ...]]] = {}
+    for table, rows in once.items():
+        names = TABLES[table]
+        moves = "correlationId" in names or table == "NVTX_EVENTS"
+        for number in range(count if moves else 1):
+            for row in rows:
+                shifted = [
+                    value + number * (period_ns if name in times else 1000)
+                    if name in (*times, "correlationId") and isinstance(value, int)
+                    else value
+                    for name, value in zip(names, row, strict=True)
+                ]
+                found.setdefault(table, []).append(tuple(shifted))
+    return found

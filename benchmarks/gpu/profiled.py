@@ -6,7 +6,7 @@ process that once profiled. Times are in milliseconds; a list holds one number p
 
 A step is forward, backward, fused AdamW and zero_grad. *Unprofiled*: steps back to back, a CUDA event between each two;
 `ms` are the differences, `mean_ms` the host's clock around all of them with a synchronisation at both ends. *Profiled*:
-the same under `torch.profiler` with a schedule of three steps not recorded and five recorded. *Graph*: replays of the
+the same under `torch.profiler` with a schedule of three steps not recorded and four recorded. *Graph*: replays of the
 whole step captured once.
 """
 
@@ -33,12 +33,14 @@ from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-STEPS, ACTIVE = 30, 5
+STEPS, ACTIVE = 30, 4
 TINYLLAMA = {"hidden": 2048, "ffn": 5632, "heads": 32, "kv": 4, "head_dim": 64, "style": "llama", "vocab": 32000}
 TINYLLAMA |= {"layers": 22, **PLAIN}
 GPT_4096 = {"hidden": 4096, "ffn": 16384, "heads": 32, "kv": 32, "head_dim": 128, "style": "gpt", "vocab": 50304}
 GPT_SMALL = {"hidden": 384, "ffn": 1536, "heads": 6, "kv": 6, "head_dim": 64, "style": "gpt", "vocab": 8192}
+LLAMA_1024 = {"hidden": 1024, "ffn": 2816, "heads": 16, "kv": 4, "head_dim": 64, "style": "llama", "vocab": 32000}
 LLAMA_8B = {"hidden": 4096, "ffn": 14336, "heads": 32, "kv": 8, "head_dim": 128, "style": "llama", "vocab": 32000}
+RECOMPUTED = {**PLAIN, "recompute": "full"}
 
 ALL = ("plain", "shapes", "memory", "stack")
 SOME = ("shapes", "plain")
@@ -57,6 +59,8 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "tinyllama_mbs1_s1024": {"kind": "transformer", "mbs": 1, "seq": 1024, **TINYLLAMA, "settings": SOME},
     "gpt_autocast": {"kind": "autocast", "settings": ALL},
     "tinyllama_mbs2_s256": {"kind": "transformer", "mbs": 2, "seq": 256, **TINYLLAMA},
+    "llama_16x1024_s512": {"kind": "transformer", "mbs": 2, "seq": 512, "layers": 16, **LLAMA_1024, **PLAIN},
+    "gpt_recomputed_s512": {"kind": "transformer", "mbs": 2, "seq": 512, "layers": 8, **GPT_4096, **RECOMPUTED},
     "tinyllama_foreach": {"kind": "transformer", "mbs": 1, "seq": 512, **TINYLLAMA, "layers": 8, "foreach": True},
 }
 
@@ -305,7 +309,7 @@ def captured(step: Step, optimizer: torch.optim.Optimizer) -> torch.cuda.CUDAGra
     return graph
 
 
-def measure(name: str, out: Path) -> dict[str, Any]:
+def measure(name: str, out: Path, settings: list[str] | None) -> dict[str, Any]:
     """All there is to know of one workload."""
     case = WORKLOADS[name]
     torch.manual_seed(0)
@@ -316,7 +320,7 @@ def measure(name: str, out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"case": {k: v for k, v in case.items() if k != "settings"}, "clocks": clocks()}
     found["unprofiled"] = [timed(step), timed(step)]
     found["profiled"] = {}
-    for setting in case.get("settings", ("shapes",)):
+    for setting in settings or case.get("settings", ("shapes",)):
         path = out / f"{name}.{setting}.json.gz"
         found["profiled"][setting] = profiled(step, setting, path)
         found["unprofiled"].append(timed(step))
@@ -518,11 +522,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where traces and measured.json go")
     parser.add_argument("--seconds", type=float, default=480.0, help="begin no workload after so long")
     parser.add_argument("--only", nargs="*", default=None, help="workloads to run; all where not given")
+    parser.add_argument(
+        "--settings", nargs="*", default=None, help="of the profiler; each workload's own where not given"
+    )
     parser.add_argument("--one", default=None, help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.one:
-        found = measure_micro(given.out) if given.one == "micro" else measure(given.one, given.out)
+        found = measure_micro(given.out) if given.one == "micro" else measure(given.one, given.out, given.settings)
         (given.out / f"{given.one}.measured").write_text(json.dumps(found))
         return
     ends_at = time.monotonic() + given.seconds
@@ -534,6 +541,8 @@ def main() -> None:
             continue
         began = time.monotonic()
         command = [sys.executable, __file__, "--out", str(given.out), "--one", name]
+        if given.settings:
+            command += ["--settings", *given.settings]
         run = subprocess.run(command, capture_output=True, text=True)
         written = given.out / f"{name}.measured"
         if run.returncode or not written.exists():

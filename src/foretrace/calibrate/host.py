@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
 from foretrace.errors import InputError
 from foretrace.formats.calibration import HostFit
 from foretrace.formats.profiler_trace.records import Category, ProfilerTrace
 from foretrace.lower.profiler_trace.modes import times
 from foretrace.lower.profiler_trace.rank_step import read_step
 
-FEWEST = 100
+FEWEST: Final = 100
 """Kernels of a step below which its launches say little about others."""
+
+LONGEST: Final = 10.0
+"""So many times the median, and no more, counts of what the host does before a call: what is longer is no launch but a
+user's own code, such as loading data."""
+
+
+def profiled_host(facts: Mapping[str, str]) -> HostFit | None:
+    """What the header of a kernel profile says of launches, forward and backward; None where it says nothing."""
+    try:
+        parts = [
+            (float(facts[f"host_{way}_us"]), int(facts[f"host_{way}_launches"])) for way in ("forward", "backward")
+        ]
+    except (KeyError, ValueError):
+        return None
+    launches = sum(count for _, count in parts)
+    spent_us = sum(us * count for us, count in parts)
+    return HostFit(1e-6 * spent_us / launches, launches) if launches > 0 and spent_us > 0 else None
 
 
 def host_fit(trace: ProfilerTrace) -> HostFit | None:
@@ -18,11 +40,13 @@ def host_fit(trace: ProfilerTrace) -> HostFit | None:
         rank = read_step(trace)
     except InputError:
         return None
-    work_s = float(times(rank, "unprofiled").work_s.sum())
-    events = trace.events
+    work_s = times(rank, "unprofiled").work_s
     device = rank.alike.device
-    kernels = int((events.category[device] == Category.KERNEL).sum()) // max(len(device), 1)
-    if kernels < FEWEST or work_s <= 0 or (rank.links.launch[device] < 0).any():
+    kernels = int((trace.events.category[device] == Category.KERNEL).sum()) // max(len(device), 1)
+    if kernels < FEWEST or not len(work_s) or (rank.links.launch[device] < 0).any():
+        return None
+    spent_s = float(np.minimum(work_s, LONGEST * np.median(work_s)).sum())
+    if spent_s <= 0:
         return None
     compiled = any(name.startswith("triton_") for name in trace.strings)
-    return HostFit(work_s / kernels, kernels, "compiled" if compiled else "eager")
+    return HostFit(spent_s / kernels, kernels, "compiled" if compiled else "eager")

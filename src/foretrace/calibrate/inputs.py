@@ -25,7 +25,7 @@ def input_kind(path: str | Path) -> InputKind:
     if given.is_dir():
         return "trace" if any(looks_like_profile(one) for one in sorted(given.iterdir())) else "collectives"
     head = _head(given)
-    if head.startswith((_PROFILE, b"\x1f\x8b")) and not looks_like_profile(given):
+    if head.startswith(_PROFILE):
         return "kernel profile"
     if looks_like_profile(given):
         return "trace"
@@ -51,10 +51,12 @@ def _by_reader(path: Path, text: str) -> InputKind:
 
 
 def _head(path: Path) -> bytes:
+    """The first bytes of a file, unpacked."""
     from foretrace.files import open_binary
+    from foretrace.formats.profiler_trace.text import head_of
 
-    with open_binary(path, "measurement") as stream:
-        head = stream.read(_HEAD)
+    open_binary(path, "measurement").close()  # says what is wrong with it
+    head = head_of(path, _HEAD)
     if not head.strip():
         raise InputError("the file is empty", where=str(path), hint=KNOWN)
     return head

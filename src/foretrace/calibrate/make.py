@@ -13,7 +13,7 @@ import numpy as np
 from foretrace.calibrate.collectives import recorded_collectives
 from foretrace.calibrate.fit import family_fits
 from foretrace.calibrate.gpu.machine import preset_of
-from foretrace.calibrate.host import host_fit
+from foretrace.calibrate.host import host_fit, profiled_host
 from foretrace.calibrate.inputs import KNOWN, input_kind
 from foretrace.calibrate.recorded import Recorded, as_measured, recorded_kernels
 from foretrace.calibrate.sustained import at_clocks
@@ -128,10 +128,19 @@ def _gpu(
 def _take_traces(
     found: _Found, path: Path, traces: Sequence[ProfilerTrace], model: EfficiencyModel, node_gpus: int | None
 ) -> None:
+    measured = recorded_collectives(traces, node_gpus)
     for trace in traces:
         found.device = found.device or next((one.name for one in trace.devices), "")
         found.software |= {name: trace.facts[name] for name in _SOFTWARE if name in trace.facts}
-        recorded = recorded_kernels(trace)
+        host = host_fit(trace)
+        found.hosts += [host] if host is not None else []
+        try:
+            recorded = recorded_kernels(trace)
+        except InputError as error:
+            if measured is None:
+                raise
+            found.notes.append(Diagnostic("warning", f"{error.message}: its collectives alone are used", trace.path))
+            continue
         slower = _take_recorded(found, recorded, model)
         made = MadeOf(
             Path(trace.path).name,
@@ -144,12 +153,9 @@ def _take_traces(
             flops=recorded.flops,
         )
         found.made_of.append(made)
-        host = host_fit(trace)
-        found.hosts += [host] if host is not None else []
         if recorded.unknown > 0.02:
             text = f"{recorded.unknown:.0%} of its device time is of ops that no kernel of ours stands for; left out"
             found.notes.append(Diagnostic("note", text, trace.path))
-    measured = recorded_collectives(traces, node_gpus)
     if measured is not None:
         found.collectives.append(measured)
         found.notes += measured.diagnostics
@@ -182,6 +188,8 @@ def _take_profile(found: _Found, path: Path) -> None:
     found.take(profile.kernels, profile.burst_s.tolist(), profile.sustained_s.tolist())
     found.device = found.device or profile.facts.get("gpu", "")
     found.software |= {name: profile.facts[name] for name in _SOFTWARE if name in profile.facts}
+    host = profiled_host(profile.facts)
+    found.hosts += [host] if host is not None else []
     found.made_of.append(MadeOf(path.name, "kernel profile", kernels=len(profile.kernels)))
 
 

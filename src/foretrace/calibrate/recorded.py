@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, ProfilerTrace
 from foretrace.lower.profiler_trace.links import Links
+from foretrace.lower.profiler_trace.overhead import unprofiled_gap_s
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
 from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel, plain_name
 from foretrace.lower.torch.shapes import kernel_of
@@ -24,7 +25,7 @@ from foretrace.lower.torch.streams import list_stream
 from foretrace.lower.torch.tensors import tensors
 from foretrace.program.kernels import Kernel, Stream
 
-USUAL_GAP_S: Final = 1.3e-6
+USUAL_GAP_S: Final = 1.2e-6
 """Between kernels of one stream that were launched long before, where a trace has too few such pairs: the median in a
 trace of an H200."""
 
@@ -160,7 +161,8 @@ def _update(trace: ProfilerTrace, steps: Steps, op: int, name: str) -> Stream | 
 
 
 def _gap_s(trace: ProfilerTrace, links: Links, device: Longs) -> float:
-    """The median pause between two that follow each other on a stream, the second launched before the first began."""
+    """The median pause between two that follow each other on a stream, the second launched before the first began,
+    without what the profiler adds to it."""
     events = trace.events
     gaps: list[Floats] = []
     for stream in np.unique(events.stream[device]):
@@ -169,7 +171,7 @@ def _gap_s(trace: ProfilerTrace, links: Links, device: Longs) -> float:
         waited = links.issued_s[its][1:] < events.start_s[its][:-1]
         gaps.append(pause[waited & (pause > 0) & (pause < LONGEST_GAP_S)])
     together = np.concatenate(gaps) if gaps else np.empty(0)
-    return float(np.median(together)) if len(together) >= FEWEST_PAIRS else USUAL_GAP_S
+    return float(np.median(unprofiled_gap_s(together))) if len(together) >= FEWEST_PAIRS else USUAL_GAP_S
 
 
 def _span_s(trace: ProfilerTrace, device: Longs, steps: int) -> tuple[float, float]:

@@ -23,7 +23,7 @@ SHORTEST_S: Final = 5e-5
 """Shorter products say more about their launch than about the clock."""
 
 POWER_SPREAD: Final = 0.03
-"""How far the clock by power may be off, one standard deviation: over mixes and three steps of an H200, 2 to 4 %."""
+"""How far the clock by power may be off, one standard deviation: over eleven mixes on an H200, 3 %."""
 
 MODEL_SPREAD: Final = 0.04
 """How far the model may be off for all products of a GPU at once: NVIDIA's tables of one GPU by different frameworks

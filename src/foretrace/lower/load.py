@@ -24,6 +24,7 @@ _SNIFFED_BYTES = 65536
 _MOST_FILES = 1000
 _JSON_OR_PACKED = (b"{", b"[", b"\x1f\x8b", b"SQLite format 3")
 _PROFILE_SUFFIXES = {".json", ".gz", ".sqlite"}
+_PROFILE_ENDINGS = (".json", ".json.gz", ".sqlite")
 _REPORT_SUFFIXES = {".nsys-rep", ".qdrep"}
 
 
@@ -37,7 +38,10 @@ def file_kind(path: str | Path) -> FileKind:
         return "traces"
     files = _files_of(path)
     if files is None:
-        return _kind_of_file(path)
+        kind = _kind_of_file(path)
+        # What is called a profile and is none is refused as one: no workload is called so.
+        misread = kind == "aicb" and Path(path).name.endswith(_PROFILE_ENDINGS) and Path(path).is_file()
+        return "profile" if misread else kind
     if any(_kind_of_file(one) == "profile" for one in files if one.suffix in _PROFILE_SUFFIXES):
         return "profile"
     return "traces"  # Megatron's come as folders and patterns, workloads never do

@@ -93,7 +93,7 @@ def _said(one: Diagnostic) -> str:
 
 def _headline(calibration: Calibration) -> list[list[Span]]:
     count = 0 if calibration.kernels is None else len(calibration.kernels.kernels)
-    known = [f"{count:,} kernels"] if count else []
+    known = [f"{count:,} kernel{'s' * (count != 1)}"] if count else []
     if calibration.collectives is not None:
         known.append(f"{len(calibration.collectives.rows):,} measured calls of collectives")
     if calibration.host is not None:
@@ -122,7 +122,7 @@ def _made_of(calibration: Calibration) -> list[list[Span]]:
 
 def _count(one: MadeOf) -> str:
     counts = ((one.kernels, "kernels"), (one.collectives, "calls"), (one.rows, "rows"))
-    return ", ".join(f"{number:,} {word}" for number, word in counts if number)
+    return ", ".join(f"{number:,} {word[: -(number == 1) or None]}" for number, word in counts if number)
 
 
 def _time(one: MadeOf) -> str:

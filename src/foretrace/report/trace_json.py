@@ -38,11 +38,10 @@ def diff_json(found: TraceDiff) -> dict[str, Any]:
 def _answer(trace: Trace, key: str, op: str, *, series: bool) -> Any:
     answer = _plain(asdict(trace.sequences(op)) if key == "sequences" else _ANSWERS[key](trace))
     if not series:
-        for place, columns in _SERIES.items():
-            for row in answer.get(place, ()) if isinstance(answer, dict) else ():
-                if isinstance(row, dict):
-                    for column in columns:
-                        row.pop(column, None)
+        place, columns = _SERIES.get(key, ("", ()))
+        for row in answer[place] if place else [answer]:
+            for column in columns:
+                del row[column]
     return answer
 
 
@@ -104,9 +103,10 @@ _KEYS: Final = {
     "steps": "steps",
 }
 """Views and their keys."""
-_SERIES: Final = {
-    "ranks": ("correlation", "call_s", "device_s", "delay_s"),
-    "queues": ("time_s", "length"),
-    "copies": ("time_s", "bytes_per_s"),
+_SERIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "launches": ("ranks", ("correlation", "call_s", "device_s", "delay_s")),
+    "queues": ("queues", ("time_s", "length")),
+    "memory_bandwidth": ("copies", ("time_s", "bytes_per_s")),
+    "critical_path": ("", ("start_s", "end_s", "part", "event")),
 }
 """What is left out where all questions are answered at once: one number for each launch and change."""

@@ -45,7 +45,9 @@ def _headline(found: TraceSummary) -> list[list[Span]]:
     of = f" of {found.world}" if found.world is not None and found.world > count else ""
     ranks = f"{format_count(count)}{of} rank{'' if count == 1 and not of else 's'}"
     facts = [ranks, *found.devices, f"{found.steps:g} step{'' if found.steps == 1 else 's'} by {found.how}"]
-    delay = format_time(found.median_delay_s)
+    delayed = "no launches are recorded"
+    if found.median_delay_s is not None:
+        delayed = f"half start later than {format_time(found.median_delay_s)} after their launch"
     launched = f"{found.kernels:,.0f} kernels and copies a step, half shorter than {format_time(found.median_kernel_s)}"
     return [
         [
@@ -54,7 +56,7 @@ def _headline(found: TraceSummary) -> list[list[Span]]:
             (f"  recorded, with the profiler on     {' · '.join(one for one in facts if one)}", ""),
         ],
         [("  Bound  ", ""), (f"by {_BOUND[found.bound]}", "")],
-        [(f"         {launched}; half start later than {delay} after their launch", "")],
+        [(f"         {launched}; {delayed}", "")],
     ]
 
 

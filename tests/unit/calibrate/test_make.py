@@ -82,6 +82,14 @@ class TestMaking:
         assert made.collectives is not None and len(made.collectives.rows) == 2
         assert [one.kind for one in made.made_of] == ["kernel profile", "collectives"]
 
+    def test_a_profile_s_header_says_what_launches_take(self, tmp_path: Path) -> None:
+        facts = {"preset": "h200-sxm", "host_forward_us": "20", "host_forward_launches": "100"}
+        facts |= {"host_backward_us": "30", "host_backward_launches": "300"}
+        write_profile(tmp_path / "own.profile", facts, [Measured(Gemm(8192, 4096, 1024), 1e-4, 1.2e-4)])
+        made = calibration_of_files([tmp_path / "own.profile"], tmp_path / "my.yaml").calibration
+        assert made.host is not None
+        assert (made.host.launch_s, made.host.launches) == (pytest.approx(27.5e-6), 400)
+
     def test_of_a_table(self, tmp_path: Path) -> None:
         (tmp_path / "table.txt").write_text(TABLE)
         made = calibration_of_files([tmp_path / "table.txt"], tmp_path / "my.yaml", gpu="h200")

@@ -46,10 +46,12 @@ def copies(rank: Rank) -> tuple[CopyBandwidth, ...]:
     """The copies of one rank."""
     work, events = rank.work, rank.trace.events
     mine = np.flatnonzero(work.type == WorkType.MEMORY)
-    kinds = [copy_kind(name) for name in rank.trace.names(work.event[mine])]
+    kinds: dict[str, list[int]] = {}
+    for name in np.unique(work.name[mine]).tolist():
+        kinds.setdefault(copy_kind(rank.trace.strings[name]), []).append(name)
     found = []
-    for kind in sorted(set(kinds)):
-        at = mine[np.array([one == kind for one in kinds], dtype=bool)]
+    for kind, names in sorted(kinds.items()):
+        at = mine[np.isin(work.name[mine], names)]
         event = work.event[at]
         said = np.full(len(at), -1.0) if events.bytes_per_s is None else events.bytes_per_s[event]
         found.append(_copy(rank.number, kind, work.start_s[at], work.duration_s[at], events.bytes[event], said))

@@ -117,7 +117,9 @@ class _Graph:
         at = np.searchsorted(work.end_s[by_end], work.start_s, side="right") - 1
         latest = np.where(at >= 0, by_end[np.maximum(at, 0)], -1)
         ready_s = np.maximum(ended_s, called_s)
-        other = (latest >= 0) & (work.end_s[latest] > ready_s) & (work.start_s - ready_s > CONSECUTIVE_DELAY_S)
+        # Work that takes no time ends when it starts: nothing waits for itself, or for what comes after it.
+        earlier = (latest >= 0) & (latest < np.arange(len(work)))
+        other = earlier & (work.end_s[latest] > ready_s) & (work.start_s - ready_s > CONSECUTIVE_DELAY_S)
         before = np.where(other, latest, np.where(ended_s >= called_s, previous, -1))
         waited_s, waited_for = _host_waits(rank)
         names = [WorkType(one).name.lower() for one in WorkType]

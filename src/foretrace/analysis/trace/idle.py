@@ -15,6 +15,8 @@ CONSECUTIVE_DELAY_S: Final = 30e-6
 """A shorter gap between kernels that were both launched in time is called a kernel wait. HTA's default is 30 in the
 trace's unit, which is microseconds."""
 
+_HALF_NS: Final = 0.5e-9
+
 
 @dataclass(frozen=True, slots=True)
 class IdleTimes:
@@ -80,7 +82,8 @@ def _by_cause(rank: Rank, follows: Longs, ended_s: Floats, consecutive_delay_s: 
     work = rank.work
     gap_s = np.maximum(work.start_s[follows] - ended_s, 0.0)
     launch = work.launch[follows]
-    late = (launch >= 0) & (rank.trace.events.start_s[launch] > ended_s)
-    short = ~late & (gap_s < consecutive_delay_s)
+    # Times are whole nanoseconds, and ends are sums of floats: half a nanosecond tells equal from later.
+    late = (launch >= 0) & (rank.trace.events.start_s[launch] > ended_s + _HALF_NS)
+    short = ~late & (gap_s < consecutive_delay_s - _HALF_NS)
     host, kernel = float(gap_s[late].sum()), float(gap_s[short].sum())
     return IdleTimes(float(gap_s.sum()), host, kernel, float(gap_s[~late & ~short].sum()))

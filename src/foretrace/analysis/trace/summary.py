@@ -66,8 +66,8 @@ class TraceSummary:
     kernels: float
     """Pieces of work a step."""
     median_kernel_s: float
-    median_delay_s: float
-    """From the end of a launch to the start of what it launched."""
+    median_delay_s: float | None
+    """From the end of a launch to the start of what it launched; None where no launches are recorded."""
     bound: str
     """host, waits, device or mixed: what the step's length depends on."""
     advice: tuple[TraceAdvice, ...]
@@ -89,7 +89,7 @@ def summary(
     idle = IdleTimes(*(sum(getattr(one.device, name) for one in idles) / per for name in IdleTimes.__slots__))
     span_s = sum(states.values())
     work = sum(len(one.work) for one in ranks) / per
-    delay_s = float(np.median(np.concatenate([one.delay_s for one in launches])))
+    delays_s = np.concatenate([one.delay_s for one in launches])
     kernel_s = float(np.median(np.concatenate([one.work.duration_s for one in ranks])))
     exposed_s = sum(one.exposed_communication_s for one in occupancies) / per
     first = ranks[0].trace
@@ -107,7 +107,7 @@ def summary(
         kinds=_kind_shares(kinds, per),
         kernels=work,
         median_kernel_s=kernel_s,
-        median_delay_s=delay_s,
+        median_delay_s=float(np.median(delays_s)) if len(delays_s) else None,
         bound=_bound(idle, span_s),
         advice=_advice(states, idle, exposed_s, work, kernel_s, stragglers, per),
     )
@@ -157,6 +157,8 @@ def _advice(
     per: float,
 ) -> tuple[TraceAdvice, ...]:
     span_s = sum(states.values())
+    if span_s <= 0:
+        return ()
 
     def part(seconds: float) -> str:
         return f"{format_time(seconds)} a step, {format_percent(seconds / span_s)}"
@@ -195,5 +197,5 @@ def _advice(
             lost_s,
         ),
     ]
-    worth = [one for one in found if span_s > 0 and one.at_most_s >= _WORTH * span_s]
+    worth = [one for one in found if one.at_most_s >= _WORTH * span_s]
     return tuple(sorted(worth, key=lambda one: -one.at_most_s))

@@ -26,9 +26,9 @@ from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import Copy, Kernel
 from foretrace.program.program import Floats, Source
 
-# Shares of a module's power limit, of an H200 (benchmarks/gpu/clocks.py: bf16 products, attention and passes over
-# memory in nine proportions, clock and power by nvidia-smi): clocks come out within 4 %, that of a TinyLlama step
-# within 1 %.
+# Shares of a module's power limit, of an H200 (benchmarks/gpu/clocks.py: bf16 products and attention amid passes over
+# memory in eleven proportions, clock and power by nvidia-smi): clocks come out within 5 %, those of three training
+# steps within 2 %.
 LIMIT: Final = 0.993
 """What is drawn of it on average when it is reached."""
 FIXED: Final = 0.25

@@ -19,6 +19,9 @@ from foretrace.formats.profiler_trace.names import rank_in_name
 from foretrace.formats.profiler_trace.records import Category, Device, Events, Longs, ProfilerTrace, Thread
 from foretrace.formats.profiler_trace.text import PIECE_BYTES, TextFile
 
+_NO_STREAM: Final = (1 << 32) - 1
+"""CUPTI's word for no stream or event, as some versions write it."""
+
 FURTHEST_NS: Final = 86_400 * 10**9
 """Events further than a day from the middle one were not timed: drivers give some a time of 0."""
 
@@ -121,7 +124,7 @@ def _events(columns: Columns, notes: list[Diagnostic], where: str) -> tuple[Even
         inputs=columns.column("inputs")[at],
         call=columns.column("call")[at],
         waits_stream=_small(columns.column("waits_stream")[at]),
-        waits_correlation=columns.column("waits_correlation")[at],
+        waits_correlation=np.where((waited := columns.column("waits_correlation")[at]) == _NO_STREAM, -1, waited),
         bytes_per_s=columns.column("bytes_per_s")[at],
     )
     _copied_bytes(events)
@@ -149,9 +152,9 @@ def _kept(start: Longs, duration: NDArray[np.float64], notes: list[Diagnostic], 
 def _small(values: Longs) -> NDArray[np.int32]:
     """Numbers of 32 bits: larger ones, such as addresses of streams, are numbered after the others."""
     limit = np.iinfo(np.int32).max
+    values = np.where(values == _NO_STREAM, -1, values)
     large = (values > limit) | (values < -1)
     if large.any():
-        values = values.copy()
         _, number = np.unique(values[large], return_inverse=True)
         values[large] = min(int(values[~large].max(initial=0)), limit - len(number) - 1) + 1 + number
     return values.astype(np.int32)

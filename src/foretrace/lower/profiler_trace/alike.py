@@ -9,10 +9,10 @@ import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import Floats, Longs
-from foretrace.lower.profiler_trace.calls import Does, calls_that
 from foretrace.lower.profiler_trace.recorded import Recorded, warm_up
 from foretrace.lower.profiler_trace.steps import Steps
 from foretrace.lower.profiler_trace.streams import Streams
+from foretrace.lower.profiler_trace.trim import waiting_or_launching
 
 _SAME_NAMES: Final = 0.9
 """Steps whose launches are alike but for fewer names than this still are the same step: libraries may choose another
@@ -60,15 +60,16 @@ def alike_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tupl
             text = f"{name} took {took * 1e3:.1f} ms, over 20 % off the others: taken for a warm-up and left out"
             notes.append(Diagnostic("note", text, where))
             usable = usable[1:]
-    parts = {int(at): (_device(streams, steps, int(at)), _calls(streams, steps, int(at))) for at in usable}
+    calls = waiting_or_launching(streams)
+    parts = {int(at): (_device(streams, steps, int(at)), calls[steps.of_event[calls] == at]) for at in usable}
     taken = _largest(streams, parts, recorded)
     if len(taken) < len(usable):
         which = "the one nearest to the mean is" if len(taken) == 1 else f"{len(taken)} that do are"
         text = f"the {len(usable)} steps do not all do the same: {which} taken ({_named(steps, taken)})"
         notes.append(Diagnostic("note", text, where))
     device = _as_begun(streams, np.array([parts[at][0] for at in taken], dtype=np.int64))
-    calls = np.array([parts[at][1] for at in taken], dtype=np.int64).reshape(len(taken), -1)
-    return Alike(np.array(taken, dtype=np.int64), device, calls, tuple(notes))
+    made = np.array([parts[at][1] for at in taken], dtype=np.int64).reshape(len(taken), -1)
+    return Alike(np.array(taken, dtype=np.int64), device, made, tuple(notes))
 
 
 def _chosen(steps: Steps, chosen: tuple[int, ...], where: str) -> Longs:
@@ -91,18 +92,6 @@ def _as_begun(streams: Streams, device: Longs) -> Longs:
     events = streams.trace.events
     began = (events.start_s[device] - events.start_s[device].min(axis=1, keepdims=True)).mean(axis=0)
     return device[:, np.lexsort((began, streams.links.launch[device[0]]))]
-
-
-def _calls(streams: Streams, steps: Steps, step: int) -> Longs:
-    """Calls of a step that launched work or waited for some, on threads that launch."""
-    events, links = streams.trace.events, streams.links
-    launched = links.launch[streams.queued]
-    launched = np.unique(launched[launched >= 0])
-    threads = np.unique(events.thread[launched])
-    waits = calls_that(streams.trace, Does.WAITS_DEVICE, Does.WAITS_STREAM, Does.WAITS_EVENT)
-    waits = waits[np.isin(events.thread[waits], threads)]
-    found: Longs = np.union1d(launched, waits).astype(np.int64)
-    return np.asarray(found[steps.of_event[found] == step])
 
 
 def _largest(streams: Streams, parts: dict[int, tuple[Longs, Longs]], recorded: Recorded) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.formats.profiler_trace.records import Category, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, ProfilerTrace
 
 
 class Does(IntEnum):
@@ -27,6 +27,9 @@ class Does(IntEnum):
     HOLDS_STREAM = 6
     """A stream waits for a mark in another."""
 
+
+WAITING: Final = (Does.WAITS_DEVICE, Does.WAITS_STREAM, Does.WAITS_EVENT)
+"""The host waits, and does nothing else."""
 
 _PATTERNS: Final = (
     (re.compile(r"^((cuda|hip)DeviceSynchronize|(cu|hip)CtxSynchronize)"), Does.WAITS_DEVICE),
@@ -48,8 +51,3 @@ def does(trace: ProfilerTrace) -> NDArray[np.uint8]:
 
 def _of_name(name: str) -> Does:
     return next((what for pattern, what in _PATTERNS if pattern.match(name)), Does.OTHER)
-
-
-def calls_that(trace: ProfilerTrace, *what: Does) -> Longs:
-    """The calls that do one of these things, in the order in which they began."""
-    return np.flatnonzero(np.isin(does(trace), what))

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import Floats, Longs
 from foretrace.lower.profiler_trace.alike import Alike, mean_time
-from foretrace.lower.profiler_trace.steps import Steps
-from foretrace.lower.profiler_trace.streams import LONGEST_GAP_S, CrossWaits, Streams
+from foretrace.lower.profiler_trace.streams import CLOCK_S, LONGEST_GAP_S, CrossWaits, Streams
 
 EARLY_S = 50e-6
 """A launch so long before its start was not what held work up."""
@@ -48,7 +47,7 @@ class DeviceStep:
     """How many of the waits the driver recorded; the others are inferred."""
 
 
-def device_step(streams: Streams, steps: Steps, alike: Alike, cross: CrossWaits) -> DeviceStep:
+def device_step(streams: Streams, alike: Alike, cross: CrossWaits) -> DeviceStep:
     """The device's side of steps that are alike."""
     events = streams.trace.events
     device = alike.device
@@ -57,14 +56,14 @@ def device_step(streams: Streams, steps: Steps, alike: Alike, cross: CrossWaits)
     inferred = voted(alike, place, zip(cross.before[cross.exact :], cross.after[cross.exact :], strict=True))
     waits = (*exact, *(wait for wait in inferred if wait not in set(exact)))
     gap_s = _gaps_s(streams, device)
-    late = _late_s(streams, steps, alike, waits, gap_s)
+    late = _late_s(streams, alike, waits, gap_s)
     early = (events.start_s[device] - streams.issued_s[device]).min(axis=0) > EARLY_S
     launch = streams.links.launch[device[0]]
     call = np.where(launch >= 0, np.searchsorted(alike.calls[0], launch), -1)
     return DeviceStep(
         busy_s=events.duration_s[device].mean(axis=0),
         gap_s=gap_s,
-        idle_s=np.where(late > LONGEST_GAP_S, late, 0.0),
+        idle_s=np.where(late > np.where(early, CLOCK_S, LONGEST_GAP_S), late, 0.0),
         idle_early=early,
         call=call,
         stream=streams.key[device[0]],
@@ -100,27 +99,24 @@ def _gaps_s(streams: Streams, device: Longs) -> Floats:
     return np.where(counted > 0, total / np.maximum(counted, 1), streams.gap_s)
 
 
-def _late_s(streams: Streams, steps: Steps, alike: Alike, waits: tuple[Wait, ...], gap_s: Floats) -> Floats:
-    """How much later than explained the work of each column began, by mean times from the start of the step.
+def _late_s(streams: Streams, alike: Alike, waits: tuple[Wait, ...], gap_s: Floats) -> Floats:
+    """How much later than explained the work of each column began: the least, over what it waits for, of how long
+    after that it began in the mean.
 
     The mean of what is latest is later than the latest of the means: where steps vary, the difference counts as idle,
     so that ops with mean times give the mean step.
     """
-    events, device = streams.trace.events, alike.device
-    origin = steps.start_s[alike.steps][:, None]
+    device = alike.device
+    start = streams.trace.events.start_s[device]
     before = streams.previous[device]
-    known = before >= 0
     column_gap = np.full(len(streams.key), streams.gap_s)
     column_gap[device] = gap_s
-    free = np.where(known, events.end_s[before] + column_gap[before], np.nan) - origin
-    explained = np.fmax(mean_time(streams.ready_s[device] - origin), mean_time(free))
-    ends = events.end_s[device] - origin
+    free = np.where(before >= 0, streams.end_s[before] + column_gap[before], np.nan)
+    late = np.fmin(mean_time(start - streams.ready_s[device]), mean_time(start - free))
+    end = streams.end_s[device]
     for wait in waits:
         rows = np.arange(wait.steps, len(device))
         rows = rows[alike.steps[rows] - alike.steps[rows - wait.steps] == wait.steps]
-        moved = origin[rows - wait.steps, 0] - origin[rows, 0]
-        end = float(np.mean(ends[rows - wait.steps, wait.before] + moved)) + float(gap_s[wait.before])
-        explained[wait.after] = np.fmax(explained[wait.after], end)
-    late = (events.start_s[device] - origin).mean(axis=0) - explained
+        since = start[rows, wait.after] - end[rows - wait.steps, wait.before] - gap_s[wait.before]
+        late[wait.after] = np.fmin(late[wait.after], since.mean())
     return np.where(np.isnan(late), 0.0, np.maximum(late, 0.0))
-

@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import Category, Floats, Longs
 from foretrace.lower.profiler_trace.alike import Alike, mean_time
-from foretrace.lower.profiler_trace.calls import Does, does
+from foretrace.lower.profiler_trace.calls import WAITING
 from foretrace.lower.profiler_trace.steps import Steps
 from foretrace.lower.profiler_trace.streams import Streams
 from foretrace.lower.profiler_trace.waits import HostWaits
 
 _AT_ONCE: Final = 0.05
 """Threads that both work during less than this part of the less busy one's time take turns."""
+
+_QUEUE_FULL: Final = "Command Buffer Full"
+"""CUPTI lists it as overhead, but it is a launch that waits, profiled or not."""
 
 _PAUSE_S: Final = 100e-6
 """A thread beside the others that does nothing for so long waits for them."""
@@ -72,10 +75,8 @@ class Counts:
 
 def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits) -> HostStep:
     """The host's side of steps that are alike."""
-    trace = streams.trace
-    events, calls = trace.events, alike.calls
-    begin, end = events.start_s[calls], events.end_s[calls]
-    origin = steps.start_s[alike.steps][:, None]
+    events, calls = streams.trace.events, alike.calls
+    begin, end = events.start_s[calls], streams.end_s[calls]
     waited = _Waited(streams, alike, waits)
     thread = events.thread[calls[0]].astype(np.int64) if calls.size else np.empty(0, dtype=np.int64)
     sequence = _sequences(streams, thread)
@@ -86,12 +87,12 @@ def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits) ->
     reach = np.where(launches & blocked, np.minimum(ready, np.maximum(begin, done_s - streams.launch_s)), ready)
     reach = np.where(waited.waits & waited.queue, begin, reach)
     left = np.where(waited.waits, end, reach)
-    asked = np.isin(does(trace)[calls[:1]].ravel(), (Does.WAITS_DEVICE, Does.WAITS_STREAM, Does.WAITS_EVENT))
+    asked = np.isin(streams.does[calls[:1]].ravel(), WAITING)
     lost = asked & ~waited.waits
     reach, left = np.where(lost, begin, reach), np.where(lost, end, left)
     # By mean times, as on the device: the mean of what is later is later than the later of the means.
-    released = np.fmax(mean_time(begin - origin), mean_time(np.where(waited.waits, done_s, -np.inf) - origin))
-    own = np.where(waited.waits | lost, mean_time(end - origin) - released, 0.0)
+    since = np.fmin(mean_time(end - begin), mean_time(end - np.where(waited.waits, done_s, -np.inf)))
+    own = np.where(waited.waits | lost, since, 0.0)
     work, resumes = _work_s(streams, steps, alike, sequence, reach, left)
     return HostStep(
         work_s=work,
@@ -146,11 +147,11 @@ class _Waited:
 
     def done_s(self, end: Floats) -> Floats:
         """When what each call waits for was done, at the latest when it returned."""
-        events, gap = self.streams.trace.events, self.streams.gap_s
+        ended, gap = self.streams.end_s, self.streams.gap_s
         done = np.full(self.alike.calls.shape, -np.inf)
         for column in np.flatnonzero(self.waits).tolist():
             for row in range(len(done)):
-                ends = [float(events.end_s[one]) for one in self._of_call.get(int(self.alike.calls[row, column]), ())]
+                ends = [float(ended[one]) for one in self._of_call.get(int(self.alike.calls[row, column]), ())]
                 done[row, column] = max(ends, default=-np.inf) + gap
         return np.asarray(np.minimum(done, end))
 
@@ -182,7 +183,7 @@ def _pauses_s(streams: Streams, alike: Alike, at: Longs) -> Floats:
     events = streams.trace.events
     thread = int(events.thread[alike.calls[0, at[0]]])
     mine = np.flatnonzero((events.thread == thread) & np.isin(events.category, (Category.CPU_OP, Category.RUNTIME)))
-    reached = np.maximum.accumulate(events.end_s[mine])
+    reached = np.maximum.accumulate(streams.end_s[mine])
     pause = np.append(np.inf, np.maximum(events.start_s[mine][1:] - reached[:-1], 0.0))
     pause = np.where(pause > _PAUSE_S, pause, 0.0)
     total = np.append(0.0, np.cumsum(np.where(np.isfinite(pause), pause, 0.0)))
@@ -210,7 +211,7 @@ def _busy(streams: Streams, thread: int) -> Floats:
     """Stretches in which a thread was in an op or a call: rows of start and end."""
     events = streams.trace.events
     mine = (events.thread == thread) & np.isin(events.category, (Category.CPU_OP, Category.RUNTIME))
-    begin, reached = events.start_s[mine], np.maximum.accumulate(events.end_s[mine])
+    begin, reached = events.start_s[mine], np.maximum.accumulate(streams.end_s[mine])
     first = np.append(True, begin[1:] > reached[:-1])
     last = np.append(np.flatnonzero(first)[1:] - 1, len(begin) - 1)
     return np.column_stack([begin[first], reached[last]])
@@ -233,12 +234,13 @@ def _counts(streams: Streams, steps: Steps, alike: Alike, sequence: Longs) -> Co
     """What was recorded since the call before, by category, on the threads of each sequence."""
     events = streams.trace.events
     threads = {n: np.unique(events.thread[alike.calls[0, sequence == n]]) for n in np.unique(sequence).tolist()}
+    full = np.array([name.startswith(_QUEUE_FULL) for name in streams.trace.strings] or [False], dtype=bool)
 
     def counted(category: Category, weights: bool = False) -> Floats:
         found = np.zeros(alike.calls.shape)
         for number, those in threads.items():
             at = np.flatnonzero(sequence == number)
-            mine = events.category == category
+            mine = (events.category == category) & ~full[events.name]
             mine &= np.isin(events.thread, those) | (category == Category.OVERHEAD)
             begin = events.start_s[mine]
             total = np.append(0.0, np.cumsum(events.duration_s[mine] if weights else np.ones(len(begin))))

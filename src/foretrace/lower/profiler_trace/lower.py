@@ -9,10 +9,10 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.lower.choices import Choices
 from foretrace.lower.profiler_trace.execution import read_with_shapes
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
-from foretrace.lower.profiler_trace.modes import times
+from foretrace.lower.profiler_trace.modes import mode_notes, times
 from foretrace.lower.profiler_trace.rank_step import RankStep, read_step, step_notes
 from foretrace.lower.profiler_trace.resize import communicate
-from foretrace.lower.profiler_trace.write import StepWriter
+from foretrace.lower.profiler_trace.write import GPU, StepWriter
 from foretrace.lower.torch.launched import device_kernels
 from foretrace.lower.torch.recorded_on import recorded_source
 from foretrace.program.build import ProgramBuilder
@@ -30,17 +30,29 @@ def lower_profile(paths: Sequence[str | Path], choices: Choices) -> Program:
         [rank.alike.device.ravel() for rank in ranks],
         choices,
     )
-    notes: list[Diagnostic] = [note for rank in ranks for note in step_notes(rank)]
+    taken = [times(rank, choices.host) for rank in ranks]
+    notes = [note for rank in ranks for note in _notes(rank, choices, len(ranks))]
     build = ProgramBuilder(met.mesh, title=_title(ranks), repeats=True, diagnostics=(*notes, *met.notes))
+    if any(one.shares is not None and one.shares.any() for one in taken):
+        build.resource(GPU, 1.0)
     for at, rank in enumerate(ranks):
         if not met.ranks[at]:
             continue  # on a smaller mesh it stands for none
-        name = f"rank {at if rank.trace.rank is None else rank.trace.rank}"
+        name = _name(rank, at)
         kernels = {event: kernel_text(one) for event, one in device_kernels(rank.trace, rank.links).items()}
-        source = recorded_source(_gpu(rank))
-        writer = StepWriter(rank, times(rank, choices.host), met.calls[at], kernels, source)
+        writer = StepWriter(rank, taken[at], met.calls[at], kernels, recorded_source(_gpu(rank)))
         writer.write(build.role(name, met.ranks[at]), build.block(f"step of {name}"))
     return build.program()
+
+
+def _notes(rank: RankStep, choices: Choices, count: int) -> list[Diagnostic]:
+    """What a reader should know of a trace; of several, each says of which."""
+    where = Path(rank.trace.path).name if count > 1 else None
+    return [*step_notes(rank, where), *mode_notes(rank, choices.host, where)]
+
+
+def _name(rank: RankStep, at: int) -> str:
+    return f"rank {at if rank.trace.rank is None else rank.trace.rank}"
 
 
 def _together(ranks: list[RankStep]) -> list[RankStep]:

@@ -15,6 +15,7 @@ from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.recorded import Recorded, recorded_times
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
 from foretrace.lower.profiler_trace.streams import CrossWaits, Streams, cross_waits
+from foretrace.lower.profiler_trace.trim import trimmed
 from foretrace.lower.profiler_trace.waits import HostWaits, host_waits
 
 _RECORDING = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) records both"
@@ -47,7 +48,7 @@ class RankStep:
             return self
         one = self.alike
         alike = replace(one, steps=one.steps[rows], device=one.device[rows], calls=one.calls[rows])
-        device = device_step(self.streams, self.steps, alike, self.cross)
+        device = device_step(self.streams, alike, self.cross)
         return replace(self, alike=alike, device=device, host=host_step(self.streams, self.steps, alike, self.waits))
 
 
@@ -55,12 +56,12 @@ def read_step(trace: ProfilerTrace, chosen: tuple[int, ...] | None = None) -> Ra
     """The step of a trace, from all steady steps in it or those chosen by their position."""
     _check(trace)
     links = Links(trace)
-    steps = find_steps(trace, links)
     streams = Streams(trace, links)
+    steps = trimmed(streams, find_steps(trace, links))
     recorded = recorded_times(streams, steps)
     alike = alike_steps(streams, steps, recorded, chosen)
     cross, waits = cross_waits(streams), host_waits(streams)
-    device = device_step(streams, steps, alike, cross)
+    device = device_step(streams, alike, cross)
     host = host_step(streams, steps, alike, waits)
     return RankStep(trace, links, streams, steps, recorded, alike, device, host, cross, waits)
 
@@ -75,23 +76,23 @@ def _check(trace: ProfilerTrace) -> None:
         raise InputError("the trace holds a single event, which is no step", where=trace.path, hint=_RECORDING)
 
 
-def step_notes(rank: RankStep) -> list[Diagnostic]:
-    """What a reader should know of how a trace was read."""
-    where, notes = rank.trace.path, [*rank.trace.diagnostics]
+def step_notes(rank: RankStep, where: str | None = None) -> list[Diagnostic]:
+    """What a reader should know of how a trace was read; `where` names it among others."""
+    notes = [*rank.trace.diagnostics]
     taken, recorded = rank.alike.steps, rank.recorded
     times = recorded.step_s[taken]
     spread = f" ({times.min() * 1e3:.2f} to {times.max() * 1e3:.2f})" if len(taken) > 1 else ""
     count = "1 step" if len(taken) == 1 else f"mean of {len(taken)} steps"
-    text = f"recorded step {rank.recorded_s * 1e3:.2f} ms{spread}, {count} by {rank.steps.how}, on the {recorded.bound}"
+    text = f"recorded step {rank.recorded_s * 1e3:.2f} ms{spread}: {count} by {rank.steps.how}, {recorded.bound}-bound"
     notes.append(Diagnostic("note", text, where))
-    notes += rank.alike.notes
-    notes += _unknown(rank)
+    notes += [replace(note, where=where) for note in rank.alike.notes]
+    notes += [Diagnostic("note", text, where) for text in _unknown(rank)]
     return notes
 
 
-def _unknown(rank: RankStep) -> list[Diagnostic]:
+def _unknown(rank: RankStep) -> list[str]:
     """What was inferred, and what nothing recorded accounts for."""
-    device, where = rank.device, rank.trace.path
+    device = rank.device
     found: list[str] = []
     if device.waits:
         inferred = len(device.waits) - device.exact_waits
@@ -110,4 +111,4 @@ def _unknown(rank: RankStep) -> list[Diagnostic]:
         found.append("no launches were recorded: the program has the device's work only")
     elif orphans:
         found.append(f"left out: {orphans:,} kernels and copies whose launch is not in the trace")
-    return [Diagnostic("note", text, where) for text in found]
+    return found

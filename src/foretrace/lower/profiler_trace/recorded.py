@@ -41,7 +41,7 @@ def recorded_times(streams: Streams, steps: Steps) -> Recorded:
     first = np.full(len(steps), np.inf)
     last = np.full(len(steps), -np.inf)
     np.minimum.at(first, step, events.start_s[mine])
-    np.maximum.at(last, step, events.end_s[mine])
+    np.maximum.at(last, step, streams.end_s[mine])
     busy = np.bincount(step, weights=events.duration_s[mine], minlength=len(steps)).astype(np.float64)
     following = np.append(first[1:], np.inf)
     with np.errstate(invalid="ignore"):
@@ -53,8 +53,8 @@ def recorded_times(streams: Streams, steps: Steps) -> Recorded:
 
 
 def _bound(host_s: Floats, device_s: Floats, busy_s: Floats) -> Literal["device", "host"]:
-    """Medians, since the last step's host often waits for the device at its end. A device that mostly idles lags behind
-    its host a little more or less, which makes its steps no longer."""
+    """Medians, since one step's host may wait where the others' do not. A device that mostly idles lags behind its host
+    a little more or less, which makes its steps no longer."""
     if not len(host_s):
         return "host"
     ratio = float(np.median(device_s)) / max(float(np.median(host_s)), 1e-12)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, ProfilerTrace
-from foretrace.lower.profiler_trace.calls import Does, calls_that
+from foretrace.lower.profiler_trace.calls import Does, does
 from foretrace.lower.profiler_trace.links import Links
 
 Bools = NDArray[np.bool_]
@@ -32,7 +32,7 @@ DEFAULT_LAUNCH_S: Final = 8e-6
 SOON_S: Final = 8e-6
 """After the end of what it waited for, work on another stream has begun by then: an event and a gap."""
 
-_CLOCK_S: Final = 1e-6
+CLOCK_S: Final = 1e-6
 """Older traces round to whole microseconds."""
 
 
@@ -43,6 +43,9 @@ class Streams:
         self.trace, self.links = trace, links
         events = trace.events
         device = events.of(*ON_DEVICE)
+        self.end_s = events.end_s
+        self.does = does(trace)
+        """What each event does as a runtime call."""
         self.issued_s = np.nan_to_num(links.issued_s, nan=-np.inf)
         key = events.device[device].astype(np.int64) * (1 << 32) + events.stream[device]
         self.key = np.full(len(events), -1, dtype=np.int64)
@@ -102,7 +105,7 @@ class Streams:
     def free_s(self) -> Floats:
         """When the work before each event on its stream had ended; -inf for the first."""
         before = self.previous
-        return np.where(before >= 0, self.trace.events.end_s[before], -np.inf)
+        return np.where(before >= 0, self.end_s[before], -np.inf)
 
     @cached_property
     def gap_before_s(self) -> Floats:
@@ -177,7 +180,7 @@ def _by_calls(streams: Streams) -> list[tuple[int, int]]:
     unless that ended after it had begun."""
     trace, links = streams.trace, streams.links
     events = trace.events
-    calls = calls_that(trace, Does.HOLDS_STREAM)
+    calls = np.flatnonzero(streams.does == Does.HOLDS_STREAM)
     launched = streams.queued[links.launch[streams.queued] >= 0]
     launched = launched[np.argsort(streams.issued_s[launched], kind="stable")]
     thread = events.thread[links.launch[launched]]
@@ -206,9 +209,9 @@ def _waited_for(streams: Streams, given: dict[int, int], after: int, waited: dic
     key = int(streams.key[after])
     began = float(events.start_s[after])
     ends = {
-        work: float(events.end_s[work])
+        work: float(streams.end_s[work])
         for other, work in given.items()
-        if work >= 0 and waited.get((other, key)) != work and events.end_s[work] <= began + _CLOCK_S
+        if work >= 0 and waited.get((other, key)) != work and streams.end_s[work] <= began + CLOCK_S
     }
     return max(ends, key=lambda work: ends[work], default=-1)
 
@@ -218,9 +221,9 @@ def _by_times(streams: Streams, known: set[tuple[int, int]]) -> list[tuple[int, 
     that was launched before it had ended: by a wait that was not recorded, or for want of room on the GPU."""
     events = streams.trace.events
     late = streams.queued[unexplained_s(streams, known)[streams.queued] > LONGEST_GAP_S]
-    work = streams.queued[np.argsort(events.end_s[streams.queued], kind="stable")]
-    ends = events.end_s[work]
-    last = np.searchsorted(ends, events.start_s[late] + _CLOCK_S, side="right")
+    work = streams.queued[np.argsort(streams.end_s[streams.queued], kind="stable")]
+    ends = streams.end_s[work]
+    last = np.searchsorted(ends, events.start_s[late] + CLOCK_S, side="right")
     first = np.searchsorted(ends, events.start_s[late] - SOON_S)
     found: list[tuple[int, int]] = []
     for after, low, high in zip(late.tolist(), first.tolist(), last.tolist(), strict=True):
@@ -238,7 +241,7 @@ def unexplained_s(streams: Streams, waits: set[tuple[int, int]]) -> Floats:
     explained = np.maximum(np.nan_to_num(streams.ready_s, nan=-np.inf), streams.free_s)
     if waits:
         pairs = np.array(sorted(waits), dtype=np.int64)
-        np.maximum.at(explained, pairs[:, 1], events.end_s[pairs[:, 0]])
+        np.maximum.at(explained, pairs[:, 1], streams.end_s[pairs[:, 0]])
     late = np.full(len(events), 0.0)
     at = streams.queued
     late[at] = np.maximum(events.start_s[at] - explained[at], 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import Category, Longs
-from foretrace.lower.profiler_trace.calls import Does, calls_that, does
+from foretrace.lower.profiler_trace.calls import WAITING, Does
 from foretrace.lower.profiler_trace.streams import Streams
 
 _FEW_S: Final = 20e-6
@@ -44,10 +44,10 @@ def host_waits(streams: Streams) -> HostWaits:
 
 def _synchronising(streams: Streams) -> list[tuple[int, int]]:
     trace = streams.trace
-    what = does(trace)
+    what = streams.does
     stream_of, mark_of = _recorded_waits(streams)
     rows: list[tuple[int, int]] = []
-    for call in calls_that(trace, Does.WAITS_DEVICE, Does.WAITS_STREAM, Does.WAITS_EVENT).tolist():
+    for call in np.flatnonzero(np.isin(what, WAITING)).tolist():
         at_s = trace.events.start_s[[call]]
         if what[call] == Does.WAITS_DEVICE:
             found = [int(streams.last_before(key, at_s)[0]) for key in streams.keys]
@@ -87,13 +87,11 @@ def _recorded_waits(streams: Streams) -> tuple[dict[int, int], dict[int, int]]:
 def _of_unknown_stream(streams: Streams, call: int) -> int:
     """What a wait for a stream waits for: the last work this thread launched, unless that ended later than the call."""
     events, links = streams.trace.events, streams.links
-    begin, end = float(events.start_s[call]), float(events.end_s[call])
+    begin, end = float(events.start_s[call]), float(streams.end_s[call])
     given = [int(streams.last_before(key, np.array([begin]))[0]) for key in streams.keys]
-    given = [work for work in given if work >= 0 and events.end_s[work] <= end + _SLACK_S]
+    given = [work for work in given if work >= 0 and streams.end_s[work] <= end + _SLACK_S]
     mine = [
-        work
-        for work in given
-        if links.launch[work] >= 0 and events.thread[links.launch[work]] == events.thread[call]
+        work for work in given if links.launch[work] >= 0 and events.thread[links.launch[work]] == events.thread[call]
     ]
     return max(mine or given, key=lambda work: float(streams.issued_s[work]), default=-1)
 
@@ -101,13 +99,13 @@ def _of_unknown_stream(streams: Streams, call: int) -> int:
 def _ended_with(streams: Streams, call: int) -> int:
     """The work whose end a long wait returned with; -1 where the call did not wait."""
     events = streams.trace.events
-    begin, end = float(events.start_s[call]), float(events.end_s[call])
+    begin, end = float(events.start_s[call]), float(streams.end_s[call])
     if end - begin < _FEW_S:
         return -1
     work = streams.queued
-    fits = (streams.issued_s[work] < begin) & (events.end_s[work] <= end + _SLACK_S) & (events.end_s[work] > begin)
+    fits = (streams.issued_s[work] < begin) & (streams.end_s[work] <= end + _SLACK_S) & (streams.end_s[work] > begin)
     found = work[fits]
-    return int(found[np.argmax(events.end_s[found])]) if len(found) else -1
+    return int(found[np.argmax(streams.end_s[found])]) if len(found) else -1
 
 
 def _copying(streams: Streams) -> list[tuple[int, int]]:
@@ -118,8 +116,8 @@ def _copying(streams: Streams) -> list[tuple[int, int]]:
     copies = copies[links.launch[copies] >= 0]
     call = links.launch[copies]
     host = np.array(["DtoD" not in name and "Device -> Device" not in name for name in trace.strings], dtype=bool)
-    blocked = host[events.name[copies]] & (does(trace)[call] == Does.COPIES)
-    blocked &= events.end_s[call] >= events.end_s[copies] - _SLACK_S
+    blocked = host[events.name[copies]] & (streams.does[call] == Does.COPIES)
+    blocked &= streams.end_s[call] >= streams.end_s[copies] - _SLACK_S
     return list(zip(call[blocked].tolist(), copies[blocked].tolist(), strict=True))
 
 
@@ -129,14 +127,14 @@ def _queue_full(streams: Streams) -> list[tuple[int, int]]:
     events, links = streams.trace.events, streams.links
     work = streams.queued[links.launch[streams.queued] >= 0]
     call = np.unique(links.launch[work])
-    call = call[does(streams.trace)[call] == Does.OTHER]
+    call = call[streams.does[call] == Does.OTHER]
     if not len(call):
         return []
     took = events.duration_s[call]
     slow = call[took > max(_SLOW_FACTOR * float(np.median(took)), _SLOW_LAUNCH_S)]
-    by_end = work[np.argsort(events.end_s[work], kind="stable")]
-    ends, issued = events.end_s[by_end], np.sort(streams.issued_s[work])
+    by_end = work[np.argsort(streams.end_s[work], kind="stable")]
+    ends, issued = streams.end_s[by_end], np.sort(streams.issued_s[work])
     outstanding = np.searchsorted(issued, events.start_s[slow]) - np.searchsorted(ends, events.start_s[slow])
     slow = slow[outstanding >= _DEEP]
-    freed = np.searchsorted(ends, events.end_s[slow], side="right") - 1
+    freed = np.searchsorted(ends, streams.end_s[slow], side="right") - 1
     return [(int(c), int(by_end[at])) for c, at in zip(slow, freed, strict=True) if at >= 0]

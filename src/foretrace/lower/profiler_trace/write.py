@@ -9,6 +9,7 @@ from math import isnan
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import Floats
 from foretrace.lower.profiler_trace.phases import phases
@@ -19,19 +20,24 @@ from foretrace.program.columns import Kind, LaneKind, Phase
 from foretrace.program.program import Source
 from foretrace.program.role import RoleBuilder
 
+GPU: Final = "GPU"
+"""The resource that kernels of several streams share; a GPU gives one second of work a second."""
+
 _LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
     """What the ops of a step take, in seconds, by column: calls' work and own time, and work on devices with the gap
-    after it and the idle time before it. `graph_s` is not None where the step is one graph, launched in that time."""
+    after it and the idle time before it. `shares` says which work shares the GPU with other streams' (None: all that is
+    recorded holds it already). `graph_s` is not None where the step is one graph, launched in that time."""
 
     work_s: Floats
     own_s: Floats
     busy_s: Floats
     gap_s: Floats
     idle_s: Floats
+    shares: NDArray[np.bool_] | None = None
     graph_s: float | None = None
 
 
@@ -46,6 +52,8 @@ class StepWriter:
         self._layer = _layers(rank)
         self._work: dict[int, OpRef] = {}
         self._first: dict[int, OpRef] = {}
+        self._last: dict[int, int] = {}
+        self._reached: dict[int, OpRef] = {}
         self._call: dict[int, OpRef] = {}
         self._waits: list[tuple[OpRef, int]] = []
 
@@ -84,6 +92,7 @@ class StepWriter:
         waits = bool(host.targets[call]) or times.own_s[call] > 0
         done = block.host(name, float(times.work_s[call]), after=before, **facts)
         self._first.setdefault(int(host.sequence[call]), done)
+        self._reached[call] = done
         if not (waits and host.queue[call]):
             self._launch(block, launches, done, holds)
         if waits:
@@ -99,9 +108,11 @@ class StepWriter:
         """The call before in its sequence where that is on another thread, and what ends a pause."""
         host = self.rank.host
         found: list[OpRef] = []
-        same = np.flatnonzero(host.sequence[:call] == host.sequence[call])
-        if len(same) and host.thread[same[-1]] != host.thread[call]:
-            found.append(self._call[int(same[-1])])
+        sequence = int(host.sequence[call])
+        last = self._last.get(sequence)
+        self._last[sequence] = call
+        if last is not None and host.thread[last] != host.thread[call]:
+            found.append(self._call[last])
         resumed = int(host.resumes[call])
         return [*found, self._call[resumed]] if resumed in self._call else found
 
@@ -128,6 +139,9 @@ class StepWriter:
             return
         name = rank.trace.strings[rank.trace.events.name[event]]
         kernel = self.kernels.get(event)
+        if times.shares is not None and times.shares[column]:
+            gap = max(float(times.gap_s[column]), 0.0)
+            facts |= {"latency_s": min(gap, taken), "draws": {GPU: max(taken - gap, 0.0)}}
         self._work[column] = block.compute(name, taken, lane=lane, after=after, kernel=kernel, **facts)
 
     def _met_s(self, column: int) -> float:
@@ -147,18 +161,20 @@ class StepWriter:
         found += [(self._work[work], op) for op, work in self._waits]
         if not self._work:
             return found
-        began = self._work[min(self._work)]
+        firsts, lasts = _ends(rank.device.stream.tolist())
         if graph is not None:
             # A graph begins when the one before it has ended, on all of its streams.
-            firsts, lasts = _ends(rank.device.stream.tolist())
             found += [(self._work[last], self._work[first]) for first in firsts for last in lasts]
-            return [*found, (began, graph)]
+            return [*found, (self._work[min(self._work)], graph)]
         for number, first in self._first.items():
-            same = np.flatnonzero(rank.host.sequence == number)
-            if rank.host.thread[same[0]] != rank.host.thread[same[-1]]:
-                found.append((self._call[int(same[-1])], first))
-            # However far it could run ahead, a queue holds a host back: at most a step, which hides all it can.
-            found.append((began, first))
+            last = self._last[number]
+            if rank.host.thread[np.argmax(rank.host.sequence == number)] != rank.host.thread[last]:
+                found.append((self._call[last], first))
+        # However far it could run ahead, a queue holds a host back: at most a step, which hides all that can be hidden.
+        for column in firsts:
+            call = int(rank.device.call[column])
+            if call >= 0:
+                found.append((self._work[column], self._reached[call]))
         return found
 
     def _facts(self, event: int) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from foretrace.analysis.validate.rows import job_of
 from foretrace.cost.compute import kernel_pricer
 from foretrace.cost.compute.clocks import (
     ARITHMETIC_DYNAMIC,
+    CLOCK_POWER,
     FIXED,
     MEMORY_DYNAMIC,
     MEMORY_FIXED,
@@ -19,8 +21,13 @@ from foretrace.cost.compute.clocks import (
     products_factor,
     profiled_clock,
 )
+from foretrace.cost.mix import mix_of
+from foretrace.formats.training_runs import read_training_runs
 from foretrace.hardware import presets
+from foretrace.program.expand import expand
 from foretrace.program.kernels import Attention, Gemm, Stream
+from foretrace.workload.assemble import program_of
+from foretrace.workload.settle import settle
 
 MEASURED = Path(__file__).parents[4] / "benchmarks" / "gpu" / "clocks_h200.jsonl"
 MOST_MHZ = 1980
@@ -39,6 +46,27 @@ def test_measured_mixes_come_out() -> None:
         fixed = FIXED + MEMORY_FIXED * (1 - share)
         dynamic = share * ARITHMETIC_DYNAMIC * reached[row["mix"]] + (1 - share) * MEMORY_DYNAMIC
         assert MOST_MHZ * clock_of(fixed, dynamic) == pytest.approx(row["clock_mhz"], rel=0.05), row
+
+
+LLAMA = {"head_dim": 128, "style": "llama", "vocab": 32000, "step_ms": 1.0}
+STEPS = {
+    "tinyllama-1.1b": LLAMA
+    | {"layers": 22, "seq": 2048, "mbs": 4, "hidden": 2048, "ffn": 5632, "heads": 32, "kv": 4, "head_dim": 64},
+    "llama-5120": LLAMA | {"layers": 5, "seq": 4096, "mbs": 3, "hidden": 5120, "ffn": 13824, "heads": 40, "kv": 8},
+    "gpt-6144": LLAMA
+    | {"layers": 5, "seq": 2048, "mbs": 4, "hidden": 6144, "ffn": 24576, "heads": 48, "kv": 48, "style": "gpt"},
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_clocks_of_training_steps_come_out(name: str, tmp_path: Path) -> None:
+    (tmp_path / "steps.jsonl").write_text(json.dumps(STEPS[name]))
+    job = job_of(read_training_runs(tmp_path / "steps.jsonl").runs[0].config)
+    mix = mix_of(expand(program_of(settle(job.model, job.plan))))
+    slower = products_factor(H200, mix, kernel_pricer(H200, prices="model"))
+    rows = [json.loads(line) for line in MEASURED.read_text().splitlines()]
+    (measured,) = (row["clock_mhz"] for row in rows if row.get("step") == name)
+    assert MOST_MHZ * profiled_clock() / slower ** (1 / CLOCK_POWER) == pytest.approx(measured, rel=0.02)
 
 
 def test_the_mix_of_kernel_profiles_has_their_clock() -> None:

@@ -137,10 +137,13 @@ def test_waits(tmp_path: Path) -> None:
     one = span("cuda_sync", "Stream Wait Event", 5, 2, pid=0, tid=24, stream=24, device=0, correlation=1389,
                wait_on_stream=20, wait_on_cuda_event_record_corr_id=1385)  # fmt: skip
     host = span("cuda_sync", "Context Sync", 9, 2, pid=0, tid=-1, stream=-1, device=0, correlation=1424)
-    events = read_trace(write(tmp_path, document([one, host]))).events
-    assert events.waits_stream.tolist() == [20, -1]
-    assert events.waits_correlation.tolist() == [1385, -1]
-    assert events.stream.tolist() == [24, -1]
+    none = 2**32 - 1
+    old = span("cuda_sync", "Event Sync", 12, 2, pid=0, tid=none, stream=none, device=0, correlation=1425,
+               wait_on_stream=none, wait_on_cuda_event_record_corr_id=none)  # fmt: skip
+    events = read_trace(write(tmp_path, document([one, host, old]))).events
+    assert events.waits_stream.tolist() == [20, -1, -1]
+    assert events.waits_correlation.tolist() == [1385, -1, -1]
+    assert events.stream.tolist() == [24, -1, -1]
 
 
 def collective(**changed: Any) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""Kernels of several streams that run at once: what each would take alone, and which share the GPU.
+
+A kernel with a block for every SM fills the GPU: two at once take as long as one after the other. On an H200 two
+streams of products, norms and elementwise kernels did 1.01 times the work of one in the same time
+(benchmarks/truth/profiles, `streams` as a CUDA graph against the same kernels alone). So where a change lets
+kernels overlap that hardly did, they share a resource of capacity 1. Where many overlapped already, their recorded
+times hold what that costs, and are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.formats.profiler_trace.records import Category, Floats, Longs
+from foretrace.lower.profiler_trace.streams import Streams
+from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel
+
+_WORTH: Final = 0.01
+"""Of the busiest stream's time: below it a second stream's kernels change nothing."""
+
+
+_MET_ALREADY: Final = 0.1
+"""Of the kernels' time: from so much overlap on, what was recorded holds what overlapping costs."""
+
+
+def fills_gpu(streams: Streams, device: Longs) -> NDArray[np.bool_]:
+    """Which of these columns are kernels that compute, where more than one stream has a part of them worth counting and
+    they hardly met when recorded; else none. Copies have engines of their own, and communication holds few SMs."""
+    computes = _computes(streams)[device[0]]
+    own = float(streams.trace.events.duration_s[device].mean(axis=0)[computes].sum())
+    alone = float(alone_s(streams, device)[computes].sum())
+    if own - alone > _MET_ALREADY * own:
+        return np.zeros_like(computes)
+    seconds = np.where(computes, streams.trace.events.duration_s[device[0]], 0.0)
+    keys, which = np.unique(streams.key[device[0]], return_inverse=True)
+    of_stream = np.bincount(which, weights=seconds, minlength=len(keys))
+    several = np.count_nonzero(of_stream > _WORTH * max(float(of_stream.max()), 1e-12)) > 1
+    return computes if several else np.zeros_like(computes)
+
+
+def alone_s(streams: Streams, device: Longs) -> Floats:
+    """What each column's work takes when nothing else runs: of the time that n kernels run at once, each is given an
+    n-th. Mean over the rows."""
+    events = streams.trace.events
+    taken = events.duration_s.copy()
+    computes = np.flatnonzero(_computes(streams))
+    for number in np.unique(events.device[computes]).tolist():
+        mine = computes[events.device[computes] == number]
+        times = np.concatenate([events.start_s[mine], streams.end_s[mine]])
+        change = np.repeat([1, -1], len(mine))
+        order = np.lexsort((change, times))
+        at, running = times[order], np.cumsum(change[order])
+        given = np.append(0.0, np.cumsum(np.diff(at) / np.maximum(running[:-1], 1)))
+        taken[mine] = np.interp(streams.end_s[mine], at, given) - np.interp(events.start_s[mine], at, given)
+    return np.asarray(taken[device].mean(axis=0))
+
+
+def _computes(streams: Streams) -> NDArray[np.bool_]:
+    """Which events are kernels other than communication."""
+    trace = streams.trace
+    talks = [kind_of_kernel(name) is WorkKind.COMMUNICATION for name in trace.strings]
+    silent = ~np.array(talks or [False], dtype=bool)
+    return np.asarray((trace.events.category == Category.KERNEL) & silent[trace.events.name])

@@ -1,0 +1,92 @@
+"""Laws of the analyses of traces, over random traces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace.intervals import length_s, united
+from foretrace.formats.profiler_trace.records import ProfilerTrace
+from small_traces import Row, copy, kernel, launch, mark, small_trace
+
+NAMES = ("ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "Memcpy DtoD (Device -> Device)")
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> ProfilerTrace:
+    """Kernels on up to three streams, in order on each, most of them launched."""
+    rows: list[Row] = [mark("ProfilerStep#0", 0, 5000)]
+    called = 0.0
+    free = {7: 5.0, 20: 5.0, 21: 5.0}
+    for number in range(draw(st.integers(1, 20))):
+        stream = draw(st.sampled_from(sorted(free)))
+        name = draw(st.sampled_from(NAMES))
+        called += draw(st.integers(1, 50))
+        start = max(free[stream], called - draw(st.integers(0, 3))) + draw(st.integers(0, 60))
+        end = start + draw(st.integers(0, 80))
+        free[stream] = end
+        known = draw(st.booleans())
+        if known:
+            rows.append(launch(number, called, called + 1))
+        correlation = number if known else -1
+        if name.startswith("Memcpy"):
+            rows.append(copy(name, start, end, stream=stream, correlation=correlation, bytes=100))
+        else:
+            rows.append(kernel(name, start, end, stream=stream, correlation=correlation))
+    return small_trace(*rows)
+
+
+@given(traces())
+def test_parts_sum_to_the_span(recorded: ProfilerTrace) -> None:
+    trace = Trace([recorded])
+    (one,) = trace.occupancies
+    assert sum(one.states_s.values()) == pytest.approx(one.span_s)
+    (rank,) = trace.temporal_breakdown().ranks
+    assert rank.idle_s + rank.compute_s + rank.non_compute_s == pytest.approx(rank.span_s)
+    assert min(rank.idle_s, rank.compute_s, rank.non_compute_s) >= -1e-15
+
+
+@given(traces())
+def test_overlap_is_no_longer_than_either(recorded: ProfilerTrace) -> None:
+    (one,) = Trace([recorded]).occupancies
+    assert 0 <= one.overlapped_s <= min(one.compute_s, one.communication_s) + 1e-15
+    assert one.overlapped_s + one.exposed_communication_s == pytest.approx(one.communication_s)
+
+
+@given(traces())
+def test_causes_sum_to_idle_time(recorded: ProfilerTrace) -> None:
+    trace = Trace([recorded])
+    (rank,) = trace.idle().ranks
+    assert rank.device.idle_s == pytest.approx(trace.occupancies[0].idle_s, abs=1e-12)
+    for times in (rank.device, *(one.times for one in rank.streams)):
+        assert times.host_wait_s + times.kernel_wait_s + times.other_s == pytest.approx(times.idle_s, abs=1e-15)
+
+
+@given(traces())
+def test_queues_are_never_shorter_than_nothing_and_end_empty(recorded: ProfilerTrace) -> None:
+    for queue in Trace([recorded]).queues().queues:
+        assert queue.length.min() >= 0
+        assert queue.length[-1] == 0
+
+
+@given(traces())
+def test_the_path_has_no_holes_and_sums_to_the_step(recorded: ProfilerTrace) -> None:
+    path = Trace([recorded]).critical_path()
+    assert sum(path.parts_s.values()) == pytest.approx(path.length_s)
+    if path.length_s:
+        assert path.start_s[1:] == pytest.approx(path.end_s[:-1], abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=20), st.data())
+def test_unions_do_not_care_how_intervals_are_cut(intervals: list[tuple[int, int]], data: st.DataObject) -> None:
+    start = np.array([float(a) for a, _ in intervals])
+    end = start + np.array([float(length) for _, length in intervals])
+    cut = np.array([data.draw(st.floats(0, 1)) for _ in intervals]) * (end - start) + start
+    whole = united(start, end)
+    parts = united(np.concatenate([start, cut]), np.concatenate([cut, end]))
+    assert whole[0].tolist() == parts[0].tolist()
+    assert whole[1].tolist() == parts[1].tolist()
+    assert length_s(start, end) <= (end - start).sum() + 1e-12

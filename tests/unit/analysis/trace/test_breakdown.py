@@ -1,0 +1,149 @@
+"""Where the time of a device goes: numbers by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace.intervals import covered_within_s, length_s, occupancy_s, united
+from foretrace.errors import InputError
+from small_traces import copy, kernel, launch, mark, op, small_trace
+
+US = 1e-6
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def three_streams() -> Trace:
+    """compute 0-10, communication 5-20 beside it, nothing 20-25, a copy 25-30."""
+    return Trace(
+        [
+            small_trace(
+                kernel("gemm", 0, 10),
+                kernel(NCCL, 5, 20, stream=20),
+                copy("Memcpy HtoD (Pinned -> Device)", 25, 30, stream=21, bytes=1000),
+            )
+        ]
+    )
+
+
+def test_unions_join_what_touches() -> None:
+    starts, ends = united(np.array([5.0, 0.0, 2.0, 10.0]), np.array([6.0, 2.0, 3.0, 11.0]))
+    assert starts.tolist() == [0.0, 5.0, 10.0]
+    assert ends.tolist() == [3.0, 6.0, 11.0]
+    assert length_s(np.array([0.0, 0.0]), np.array([4.0, 1.0])) == 4.0
+    assert length_s(np.zeros(0), np.zeros(0)) == 0.0
+
+
+def test_occupancy_of_two_sets() -> None:
+    one = (np.array([0.0, 8.0]), np.array([4.0, 9.0]))
+    two = (np.array([2.0]), np.array([6.0]))
+    assert occupancy_s([one, two], 0.0, 10.0).tolist() == [3.0, 3.0, 2.0, 2.0]
+
+
+def test_cover_of_stretches() -> None:
+    start, end = np.array([0.0, 4.0]), np.array([2.0, 6.0])
+    covered = covered_within_s(start, end, np.array([1.0, 2.0, 0.0, 7.0]), np.array([5.0, 4.0, 10.0, 8.0]))
+    assert covered.tolist() == [2.0, 0.0, 4.0, 0.0]
+
+
+def test_temporal_breakdown() -> None:
+    (rank,) = three_streams().temporal_breakdown().ranks
+    assert rank.span_s == pytest.approx(30 * US)
+    assert rank.idle_s == pytest.approx(5 * US)
+    assert rank.compute_s == pytest.approx(10 * US)
+    assert rank.non_compute_s == pytest.approx(15 * US)
+
+
+def test_overlap_and_exposed_communication() -> None:
+    answer = three_streams().overlap()
+    (rank,) = answer.ranks
+    assert rank.communication_s == pytest.approx(15 * US)
+    assert rank.overlap == pytest.approx(5 / 15)
+    assert rank.exposed_s == pytest.approx(10 * US)
+    assert answer.mean_exposed_s == pytest.approx(10 * US)
+
+
+def test_without_communication_there_is_no_overlap() -> None:
+    (rank,) = Trace([small_trace(kernel("gemm", 0, 10))]).overlap().ranks
+    assert rank.overlap is None
+    assert rank.exposed_s == 0.0
+
+
+def test_mean_and_worst_of_ranks() -> None:
+    busy = small_trace(kernel("gemm", 0, 10), rank=0)
+    idle = small_trace(kernel("gemm", 0, 1), kernel("gemm", 9, 10), rank=1)
+    answer = Trace([busy, idle]).temporal_breakdown()
+    assert answer.worst.rank == 1
+    assert answer.mean.idle_s == pytest.approx(4 * US)
+
+
+def test_idle_by_cause() -> None:
+    rows = [
+        launch(1, 0, 1),
+        launch(2, 1, 2),
+        launch(3, 70, 72),
+        launch(4, 73, 74),
+        kernel("a", 5, 20, correlation=1),
+        kernel("a", 22, 30, correlation=2),  # launched in time: 2 between kernels
+        kernel("a", 80, 90, correlation=3),  # launched at 70, when nothing ran: 50 for the host
+        kernel("a", 130, 140, correlation=4),  # launched in time, 40 late: other
+    ]
+    answer = Trace([small_trace(*rows)]).idle()
+    (rank,) = answer.ranks
+    for times in (rank.device, rank.streams[0].times):
+        assert times.host_wait_s == pytest.approx(50 * US)
+        assert times.kernel_wait_s == pytest.approx(2 * US)
+        assert times.other_s == pytest.approx(40 * US)
+        assert times.idle_s == pytest.approx(92 * US)
+    (longer,) = Trace([small_trace(*rows)]).idle(consecutive_delay_s=50 * US).ranks
+    assert longer.device.kernel_wait_s == pytest.approx(42 * US)
+
+
+def test_idle_of_a_stream_is_not_idle_of_the_device() -> None:
+    rows = [kernel("a", 0, 10), kernel("a", 20, 30), kernel("b", 8, 22, stream=20)]
+    (rank,) = Trace([small_trace(*rows)]).idle().ranks
+    assert rank.device.idle_s == 0.0
+    assert {one.stream: one.times.idle_s for one in rank.streams} == {7: pytest.approx(10 * US), 20: 0.0}
+
+
+def test_a_negative_delay_is_refused() -> None:
+    with pytest.raises(InputError, match="consecutive_delay_s"):
+        three_streams().idle(consecutive_delay_s=-1.0)
+
+
+def test_of_several_profiler_steps_the_last_is_left_out() -> None:
+    rows = [
+        mark("ProfilerStep#1", 0, 100),
+        mark("ProfilerStep#2", 100, 200),
+        launch(1, 10, 11),
+        launch(2, 110, 111),
+        kernel("a", 120, 150, correlation=1),
+        kernel("a", 160, 190, correlation=2),
+    ]
+    trace = Trace([small_trace(*rows)])
+    assert trace.temporal_breakdown().ranks[0].span_s == pytest.approx(30 * US)
+    assert any("last ProfilerStep" in one.message for one in trace.diagnostics)
+    whole = Trace([small_trace(*rows)], last_step=True)
+    assert whole.temporal_breakdown().ranks[0].span_s == pytest.approx(70 * US)
+    assert not whole.diagnostics
+
+
+def test_whole_microseconds_are_those_within_an_event() -> None:
+    trace = Trace([small_trace(kernel("a", 0.4, 3.7), kernel("b", 5.2, 5.9))], whole_us=True)
+    (rank,) = trace.temporal_breakdown().ranks
+    assert rank.compute_s == pytest.approx(2 * US)  # 1 to 3, and nothing of the second
+    assert rank.span_s == pytest.approx(5 * US)  # the second begins, and ends, at 6
+
+
+def test_a_trace_without_device_work_is_an_error() -> None:
+    with pytest.raises(InputError, match="no work of a device") as error:
+        Trace([small_trace(op("aten::mm", 0, 10))])
+    assert error.value.where == "small.json"
+    with pytest.raises(InputError, match="no trace"):
+        Trace([])
+
+
+def test_a_rank_that_was_not_traced_is_an_error() -> None:
+    with pytest.raises(InputError, match="rank 5"):
+        three_streams().rank(5)
