@@ -32,6 +32,8 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/traces.py
+	$(BIN)/python benchmarks/profiled.py
+	$(BIN)/python benchmarks/kineto_load.py
 	$(BIN)/python benchmarks/hta.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/batches.py

@@ -82,7 +82,7 @@ def main() -> None:
     except ImportError:
         print("HolisticTraceAnalysis is not installed: pip install HolisticTraceAnalysis")
         return
-    groups = [[path] for path in asked.traces] or list(_samples())
+    groups = [[path.resolve()] for path in asked.traces] or list(_samples())
     if not groups:
         print("no traces: set FORETRACE_SHARED, or name some")
         return
@@ -94,6 +94,8 @@ def main() -> None:
     reasons: dict[str, set[str]] = {}
     for paths in groups:
         compare(paths, asked.rounded, asked.values, METHODS + (SLOW if asked.all else ()), totals, reasons)
+    if not totals[1]:
+        return
     print()
     sums = (*totals, totals[0] + totals[2], totals[1] + totals[3])
     for name, their_s, our_s in zip(("load", "analyses", "both"), sums[::2], sums[1::2], strict=True):

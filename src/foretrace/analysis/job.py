@@ -12,7 +12,7 @@ from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sharing import NetworkMode
 from foretrace.analysis.simulate import Executor, simulate
 from foretrace.errors import UsageError
-from foretrace.lower.choices import Choices, HostMode
+from foretrace.lower.choices import Choices
 from foretrace.lower.load import file_kind, load
 
 if TYPE_CHECKING:
@@ -55,18 +55,15 @@ class Job:
     def program(self) -> Program:
         """The program of its files; a cluster prices what a real run communicates anew."""
         self._check()
+        if file_kind(self.paths[0]) == "profile":
+            from foretrace.analysis.profiled import Profiled  # most jobs do without, and start faster
+
+            return Profiled.of(self).program()
         choices = self.choices
-        if self.cluster is not None and file_kind(self.paths[0]) in ("traces", "profile"):
+        if self.cluster is not None and file_kind(self.paths[0]) == "traces":
             choices = replace(choices, priced=True)
         with self.watch(f"reading {self.name}"):
-            program = load(self.paths, choices)
-        return program if choices.batch == 1 and choices.gpu is None else self._rebuilt(program)
-
-    def _rebuilt(self, program: Program) -> Program:
-        """With another batch, or as another GPU would run it."""
-        from foretrace.analysis.rebatch import rebuilt
-
-        return rebuilt(program, batch=self.choices.batch, gpu=self.choices.gpu)
+            return load(self.paths, choices)
 
     def mesh(self) -> Mesh:
         """The mesh of its program."""
@@ -75,10 +72,13 @@ class Job:
     def simulate(self, explain: bool = True) -> Simulation:
         """Runs it; where choices build traces otherwise than they were taken, the job as it was is run as well, so that
         the answer says what the change amounts to."""
+        if file_kind(self.paths[0]) == "profile":
+            from foretrace.analysis.profiled import Profiled  # most jobs do without, and start faster
+
+            self._check()
+            return Profiled.of(self).simulate(explain)
         program = self.program()
         answer = self.run(program, explain)
-        if file_kind(self.paths[0]) == "profile":
-            return self._beside_unprofiled(answer)
         before = self._as_traced()
         if before is None:
             return answer
@@ -89,31 +89,6 @@ class Job:
         step = before.run(unchanged, explain=False).step_time_s
         scenario = replace(answer.scenario, choices=words)
         return replace(answer, unchanged_step_time_s=step, scenario=scenario)
-
-    def _beside_unprofiled(self, answer: Simulation) -> Simulation:
-        """The answer of a profiler's trace, with what the step takes without the profiler, and, where choices change
-        it, as it was: against the recorded step where its host runs as recorded, else against the one unprofiled."""
-        choices = self.choices
-        bare = replace(self, choices=replace(choices, host="unprofiled"))
-        unprofiled = answer.step_time_s
-        if choices.host == "profiled":
-            unprofiled = bare.run(bare.program(), explain=False).step_time_s
-        answer = replace(answer, step_time_unprofiled_s=unprofiled)
-        words = self._profile_changes()
-        if not words:
-            return answer
-        host: HostMode = "profiled" if choices.host == "profiled" else "unprofiled"
-        before = replace(self, choices=replace(choices, host=host, batch=1.0, gpu=None), scenario=Scenario())
-        step = before.run(before.program(), explain=False).step_time_s
-        return replace(answer, unchanged_step_time_s=step, scenario=replace(answer.scenario, choices=words))
-
-    def _profile_changes(self) -> tuple[str, ...]:
-        """How a recorded step is run otherwise, in words."""
-        choices = self.choices
-        words = {"none": ["no host gaps"], "graphs": ["the step as one CUDA graph"]}.get(choices.host, [])
-        words += [f"a batch {choices.batch:g}× as large"] if choices.batch != 1 else []
-        words += [f"on a {choices.gpu}"] if choices.gpu is not None else []
-        return tuple(words)
 
     def _as_traced(self) -> Job | None:
         """The job without the choices that change it; None where there are none."""

@@ -72,7 +72,12 @@ def rebuilt(
         program,
         strings=strings,
         sources=sources,
-        templates=replace(program.templates, columns=columns, send_bytes=_sends(program.templates, rows.tokens, batch)),
+        templates=replace(
+            program.templates,
+            columns=columns,
+            send_bytes=_sends(program.templates, rows.tokens, batch),
+            draw_amount=_drawn(program.templates, columns["duration_s"]),
+        ),
         placements=replace(program.placements, override_value=_overrides(program, rows, batch)),
         tokens_per_step=None if program.tokens_per_step is None else program.tokens_per_step * batch,
         diagnostics=(*program.diagnostics, *_notes(rows, batch, gpu, before)),
@@ -177,6 +182,15 @@ def _sends(templates: Templates, tokens: Mask, batch: float) -> Longs:
     """Bytes to each member, where the op carries samples."""
     times = np.where(tokens[templates.send_op], batch, 1.0)
     return np.asarray(np.rint(templates.send_bytes * times).astype(np.int64))
+
+
+def _drawn(templates: Templates, duration_s: NDArray[np.generic]) -> Floats:
+    """What ops draw on resources: as many times as much as they take longer, past their latency."""
+    latency = templates.columns["latency_s"][templates.draw_op].astype(np.float64)
+    before = templates.columns["duration_s"][templates.draw_op].astype(np.float64) - latency
+    after = np.maximum(duration_s[templates.draw_op].astype(np.float64) - latency, 0.0)
+    ratio = np.divide(after, before, out=np.ones_like(before), where=before > 0)
+    return np.asarray(templates.draw_amount * ratio)
 
 
 def _overrides(program: Program, rows: _Rows, batch: float) -> Floats:

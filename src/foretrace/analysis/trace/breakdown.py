@@ -9,7 +9,6 @@ from typing import Final
 from foretrace.analysis.trace.intervals import occupancy_s
 from foretrace.analysis.trace.rank import Rank, WorkType
 
-_COMPUTE, _COMMUNICATION, _MEMORY = (1 << one for one in WorkType)
 _NAMES: Final = {one: one.name.lower() for one in WorkType}
 
 
@@ -36,11 +35,6 @@ class Occupancy:
         return self.states_s["idle"]
 
     @property
-    def busy_s(self) -> float:
-        """Something ran."""
-        return self.span_s - self.idle_s
-
-    @property
     def compute_s(self) -> float:
         """A kernel that computes ran, whatever ran beside it."""
         return self._sum(having="compute")
@@ -64,11 +58,6 @@ class Occupancy:
     def exposed_communication_s(self) -> float:
         """Communication ran and no computation beside it."""
         return self._sum(having="communication", without="compute")
-
-    @property
-    def exposed_memory_s(self) -> float:
-        """Only copies or memsets ran."""
-        return self.states_s["memory"]
 
     @property
     def overlap(self) -> float | None:

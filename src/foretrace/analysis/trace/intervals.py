@@ -43,20 +43,3 @@ def occupancy_s(sets: Sequence[tuple[Floats, Floats]], low_s: float, high_s: flo
     gaps = np.diff(time[order])
     lasting = gaps > 0
     return np.bincount(state[lasting], weights=gaps[lasting], minlength=1 << len(sets)).astype(np.float64)
-
-
-def covered_within_s(start_s: Floats, end_s: Floats, low_s: Floats, high_s: Floats) -> Floats:
-    """How much of each stretch from `low_s` to `high_s` a set of intervals covers."""
-    starts, ends = united(start_s, end_s)
-    if not len(starts):
-        return np.zeros(len(low_s))
-    before = np.append(0.0, np.cumsum(ends - starts))
-
-    def until(moment_s: Floats) -> Floats:
-        last = np.searchsorted(starts, moment_s, side="right")
-        full = before[last]
-        open_at = np.maximum(last - 1, 0)
-        over = np.where(last > 0, np.maximum(ends[open_at] - moment_s, 0.0), 0.0)
-        return full - over
-
-    return np.maximum(until(high_s) - until(low_s), 0.0)

@@ -143,12 +143,6 @@ class Rank:
             kinds[number] = _KINDS.index(kind_of_kernel(self.trace.strings[number]))
         return kinds
 
-    @cached_property
-    def host(self) -> NDArray[np.bool_]:
-        """Which events are the host's and count."""
-        events = self.trace.events
-        return (events.thread >= 0) & (events.start_s < self.cut_s)
-
     @property
     def span_s(self) -> tuple[float, float]:
         """From the start of the first work on a device to the end of the last."""

@@ -9,10 +9,13 @@ import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import Floats, Longs
-from foretrace.lower.profiler_trace.recorded import Recorded, warm_up
+from foretrace.lower.profiler_trace.recorded import Recorded, from_idle, warm_up
 from foretrace.lower.profiler_trace.steps import Steps
 from foretrace.lower.profiler_trace.streams import Streams
 from foretrace.lower.profiler_trace.trim import waiting_or_launching
+
+_ENOUGH: Final = 3
+"""Steps that make a mean; of fewer none is left out for a doubt."""
 
 _SAME_NAMES: Final = 0.9
 """Steps whose launches are alike but for fewer names than this still are the same step: libraries may choose another
@@ -58,6 +61,10 @@ def alike_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tupl
         if warm_up(recorded, usable):
             name, took = steps.names[usable[0]], recorded.step_s[usable[0]]
             text = f"{name} took {took * 1e3:.1f} ms, over 20 % off the others: taken for a warm-up and left out"
+            notes.append(Diagnostic("note", text, where))
+            usable = usable[1:]
+        elif recorded.bound == "device" and len(usable) > _ENOUGH and from_idle(streams, steps, int(usable[0])):
+            text = f"{steps.names[usable[0]]} began on an idle device, as no later step does, and is left out"
             notes.append(Diagnostic("note", text, where))
             usable = usable[1:]
     calls = waiting_or_launching(streams)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.lower.choices import Choices
+from foretrace.lower.choices import Choices, HostMode
 from foretrace.lower.profiler_trace.execution import read_with_shapes
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
 from foretrace.lower.profiler_trace.modes import mode_notes, times
 from foretrace.lower.profiler_trace.rank_step import RankStep, read_step, step_notes
+from foretrace.lower.profiler_trace.ranks import Meetings
 from foretrace.lower.profiler_trace.resize import communicate
 from foretrace.lower.profiler_trace.write import GPU, StepWriter
 from foretrace.lower.torch.launched import device_kernels
@@ -22,6 +24,11 @@ from foretrace.program.program import Program
 
 def lower_profile(paths: Sequence[str | Path], choices: Choices) -> Program:
     """The program of a job's traces, one of each rank: a steady step, as `choices` wants its host to run."""
+    return read_profile(paths, choices).program(choices.host)
+
+
+def read_profile(paths: Sequence[str | Path], choices: Choices) -> Profile:
+    """A job's traces, read for whatever host; `choices` decides all else."""
     traces = with_gradients_reduced(read_with_shapes(paths), choices)
     ranks = _together([read_step(trace, choices.steps) for trace in traces])
     met = communicate(
@@ -30,29 +37,41 @@ def lower_profile(paths: Sequence[str | Path], choices: Choices) -> Program:
         [rank.alike.device.ravel() for rank in ranks],
         choices,
     )
-    taken = [times(rank, choices.host) for rank in ranks]
-    notes = [note for rank in ranks for note in _notes(rank, choices, len(ranks))]
-    build = ProgramBuilder(met.mesh, title=_title(ranks), repeats=True, diagnostics=(*notes, *met.notes))
-    if any(one.shares is not None and one.shares.any() for one in taken):
-        build.resource(GPU, 1.0)
-    for at, rank in enumerate(ranks):
-        if not met.ranks[at]:
-            continue  # on a smaller mesh it stands for none
-        name = _name(rank, at)
-        kernels = {event: kernel_text(one) for event, one in device_kernels(rank.trace, rank.links).items()}
-        writer = StepWriter(rank, taken[at], met.calls[at], kernels, recorded_source(_gpu(rank)))
-        writer.write(build.role(name, met.ranks[at]), build.block(f"step of {name}"))
-    return build.program()
+    kernels = (device_kernels(rank.trace, rank.links) for rank in ranks)
+    texts = tuple({event: kernel_text(one) for event, one in found.items()} for found in kernels)
+    return Profile(tuple(ranks), met, texts)
 
 
-def _notes(rank: RankStep, choices: Choices, count: int) -> list[Diagnostic]:
-    """What a reader should know of a trace; of several, each says of which."""
-    where = Path(rank.trace.path).name if count > 1 else None
-    return [*step_notes(rank, where), *mode_notes(rank, choices.host, where)]
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was recorded of a job: the step of each rank, how ranks meet, and each rank's kernels by the number of their
+    event, as text."""
 
+    ranks: tuple[RankStep, ...]
+    met: Meetings
+    kernels: tuple[dict[int, str], ...]
 
-def _name(rank: RankStep, at: int) -> str:
-    return f"rank {at if rank.trace.rank is None else rank.trace.rank}"
+    def program(self, host: HostMode) -> Program:
+        """A steady step with its host as it is wanted."""
+        taken = [times(rank, host) for rank in self.ranks]
+        notes = [note for rank in self.ranks for note in self._notes(rank, host)]
+        build = ProgramBuilder(
+            self.met.mesh, title=_title(self.ranks), repeats=True, diagnostics=(*notes, *self.met.notes)
+        )
+        if any(one.shares is not None and one.shares.any() for one in taken):
+            build.resource(GPU, 1.0)
+        for at, rank in enumerate(self.ranks):
+            if not self.met.ranks[at]:
+                continue  # on a smaller mesh it stands for none
+            name = f"rank {at if rank.trace.rank is None else rank.trace.rank}"
+            writer = StepWriter(rank, taken[at], self.met.calls[at], self.kernels[at], recorded_source(_gpu(rank)))
+            writer.write(build.role(name, self.met.ranks[at]), build.block(f"step of {name}"))
+        return build.program()
+
+    def _notes(self, rank: RankStep, host: HostMode) -> list[Diagnostic]:
+        """What a reader should know of a trace; of several, each says of which."""
+        where = Path(rank.trace.path).name if len(self.ranks) > 1 else None
+        return [*step_notes(rank, where), *mode_notes(rank, host, where)]
 
 
 def _together(ranks: list[RankStep]) -> list[RankStep]:

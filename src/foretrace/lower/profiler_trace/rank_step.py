@@ -98,7 +98,7 @@ def _unknown(rank: RankStep) -> list[str]:
         inferred = len(device.waits) - device.exact_waits
         how = f"{inferred:,} of them inferred from calls and times" if inferred else "all recorded"
         found.append(f"{len(device.waits):,} waits between streams in a step, {how}")
-    idle = float(device.idle_s.sum())
+    idle = float(device.idle_s[device.idle_early].sum())
     if idle > 0.001 * rank.recorded_s:
         found.append(f"streams idle for {idle * 1e3:.2f} ms of a step for reasons not recorded, or as steps vary; kept")
     if rank.host.unexplained_s > 0.001 * rank.recorded_s:

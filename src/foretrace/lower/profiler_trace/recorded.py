@@ -1,7 +1,8 @@
 """How long the recorded steps took, measured where a step is bound.
 
 On the host a step lasts from its start to the start of the next. On a device it lasts from the first of its work to
-the first of the next step's, the last step to the end of its work, all on the busiest stream. A host that runs ahead
+the first of the next step's, the last step from the end of the work of the one before to the end of its own, all on
+the busiest stream. A host that runs ahead
 finishes its steps early and tells nothing of how long they take: where the device was busy and its steps are
 longer, its time counts, else the host's.
 """
@@ -43,13 +44,19 @@ def recorded_times(streams: Streams, steps: Steps) -> Recorded:
     np.minimum.at(first, step, events.start_s[mine])
     np.maximum.at(last, step, streams.end_s[mine])
     busy = np.bincount(step, weights=events.duration_s[mine], minlength=len(steps)).astype(np.float64)
-    following = np.append(first[1:], np.inf)
-    with np.errstate(invalid="ignore"):
-        device = np.where(np.isfinite(following), following, last) - first
-    device = np.where(np.isfinite(device), device, 0.0)
+    device = _periods(first, last)
     host = steps.end_s - steps.start_s
     bound = _bound(host[steps.whole], device[steps.whole], busy[steps.whole])
     return Recorded(bound, device if bound == "device" else host, host, device, busy)
+
+
+def _periods(first: Floats, last: Floats) -> Floats:
+    """From start to start; where no step follows, from end to end; of a single step, all of it; 0 of one without work."""
+    following, before = np.append(first[1:], np.inf), np.append(-np.inf, last[:-1])
+    with np.errstate(invalid="ignore"):
+        found = np.where(np.isfinite(following), following - first, last - np.fmax(before, -np.inf))
+        found = np.where(np.isfinite(found), found, last - first)
+    return np.where(np.isfinite(found), found, 0.0)
 
 
 def _bound(host_s: Floats, device_s: Floats, busy_s: Floats) -> Literal["device", "host"]:
@@ -69,6 +76,13 @@ def busiest(streams: Streams, steps: Steps) -> int:
         return -1
     keys, which = np.unique(streams.key[at], return_inverse=True)
     return int(keys[np.argmax(np.bincount(which, weights=streams.trace.events.duration_s[at]))])
+
+
+def from_idle(streams: Streams, steps: Steps, step: int) -> bool:
+    """Whether the busiest stream had nothing to do before its first work in a step."""
+    key = busiest(streams, steps)
+    mine = streams.queued[(streams.key[streams.queued] == key) & (steps.of_event[streams.queued] == step)]
+    return bool(len(mine)) and bool(streams.free_s[mine[0]] < streams.issued_s[mine[0]])
 
 
 def warm_up(recorded: Recorded, usable: Longs) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretrace.analysis.trace import Trace
-from foretrace.analysis.trace.intervals import covered_within_s, length_s, occupancy_s, united
+from foretrace.analysis.trace.intervals import length_s, occupancy_s, united
 from foretrace.errors import InputError
 from small_traces import copy, kernel, launch, mark, op, small_trace
 
@@ -39,12 +39,6 @@ def test_occupancy_of_two_sets() -> None:
     one = (np.array([0.0, 8.0]), np.array([4.0, 9.0]))
     two = (np.array([2.0]), np.array([6.0]))
     assert occupancy_s([one, two], 0.0, 10.0).tolist() == [3.0, 3.0, 2.0, 2.0]
-
-
-def test_cover_of_stretches() -> None:
-    start, end = np.array([0.0, 4.0]), np.array([2.0, 6.0])
-    covered = covered_within_s(start, end, np.array([1.0, 2.0, 0.0, 7.0]), np.array([5.0, 4.0, 10.0, 8.0]))
-    assert covered.tolist() == [2.0, 0.0, 4.0, 0.0]
 
 
 def test_temporal_breakdown() -> None:

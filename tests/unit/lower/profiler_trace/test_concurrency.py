@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from small_machine import Do, Machine, Row, recorded, trace_of
 
 from foretrace.formats.profiler_trace.records import Category
 from foretrace.lower.profiler_trace.concurrency import alone_s, fills_gpu
 from foretrace.lower.profiler_trace.modes import times
 from foretrace.lower.profiler_trace.rank_step import RankStep, read_step
+from small_machine import Do, Machine, Row, recorded, trace_of
 
 
 def _apart() -> RankStep:
