@@ -219,12 +219,12 @@ def _off(wanted: float, found: float | None) -> float:
 def _ours(paths: list[Path], rounded: bool) -> Trace:
     from foretrace.formats.profiler_trace import read_trace
 
-    return Trace([read_trace(path) for path in paths], whole_us=rounded)
+    return Trace([read_trace(path) for path in paths], hta_steps=True, whole_us=rounded)
 
 
 def _anew(trace: Trace) -> Trace:
     """The same loaded traces without anything that an analysis has kept."""
-    return Trace([one.trace for one in trace.ranks], last_step=trace.ranks[0].last_step)
+    return Trace([one.trace for one in trace.ranks], hta_steps=True)
 
 
 def _timed(action: Callable[[], Any]) -> tuple[Any, float]:

@@ -1,4 +1,4 @@
-"""Traces of the PyTorch profiler: whatever the formatting and wherever the file is cut into pieces, the same is read."""
+"""Traces of the PyTorch profiler: however formatted and wherever the file is cut into pieces, the same is read."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def test_any_formatting_in_any_pieces(
 def test_pieces_that_end_at_every_byte() -> None:
     events = [*small_step(), span("cpu_op", "ü漢🙂", 130, 1, External_id=9)]
     for indent in (None, 2):
-        text = json.dumps(document(events, deviceProperties=[{"id": 0, "name": "A"}, {"id": 1, "name": "B"}]), indent=indent,
-                          ensure_ascii=False)  # fmt: skip
+        content = document(events, deviceProperties=[{"id": 0, "name": "A"}, {"id": 1, "name": "B"}])
+        text = json.dumps(content, indent=indent, ensure_ascii=False)
         whole = read(text, len(text.encode()) + 1)
         for piece in range(1, len(text.encode()) + 1):
             trace = read(text, piece)

@@ -15,7 +15,7 @@ from foretrace.calibrate.fit import family_fits
 from foretrace.calibrate.gpu.machine import preset_of
 from foretrace.calibrate.host import host_fit, profiled_host
 from foretrace.calibrate.inputs import KNOWN, input_kind
-from foretrace.calibrate.recorded import Recorded, as_measured, recorded_kernels
+from foretrace.calibrate.recorded import RecordedKernels, as_measured, recorded_kernels
 from foretrace.calibrate.sustained import at_clocks
 from foretrace.calibrate.tables import tabled_kernels
 from foretrace.cost.compute import kernel_pricer
@@ -162,7 +162,7 @@ def _take_traces(
         found.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
 
 
-def _take_recorded(found: _Found, recorded: Recorded, model: EfficiencyModel) -> float:
+def _take_recorded(found: _Found, recorded: RecordedKernels, model: EfficiencyModel) -> float:
     """Adds recorded kernels as prices are kept; returns how much the clock had slowed products down."""
     kernels = tuple(recorded.seconds)
     seconds = np.array([recorded.seconds[one] for one in kernels])

@@ -12,39 +12,31 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, ProfilerTrace
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.overhead import unprofiled_gap_s
+from foretrace.lower.profiler_trace.rank_step import read_step
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
-from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel, plain_name
+from foretrace.lower.profiler_trace.streams import DEFAULT_GAP_S, LONGEST_GAP_S
+from foretrace.lower.torch.kinds import communicates, plain_name
+from foretrace.lower.torch.lists import list_kernels
+from foretrace.lower.torch.parameters import parameters
 from foretrace.lower.torch.shapes import kernel_of
-from foretrace.lower.torch.streams import list_stream
-from foretrace.lower.torch.tensors import tensors
 from foretrace.program.kernels import Kernel, Stream
-
-USUAL_GAP_S: Final = 1.2e-6
-"""Between kernels of one stream that were launched long before, where a trace has too few such pairs: the median in a
-trace of an H200."""
-
-LONGEST_GAP_S: Final = 1e-5
-"""A longer pause is no turning from one kernel to the next: the stream waited for something."""
 
 FEWEST_PAIRS: Final = 20
 OUTLIER: Final = 3.0
 """Times so many times the median are of a kernel that something held up, or of a first launch."""
 
-_GRADIENT: Final = "torch::autograd::AccumulateGrad"
 _OPTIMIZERS: Final = ("fused_adam", "fused_adamw", "fused_sgd")
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a trace tells of kernels: the seconds of each, how often a step runs it; the seconds of a step from its
-    first kernel to that of the next, in which part of them the device worked, and which part of that work no kernel of
-    ours stands for."""
+class RecordedKernels:
+    """What a trace tells of kernels: the seconds of each, how often a step runs it; the seconds of the recorded step,
+    in which part of the time the device worked, and which part of that work no kernel of ours stands for."""
 
     seconds: Mapping[Kernel, float]
     calls: Mapping[Kernel, float]
@@ -64,7 +56,7 @@ class Recorded:
         return sum(count * kernel.flops for kernel, count in self.calls.items())
 
 
-def recorded_kernels(trace: ProfilerTrace) -> Recorded:
+def recorded_kernels(trace: ProfilerTrace) -> RecordedKernels:
     """The kernels of the whole steps of a trace, where it recorded shapes."""
     links = Links(trace)
     steps = find_steps(trace, links)
@@ -76,10 +68,11 @@ def recorded_kernels(trace: ProfilerTrace) -> Recorded:
         raise InputError("the trace has no shapes, so no kernel can be told by them", where=trace.path, hint=hint)
     count = max(len(set(steps.of_event[device].tolist()) - {-1}), 1)
     gap_s = _gap_s(trace, links, device)
+    updates = _updates(trace, links)
     times: dict[Kernel, list[float]] = {}
     known_s = 0.0
     for op, its in _by_op(links, device).items():
-        kernel = _kernel(trace, steps, op, its)
+        kernel = updates.get(op) or _kernel(trace, op, its)
         if kernel is not None:
             spent = float(trace.events.duration_s[its].sum())
             known_s += spent
@@ -88,10 +81,10 @@ def recorded_kernels(trace: ProfilerTrace) -> Recorded:
         raise InputError("no kernel of the trace can be told by its op's shapes", where=trace.path)
     span_s, worked_s = _span_s(trace, device, count)
     total_s = float(trace.events.duration_s[device].sum())
-    return Recorded(
+    return RecordedKernels(
         {kernel: _typical(seconds) for kernel, seconds in times.items()},
         {kernel: len(seconds) / count for kernel, seconds in times.items()},
-        span_s / count,
+        _step_s(trace, span_s / count),
         min(worked_s / span_s, 1.0) if span_s > 0 else 1.0,
         max(1.0 - known_s / total_s, 0.0) if total_s > 0 else 0.0,
         count,
@@ -109,13 +102,7 @@ def _work(trace: ProfilerTrace, steps: Steps) -> Longs:
     alone = (start >= before - 1e-7) & (after >= end - 1e-7)
     whole = np.append(steps.whole, False)  # the last: of no step
     inside = whole[steps.of_event[device]] | (not steps.whole.any())
-    return device[alone & inside & ~_communicates(trace, device)]
-
-
-def _communicates(trace: ProfilerTrace, events: Longs) -> NDArray[np.bool_]:
-    names = trace.events.name[events]
-    told = {name: kind_of_kernel(trace.strings[name]) is WorkKind.COMMUNICATION for name in set(names.tolist())}
-    return np.array([told[name] for name in names.tolist()], dtype=bool)
+    return device[alone & inside & ~trace.named(communicates)[device]]
 
 
 def _by_op(links: Links, device: Longs) -> dict[int, Longs]:
@@ -127,13 +114,11 @@ def _by_op(links: Links, device: Longs) -> dict[int, Longs]:
     return {int(links.op[one[0]]): one for one in groups if len(one) and links.op[one[0]] >= 0}
 
 
-def _kernel(trace: ProfilerTrace, steps: Steps, op: int, its: Longs) -> Kernel | None:
+def _kernel(trace: ProfilerTrace, op: int, its: Longs) -> Kernel | None:
     """What an op ran, by its inputs and the longest of its kernels."""
     events = trace.events
     name = trace.strings[events.name[op]]
-    if plain_name(name) in _OPTIMIZERS:
-        return _update(trace, steps, op, plain_name(name))
-    if events.inputs[op] < 0:
+    if events.inputs[op] < 0 or plain_name(name) in _OPTIMIZERS:
         return None
     longest = trace.strings[events.name[its[events.duration_s[its].argmax()]]]
     found = kernel_of(name, trace.inputs[events.inputs[op]], longest)
@@ -145,19 +130,15 @@ def as_measured(kernel: Kernel) -> Kernel:
     return replace(kernel, fixed=0) if isinstance(kernel, Stream) else kernel
 
 
-def _update(trace: ProfilerTrace, steps: Steps, op: int, name: str) -> Stream | None:
-    """A fused optimizer's update: the sizes of its lists are not recorded, but those of the gradients of its step
-    are."""
-    events = trace.events
-    named = np.array([one == _GRADIENT for one in trace.strings], dtype=bool)
-    same = steps.of_event == steps.of_event[op]
-    gradients = np.flatnonzero(named[events.name] & same & (events.category == Category.CPU_OP) & (events.inputs >= 0))
-    found = [tensors(trace.inputs[number]) for number in events.inputs[gradients].tolist()]
-    whole = [one[0] for one in found if one and one[0] is not None]
-    if not whole:
-        return None
-    made = list_stream(name, sum(one.count for one in whole), whole[0].size)
-    return None if made is None else replace(made, fixed=0)
+def _updates(trace: ProfilerTrace, links: Links) -> dict[int, Kernel]:
+    """The updates of fused optimizers by op: the sizes of their lists are not recorded, but those of gradients are."""
+    launched: dict[str, list[Longs]] = {}
+    for op, its in _by_op(links, trace.events.of(Category.KERNEL)).items():
+        word = plain_name(trace.strings[trace.events.name[op]])
+        if word in _OPTIMIZERS:
+            launched.setdefault(word, []).append(its)
+    found = list_kernels(trace, parameters(trace), launched)
+    return {int(links.op[its[0]]): as_measured(kernel) for its, kernel in found}
 
 
 def _gap_s(trace: ProfilerTrace, links: Links, device: Longs) -> float:
@@ -171,7 +152,7 @@ def _gap_s(trace: ProfilerTrace, links: Links, device: Longs) -> float:
         waited = links.issued_s[its][1:] < events.start_s[its][:-1]
         gaps.append(pause[waited & (pause > 0) & (pause < LONGEST_GAP_S)])
     together = np.concatenate(gaps) if gaps else np.empty(0)
-    return float(np.median(unprofiled_gap_s(together))) if len(together) >= FEWEST_PAIRS else USUAL_GAP_S
+    return float(np.median(unprofiled_gap_s(together))) if len(together) >= FEWEST_PAIRS else DEFAULT_GAP_S
 
 
 def _span_s(trace: ProfilerTrace, device: Longs, steps: int) -> tuple[float, float]:
@@ -181,6 +162,14 @@ def _span_s(trace: ProfilerTrace, device: Longs, steps: int) -> tuple[float, flo
     idle = np.maximum(start[1:] - end[:-1], 0.0)
     span = float(end[-1] - start[0])
     return span, span - float(idle[idle > LONGEST_GAP_S].sum()) if steps else span
+
+
+def _step_s(trace: ProfilerTrace, otherwise_s: float) -> float:
+    """The recorded step, as a replay has it, where there is one to replay."""
+    try:
+        return read_step(trace).recorded_s
+    except InputError:
+        return otherwise_s
 
 
 def _typical(seconds: list[float]) -> float:

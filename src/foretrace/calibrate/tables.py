@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from foretrace.calibrate.recorded import Recorded, as_measured
+from foretrace.calibrate.recorded import RecordedKernels, as_measured
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace.records import Dims, Inputs
 from foretrace.formats.torch_table import Row, Table
@@ -15,7 +15,7 @@ from foretrace.program.kernels import Kernel
 _HINT = "print it with key_averages(group_by_input_shape=True).table(max_shapes_column_width=…), or give the trace"
 
 
-def tabled_kernels(tables: Iterable[Table]) -> Recorded:
+def tabled_kernels(tables: Iterable[Table]) -> RecordedKernels:
     """What ops of a table took on the device, per call; dtypes are not in it, and taken to be bf16."""
     times: dict[Kernel, list[tuple[float, int]]] = {}
     total_s = known_s = 0.0
@@ -35,7 +35,7 @@ def tabled_kernels(tables: Iterable[Table]) -> Recorded:
         raise InputError("no row of the table has a device time and shapes that can be read", where=path, hint=_HINT)
     calls = {kernel: float(sum(count for _, count in rows)) for kernel, rows in times.items()}
     seconds = {kernel: sum(spent for spent, _ in rows) / calls[kernel] for kernel, rows in times.items()}
-    return Recorded(seconds, calls, 0.0, 1.0, 1.0 - known_s / total_s, 0)
+    return RecordedKernels(seconds, calls, 0.0, 1.0, 1.0 - known_s / total_s, 0)
 
 
 def _kernel(row: Row) -> Kernel | None:

@@ -66,8 +66,9 @@ def command(
         View | None, typer.Option("--view", help="Of a profiler's traces, one question; diff compares two of them.")
     ] = None,
     op: Annotated[str, typer.Option("--op", metavar="WORD", help="With --view sequences: of ops with this name.")] = "",
-    last_step: Annotated[
-        bool, typer.Option("--last-step", help="Of a profiler's traces, count the last ProfilerStep too.")
+    hta_steps: Annotated[
+        bool,
+        typer.Option("--hta-steps", help="Of a profiler's traces, count what Holistic Trace Analysis does."),
     ] = False,
     plot: Annotated[
         Path | None,
@@ -90,9 +91,9 @@ def command(
     if kind == "profile":
         from foretrace.cli.explain_trace import Wanted, explain_traces
 
-        explain_traces(paths, Wanted(view, op, last_step, as_json, output, plot), given)
+        explain_traces(paths, Wanted(view, op, hta_steps, as_json, output, plot), given)
         return
-    _refuse_questions(paths[0], {"--view": view, "--op": op, "--last-step": last_step, "--plot": plot})
+    _refuse_questions(paths[0], {"--view": view, "--op": op, "--hta-steps": hta_steps, "--plot": plot})
     if kind == "table":
         _table(paths, given, as_json, output)
         return

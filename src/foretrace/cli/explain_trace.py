@@ -19,7 +19,7 @@ class Wanted:
 
     view: str | None
     op: str
-    last_step: bool
+    hta_steps: bool
     as_json: bool
     output: Path | None
     plot: Path | None
@@ -84,7 +84,7 @@ def _read(paths: Sequence[Path], wanted: Wanted) -> Trace:
 
     name = str(paths[0]) if len(paths) == 1 else f"{len(paths)} traces"
     with Progress(f"reading {name}"):
-        return Trace.load(paths, last_step=wanted.last_step)
+        return Trace.load(paths, hta_steps=wanted.hta_steps)
 
 
 def _plot(trace: Trace, wanted: Wanted) -> None:

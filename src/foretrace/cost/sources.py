@@ -31,13 +31,14 @@ def kernel_prices(
     mix: Mix | None = None,
 ) -> KernelPricer:
     """Prices of kernels on a cluster's GPUs, for a job of so many; `silicon` as in `kernel_pricer`. A calibration comes
-    before all others, whatever these are; `mix` is what the job runs, which sets the clock of its products then."""
+    before all others, whatever these are; `mix` is what the job runs: times that were recorded at the clocks of a step
+    are kept as of a kernel profile's, and turned into those of the job's own."""
     pricer: KernelPricer
     if calibration is None:
         pricer = kernel_pricer(cluster.gpu, prices=prices, silicon=silicon)
     else:
         pricer = calibrated_pricer(cluster.gpu, calibration, prices, silicon)
-        if mix is not None and prices != "roofline":
+        if mix is not None and prices != "roofline" and calibration.at_step_clocks:
             from foretrace.cost.compute.clocks import ClockedPricer, products_factor
 
             pricer = ClockedPricer(pricer, products_factor(cluster.gpu, mix, pricer))

@@ -116,6 +116,12 @@ class Calibration:
         return Path(self.path).name
 
     @property
+    def at_step_clocks(self) -> bool:
+        """Whether products of it were recorded amid training steps, at clocks that were these steps' own."""
+        products = self.kernels is not None and any(one.flops > 0 for one in self.kernels.kernels)
+        return products and any(one.slower > 0 for one in self.made_of)
+
+    @property
     def source(self) -> str:
         """The same with how many kernels it knows."""
         count = 0 if self.kernels is None else len(self.kernels.kernels)

@@ -17,10 +17,13 @@ from typing import Any, Final, NamedTuple
 
 from foretrace.errors import InputError
 from foretrace.files import read_whole
+from foretrace.formats.profiler_trace.arguments import listed, strided
 from foretrace.formats.profiler_trace.records import Call, Dims, Inputs
+from foretrace.formats.profiler_trace.text import head_of
 
 _HEAD_BYTES: Final = 4096
 _SCHEMA: Final = re.compile(rb'"schema"\s*:\s*"\d+\.\d+')
+_BESIDE: Final = (b'"pid"', b'"nodes"')
 _HINT: Final = "expected what torch.profiler.ExecutionTraceObserver writes: {schema, pid, nodes: [...]}"
 _COMMUNICATION: Final = "record_param_comms"
 _SCALARS: Final = frozenset({"Int", "Double", "Bool", "ComplexDouble", "SymInt"})
@@ -77,14 +80,12 @@ class ExecutionTrace:
 
 def looks_like_execution_trace(path: str | Path) -> bool:
     """Whether a file begins as an execution trace does, packed or not."""
-    try:
-        with Path(path).open("rb") as stream:
-            head = stream.read(_HEAD_BYTES)
-        if head.startswith(b"\x1f\x8b"):
-            head = zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
-    except (OSError, zlib.error):
-        return False
-    return _SCHEMA.search(head) is not None
+    return begins_as_execution_trace(head_of(Path(path), _HEAD_BYTES))
+
+
+def begins_as_execution_trace(head: bytes) -> bool:
+    """Whether these bytes, unpacked, begin an execution trace."""
+    return _SCHEMA.search(head[:_HEAD_BYTES]) is not None and any(one in head for one in _BESIDE)
 
 
 def read_execution_trace(path: str | Path) -> ExecutionTrace:
@@ -208,7 +209,6 @@ def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> Call | None:
         start, stride, size = (
             int(facts.get(name, -1)) for name in ("global_rank_start", "global_rank_stride", "pg_size")
         )
-        ranks = tuple(range(start, start + stride * size, stride)) if start >= 0 and stride > 0 and size > 0 else ()
         return Call(
             name=str(facts["collective_name"]),
             in_elements=int(facts.get("in_msg_nelems", -1)),
@@ -216,9 +216,9 @@ def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> Call | None:
             dtype=str(facts.get("dtype", "")),
             group=str(facts.get("pg_name", "")),
             group_size=size,
-            ranks=ranks,
-            in_split=_split(facts.get("in_split_size", "")),
-            out_split=_split(facts.get("out_split_size", "")),
+            ranks=strided(start, stride, size),
+            in_split=listed(facts.get("in_split_size"))[0],
+            out_split=listed(facts.get("out_split_size"))[0],
             description=str(facts.get("pg_desc", "")),
         )
     words = [value for value, kind in zip(inputs["values"], inputs["types"], strict=True) if kind == "String"]
@@ -227,10 +227,6 @@ def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> Call | None:
     elements = sum(tensor.elements for tensor in _tensors(inputs["values"], inputs["types"]))
     kinds = re.findall(r"Tensor\(([^)]*)\)", " ".join(map(str, inputs["types"])))
     return Call(name=str(words[-1]), in_elements=elements, dtype=kinds[0] if kinds else "")
-
-
-def _split(text: Any) -> tuple[int, ...]:
-    return tuple(int(one) for one in re.findall(r"-?\d+", str(text)))
 
 
 def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

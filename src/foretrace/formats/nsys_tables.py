@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
-
-MAGIC: Final = b"SQLite format 3\0"
-"""How every SQLite file begins."""
+from foretrace.formats.profiler_trace.sniff import SQLITE
 
 _HEADER_BYTES: Final = 100
 _ROWS_AT_ONCE: Final = 1 << 16
@@ -107,7 +105,7 @@ def _check_head(path: Path) -> None:
         raise InputError("there is no such file", where=str(path)) from None
     except OSError as error:
         raise InputError(f"the export cannot be read: {error.strerror}", where=str(path)) from None
-    if not head.startswith(MAGIC):
+    if not head.startswith(SQLITE):
         raise InputError("this is no SQLite file", where=str(path), hint=EXPORT_HINT)
     # sqlite.org/fileformat.html, 1.3: page size at 16 (1 stands for 65536), pages at 28, valid where 24 equals 92.
     page_bytes = int.from_bytes(head[16:18], "big")

@@ -107,21 +107,25 @@ class Choices:
         for name in ("mesh", "traced"):
             if not isinstance(getattr(self, name), Mesh | str | None):
                 raise InputError(f"{name} is {getattr(self, name)!r}", hint="expected a Mesh, or text such as pp=8")
-        number = isinstance(self.routing, int | float) and not isinstance(self.routing, bool)
-        if self.routing is not None and not (number and 1.0 <= self.routing <= MOST_SKEWED):
+        if self.routing is not None and not (_is_number(self.routing) and 1.0 <= self.routing <= MOST_SKEWED):
             raise InputError(
                 f"routing is {self.routing!r}", hint=f"expected how uneven it is, from 1 (balanced) to {MOST_SKEWED:g}"
             )
         if self.host not in get_args(HostMode):
             raise InputError(f"host is {self.host!r}", hint=f"known: {', '.join(get_args(HostMode))}")
-        if not 1 / MOST_BATCH <= self.batch <= MOST_BATCH:
+        if not (_is_number(self.batch) and 1 / MOST_BATCH <= self.batch <= MOST_BATCH):
             raise InputError(
-                f"a batch cannot be {self.batch:g} times as large", hint=f"factors lie between 1e-4 and {MOST_BATCH:g}"
+                f"a batch cannot be {self.batch!r} times as large",
+                hint=f"expected a number from {1 / MOST_BATCH:g} to {MOST_BATCH:g}",
             )
         for step in self.steps or ():
             _check_whole("a step", step, 0, MOST)
         if not isinstance(self.schedule, str | None):
             raise InputError(f"schedule is {self.schedule!r}", hint='expected a name such as "zb-h1"')
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:

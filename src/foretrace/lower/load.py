@@ -11,6 +11,8 @@ from typing import Literal
 from foretrace.errors import InputError
 from foretrace.formats.aicb import read_workload
 from foretrace.formats.megatron_trace import looks_like_trace
+from foretrace.formats.profiler_trace.sniff import ENDINGS, REPORTS, begins_as_profile
+from foretrace.formats.profiler_trace.text import unpacked
 from foretrace.lower.aicb import lower_workload
 from foretrace.lower.choices import Choices
 from foretrace.program.program import Program
@@ -23,9 +25,6 @@ MAGIC = b"\x93FOR"
 _SNIFFED_BYTES = 65536
 _MOST_FILES = 1000
 _JSON_OR_PACKED = (b"{", b"[", b"\x1f\x8b", b"SQLite format 3")
-_PROFILE_SUFFIXES = {".json", ".gz", ".sqlite"}
-_PROFILE_ENDINGS = (".json", ".json.gz", ".sqlite")
-_REPORT_SUFFIXES = {".nsys-rep", ".qdrep"}
 
 
 def file_kind(path: str | Path) -> FileKind:
@@ -40,9 +39,9 @@ def file_kind(path: str | Path) -> FileKind:
     if files is None:
         kind = _kind_of_file(path)
         # What is called a profile and is none is refused as one: no workload is called so.
-        misread = kind == "aicb" and Path(path).name.endswith(_PROFILE_ENDINGS) and Path(path).is_file()
+        misread = kind == "aicb" and Path(path).name.endswith(ENDINGS) and Path(path).is_file()
         return "profile" if misread else kind
-    if any(_kind_of_file(one) == "profile" for one in files if one.suffix in _PROFILE_SUFFIXES):
+    if any(_kind_of_file(one) == "profile" for one in files if one.name.endswith(ENDINGS)):
         return "profile"
     return "traces"  # Megatron's come as folders and patterns, workloads never do
 
@@ -53,7 +52,7 @@ def _files_of(path: str | Path) -> list[Path] | None:
         if Path(path).is_dir():
             return sorted(islice(Path(path).iterdir(), _MOST_FILES))
         if glob.has_magic(str(path)) and not Path(path).exists():
-            found = glob.iglob(str(path))  # noqa: PTH207 - may be absolute
+            found = glob.iglob(str(path), recursive=True)  # noqa: PTH207 - may be absolute
             return sorted(Path(one) for one in islice(found, _MOST_FILES))
     except OSError:
         return []
@@ -70,20 +69,24 @@ def _kind_of_file(path: str | Path) -> FileKind:
         return "aicb"
     if head.startswith(MAGIC):
         return "program"
-    if Path(path).suffix in _REPORT_SUFFIXES:
+    if Path(path).suffix in REPORTS:
         return "profile"  # not read, but an error says how to export it
-    if head.lstrip().startswith(_JSON_OR_PACKED):
-        from foretrace.formats.execution_trace import looks_like_execution_trace  # a workload does without
-        from foretrace.formats.profiler_trace import looks_like_profile
-
-        if looks_like_profile(path):
-            return "profile"
-        return "execution" if looks_like_execution_trace(path) else "aicb"
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(_JSON_OR_PACKED):
+        return _kind_of_json(unpacked(head, _SNIFFED_BYTES))
     if b"-----  ---" in head or b"CPU total" in head or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         from foretrace.formats.torch_table import looks_like_table  # a workload does without
 
         return "table" if looks_like_table(path) else "aicb"
     return "aicb"
+
+
+def _kind_of_json(head: bytes) -> FileKind:
+    """What JSON or SQLite is by its first bytes."""
+    from foretrace.formats.execution_trace import begins_as_execution_trace  # a workload does without
+
+    if begins_as_profile(head):
+        return "profile"
+    return "execution" if begins_as_execution_trace(head) else "aicb"
 
 
 def load(path: str | Path | Sequence[str | Path], choices: Choices | None = None) -> Program:
@@ -99,10 +102,9 @@ def load(path: str | Path | Sequence[str | Path], choices: Choices | None = None
         from foretrace.lower.profiler_trace import lower_profile  # a workload does without, and starts faster
 
         return lower_profile(paths, chosen)
-    if kind != "table":
+    if kind != "table":  # which says itself what it cannot do
         chosen.refuse(("sizes",), "only what a profile does not hold can be set", str(paths[0]))
-    anew = ("steps", "batch", "gpu") if kind == "table" else ("host", "steps", "batch", "gpu")
-    chosen.refuse(anew, "only a profiler's trace can be run like this", str(paths[0]))
+        chosen.refuse(("host", "steps", "batch", "gpu"), "only a profiler's trace can be run like this", str(paths[0]))
     if kind == "traces":
         from foretrace.lower.megatron_trace import lower_traces  # a workload does without, and starts faster
 

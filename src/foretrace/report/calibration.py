@@ -184,7 +184,7 @@ def _coverage(coverage: JobCoverage) -> list[list[Span]]:
         [one.how, format_percent(one.share), _away(one.distance), f"{one.kernel:<{width}}"]
         for one in missing[:MOST_KERNELS]
     ]
-    lines += table(["not covered", "of the time", "octaves away", f"{'kernel':<{width}}"], rows)
+    lines += table(["least covered", "of the time", "octaves away", f"{'kernel':<{width}}"], rows)
     more = len(missing) - MOST_KERNELS
     return [*lines, [(f"  {more} more in --json", "bright_black")]] if more > 0 else lines
 

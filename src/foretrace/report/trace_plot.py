@@ -162,7 +162,7 @@ def _step(trace: Trace) -> str:
 
 def _kinds_in(rank: Rank, across: _Across) -> list[str]:
     """Kinds of work in the step, those with the most time first; those without a colour of their own are other."""
-    work, names = rank.work, tuple(WorkKind)
+    work, names = rank.ran, tuple(WorkKind)
     inside = (work.end_s > across.low_s) & (work.start_s < across.high_s)
     sums = np.bincount(rank.kinds[work.name[inside]], weights=work.duration_s[inside], minlength=len(names))
     order = [int(one) for one in np.argsort(-sums, kind="stable") if sums[one] > 0]
@@ -171,7 +171,7 @@ def _kinds_in(rank: Rank, across: _Across) -> list[str]:
 
 
 def _stream(rank: Rank, number: int, across: _Across, y: float, colours: dict[str, str]) -> list[str]:
-    work, names = rank.work, tuple(WorkKind)
+    work, names = rank.ran, tuple(WorkKind)
     kind = rank.kinds[work.name]
     drawn: list[str] = []
     for one in np.unique(kind[work.stream == number]).tolist():
@@ -249,13 +249,16 @@ def _ranks(trace: Trace) -> str:
     return _page(f"what the device does, rank by rank{more}", tallest, [*parts, *_legend(used)])
 
 
-def _curves(title: str, named: Sequence[tuple[str, Floats, Floats]], text: Callable[[float], str]) -> str:
-    """Step functions of time, one colour each."""
+def _curves(
+    title: str, named: Sequence[tuple[str, Floats, Floats]], text: Callable[[float], str], quarter: float = 0.0
+) -> str:
+    """Step functions of time, one colour each; `quarter` is what a quarter of the height is a multiple of."""
     some = [one for one in named if len(one[1])]
     if not some:
         raise UsageError("--plot: there is nothing of this in the trace")
     across = _Across(min(float(one[1][0]) for one in some), max(float(one[1][-1]) for one in some))
     most = max(float(one[2].max()) for one in some) or 1.0
+    most = 4 * quarter * float(np.ceil(most / (4 * quarter))) if quarter else most
     height, bottom = 320.0, _TOP + 320.0
     parts = across.marks(bottom)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -292,7 +295,7 @@ def _queues(trace: Trace) -> str:
         (f"{f'rank {one.rank} ' if several else ''}stream {one.stream}", one.time_s, one.length.astype(np.float64))
         for one in found
     ]
-    return _curves("launched work that waits", named, lambda value: f"{value:.0f}")
+    return _curves("launched work that waits", named, lambda value: f"{value:.0f}", quarter=1.0)
 
 
 def _bandwidths(trace: Trace) -> str:

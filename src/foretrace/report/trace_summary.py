@@ -25,6 +25,8 @@ _BOUND = {
     "waits": "waits: the device idles though work is launched",
     "mixed": "host and device: the device waits at times",
 }
+_LEAST_SHARE = 0.0005
+"""Of the step: what is shorter would be shown as 0.0 %."""
 _STYLES = {"idle": "bright_black", "compute": "green", "memory": "yellow", "communication": "red"}
 
 
@@ -63,8 +65,9 @@ def _headline(found: TraceSummary) -> list[list[Span]]:
 def _states(found: TraceSummary, screen: Screen) -> list[list[Span]]:
     span_s = sum(found.states_s.values())
     lines: list[list[Span]] = [[("  where the device's time goes", "bold"), (" (a step, mean over ranks)", "")]]
-    width = max(len(state) for state in found.states_s)
-    for state, seconds in sorted(found.states_s.items(), key=lambda one: -one[1]):
+    shown = {state: seconds for state, seconds in found.states_s.items() if seconds >= _LEAST_SHARE * span_s}
+    width = max(len(state) for state in shown)
+    for state, seconds in sorted(shown.items(), key=lambda one: -one[1]):
         share = seconds / span_s if span_s > 0 else 0.0
         drawn = f"{share_bar(share):<28}  " if screen.rich else ""
         style = _STYLES.get(state.split(" + ")[0], "blue")

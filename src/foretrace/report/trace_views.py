@@ -16,6 +16,8 @@ from foretrace.units import MINUS, format_bandwidth, format_bytes, format_count,
 
 MOST_ROWS: Final = 20
 MOST_KERNELS_OF_SEQUENCE: Final = 6
+_ONE_BY_ONE: Final = ("steps", "critical-path")
+"""Views that show steps by themselves."""
 _Lines = list[list[Span]]
 
 
@@ -23,8 +25,16 @@ def print_view(trace: Trace, view: str, op: str = "", stream: TextIO | None = No
     """The screen of one question."""
     screen = Screen.of(stream or sys.stdout)
     made = _sequences(trace, op) if view == "sequences" else VIEWS[view](trace)
-    lines = [[], *made, [], *diagnostic_lines(trace.diagnostics, screen, 4)]
-    show(screen, lines if trace.diagnostics else lines[:-1])
+    lines = [[], *made, *([] if view in _ONE_BY_ONE else _counted(trace))]
+    notes = diagnostic_lines(trace.diagnostics, screen, 4)
+    show(screen, [*lines, [], *notes] if notes else lines)
+
+
+def _counted(trace: Trace) -> _Lines:
+    """What the times above are of."""
+    most = max(len(one.counted) for one in trace.ranks)
+    steps = "1 recorded step" if most == 1 else f"{most:,} recorded steps together"
+    return [[(f"  of {steps}", "bright_black")]] if most else []
 
 
 def print_diff(found: TraceDiff, stream: TextIO | None = None) -> None:
@@ -295,6 +305,7 @@ def _steps(trace: Trace) -> _Lines:
         (
             one.name,
             str(one.rank),
+            format_time(one.step_s),
             format_time(one.host_s),
             format_time(one.device_s),
             format_time(one.compute_s),
@@ -302,14 +313,13 @@ def _steps(trace: Trace) -> _Lines:
             format_time(one.exposed_communication_s),
             format_time(one.idle_s),
             format_count(one.kernels),
-            "" if one.whole else "cut",
+            "" if one.counted else "left out" if one.whole else "cut off",
         )
         for one in answer.steps
     ]
-    heads = ("step", "rank", "host", "device", "compute", "comm", "exposed", "idle", "kernels", "")
-    note = (
-        f"told apart by {answer.how}; a step takes {format_time(answer.step_s)} on the host or end to end on the device"
-    )
+    heads = ("step", "rank", "takes", "host", "device", "compute", "comm", "exposed", "idle", "kernels", "")
+    mean = f"the recorded step takes {format_time(answer.step_s)}, the mean of those that count"
+    note = f"told apart by {answer.how}; {mean}"
     return _rows(heads, rows, note, 40)
 
 
@@ -321,7 +331,7 @@ def _diff(found: TraceDiff) -> _Lines:
         [
             ("  Step   ", ""),
             (f"{format_time(found.before_step_s)} → {format_time(found.after_step_s)}", "bold"),
-            (f"  on the host, mean of {found.before_steps} and {found.after_steps} steps", ""),
+            (f"  recorded: {found.before_steps} of the first, {found.after_steps} of the second, in the mean", ""),
         ]
     ]
     for side, title in (("device", "kernels, a step"), ("host", "ops, a step (they nest)")):

@@ -26,7 +26,7 @@ class TestKernels:
         assert found.steps == 3
         assert found.products == 4
         assert found.flops == 2 * (SMALL.flops + LARGE.flops)
-        assert found.step_s == pytest.approx((12 * 100 + 11 * 2) * 1e-6 / 3)
+        assert found.step_s == pytest.approx(4 * (100 + 2) * 1e-6)
         assert found.busy == pytest.approx(1.0)
 
     def test_the_pause_is_the_trace_s_own_where_it_has_enough(self, tmp_path: Path) -> None:
@@ -56,6 +56,28 @@ class TestKernels:
         ]
         found = recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
         assert set(found.seconds) == {Stream("adam_bf16", 8 * 10_500, 6 * 10_500)}
+
+    def test_updates_of_microbatches_and_parameter_groups(self, tmp_path: Path) -> None:
+        """Gradients of two microbatches are of the same parameters; two groups of them are updated one by one."""
+        lists = ["TensorList"] * 5
+        events = [
+            span("user_annotation", "ProfilerStep#0", 0, 500),
+            span("user_annotation", "Optimizer.step#AdamW.step", 15, 100),
+        ]
+        for number in range(4):
+            sizes = [[1000, 10]] if number % 2 else [[5000]]
+            at = 5 + 2 * number
+            events.append(span("cpu_op", "torch::autograd::AccumulateGrad", at, 1, Input_Dims=sizes, Input_type=[BF16]))
+        for number, us in enumerate((30, 10)):
+            at = 20 + 40 * number
+            events += [
+                span("cpu_op", "aten::_fused_adamw_", at, 30, Input_Dims=[[]] * 5, Input_type=lists),
+                span("cuda_runtime", "cudaLaunchKernel", at + 5, 4, correlation=5 + number),
+                kernel("multi_tensor_apply", 100 + 50 * number, us, 5 + number),
+            ]
+        found = recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
+        parts = [15_000 * 3 // 4, 15_000 // 4]
+        assert set(found.seconds) == {Stream("adam_bf16", 8 * one, 6 * one) for one in parts}
 
 
 class TestErrors:

@@ -95,10 +95,13 @@ def test_the_page_shows_what_the_commands_print() -> None:
 
 
 def test_the_page_reads_tables_in_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/torch-tables.md").read_text(encoding="utf-8"), re.DOTALL)
+    page = (ROOT / "docs/torch-tables.md").read_text(encoding="utf-8")
+    read, explained = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(ROOT)
-    exec(code, {})
+    exec(read, {})
     assert capsys.readouterr().out.split() == ["CUDA", "84", "train_step-0", "0.046271"]
+    exec(explained, {})
+    assert capsys.readouterr().out.startswith("unknown 97.6 ms of computation on the device")
 
 
 def test_the_json_page_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:

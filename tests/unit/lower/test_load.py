@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from foretrace import Mesh, ProgramBuilder, save
 from foretrace.errors import InputError
 from foretrace.lower.choices import Choices
 from foretrace.lower.load import file_kind, load
+from kineto_files import document, small_step, write
+from shared_files import ROOT
 from unit.lower.aicb.workloads import row, text
 
 WORKLOAD = text([row("attention_layer", 100, 80, 60)], tp=1, pp=1, ga=1, all_gpus=2)
@@ -58,3 +61,38 @@ def test_nothing_there(tmp_path: Path) -> None:
     for path in (tmp_path / "none.txt", tmp_path):
         with pytest.raises(InputError, match=str(path)):
             load(path)
+
+
+def test_profiles_by_what_is_in_them(tmp_path: Path) -> None:
+    trace = write(tmp_path, "\ufeff" + '{"traceEvents": [', "named_so.txt")
+    execution = write(tmp_path, '{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}', "et.json.gz")
+    assert (file_kind(trace), file_kind(execution)) == ("profile", "execution")
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    write(below, document(small_step()), "rank0.json")
+    assert file_kind(str(tmp_path / "**" / "rank*.json")) == "profile"
+    assert file_kind(below) == "profile"
+    (below / "report.nsys-rep").write_bytes(b"QDSTRM")
+    assert file_kind(below / "report.nsys-rep") == "profile"
+
+
+def test_a_model_s_configuration_is_no_trace(tmp_path: Path) -> None:
+    path = write(tmp_path, {"model_type": "llama", "hidden_size": 2048}, "config.json")
+    with pytest.raises(InputError, match="this is a model's configuration, not a trace") as raised:
+        load(path)
+    assert raised.value.hint is not None and f"foretrace predict {path}" in raised.value.hint
+
+
+@pytest.mark.parametrize("begin", ['\n{"traceEvents": [', "-------  ------"])
+def test_profiles_are_read_from_files(begin: str) -> None:
+    given, taken = os.pipe()
+    os.write(taken, begin.encode())
+    os.close(taken)
+    with pytest.raises(InputError, match="profiles are read from files, not from pipes"):
+        load(f"/dev/fd/{given}")
+    os.close(given)
+
+
+def test_a_table_says_itself_what_it_cannot_do() -> None:
+    with pytest.raises(InputError, match=r"steps: a profiler table does not hold enough for this"):
+        load(ROOT / "examples" / "moe_fairseq_profile.txt", Choices(steps=(1,)))

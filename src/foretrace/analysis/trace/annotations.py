@@ -62,7 +62,7 @@ def ranges(rank: Rank) -> tuple[AnnotationTimes, ...]:
     )
     for side, category in sides:
         at = events.of(category)
-        at = at[events.start_s[at] < rank.cut_s]
+        at = at[rank.counts(at)]
         times = tally(events.name[at], events.duration_s[at])
         for number, name in enumerate(times.group.tolist()):
             found.append(

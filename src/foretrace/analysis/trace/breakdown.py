@@ -14,8 +14,7 @@ _NAMES: Final = {one: one.name.lower() for one in WorkType}
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How long a rank's device did what, from the start of its first work to the end of its last. The times of
-    `states_s` sum to the span."""
+    """How long a rank's device did what while the steps that count lasted. The times of `states_s` sum to the span."""
 
     rank: int
     span_s: float
@@ -67,10 +66,11 @@ class Occupancy:
 
 def occupancy(rank: Rank) -> Occupancy:
     """What a rank's device did."""
-    low_s, high_s = rank.span_s
-    states = occupancy_s([rank.work.of(one) for one in WorkType], low_s, high_s)
+    low_s, high_s = rank.windows
+    sets = [rank.seen.of(one) for one in WorkType]
+    states = occupancy_s([*sets, (low_s, high_s)], float(low_s[0]), float(high_s[-1]))[1 << len(sets) :]
     named = {_name(number): float(seconds) for number, seconds in enumerate(states)}
-    return Occupancy(rank.number, high_s - low_s, named)
+    return Occupancy(rank.number, rank.span_s, named)
 
 
 def _name(state: int) -> str:

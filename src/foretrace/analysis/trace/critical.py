@@ -53,10 +53,10 @@ class TracePath:
 
 
 def critical_path(rank: Rank, step: int | None = None) -> TracePath:
-    """The path of a step, by default of the whole step that is the median one."""
+    """The path of a step, by default of the median one of those that count."""
     steps = rank.steps
     number = _median_step(rank) if step is None else step
-    work = rank.work
+    work = rank.ran
     mine = np.flatnonzero(steps.of_event[work.event] == number)
     if not len(mine):
         return TracePath(rank.number, steps.names[number], 0.0, {}, (), np.zeros(0), np.zeros(0), (), np.zeros(0, int))
@@ -81,15 +81,10 @@ def critical_path(rank: Rank, step: int | None = None) -> TracePath:
 
 
 def _median_step(rank: Rank) -> int:
-    steps = rank.steps
-    seen = np.unique(steps.of_event[rank.work.event])
-    seen = seen[seen >= 0]
-    if not len(seen):
+    among = rank.counted
+    if not len(among):
         return 0
-    whole = seen[steps.whole[seen]]
-    among = whole if len(whole) else seen
-    length_s = steps.end_s[among] - steps.start_s[among]
-    return int(among[np.argsort(length_s, kind="stable")[(len(among) - 1) // 2]])
+    return int(among[np.argsort(rank.taken.each_s[among], kind="stable")[(len(among) - 1) // 2]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +104,7 @@ class _Graph:
 
     @classmethod
     def of(cls, rank: Rank) -> _Graph:
-        work, events = rank.work, rank.trace.events
+        work, events = rank.ran, rank.trace.events
         called_s = np.where(work.launch >= 0, events.start_s[work.launch], -np.inf)
         previous = _previous(work.stream)
         ended_s = np.where(previous >= 0, work.end_s[previous], -np.inf)
@@ -145,7 +140,7 @@ def _previous(stream: NDArray[np.int32]) -> Longs:
 
 def _host_waits(rank: Rank) -> tuple[Floats, Longs]:
     """When calls that wait for a device returned, and which work they waited for: the last that ended within."""
-    work, events = rank.work, rank.trace.events
+    work, events = rank.ran, rank.trace.events
     named = np.array([bool(_WAITS.match(name)) for name in rank.trace.strings], dtype=bool)
     calls = events.of(Category.RUNTIME)
     calls = calls[named[events.name[calls]]] if len(named) else calls
@@ -197,6 +192,6 @@ def _kernels(rank: Rank, stretches: list[tuple[float, float, str, int]]) -> tupl
     totals: dict[str, list[float]] = {}
     for start_s, end_s, part, at in stretches:
         if at >= 0 and part not in (_LAUNCH, _GAP):
-            totals.setdefault(rank.trace.strings[rank.work.name[at]], []).append(end_s - start_s)
+            totals.setdefault(rank.trace.strings[rank.ran.name[at]], []).append(end_s - start_s)
     found = [PathKernel(name, len(times), sum(times)) for name, times in totals.items()]
     return tuple(sorted(found, key=lambda one: (-one.total_s, one.name)))

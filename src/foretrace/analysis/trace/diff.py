@@ -81,7 +81,7 @@ def _means(ranks: Sequence[Rank], wanted: str | None) -> tuple[_Totals, int, flo
     for rank in ranks:
         chosen = _steps(rank, wanted)
         looked += len(chosen)
-        lengths_s += (rank.steps.end_s[chosen] - rank.steps.start_s[chosen]).tolist()
+        lengths_s += rank.taken.each_s[chosen].tolist()
         events = rank.trace.events
         inside = np.isin(rank.steps.of_event, chosen)
         sides: tuple[tuple[Literal["host", "device"], tuple[Category, ...]], ...] = (
@@ -104,11 +104,7 @@ def _means(ranks: Sequence[Rank], wanted: str | None) -> tuple[_Totals, int, flo
 
 
 def _steps(rank: Rank, wanted: str | None) -> Longs:
-    """The steps to look at: the one of this name, else those whose work the analyses see and that are whole."""
-    steps = rank.steps
-    if wanted is not None:
-        return np.array([number for number, name in enumerate(steps.names) if name == wanted], dtype=np.int64)
-    known = np.unique(steps.of_event[rank.work.event])
-    seen = known[known >= 0].astype(np.int64)
-    whole = seen[steps.whole[seen]]
-    return whole if len(whole) else seen
+    """The steps to look at: the one of this name, else those that count."""
+    if wanted is None:
+        return rank.counted
+    return np.array([number for number, name in enumerate(rank.steps.names) if name == wanted], dtype=np.int64)

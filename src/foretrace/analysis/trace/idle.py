@@ -61,29 +61,36 @@ class IdleBreakdown:
 
 
 def idle(rank: Rank, consecutive_delay_s: float) -> RankIdle:
-    """The idle time of one rank."""
-    work = rank.work
+    """The idle time of one rank, while the steps that count lasted."""
+    work = rank.seen
     streams = []
     for number, (device, stream) in enumerate(rank.streams):
         mine = np.flatnonzero(work.stream == number)
         reached = np.maximum.accumulate(work.end_s[mine])
-        times = _by_cause(rank, mine[1:], reached[:-1], consecutive_delay_s)
+        times = _by_cause(rank, reached[:-1], mine[1:], consecutive_delay_s)
         streams.append(StreamIdle(rank.number, device, stream, times, len(mine) - 1))
     starts, ends = united(work.start_s, work.end_s)
     # The work that ends a gap is the first of those that begin with the next stretch.
-    follows = np.searchsorted(work.start_s, starts[1:])
-    low_s, high_s = rank.span_s
-    device_wide = _by_cause(rank, follows, ends[:-1], consecutive_delay_s)
-    return RankIdle(rank.number, high_s - low_s, device_wide, tuple(streams))
+    follows = np.searchsorted(work.start_s, starts)
+    low_s, high_s = rank.windows
+    before, after = min(float(low_s[0]), float(starts[0])), max(float(high_s[-1]), float(ends[-1]))
+    device_wide = _by_cause(rank, np.append(before, ends), follows, consecutive_delay_s, until_s=after)
+    return RankIdle(rank.number, rank.span_s, device_wide, tuple(streams))
 
 
-def _by_cause(rank: Rank, follows: Longs, ended_s: Floats, consecutive_delay_s: float) -> IdleTimes:
-    """Gaps before some work, by cause; `ended_s` is when what came before it had ended."""
-    work = rank.work
-    gap_s = np.maximum(work.start_s[follows] - ended_s, 0.0)
-    launch = work.launch[follows]
+def _by_cause(
+    rank: Rank, ended_s: Floats, follows: Longs, consecutive_delay_s: float, until_s: float | None = None
+) -> IdleTimes:
+    """Gaps by cause: each from when what came before had ended to the work that follows; with `until_s` one more up to
+    there, which no work follows: none was launched, unless it is short."""
+    work, events = rank.seen, rank.trace.events
+    begun_s, launch = work.start_s[follows], work.launch[follows]
     # Times are whole nanoseconds, and ends are sums of floats: half a nanosecond tells equal from later.
-    late = (launch >= 0) & (rank.trace.events.start_s[launch] > ended_s + _HALF_NS)
-    short = ~late & (gap_s < consecutive_delay_s - _HALF_NS)
+    late = (launch >= 0) & (events.start_s[launch] > ended_s[: len(follows)] + _HALF_NS)
+    if until_s is not None:
+        begun_s = np.append(begun_s, until_s)
+        late = np.append(late, until_s - ended_s[-1] >= consecutive_delay_s - _HALF_NS)
+    short = ~late & (begun_s - ended_s < consecutive_delay_s - _HALF_NS)
+    gap_s = np.maximum(rank.within_s(ended_s, begun_s), 0.0)
     host, kernel = float(gap_s[late].sum()), float(gap_s[short].sum())
     return IdleTimes(float(gap_s.sum()), host, kernel, float(gap_s[~late & ~short].sum()))

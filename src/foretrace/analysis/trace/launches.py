@@ -37,7 +37,7 @@ class RankLaunches:
     long_calls: int
     long_delays: int
     unlaunched: int
-    """Work whose call was not recorded."""
+    """Work whose call was not recorded, in the whole trace: it belongs to no step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +84,5 @@ def launches(
         short=int(np.count_nonzero((device_s < call_s) & (call_s <= long_call_s))),
         long_calls=int(np.count_nonzero(call_s > long_call_s)),
         long_delays=int(np.count_nonzero(delay_s > long_delay_s)),
-        unlaunched=int(np.count_nonzero(work.launch < 0)),
+        unlaunched=int(np.count_nonzero(rank.ran.launch < 0)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.analysis.trace.taken import Taken, taken_steps
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Ints, Longs, ProfilerTrace
 from foretrace.lower.profiler_trace.links import Links
@@ -53,6 +55,16 @@ class Work:
         """How long each ran."""
         return self.end_s - self.start_s
 
+    def some(self, which: NDArray[np.bool_]) -> Work:
+        """Only some of it."""
+        return Work(*(getattr(self, name)[which] for name in self.__slots__))
+
+    def and_also(self, other: Work) -> Work:
+        """All of both."""
+        both = Work(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in self.__slots__))
+        order = np.argsort(both.start_s, kind="stable")
+        return Work(*(getattr(both, name)[order] for name in self.__slots__))
+
     def of(self, *types: WorkType) -> tuple[Floats, Floats]:
         """The intervals of some types."""
         mine = np.isin(self.type, types)
@@ -60,15 +72,19 @@ class Work:
 
 
 class Rank:
-    """A rank's trace, less what the profiler cut: of several ProfilerSteps the last is left out, since the trace may
-    end before its work does. Everything is computed when it is first asked for."""
+    """A rank's trace, and what of it counts: the recorded steps of which a replay is made too, while they lasted; with
+    `hta_steps` what Holistic Trace Analysis counts, all work but that of the last of several ProfilerSteps. Everything
+    is computed when it is first asked for."""
 
-    def __init__(self, trace: ProfilerTrace, number: int, *, last_step: bool = False) -> None:
+    def __init__(
+        self, trace: ProfilerTrace, number: int, *, hta_steps: bool = False, among: Collection[str] | None = None
+    ) -> None:
         self.trace = trace
         self.number = number
-        self.last_step = last_step
+        self.hta_steps = hta_steps
+        self._among = among
         self.links = Links(trace)
-        if not len(self.work):
+        if not len(trace.events.of(*ON_DEVICE)) or not len(self.ran):
             raise InputError(
                 "no work of a device was recorded",
                 where=trace.path,
@@ -76,10 +92,60 @@ class Rank:
             )
 
     @cached_property
-    def cut_s(self) -> float:
-        """From when on host events do not count; infinite where all do."""
-        if self.last_step:
-            return float("inf")
+    def taken(self) -> Taken:
+        """The recorded steps that a replay is made of."""
+        return taken_steps(self.trace, self.links, self._among)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """All training steps."""
+        return find_steps(self.trace, self.links) if self.hta_steps else self.taken.steps
+
+    @cached_property
+    def counted(self) -> Longs:
+        """The steps that count, by their number."""
+        if not self.hta_steps:
+            return self.taken.numbers
+        known = np.unique(self.steps.of_event[self.work.event])
+        return known[known >= 0].astype(np.int64)
+
+    @cached_property
+    def windows(self) -> tuple[Floats, Floats]:
+        """From when to when what counts lasted, in order: the steps, or from the first work to the end of the last."""
+        if self.hta_steps:
+            return self.ran.start_s[:1], self.ran.end_s.max(keepdims=True)
+        return self.taken.low_s, self.taken.high_s
+
+    @property
+    def span_s(self) -> float:
+        """How long that is."""
+        low_s, high_s = self.windows
+        return float((high_s - low_s).sum())
+
+    def within_s(self, start_s: Floats, end_s: Floats) -> Floats:
+        """How much of each interval lies in the windows."""
+        low_s, high_s = self.windows
+        edges_s = np.column_stack([low_s, high_s]).ravel()
+        passed_s = np.append(0.0, np.cumsum(high_s - low_s))
+        at_edges_s = np.column_stack([passed_s[:-1], passed_s[1:]]).ravel()
+        found: Floats = np.interp(end_s, edges_s, at_edges_s) - np.interp(start_s, edges_s, at_edges_s)
+        return found
+
+    def counts(self, at: Longs) -> NDArray[np.bool_]:
+        """Which of these events count: of the host those of steps that do, of a device those that began in a window."""
+        events = self.trace.events
+        if self.hta_steps:
+            return np.asarray(events.start_s[at] < self._cut_s)
+        if not len(self.counted):
+            return np.ones(len(at), dtype=bool)
+        low_s, high_s = self.windows
+        window = np.searchsorted(low_s, events.start_s[at], side="right") - 1
+        inside = (window >= 0) & (events.start_s[at] < high_s[window])
+        return np.where(events.thread[at] >= 0, np.isin(self.steps.of_event[at], self.counted), inside)
+
+    @cached_property
+    def _cut_s(self) -> float:
+        """From when on HTA counts no more host events; infinite where it counts all."""
         marks = np.array([name.startswith(_PROFILER_STEP) for name in self.trace.strings], dtype=bool)
         events = self.trace.events
         steps = events.of(Category.ANNOTATION)
@@ -89,27 +155,41 @@ class Rank:
         return float(events.start_s[steps].max())
 
     @cached_property
-    def steps(self) -> Steps:
-        """The training steps."""
-        return find_steps(self.trace, self.links)
-
-    @cached_property
     def streams(self) -> tuple[tuple[int, int], ...]:
         """Device and stream of every queue that had work."""
-        return self._work[1]
+        return self._ran[1]
 
     @property
-    def work(self) -> Work:
-        """What ran on devices."""
-        return self._work[0]
+    def ran(self) -> Work:
+        """All that ran on devices, in the windows or not; by HTA's rule, what counts."""
+        return self._ran[0]
 
     @cached_property
-    def _work(self) -> tuple[Work, tuple[tuple[int, int], ...]]:
+    def work(self) -> Work:
+        """What counts: the work that was launched in the steps that do."""
+        if self.hta_steps or not len(self.counted):
+            return self.ran
+        return self.ran.some(np.isin(self.steps.of_event[self.ran.event], self.counted))
+
+    @cached_property
+    def seen(self) -> Work:
+        """What ran, as the windows show it. The first recorded step does not show what the step before it had left
+        running: what the last one leaves stands for that."""
+        if self.hta_steps or not len(self.counted) or self.counted[0] > 0:
+            return self.ran
+        low_s, high_s = self.windows
+        left = self.work.some(self.work.end_s > high_s[-1])
+        back_s = high_s[-1] - low_s[0]
+        start_s, launch = np.maximum(left.start_s, high_s[-1]) - back_s, np.full(len(left), -1, dtype=np.int64)
+        return self.ran.and_also(replace(left, start_s=start_s, end_s=left.end_s - back_s, launch=launch))
+
+    @cached_property
+    def _ran(self) -> tuple[Work, tuple[tuple[int, int], ...]]:
         events = self.trace.events
         at = events.of(*ON_DEVICE)
         launch = self.links.launch[at]
-        if np.isfinite(self.cut_s):
-            kept = (launch >= 0) & (events.start_s[launch] < self.cut_s)
+        if self.hta_steps and np.isfinite(self._cut_s):
+            kept = (launch >= 0) & (events.start_s[launch] < self._cut_s)
             at, launch = at[kept], launch[kept]
         pairs = events.device[at].astype(np.int64) << 32 | (events.stream[at].astype(np.int64) & 0xFFFFFFFF)
         queues, stream = np.unique(pairs, return_inverse=True)
@@ -142,11 +222,6 @@ class Rank:
         for number in np.unique(events.name[events.of(*ON_DEVICE)]).tolist():
             kinds[number] = _KINDS.index(kind_of_kernel(self.trace.strings[number]))
         return kinds
-
-    @property
-    def span_s(self) -> tuple[float, float]:
-        """From the start of the first work on a device to the end of the last."""
-        return float(self.work.start_s[0]), float(self.work.end_s.max())
 
 
 def in_whole_us(trace: ProfilerTrace) -> ProfilerTrace:

@@ -130,8 +130,7 @@ def _candidates(ranks: Sequence[Rank], count: int) -> tuple[tuple[int, ...], str
     found: dict[tuple[str, int], dict[object, dict[int, float]]] = {}
     for rank in ranks:
         work, steps = rank.work, rank.steps
-        low_s, high_s = rank.span_s
-        least_s = LEAST_SHARE * (high_s - low_s) / max(len(np.unique(steps.of_event[work.event])), 1)
+        least_s = LEAST_SHARE * rank.span_s / max(len(np.unique(steps.of_event[work.event])), 1)
         long = np.flatnonzero((work.type == WorkType.COMMUNICATION) & (work.duration_s >= least_s))
         for at in long.tolist():
             step = int(steps.of_event[work.event[at]])

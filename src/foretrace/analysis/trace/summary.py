@@ -52,13 +52,14 @@ class TraceSummary:
     world: int | None
     devices: tuple[str, ...]
     step_s: float
-    """On the host, or from end to end on the device, whichever is longer; as recorded, with the profiler on."""
+    """The recorded step, with the profiler on, as `foretrace simulate` has it."""
     steps: float
-    """How many steps the device's times below are of."""
+    """How many steps of a rank the times below are of."""
     how: str
     """How steps were told apart."""
     states_s: dict[str, float]
-    """What the device did: compute, communication, memory, together, idle. They sum to the span of its work."""
+    """What the device did: compute, communication, memory, together, idle. They sum to the step; by HTA's rule to the
+    span of its work."""
     idle: IdleTimes
     exposed_communication_s: float
     communication_s: float
@@ -83,7 +84,7 @@ def summary(
     stragglers: Stragglers,
 ) -> TraceSummary:
     """The look at some ranks, from what the other analyses found."""
-    count = _steps_seen(ranks)
+    count = max(sum(len(one.counted) for one in ranks) / len(ranks), 1.0)
     per = len(ranks) * count
     states = {state: sum(one.states_s[state] for one in occupancies) / per for state in occupancies[0].states_s}
     idle = IdleTimes(*(sum(getattr(one.device, name) for one in idles) / per for name in IdleTimes.__slots__))
@@ -116,14 +117,6 @@ def summary(
 def _used(rank: Rank) -> list[Device]:
     numbers = {device for device, _ in rank.streams}
     return [one for one in rank.trace.devices if one.number in numbers] or list(rank.trace.devices[:1])
-
-
-def _steps_seen(ranks: Sequence[Rank]) -> float:
-    """How many steps of work the analyses see on a rank, at least one."""
-    seen = [
-        len(np.unique(one.steps.of_event[one.work.event][one.steps.of_event[one.work.event] >= 0])) for one in ranks
-    ]
-    return max(sum(seen) / len(seen), 1.0)
 
 
 def _kind_shares(kinds: Sequence[KindTimes], per: float) -> tuple[KindShare, ...]:

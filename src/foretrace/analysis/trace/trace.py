@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from foretrace.analysis.trace.statistics import Spread
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import ProfilerTrace
 
+_HTA_STEPS: Final = "as HTA counts: from the first work to the last, that of the last of several ProfilerSteps left out"
+
 
 class Trace:
     """The traces of a job's ranks, one file each; one method for each question.
@@ -33,11 +37,12 @@ class Trace:
         trace = foretrace.Trace.load("traces/")
         print(trace.temporal_breakdown().mean.idle_s)
 
-    Of several ProfilerSteps the last is left out, as HTA does, since a trace may end before the step's work does;
-    `last_step` keeps it. `whole_us` cuts every event to whole microseconds, as HTA reads traces that have nanoseconds.
+    What counts are the recorded steps of which `foretrace simulate` makes its replay, so both have the same step.
+    Holistic Trace Analysis counts all work but that of the last of several ProfilerSteps: `hta_steps` does the same.
+    `whole_us` cuts every event to whole microseconds, as HTA reads traces that have nanoseconds.
     """
 
-    def __init__(self, traces: Sequence[ProfilerTrace], *, last_step: bool = False, whole_us: bool = False) -> None:
+    def __init__(self, traces: Sequence[ProfilerTrace], *, hta_steps: bool = False, whole_us: bool = False) -> None:
         if not traces:
             raise InputError("no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems")
         taken: set[int] = set()
@@ -46,19 +51,20 @@ class Trace:
             rank = trace.rank if trace.rank is not None and trace.rank not in taken else None
             rank = next(one for one in range(number + len(traces) + 1) if one not in taken) if rank is None else rank
             taken.add(rank)
-            ranks.append(Rank(in_whole_us(trace) if whole_us else trace, rank, last_step=last_step))
-        self.ranks: tuple[Rank, ...] = tuple(sorted(ranks, key=lambda one: one.number))
+            ranks.append(Rank(in_whole_us(trace) if whole_us else trace, rank, hta_steps=hta_steps))
+        ranks.sort(key=lambda one: one.number)
+        self.ranks: tuple[Rank, ...] = tuple(ranks if hta_steps else _together(ranks))
 
     @classmethod
     def load(
-        cls, paths: str | Path | Sequence[str | Path], *, last_step: bool = False, whole_us: bool = False
+        cls, paths: str | Path | Sequence[str | Path], *, hta_steps: bool = False, whole_us: bool = False
     ) -> Trace:
         """Reads traces: files (plain or gz), folders, patterns; an Nsight Systems export enters the same way, and an
         execution trace gives the shapes of the ops of its process."""
         from foretrace.lower.profiler_trace.execution import read_with_shapes
 
         given = [paths] if isinstance(paths, str | Path) else list(paths)
-        return cls(read_with_shapes([Path(one) for one in given]), last_step=last_step, whole_us=whole_us)
+        return cls(read_with_shapes([Path(one) for one in given]), hta_steps=hta_steps, whole_us=whole_us)
 
     def rank(self, number: int) -> Rank:
         """One of the ranks."""
@@ -72,12 +78,16 @@ class Trace:
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """What reading the traces noticed, and what the analyses leave out."""
         found = [one for rank in self.ranks for one in rank.trace.diagnostics]
-        cut = [rank for rank in self.ranks if rank.cut_s != float("inf")]
-        if cut:
-            some = f" of {len(cut)} of {len(self.ranks)} ranks" if len(self.ranks) > 1 else ""
-            text = f"the last ProfilerStep{some} is left out, as its work may be cut off; --last-step keeps it"
-            found.append(Diagnostic("note", text))
+        if self.ranks[0].hta_steps:
+            found.append(Diagnostic("note", _HTA_STEPS))
+        else:
+            found += [one for rank in self.ranks for one in self._left_out(rank)]
         return tuple(found)
+
+    def _left_out(self, rank: Rank) -> list[Diagnostic]:
+        """Why steps of a rank do not count; of several ranks, each says whose."""
+        where = Path(rank.trace.path).name if len(self.ranks) > 1 else None
+        return [replace(one, where=where) for one in rank.taken.notes]
 
     @cached_property
     def occupancies(self) -> tuple[_breakdown.Occupancy, ...]:
@@ -162,7 +172,10 @@ class Trace:
         """The steps one by one."""
         found = tuple(row for one in self.ranks for row in _steps.steps(one))
         how = " · ".join(dict.fromkeys(one.steps.how for one in self.ranks))
-        return _steps.StepStatistics(how, found, Spread.of(np.array([one.host_s for one in found if one.whole])))
+        step_s = sum(one.taken.step_s for one in self.ranks) / len(self.ranks)
+        return _steps.StepStatistics(
+            how, step_s, found, Spread.of(np.array([one.host_s for one in found if one.whole]))
+        )
 
     def diff(self, after: Trace, step: str | None = None) -> _diff.TraceDiff:
         """What changed from this trace to another, a step: HTA's TraceDiff.compare_traces. `step` compares only steps
@@ -180,3 +193,17 @@ class Trace:
             self.steps(),
             self.stragglers(),
         )
+
+
+def _together(ranks: list[Rank]) -> list[Rank]:
+    """The ranks with the steps that count for all of them, where there are such."""
+    if len(ranks) == 1:
+        return ranks
+    names = [{rank.steps.names[at] for at in rank.counted} for rank in ranks]
+    common = set.intersection(*names)
+    if not common:
+        return ranks
+    return [
+        rank if mine == common else Rank(rank.trace, rank.number, among=common)
+        for rank, mine in zip(ranks, names, strict=True)
+    ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretrace.formats.profiler_trace.sniff import SQLITE, looks_like_profile
+from foretrace.formats.profiler_trace.sniff import REPORTS, SQLITE, looks_like_profile
 from foretrace.formats.profiler_trace.text import head_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["looks_like_profile", "read_trace", "read_traces"]
 def read_trace(path: str | Path) -> ProfilerTrace:
     """The trace in a file: JSON of the PyTorch profiler, plain or gzip, or SQLite of Nsight Systems."""
     # A report of Nsight Systems itself cannot be read: what reads its exports says how to make one.
-    if head_of(Path(path), len(SQLITE)) == SQLITE or Path(path).suffix in (".nsys-rep", ".qdrep"):
+    if head_of(Path(path), len(SQLITE)) == SQLITE or Path(path).suffix in REPORTS:
         from foretrace.formats.nsys import read_nsys
 
         return read_nsys(path)

@@ -102,7 +102,7 @@ class CallTable:
         name = str(said[COLLECTIVE])
         size = whole(said.get("Group size"))
         ranks, complete = group_ranks(said, size)
-        splits = [_listed(said.get(key)) for key in ("In split size", "Out split size")]
+        splits = [listed(said.get(key)) for key in ("In split size", "Out split size")]
         self.elided += not (complete and all(whole_list for _, whole_list in splits))
         source, target = whole(said.get("Src Rank")), whole(said.get("Dst Rank"))
         peer = target if "send" in name.lower() or source < 0 else source
@@ -125,14 +125,19 @@ class CallTable:
 def group_ranks(said: Mapping[str, Any], size: int) -> tuple[tuple[int, ...], bool]:
     """The ranks of a group, and whether they could be told: long lists are written with "..." in their middle, and
     follow from the first rank and the stride where these are given."""
-    ranks, complete = _listed(said.get("Process Group Ranks"))
+    ranks, complete = listed(said.get("Process Group Ranks"))
     start, stride = whole(said.get("Global rank start")), whole(said.get("Global rank stride"))
-    if not ranks and start >= 0 and stride > 0 and size > 0:
-        return tuple(range(start, start + size * stride, stride)), True
-    return ranks, complete
+    follow = () if ranks else strided(start, stride, size)
+    return (follow, True) if follow else (ranks, complete)
 
 
-def _listed(value: object) -> tuple[tuple[int, ...], bool]:
+def strided(start: int, stride: int, size: int) -> tuple[int, ...]:
+    """The ranks of a group by its first, the distance between two and their number; () where one of these is not said
+    (below 0)."""
+    return tuple(range(start, start + size * stride, stride)) if start >= 0 and stride > 0 and size > 0 else ()
+
+
+def listed(value: object) -> tuple[tuple[int, ...], bool]:
     """Whole numbers of a list or of its text, none where some were left out ("..."), and whether that is so."""
     if isinstance(value, list):
         return tuple(whole(one) for one in value), True

@@ -22,6 +22,9 @@ from foretrace.formats.profiler_trace.text import PIECE_BYTES, TextFile
 _NO_STREAM: Final = (1 << 32) - 1
 """CUPTI's word for no stream or event, as some versions write it."""
 
+_OF_MODELS: Final = {"model_type", "architectures", "num_hidden_layers"}
+"""Keys of Hugging Face's config.json, which is JSON too."""
+
 FURTHEST_NS: Final = 86_400 * 10**9
 """Events further than a day from the middle one were not timed: drivers give some a time of 0."""
 
@@ -42,12 +45,20 @@ def read_kineto(path: str | Path, piece_bytes: int = PIECE_BYTES) -> ProfilerTra
         message = f"{error.message}, after {written.events:,} events"
         raise InputError(message, where=error.where, hint=error.hint) from None
     if not written.has_list:
-        raise InputError("there are no traceEvents in this JSON", where=where, hint=NO_PROFILE)
+        raise _no_events(written.others, where)
     if not columns.count:
         raise InputError("the trace has no events", where=where, hint="was anything run while profiling?")
     notes = [*_source_notes(source, written, where), *_column_notes(columns, where)]
     events, origin_ns = _events(columns, notes, where)
     return _trace(where, written.others, columns, events, origin_ns, notes)
+
+
+def _no_events(others: Mapping[str, Any], where: str) -> InputError:
+    """What is wrong with a JSON object without events."""
+    if _OF_MODELS & others.keys():
+        hint = f"give a trace, or predict a step of the model: foretrace predict {where} --gpus 8 --cluster h100-dgx"
+        return InputError("this is a model's configuration, not a trace", where=where, hint=hint)
+    return InputError("there are no traceEvents in this JSON", where=where, hint=NO_PROFILE)
 
 
 @contextmanager

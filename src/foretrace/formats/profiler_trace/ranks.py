@@ -11,10 +11,9 @@ from typing import Final
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace import looks_like_profile, read_trace
 from foretrace.formats.profiler_trace.records import ProfilerTrace
-from foretrace.formats.profiler_trace.sniff import SQLITE
+from foretrace.formats.profiler_trace.sniff import ENDINGS, SQLITE
 from foretrace.formats.profiler_trace.text import head_of
 
-ENDINGS: Final = (".json", ".json.gz", ".sqlite")
 MOST_NAMED: Final = 5
 
 
@@ -49,20 +48,25 @@ def find_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     for path in paths:
         for file in _listed(path):
             # A file that is named is read, and an error says what is wrong with it.
-            named = str(file) == str(path)
-            (traces if named or looks_like_profile(file) else others)[file] = None
+            taken = str(file) == str(path) or _is_trace(file, Path(path).is_dir())
+            (traces if taken else others)[file] = None
     if not traces:
         named_all = ", ".join(map(str, paths)) or "nothing"
         raise InputError("there is no profiler trace here", where=named_all, hint=f"traces end in {', '.join(ENDINGS)}")
     return list(traces), list(others)
 
 
+def _is_trace(file: Path, in_folder: bool) -> bool:
+    """Whether a file that was found is a trace; in a folder also by its name."""
+    return (not in_folder or file.name.endswith(ENDINGS)) and looks_like_profile(file)
+
+
 def _listed(path: str | Path) -> Iterable[Path]:
-    """The files of a folder that have a trace's ending, those a pattern matches, or the file itself."""
+    """The files of a folder, those a pattern matches, or the file itself."""
     given = Path(path)
     if given.is_dir():
         try:
-            return sorted(file for file in given.iterdir() if file.name.endswith(ENDINGS) and file.is_file())
+            return sorted(file for file in given.iterdir() if file.is_file() and not file.name.startswith("."))
         except OSError as error:
             raise InputError(f"the folder cannot be read: {error.strerror}", where=str(path)) from None
     if glob.has_magic(str(path)) and not given.exists():

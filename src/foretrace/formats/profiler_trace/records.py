@@ -5,7 +5,7 @@ Kineto's JSON and Nsight Systems' SQLite are read into the same records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeAlias
@@ -177,3 +177,8 @@ class ProfilerTrace:
     def names(self, at: Longs) -> list[str]:
         """The names of some events."""
         return [self.strings[number] for number in self.events.name[at].tolist()]
+
+    def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """For each event whether its name passes a test."""
+        passed = np.array([test(text) for text in self.strings] or [False], dtype=bool)
+        return passed[self.events.name]

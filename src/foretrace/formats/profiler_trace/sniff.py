@@ -11,6 +11,12 @@ from foretrace.formats.profiler_trace.text import head_of
 SQLITE: Final = b"SQLite format 3\0"
 """How an export of Nsight Systems begins."""
 
+ENDINGS: Final = (".json", ".json.gz", ".sqlite")
+"""How the names of profiles end; of a folder's files, only these are looked into."""
+
+REPORTS: Final = (".nsys-rep", ".qdrep")
+"""Reports of Nsight Systems itself, which only it can read."""
+
 HEAD_BYTES: Final = 1 << 16
 _EVENT = re.compile(rb'\s*\{[^{}]*"ph"\s*:\s*"')
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -18,9 +24,13 @@ _BESIDE = (b'"deviceProperties"', b'"distributedInfo"', b'"trace_id"', b'"baseTi
 
 
 def looks_like_profile(path: str | Path) -> bool:
-    """Whether a file begins as a profiler's trace does: an object with a list of events, or what Kineto writes before
-    that, a list of events, or SQLite; plain or gzip. Never an error."""
-    head = head_of(Path(path), HEAD_BYTES)
+    """Whether a file begins as a profile does. Never an error."""
+    return begins_as_profile(head_of(Path(path), HEAD_BYTES))
+
+
+def begins_as_profile(head: bytes) -> bool:
+    """Whether these bytes, unpacked, begin a profiler's trace: an object with a list of events, or what Kineto writes
+    before that, a list of events, or SQLite."""
     if head.startswith(SQLITE):
         return True
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()

@@ -103,12 +103,16 @@ def head_of(path: Path, most_bytes: int) -> bytes:
     """The first bytes of what a file holds, unpacked; as much as can be had."""
     try:
         with path.open("rb") as stream:
-            data = stream.read(most_bytes)
+            return unpacked(stream.read(most_bytes), most_bytes)
     except (OSError, ValueError):
         return b""
-    if not data.startswith(_GZIP):
-        return data
+
+
+def unpacked(head: bytes, most_bytes: int) -> bytes:
+    """What the first bytes of a file hold, gzip or not; nothing where they are damaged."""
+    if not head.startswith(_GZIP):
+        return head
     try:
-        return zlib.decompressobj(wbits=31).decompress(data, most_bytes)
+        return zlib.decompressobj(wbits=31).decompress(head, most_bytes)
     except zlib.error:
         return b""

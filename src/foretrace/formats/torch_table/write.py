@@ -26,8 +26,9 @@ _WIDE: Final = (Field.NAME, Field.OVERLOAD, Field.SHAPES, Field.STACK)
 def write_table(
     table: Table, *, align: Literal["right", "left"] = "right", time_unit: str | None = None, capital: bool = True
 ) -> str:
-    """The text of a table: with its columns in their order, numbers to the right or, as up to PyTorch 1.6, to the left;
-    times in one unit where it is given; sizes as KB or as Kb. Stacks take a line for each entry."""
+    """The text of a table, which `parse_tables` reads back: with its columns in their order, numbers to the right or,
+    as up to PyTorch 1.6, to the left; times in one unit where it is given; sizes as KB or as Kb. Stacks take a line for
+    each entry."""
     cells = [_cells(table, row, time_unit, capital) for row in table.rows]
     widths = [_width(table, number, cells, align) for number in range(len(table.columns))]
     dashes = "".join("-" * width + "  " for width in widths)

@@ -6,7 +6,6 @@ the kernel's name gives the collective, and the range `nccl:…` around the laun
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -15,25 +14,12 @@ import numpy as np
 
 from foretrace.formats.profiler_trace.records import Call, Category, Inputs, ProfilerTrace
 from foretrace.lower.profiler_trace.links import Links
-from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel
+from foretrace.lower.torch.collectives import collective_of
+from foretrace.lower.torch.kinds import communicates
 from foretrace.lower.torch.tensors import ELEMENT_BYTES, tensors
 from foretrace.program.columns import Collective
 
 UNKNOWN_BYTES: Final = -1
-
-_COLLECTIVES: Final = (
-    (re.compile(r"all_?reduce"), Collective.ALL_REDUCE),
-    (re.compile(r"all_?gather"), Collective.ALL_GATHER),
-    (re.compile(r"reduce_?scatter"), Collective.REDUCE_SCATTER),
-    (re.compile(r"all_?to_?all"), Collective.ALL_TO_ALL),
-    (re.compile(r"broadcast"), Collective.BROADCAST),
-    (re.compile(r"barrier"), Collective.BARRIER),
-    (re.compile(r"(^|_)reduce(_|$)"), Collective.REDUCE),
-    (re.compile(r"gather"), Collective.GATHER),
-    (re.compile(r"scatter"), Collective.SCATTER),
-    (re.compile(r"send|recv"), Collective.TRANSFER),
-)
-"""By a word of PyTorch's name (all_to_allv, _reduce_scatter_base, …) or of NCCL's kernel; the first that is in it."""
 
 _C10_NAMES: Final = {
     "BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
@@ -73,10 +59,8 @@ class Communication:
 def communications(trace: ProfilerTrace, links: Links) -> dict[int, Communication]:
     """What each communication kernel does, by the number of its event."""
     events = trace.events
-    named = np.array([kind_of_kernel(name) is WorkKind.COMMUNICATION for name in trace.strings] or [False], dtype=bool)
-    kernels = events.of(Category.KERNEL)
-    kernels = kernels[named[events.name[kernels]] | (events.call[kernels] >= 0)]
-    return {event: _of_kernel(trace, links, event) for event in kernels.tolist()}
+    kernels = (events.category == Category.KERNEL) & (trace.named(communicates) | (events.call >= 0))
+    return {event: _of_kernel(trace, links, event) for event in np.flatnonzero(kernels).tolist()}
 
 
 def _of_kernel(trace: ProfilerTrace, links: Links, event: int) -> Communication:
@@ -113,14 +97,6 @@ def _range_around(trace: ProfilerTrace, links: Links, event: int) -> tuple[str, 
             number = trace.events.inputs[at]
             return name, trace.inputs[number] if number >= 0 else None
     return None
-
-
-def collective_of(name: str) -> Collective | None:
-    """The collective that PyTorch or NCCL calls so."""
-    # ncclDevKernel_AllReduce_Sum_bf16_RING_LL(…) -> all_reduce
-    word = re.sub(r"^nccl(Dev)?(Kernel|Symk\w*?)?_?", "", name.split("(")[0].removeprefix("nccl:"))
-    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower()
-    return next((what for pattern, what in _COLLECTIVES if pattern.search(word)), None)
 
 
 def from_call(call: Call, trace: ProfilerTrace, kernel: str = "") -> Communication:

@@ -1,8 +1,8 @@
 """Kernels of several streams that run at once: what each would take alone, and which share the GPU.
 
 A kernel with a block for every SM fills the GPU: two at once take as long as one after the other. On an H200 two
-streams of products, norms and elementwise kernels did 1.01 times the work of one in the same time
-(benchmarks/truth/profiles, `streams` as a CUDA graph against the same kernels alone). So where a change lets
+streams of products, norms and elementwise kernels did 1.02 times the work of one in the same time
+(`benchmarks/replays.py`: a CUDA graph against the same kernels alone). So where a change lets
 kernels overlap that hardly did, they share a resource of capacity 1. Where many overlapped already, their recorded
 times hold what that costs, and are kept.
 """
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import Category, Floats, Longs
 from foretrace.lower.profiler_trace.streams import Streams
-from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel
+from foretrace.lower.torch.kinds import communicates
 
-_WORTH: Final = 0.01
-"""Of the busiest stream's time: below it a second stream's kernels change nothing."""
+_WORTH: Final = 0.05
+"""Of the busiest stream's time: a second stream with less changes less than that, and sharing takes long to run."""
 
 
 _MET_ALREADY: Final = 0.1
@@ -61,6 +61,4 @@ def alone_s(streams: Streams, device: Longs) -> Floats:
 def _computes(streams: Streams) -> NDArray[np.bool_]:
     """Which events are kernels other than communication."""
     trace = streams.trace
-    talks = [kind_of_kernel(name) is WorkKind.COMMUNICATION for name in trace.strings]
-    silent = ~np.array(talks or [False], dtype=bool)
-    return np.asarray((trace.events.category == Category.KERNEL) & silent[trace.events.name])
+    return np.asarray((trace.events.category == Category.KERNEL) & ~trace.named(communicates))

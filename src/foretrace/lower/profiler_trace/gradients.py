@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from math import prod
 from typing import Final
 
 import numpy as np
@@ -24,10 +23,9 @@ from foretrace.lower.profiler_trace.phases import phases
 from foretrace.lower.profiler_trace.resize import target_mesh
 from foretrace.lower.profiler_trace.said import check_said
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
-from foretrace.lower.torch.parameters import ACCUMULATE
-from foretrace.lower.torch.tensors import tensors
+from foretrace.lower.torch.parameters import ACCUMULATE, gradients
+from foretrace.lower.torch.said import Said
 from foretrace.program.columns import Phase
-from foretrace.units import parse_count
 
 FIRST_BUCKET_BYTES: Final = 1 << 20
 BUCKET_BYTES: Final = 25 << 20
@@ -35,7 +33,7 @@ BUCKET_BYTES: Final = 25 << 20
 (torch/nn/parallel/distributed.py, `_DEFAULT_FIRST_BUCKET_BYTES`)."""
 
 _TICK_S: Final = 1e-9
-_DTYPES: Final = {"bf16": "BFloat16", "fp16": "Half", "fp32": "Float"}
+_C10_TYPES: Final = {"bf16": "BFloat16", "fp16": "Half", "fp32": "Float", "fp8": "Float8_e4m3fn"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +62,13 @@ def _with_reduced(trace: ProfilerTrace, choices: Choices) -> ProfilerTrace:
         return trace
     steps = find_steps(trace, links)
     found, note = _buckets(trace, links, steps, choices)
-    sizes = dict(choices.sizes)
-    overlap = sizes.get("overlap", "on")
-    if overlap not in ("on", "none"):
-        raise InputError(f"--set overlap={overlap} is not known", hint="known: on, none")
+    overlap = dict(choices.sizes).get("overlap", "on")
     total = sum(one.elements * (element_bytes(one.dtype) or 4) for one in found[0]) if found else 0
     how = "each bucket under the backward" if overlap == "on" else "all of them after the backward"
+    count = "1 bucket" if len(found[0]) == 1 else f"{len(found[0])} buckets"
     text = (
         f"one GPU was recorded, without communication: gradients ({total / 1e9:.2f} GB, {note}) are all-reduced over "
-        f"dp={target.dp} in {len(found[0])} buckets of 25 MiB as DDP does, {how} (--set overlap=none|on)"
+        f"dp={target.dp} in {count} of 25 MiB as DDP does, {how} (--set overlap=none|on)"
     )
     added = _Added(trace, links)
     for step in found:
@@ -82,12 +78,7 @@ def _with_reduced(trace: ProfilerTrace, choices: Choices) -> ProfilerTrace:
 
 def _buckets(trace: ProfilerTrace, links: Links, steps: Steps, choices: Choices) -> tuple[list[list[_Bucket]], str]:
     """The buckets of each step in which gradients come, and from what they are known."""
-    events = trace.events
-    named = {number for number, name in enumerate(trace.strings) if name == ACCUMULATE}
-    ops = events.of(Category.CPU_OP)
-    ops = ops[np.isin(events.name[ops], list(named))]
-    said = _said_elements(choices)
-    sized = [at for at in ops.tolist() if _gradient(trace, at) is not None]
+    said, sized = _said_gradients(choices), gradients(trace)
     if said is None and not sized:
         raise InputError(
             "the sizes of gradients are not in the trace",
@@ -95,26 +86,25 @@ def _buckets(trace: ProfilerTrace, links: Links, steps: Steps, choices: Choices)
             hint="record with record_shapes=True, or say them: --set params=1.1e9, or --set model=llama3-8b",
         )
     found: list[list[_Bucket]] = []
-    rounds = _Rounds(trace, links, steps)
+    rounds, end_s = _Rounds(trace, links, steps), trace.events.end_s
     for step in range(len(steps)):
         if said is None:
             last = rounds.last(step, [at for at in sized if steps.of_event[at] == step])
-            gradients = [(float(events.end_s[at]), *(_gradient(trace, at) or (0, ""))) for at in last]
+            coming = [(float(end_s[at]), sized[at].count, sized[at].type) for at in last]
         else:
             times = rounds.backward_s(step)
-            gradients = [(at, said[0] // len(times), said[1]) for at in times]
-        if gradients:
-            found.append(_filled(gradients))
+            counts = _spread(said.elements, len(times))
+            coming = [(at, count, said.dtype) for at, count in zip(times, counts, strict=True)]
+        if coming:
+            found.append(_filled(coming))
     if not found:
         raise InputError("no backward was recorded: there are no gradients to reduce", where=trace.path)
-    return found, "from the recorded gradients" if said is None else said[2]
+    return found, "from the recorded gradients" if said is None else said.how
 
 
-def _gradient(trace: ProfilerTrace, op: int) -> tuple[int, str] | None:
-    """Elements and type of the gradient that an AccumulateGrad was given."""
-    number = int(trace.events.inputs[op])
-    given = next((one for one in tensors(trace.inputs[number]) if one is not None), None) if number >= 0 else None
-    return (prod(given.dims), given.type) if given is not None and given.dims else None
+def _spread(elements: int, parts: int) -> list[int]:
+    """Elements in parts as equal as whole numbers can be."""
+    return [elements * (at + 1) // parts - elements * at // parts for at in range(parts)]
 
 
 class _Rounds:
@@ -150,20 +140,27 @@ class _Rounds:
         return np.sort(self.trace.events.end_s[self.links.launch[mine]])
 
 
-def _said_elements(choices: Choices) -> tuple[int, str, str] | None:
-    """Parameters of a rank as the user says them, the type of their gradients, and how they are said."""
-    sizes = dict(choices.sizes)
-    dtype = sizes.get("dtype", "bf16")
-    if dtype not in _DTYPES:
-        raise InputError(f'--set dtype={dtype}: "{dtype}" is not known', hint=f"known: {', '.join(_DTYPES)}")
-    if "params" in sizes:
-        return parse_count(sizes["params"], where="--set params"), _DTYPES[dtype], f"--set params, {dtype}"
-    if "model" in sizes:
-        from foretrace.models.load import load_model  # only who names a model needs one
-        from foretrace.models.parameters import parameters
+@dataclass(frozen=True, slots=True)
+class _SaidGradients:
+    """Gradients of a rank as the user says them: elements of a type (c10's name), and how they are said."""
 
-        return parameters(load_model(sizes["model"])), _DTYPES[dtype], f"parameters of {sizes['model']}, {dtype}"
-    return None
+    elements: int
+    dtype: str
+    how: str
+
+
+def _said_gradients(choices: Choices) -> _SaidGradients | None:
+    said = Said(dict(choices.sizes))
+    dtype, elements = said.dtype(), said.count("params")
+    if elements is not None:
+        return _SaidGradients(elements, _C10_TYPES[dtype], f"--set params, {dtype}")
+    model = said.given.get("model")
+    if model is None:
+        return None
+    from foretrace.models.load import load_model  # only who names a model needs one
+    from foretrace.models.parameters import parameters
+
+    return _SaidGradients(parameters(load_model(model)), _C10_TYPES[dtype], f"parameters of {model}, {dtype}")
 
 
 def _filled(gradients: Iterable[tuple[float, int, str]]) -> list[_Bucket]:
@@ -194,8 +191,7 @@ class _Added:
         self.stream = int(events.stream.max()) + 1
         self.device = int(events.device[device[0]])
         self.correlation = int(events.correlation.max()) + 1
-        accumulate = [number for number, name in enumerate(trace.strings) if name == ACCUMULATE]
-        threads = events.thread[np.isin(events.name, accumulate) & (events.thread >= 0)]
+        threads = events.thread[trace.named(ACCUMULATE.__eq__) & (events.thread >= 0)]
         launches = events.thread[self.links.launch[device][self.links.launch[device] >= 0]]
         self.thread = int(np.bincount(threads if len(threads) else launches).argmax())
         self.strings = {text: number for number, text in enumerate(trace.strings)}

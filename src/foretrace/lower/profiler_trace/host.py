@@ -169,7 +169,7 @@ def _work_s(
         work[:, at] = reach[:, at] - since
         work[:, at[0]] += end - left[:, at[-1]]
         if number:
-            pauses = _pauses_s(streams, alike, at)
+            pauses = _pauses_s(streams, steps, alike, at)
             work[:, at] = np.maximum(work[:, at] - pauses, 0.0)
             main = np.flatnonzero(sequence == 0)
             for column in at[pauses.mean(axis=0) > 0].tolist():
@@ -178,17 +178,23 @@ def _work_s(
     return np.maximum(work, 0.0), resumes
 
 
-def _pauses_s(streams: Streams, alike: Alike, at: Longs) -> Floats:
-    """Of a thread's calls, how long before each it did nothing that was recorded; 0 where that is short."""
+def _pauses_s(streams: Streams, steps: Steps, alike: Alike, at: Longs) -> Floats:
+    """Of a thread's calls, how long before each it did nothing that was recorded, short pauses apart; before the first
+    also after the last."""
     events = streams.trace.events
     thread = int(events.thread[alike.calls[0, at[0]]])
     mine = np.flatnonzero((events.thread == thread) & np.isin(events.category, (Category.CPU_OP, Category.RUNTIME)))
     reached = np.maximum.accumulate(streams.end_s[mine])
-    pause = np.append(np.inf, np.maximum(events.start_s[mine][1:] - reached[:-1], 0.0))
-    pause = np.where(pause > _PAUSE_S, pause, 0.0)
-    total = np.append(0.0, np.cumsum(np.where(np.isfinite(pause), pause, 0.0)))
+    pause = np.maximum(events.start_s[mine] - np.append(events.start_s[mine][:1], reached[:-1]), 0.0)
+    total = np.append(0.0, np.cumsum(np.where(pause > _PAUSE_S, pause, 0.0)))
     upto = total[np.searchsorted(mine, alike.calls[:, at]) + 1]
-    return np.diff(upto, axis=1, prepend=upto[:, :1] - np.where(np.isfinite(pause[:1]), 0.0, 0.0))
+    # A pause counts where it ends, so that one between two steps counts once.
+    start, end = (
+        total[np.searchsorted(events.start_s[mine], one[alike.steps])] for one in (steps.start_s, steps.end_s)
+    )
+    found = np.diff(upto, axis=1, prepend=start[:, None])
+    found[:, 0] += end - upto[:, -1]
+    return found
 
 
 def _sequences(streams: Streams, thread: Longs) -> Longs:
@@ -234,13 +240,13 @@ def _counts(streams: Streams, steps: Steps, alike: Alike, sequence: Longs) -> Co
     """What was recorded since the call before, by category, on the threads of each sequence."""
     events = streams.trace.events
     threads = {n: np.unique(events.thread[alike.calls[0, sequence == n]]) for n in np.unique(sequence).tolist()}
-    full = np.array([name.startswith(_QUEUE_FULL) for name in streams.trace.strings] or [False], dtype=bool)
+    full = streams.trace.named(lambda name: name.startswith(_QUEUE_FULL))
 
     def counted(category: Category, weights: bool = False) -> Floats:
         found = np.zeros(alike.calls.shape)
         for number, those in threads.items():
             at = np.flatnonzero(sequence == number)
-            mine = (events.category == category) & ~full[events.name]
+            mine = (events.category == category) & ~full
             mine &= np.isin(events.thread, those) | (category == Category.OVERHEAD)
             begin = events.start_s[mine]
             total = np.append(0.0, np.cumsum(events.duration_s[mine] if weights else np.ones(len(begin))))

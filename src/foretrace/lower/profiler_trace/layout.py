@@ -49,12 +49,12 @@ def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication],
                 hint=f"say it: --set group.{group.name}=tp (known: tp cp dp pp ep edp shard replicate)",
             )
         of_group[group, collective] = axes
-    traced = _traced(choices)
+    traced = traced_mesh(choices)
     mesh = traced or _mesh(_sizes(of_group, world), world, where)
     return Layout(mesh, of_group, tuple(_group_notes(of_group)))
 
 
-def _traced(choices: Choices) -> Mesh | None:
+def traced_mesh(choices: Choices) -> Mesh | None:
     """The recorded mesh as the user says it."""
     text = dict(choices.sizes).get("traced")
     if isinstance(choices.traced, Mesh):

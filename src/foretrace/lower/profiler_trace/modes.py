@@ -16,7 +16,7 @@ from foretrace.lower.profiler_trace.overhead import (
     profiling_cost,
     unprofiled_gap_s,
 )
-from foretrace.lower.profiler_trace.rank_step import RankStep
+from foretrace.lower.profiler_trace.rank_step import SAID_FROM, RankStep
 from foretrace.lower.profiler_trace.write import Times
 
 
@@ -55,16 +55,26 @@ def _unprofiled_s(host: HostStep, cost: ProfilingCost) -> tuple[Floats, Floats]:
 
 def mode_notes(rank: RankStep, mode: HostMode, where: str | None = None) -> list[Diagnostic]:
     """What a reader should know of a mode."""
-    if mode == "unprofiled":
-        cost = profiling_cost(rank.trace)
-        text = f"without the profiler: host time less {cost.share:.0%}, at most {cost.most_s * 1e6:.0f} us a record"
-        if cost.pace != 1.0:
-            text += f", and at {1 / cost.pace:.2f} times the pace recorded"
-        return [Diagnostic("note", text, where)]
+    notes = [Diagnostic("note", text, where) for text in _host_notes(rank, mode)]
     waits = sum(1 for found in rank.host.targets if found) - int(rank.host.queue.sum())
     if mode == "graphs" and waits > 0:
         text = (
-            f"the host waits for the device {waits} times in a step: as it is, the step cannot be captured in one graph"
+            f"the host waits for the device {waits} time{'s' * (waits > 1)} in a step: as it is, the step cannot be "
+            "captured in one graph; the waits are left out"
         )
-        return [Diagnostic("warning", f"{text}; the waits are left out", where)]
-    return []
+        notes.append(Diagnostic("warning", text, where))
+    return notes
+
+
+def _host_notes(rank: RankStep, mode: HostMode) -> list[str]:
+    """What is taken off the host's time, and what of it nothing recorded accounts for."""
+    found: list[str] = []
+    if mode == "unprofiled":
+        cost = profiling_cost(rank.trace)
+        text = f"without the profiler: host time less {cost.share:.0%}, at most {cost.most_s * 1e6:.0f} us a record"
+        found.append(text + (f", and at {1 / cost.pace:.2f} times the pace recorded" if cost.pace != 1.0 else ""))
+    lost_s = rank.host.unexplained_s
+    if lost_s > SAID_FROM * rank.recorded_s:
+        kept = "kept as it was" if mode in ("profiled", "unprofiled") else "left out with the host"
+        found.append(f"the host waits {lost_s * 1e3:.2f} ms of a step for what is not in the trace; {kept}")
+    return found

@@ -99,8 +99,7 @@ def _share(trace: ProfilerTrace) -> float:
 def _launch_s(trace: ProfilerTrace) -> float:
     """The median call that launches a kernel: medians heed neither first launches nor those that wait for room."""
     events = trace.events
-    names = [at for at, name in enumerate(trace.strings) if "LaunchKernel" in name]
-    launches = (events.category == Category.RUNTIME) & np.isin(events.name, names)
+    launches = (events.category == Category.RUNTIME) & trace.named(lambda name: "LaunchKernel" in name)
     return float(np.median(events.duration_s[launches])) if launches.any() else 0.0
 
 

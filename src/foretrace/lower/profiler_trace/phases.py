@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
@@ -10,14 +9,9 @@ from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, ProfilerTrace
 from foretrace.lower.profiler_trace.links import Links
+from foretrace.lower.torch.ranges import ENGINE, phase_within
 from foretrace.program.columns import Phase
 
-_WORDS: Final = (
-    (re.compile(r"optimizer|adam(w)?\b|zero_grad|clip[_-]grad", re.IGNORECASE), Phase.OPTIMIZER),
-    (re.compile(r"(?<![a-z])(backward|bwd)(?![a-z])", re.IGNORECASE), Phase.BACKWARD),
-    (re.compile(r"(?<![a-z])(forward|fwd)(?![a-z])", re.IGNORECASE), Phase.FORWARD),
-)
-_ENGINE: Final = "autograd::engine::evaluate_function"
 _DEEPEST: Final = 64
 """Ranges within ranges that are looked through."""
 
@@ -47,15 +41,15 @@ def phases(trace: ProfilerTrace, links: Links) -> NDArray[np.uint8]:
 def _by_ranges(trace: ProfilerTrace, links: Links) -> NDArray[np.uint8]:
     """By the innermost op of autograd's engine, else the innermost annotation that names a phase."""
     events = trace.events
-    engine = np.array([name.startswith(_ENGINE) for name in trace.strings] or [False], dtype=bool)
-    words = np.array([int(_of_name(name)) for name in trace.strings] or [0], dtype=np.uint8)
+    engine = trace.named(lambda name: name.startswith(ENGINE))
+    words = np.array([int(phase_within(name)) for name in trace.strings] or [0], dtype=np.uint8)
     found = np.zeros(len(events), dtype=np.uint8)
     at = links.op.copy()
     for _ in range(_DEEPEST):
         inside = at >= 0
         if not inside.any():
             break
-        found[inside & engine[events.name[at]]] = Phase.BACKWARD
+        found[inside & engine[at]] = Phase.BACKWARD
         at = np.where(inside, links.op[at], -1)
     at = links.annotation.copy()
     for _ in range(_DEEPEST):
@@ -65,7 +59,3 @@ def _by_ranges(trace: ProfilerTrace, links: Links) -> NDArray[np.uint8]:
         found = np.where(inside, words[events.name[at]], found)
         at = np.where(at >= 0, links.annotation[at], -1)
     return found
-
-
-def _of_name(name: str) -> Phase:
-    return next((phase for pattern, phase in _WORDS if pattern.search(name)), Phase.NONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from foretrace.lower.profiler_trace.trim import trimmed
 from foretrace.lower.profiler_trace.waits import HostWaits, host_waits
 
 _RECORDING = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) records both"
+
+SAID_FROM: Final = 0.001
+"""The part of a step from which on a note says what nothing recorded accounts for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,8 @@ def _unknown(rank: RankStep) -> list[str]:
         how = f"{inferred:,} of them inferred from calls and times" if inferred else "all recorded"
         found.append(f"{len(device.waits):,} waits between streams in a step, {how}")
     idle = float(device.idle_s[device.idle_early].sum())
-    if idle > 0.001 * rank.recorded_s:
+    if idle > SAID_FROM * rank.recorded_s:
         found.append(f"streams idle for {idle * 1e3:.2f} ms of a step for reasons not recorded, or as steps vary; kept")
-    if rank.host.unexplained_s > 0.001 * rank.recorded_s:
-        lost = rank.host.unexplained_s * 1e3
-        found.append(f"the host waits {lost:.2f} ms of a step for what is not in the trace; kept as it was")
     events = rank.trace.events
     work = events.of(*ON_DEVICE)
     orphans = int((rank.links.launch[work] < 0).sum())

@@ -2,21 +2,26 @@
 
 On the host a step lasts from its start to the start of the next. On a device it lasts from the first of its work to
 the first of the next step's, the last step from the end of the work of the one before to the end of its own, all on
-the busiest stream. A host that runs ahead
-finishes its steps early and tells nothing of how long they take: where the device was busy and its steps are
-longer, its time counts, else the host's.
+the busiest stream. A host that runs ahead finishes its steps early and tells nothing of how long they take: where the
+device's steps are longer and it was busy, or never caught up with the host, its time counts, else the host's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Floats, Longs
+from foretrace.formats.profiler_trace.records import Floats, Ints, Longs
 from foretrace.lower.profiler_trace.steps import Steps
 from foretrace.lower.profiler_trace.streams import Streams
+
+_LONGER: Final = 1.05
+"""A single step's device goes on a little after its host in any case."""
+
+_BUSY: Final = 0.9
+"""A device that works so much of its time has longer steps than its host where they are longer at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class Recorded:
     device_s: Floats
     busy_s: Floats
     """How long the busiest stream worked."""
+    first_s: Floats
+    """When it began its first work of each; infinite where it had none."""
 
 
 def recorded_times(streams: Streams, steps: Steps) -> Recorded:
@@ -44,29 +51,51 @@ def recorded_times(streams: Streams, steps: Steps) -> Recorded:
     np.minimum.at(first, step, events.start_s[mine])
     np.maximum.at(last, step, streams.end_s[mine])
     busy = np.bincount(step, weights=events.duration_s[mine], minlength=len(steps)).astype(np.float64)
-    device = _periods(first, last)
-    host = steps.end_s - steps.start_s
-    bound = _bound(host[steps.whole], device[steps.whole], busy[steps.whole])
-    return Recorded(bound, device if bound == "device" else host, host, device, busy)
-
-
-def _periods(first: Floats, last: Floats) -> Floats:
-    """From start to start; where no step follows, from end to end; of a single step, all of it; 0 of one without work."""
-    following, before = np.append(first[1:], np.inf), np.append(-np.inf, last[:-1])
+    following = np.append(first[1:], np.inf)
     with np.errstate(invalid="ignore"):
-        found = np.where(np.isfinite(following), following - first, last - np.fmax(before, -np.inf))
-        found = np.where(np.isfinite(found), found, last - first)
-    return np.where(np.isfinite(found), found, 0.0)
+        device = np.where(np.isfinite(following), following, last) - first
+    device = np.where(np.isfinite(device), device, 0.0)
+    host = steps.end_s - steps.start_s
+    bound = _bound(_Kept(streams, mine, step), np.flatnonzero(steps.whole), host, device, busy)
+    if bound == "device" and len(steps) > 1 and np.isfinite(last[-2:]).all():
+        device[-1] = last[-1] - last[-2]
+    return Recorded(bound, device if bound == "device" else host, host, device, busy, first)
 
 
-def _bound(host_s: Floats, device_s: Floats, busy_s: Floats) -> Literal["device", "host"]:
-    """Medians, since one step's host may wait where the others' do not. A device that mostly idles lags behind its host
-    a little more or less, which makes its steps no longer."""
-    if not len(host_s):
+class _Kept:
+    """How busy the launches of each step kept a stream, given its work and the step of each."""
+
+    def __init__(self, streams: Streams, work: Longs, step: Ints) -> None:
+        launched = streams.links.launch[work] >= 0
+        self._launched_in = step[launched]
+        self._idle = streams.free_s[work[launched]] < streams.issued_s[work[launched]]
+        self._step = step
+        self._taken_s = streams.trace.events.duration_s[work] + streams.gap_s
+
+    def caught_up(self, step: int, since: float = 0.0) -> bool:
+        """Whether at some launch of a step, past a part of them, it had done all that it had been given."""
+        idle = self._idle[self._launched_in == step]
+        return not len(idle) or bool(idle[int(since * len(idle)) :].any())
+
+    def needed_s(self, step: int) -> float:
+        """What its work takes, and the gaps between."""
+        return float(self._taken_s[self._step == step].sum())
+
+
+def _bound(kept: _Kept, whole: Longs, host_s: Floats, device_s: Floats, busy_s: Floats) -> Literal["device", "host"]:
+    """A device that catches up with its host in most steps has steps no longer than the host's, however far behind it
+    ends them; the first step does not count, since it often begins on an idle device. Medians, since one step's host
+    may wait where the others' do not."""
+    if not len(whole):
         return "host"
-    ratio = float(np.median(device_s)) / max(float(np.median(host_s)), 1e-12)
-    busy = float(busy_s.sum()) / max(float(device_s.sum()), 1e-12)
-    return "device" if ratio > 1.05 or (ratio > 1.0 and busy > 0.9) else "host"
+    ratio = float(np.median(device_s[whole])) / max(float(np.median(host_s[whole])), 1e-12)
+    if len(whole) == 1:
+        at = int(whole[0])
+        ahead = ratio > _LONGER and not kept.caught_up(at, since=0.5)
+        return "device" if ahead or kept.needed_s(at) > host_s[at] else "host"
+    busy = float(busy_s[whole].sum()) / max(float(device_s[whole].sum()), 1e-12)
+    caught = np.mean([kept.caught_up(at) for at in whole[1:].tolist()])
+    return "device" if ratio > 1.0 and (caught < 0.5 or busy > _BUSY) else "host"
 
 
 def busiest(streams: Streams, steps: Steps) -> int:
@@ -86,8 +115,10 @@ def from_idle(streams: Streams, steps: Steps, step: int) -> bool:
 
 
 def warm_up(recorded: Recorded, usable: Longs) -> bool:
-    """Whether the first of these steps is no steady one: more than a fifth off the median of the others."""
+    """Whether the first of these steps is no steady one: more than a fifth off the median of the others. Of two steps,
+    more than a fifth longer: a shorter one is as good as the other."""
     if len(usable) < 2:
         return False
     usual = float(np.median(recorded.step_s[usable[1:]]))
-    return abs(float(recorded.step_s[usable[0]]) - usual) > 0.2 * usual
+    longer = float(recorded.step_s[usable[0]]) - usual
+    return (longer if len(usable) == 2 else abs(longer)) > 0.2 * usual

@@ -20,10 +20,11 @@ from foretrace.lower.profiler_trace.communication import Communication, communic
 from foretrace.lower.profiler_trace.layout import Layout, find_layout
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.ranks import Meetings, Met, meet
+from foretrace.lower.profiler_trace.said import said_in_vain
+from foretrace.lower.torch.said import Said
 from foretrace.mesh import Mesh
 from foretrace.program.columns import SHARDED, UNPRICED, Collective, label
 from foretrace.program.program import Communicator
-from foretrace.units import parse_bytes
 
 _FIXED: Final = ("tp", "cp", "pp")
 _WHY_FIXED: Final = {
@@ -41,7 +42,8 @@ def communicate(
     world = max((trace.world or 1 for trace in traces), default=1)
     if choices.mesh is None and choices.gpus is None:
         if not choices.priced or len(traces) >= world:
-            return meet(traces, links, taken, priced=choices.priced)
+            met = meet(traces, links, taken, priced=choices.priced)
+            return replace(met, notes=(*met.notes, *said_in_vain(choices, (), traces[0].path)))
         try:
             return _resized(traces, links, taken, choices)
         except InputError as error:
@@ -99,7 +101,8 @@ def _resized(
         {event: resizer.met(what, float(trace.events.duration_s[event])) for event, what in mine.items()}
         for trace, mine in zip(traces, found, strict=True)
     ]
-    notes = [*layout.notes, *_notes(traces, layout, target), *resizer.notes()]
+    vain = said_in_vain(choices, (what for one in found for what in one.values()), where)
+    notes = [*layout.notes, *_notes(traces, layout, target), *resizer.notes(), *vain]
     ranks = _standing_for(traces, layout.mesh, target)
     return Meetings(target, ranks, tuple(calls), (0.0,) * len(traces), tuple(notes))
 
@@ -145,9 +148,9 @@ class _Resizer:
 
     def _said_bytes(self, what: Communication) -> int | None:
         name = f"{label(what.collective)}.bytes"
-        said = dict(self.choices.sizes).get(name)
+        said = Said(dict(self.choices.sizes)).bytes(name)
         if said is not None:
-            return parse_bytes(said, where=f"--set {name}")
+            return said
         if self.target != self.layout.mesh:
             raise InputError(
                 f"the size of {what.name} is not in the trace",

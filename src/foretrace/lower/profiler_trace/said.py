@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from foretrace.errors import InputError, did_you_mean
+from foretrace.errors import Diagnostic, InputError
 from foretrace.lower.choices import Choices
+from foretrace.lower.profiler_trace.axes import said_axes
+from foretrace.lower.profiler_trace.communication import Communication
+from foretrace.lower.profiler_trace.layout import ADDED, traced_mesh
+from foretrace.lower.torch.said import Said
 from foretrace.program.columns import Collective, label
 
 _COLLECTIVES: Final = tuple(
@@ -17,24 +22,40 @@ KNOWN: Final = {
     "traced": "the mesh of the recording",
     "params": "parameters whose gradients are reduced",
     "model": "a model whose parameters these are",
-    "dtype": "of these gradients: bf16, fp16 or fp32",
+    "dtype": "of these gradients: bf16, fp16, fp32 or fp8",
     "overlap": "gradients reduced under the backward (on) or after it (none)",
     **dict.fromkeys(_COLLECTIVES, "of a call whose size was not recorded"),
 }
 
 
+_OVERLAPS: Final = ("on", "none")
+
+
 def check_said(choices: Choices, where: str) -> None:
     """Raises an error where something is said that is not known, or that has no use without a mesh or a cluster."""
-    for name, _ in choices.sizes:
-        if name not in KNOWN and not name.startswith("group."):
-            raise InputError(
-                f"--set {name}: no such size of a trace{did_you_mean(name, KNOWN)}",
-                where=where,
-                hint=f"known: {', '.join(KNOWN)}",
-            )
+    Said.checked(choices.sizes, tuple(KNOWN), where)
+    said_axes(choices.sizes)
+    traced_mesh(choices)
+    overlap = dict(choices.sizes).get("overlap", "on")
+    if overlap not in _OVERLAPS:
+        raise InputError(f"--set overlap={overlap} is not known", where=where, hint=f"known: {', '.join(_OVERLAPS)}")
     if choices.sizes and choices.mesh is None and choices.gpus is None and not choices.priced:
         raise InputError(
             f"--set {choices.sizes[0][0]}: communication is as recorded, and nothing else can be set",
             where=where,
             hint="add --cluster NAME, and --mesh dp=64 for another number of ranks",
         )
+
+
+def said_in_vain(choices: Choices, found: Iterable[Communication], where: str) -> list[Diagnostic]:
+    """A warning of what is said and has no use for these communications."""
+    every, said = list(found), dict(choices.sizes)
+    groups = {one.group.name for one in every}
+    unsized = {f"{label(one.collective)}.bytes" for one in every if one.bytes < 0}
+
+    used = {"traced", *unsized, *(f"group.{name}" for name in groups)} if every else set()
+    if ADDED in groups:
+        used |= {"overlap", "params"} | ({"dtype"} if {"params", "model"} & set(said) else set())
+        used |= set() if "params" in said else {"model"}
+    vain = [name for name in said if name not in used]
+    return [Diagnostic("warning", f"not used here: --set {', '.join(vain)}", where)] if vain else []

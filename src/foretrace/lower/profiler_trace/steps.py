@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Ints, Longs, ProfilerTrace
 from foretrace.lower.profiler_trace.links import Links
+from foretrace.lower.torch.ranges import ENGINE, OPTIMIZER_STEP, PROFILER_STEP
 
-_PROFILER_STEP: Final = "ProfilerStep"
+WHOLE_TRACE: Final = "whole trace"
+"""How steps were found where nothing marks any: the trace is taken as one."""
 _STEP_WORD: Final = re.compile(r"(?<![a-z])(train(ing)?[_ -]?)?(step|iter|iteration|batch)(?![a-z])", re.IGNORECASE)
 _PART_WORD: Final = re.compile(r"optim|sched|zero_grad|load|nccl|forward|backward|wait", re.IGNORECASE)
-_OPTIMIZER: Final = "Optimizer.step#"
 _FEWEST_KERNELS: Final = 8
 """Of a step: fewer that repeat are more likely a loop within one."""
-_BACKWARD: Final = "autograd::engine::evaluate_function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ def find_steps(trace: ProfilerTrace, links: Links | None = None) -> Steps:
 
 def _by_profiler_step(trace: ProfilerTrace) -> _Cut | None:
     events = trace.events
-    marks = np.array([name.startswith(_PROFILER_STEP) for name in trace.strings], dtype=bool)
+    marks = trace.named(lambda name: name.startswith(PROFILER_STEP))
     on_host = np.isin(events.category, (Category.ANNOTATION, Category.CPU_OP)) & (events.thread >= 0)
-    found = np.flatnonzero(marks[events.name] & on_host) if len(marks) else np.zeros(0, dtype=np.int64)
+    found = np.flatnonzero(marks & on_host)
     if not len(found):
         return None
-    return _Cut(_PROFILER_STEP, tuple(trace.names(found)), events.start_s[found], events.end_s[found], closed=True)
+    return _Cut(PROFILER_STEP, tuple(trace.names(found)), events.start_s[found], events.end_s[found], closed=True)
 
 
 def _by_annotation(trace: ProfilerTrace, links: Links) -> _Cut | None:
@@ -91,7 +91,7 @@ def _by_annotation(trace: ProfilerTrace, links: Links) -> _Cut | None:
     if not repeated:
         return None
     # A step ends with an optimizer: several forwards to one of those are microbatches.
-    optimizers = [len(found) for name, found in repeated.items() if name.startswith(_OPTIMIZER)]
+    optimizers = [len(found) for name, found in repeated.items() if name.startswith(OPTIMIZER_STEP)]
     most = max(repeated, key=lambda name: covered[name])
     if covered[most] < 0.05 and not optimizers:
         return None
@@ -110,8 +110,7 @@ def _by_annotation(trace: ProfilerTrace, links: Links) -> _Cut | None:
 
 def _by_forward(trace: ProfilerTrace, links: Links) -> _Cut | None:
     """Where work launched by autograd's engine is followed by work that is not and leads to a backward again."""
-    events = trace.events
-    marks = np.array([name.startswith(_BACKWARD) for name in trace.strings], dtype=bool)
+    marks = trace.named(lambda name: name.startswith(ENGINE))
     device = _in_order(trace, links)
     if not len(device) or not marks.any():
         return None
@@ -120,7 +119,7 @@ def _by_forward(trace: ProfilerTrace, links: Links) -> _Cut | None:
     backward = np.zeros(len(device), dtype=bool)
     for _ in range(16):
         known = under >= 0
-        backward |= known & marks[events.name[under]]
+        backward |= known & marks[under]
         under = np.where(known, links.op[under], -1)
     turns = np.flatnonzero(~backward[1:] & backward[:-1]) + 1
     turns = np.array([0, *turns.tolist()] if not backward[0] else turns, dtype=np.int64)
@@ -163,7 +162,7 @@ def _whole_trace(trace: ProfilerTrace) -> _Cut:
     events = trace.events
     kept = np.flatnonzero(~np.isin(events.category, (Category.OTHER, Category.OVERHEAD, Category.PYTHON)))
     first, last = (events.start_s[kept].min(), events.end_s[kept].max()) if len(kept) else (0.0, 0.0)
-    return _Cut("whole trace", ("whole trace",), np.array([first]), np.array([last]), closed=True)
+    return _Cut(WHOLE_TRACE, (WHOLE_TRACE,), np.array([first]), np.array([last]), closed=True)
 
 
 def _placed(trace: ProfilerTrace, links: Links, cut: _Cut) -> Steps:

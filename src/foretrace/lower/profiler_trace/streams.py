@@ -11,13 +11,10 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, ProfilerTrace
 from foretrace.lower.profiler_trace.calls import Does, does
 from foretrace.lower.profiler_trace.links import Links
-
-Bools = NDArray[np.bool_]
 
 LONGEST_GAP_S: Final = 10e-6
 """Between kernels queued back to back; a longer pause has a reason of its own. Measured gaps are 0.8 to 5 µs."""

@@ -7,36 +7,53 @@ Such a wait is no part of a step: it would make two steps of a few look differen
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from foretrace.formats.profiler_trace.records import Longs
 from foretrace.lower.profiler_trace.calls import WAITING
-from foretrace.lower.profiler_trace.steps import Steps
+from foretrace.lower.profiler_trace.steps import WHOLE_TRACE, Steps
 from foretrace.lower.profiler_trace.streams import Streams
+
+_BEYOND: Final = 0.05
+"""Of a single step: where more of it lies beyond its outer waits, they are not its beginning or end."""
 
 
 def trimmed(streams: Streams, steps: Steps) -> Steps:
-    """The steps, where there are several, from the end of such waits or up to their start."""
-    if len(steps) < 2:
+    """The steps from the end of such waits, or up to their start. A trace that is taken as one step keeps all of it."""
+    if steps.how == WHOLE_TRACE:
         return steps
     events = streams.trace.events
     calls = waiting_or_launching(streams)
     own = [calls[steps.of_event[calls] == at] for at in range(len(steps))]
-    heads = [_leading(streams, one) for one in own]
-    tails = [_leading(streams, one[::-1]) for one in own]
     start, end, of_event = steps.start_s.copy(), steps.end_s.copy(), steps.of_event.copy()
-    for waits, ends_with in ((heads, False), (tails, True)):
-        some = [at for at, found in enumerate(waits) if len(found)]
-        if len(some) > len(steps) / 2:
-            continue  # most do: it is part of the loop
-        for at in some:
-            of_event[waits[at]] = -1
+    for ends_with in (False, True):
+        waits = [_leading(streams, one[::-1] if ends_with else one) for one in own]
+        usual = _usual(streams, waits)
+        for at, found in enumerate(waits):
+            extra = found[: max(len(found) - usual, 0)]
+            if not len(extra):
+                continue
+            begin_s, end_s = float(events.start_s[extra].min()), float(streams.end_s[extra].max())
+            beyond_s = end[at] - end_s if ends_with else begin_s - start[at]
+            if len(own) == 1 and beyond_s > _BEYOND * (end[at] - start[at]):
+                continue  # the step does more than that before or after
+            of_event[extra] = -1
             if ends_with:
-                end[at] = events.start_s[waits[at]].min()
+                end[at] = begin_s
             else:
-                start[at] = streams.end_s[waits[at]].max()
+                start[at] = end_s
     return replace(steps, start_s=start, end_s=end, of_event=of_event)
+
+
+def _usual(streams: Streams, waits: list[Longs]) -> int:
+    """How many of these waits, the inner ones, are part of the loop: as many as half of the steps have. Of a single
+    step those from the first on that an op makes, as `.item()` does: others are more likely the script's."""
+    if len(waits) > 1:
+        return sorted(map(len, waits))[(len(waits) - 1) // 2]
+    made = np.flatnonzero(streams.links.op[waits[0]] >= 0)
+    return len(waits[0]) - int(made[0]) if len(made) else 0
 
 
 def waiting_or_launching(streams: Streams) -> Longs:

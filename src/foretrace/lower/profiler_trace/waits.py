@@ -115,8 +115,8 @@ def _copying(streams: Streams) -> list[tuple[int, int]]:
     copies = streams.queued[events.category[streams.queued] == Category.MEMCPY]
     copies = copies[links.launch[copies] >= 0]
     call = links.launch[copies]
-    host = np.array(["DtoD" not in name and "Device -> Device" not in name for name in trace.strings], dtype=bool)
-    blocked = host[events.name[copies]] & (streams.does[call] == Does.COPIES)
+    within = trace.named(lambda name: "DtoD" in name or "Device -> Device" in name)
+    blocked = ~within[copies] & (streams.does[call] == Does.COPIES)
     blocked &= streams.end_s[call] >= streams.end_s[copies] - _SLACK_S
     return list(zip(call[blocked].tolist(), copies[blocked].tolist(), strict=True))
 

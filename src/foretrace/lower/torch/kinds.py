@@ -7,6 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from foretrace.lower.torch.ranges import ENGINE
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel, parse_kernels
 
 
@@ -207,6 +208,11 @@ def kind_of_kernel(name: str) -> WorkKind:
     return next((kind for kind, pattern in _KERNELS if pattern.search(name)), WorkKind.OTHER)
 
 
+def communicates(name: str) -> bool:
+    """Whether a GPU kernel is one of communication."""
+    return kind_of_kernel(name) is WorkKind.COMMUNICATION
+
+
 @lru_cache(maxsize=65536)
 def kind_of_op(name: str) -> WorkKind:
     """What an op of PyTorch, an autograd node or a user's label is about; `other` too where it holds work of many kinds
@@ -224,7 +230,7 @@ def kind_of_op(name: str) -> WorkKind:
 def plain_name(name: str) -> str:
     """An op's name without what says how it was called: `aten::add_`, `aten::add.Tensor`,
     `autograd::engine::evaluate_function: AddBackward0` are all add."""
-    text = name.removeprefix("autograd::engine::evaluate_function: ").removeprefix("torch::autograd::")
+    text = name.removeprefix(ENGINE).removeprefix("torch::autograd::")
     text = text.removeprefix("aten::")
     node = re.fullmatch(r"(?:\w+::)*_?(\w+?)Backward(?:es)?\d*|(CopyBackwards)", text)
     if node and "_backward" not in text:

@@ -4,7 +4,6 @@ it."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +11,13 @@ from numpy.typing import NDArray
 from foretrace.formats.profiler_trace.records import Category, Floats, Longs, ProfilerTrace
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.torch.kinds import plain_name
+from foretrace.lower.torch.lists import list_kernels
 from foretrace.lower.torch.parameters import ACCUMULATE, Parameters, parameters
 from foretrace.lower.torch.parts import parts
 from foretrace.lower.torch.shapes import kernel_of
 from foretrace.lower.torch.streams import list_stream
 from foretrace.lower.torch.tensors import tensors
 from foretrace.program.kernels import Copy, Gemm, GroupedGemm, Kernel, Stream
-
-FASTEST_BYTES_PER_S: Final = 2e13
-"""No GPU's memory or cache moves more: an optimizer's op that would is over something smaller than all parameters."""
-
-_OPTIMIZER_STEP: Final = "Optimizer.step#"
 
 
 def device_kernels(trace: ProfilerTrace, links: Links) -> dict[int, Kernel]:
@@ -71,20 +66,9 @@ class _Finder:
         self._add(op, kernel, launches)
 
     def lists(self) -> None:
-        """Ops over all parameters, whose sizes a trace does not hold: each over all where the optimizer steps as often,
-        else over a part, by the time that it takes."""
-        elements, size = self._parameters.elements, self._parameters.size
-        if not elements:
-            return
-        events, links = self._trace.events, self._links
-        for word, groups in self._lists.items():
-            seconds = [float(events.duration_s[one].sum()) for one in groups]
-            rounds = min(_rounds(self._trace), len(groups)) or len(groups)
-            for launches, taken in zip(groups, seconds, strict=True):
-                share = 1.0 if rounds == len(groups) else rounds * taken / (sum(seconds) or 1.0)
-                kernel = list_stream(word, round(elements * share), size)
-                if kernel is not None and kernel.moved_bytes < FASTEST_BYTES_PER_S * taken:
-                    self._add(int(links.op[launches[0]]), kernel, launches)
+        """Ops over lists, whose sizes a trace does not hold."""
+        for launches, kernel in list_kernels(self._trace, self._parameters, self._lists):
+            self._add(int(self._links.op[launches[0]]), kernel, launches)
 
     def memcpy(self, event: int) -> None:
         """A copy, by its direction and bytes."""
@@ -134,17 +118,9 @@ class _Finder:
 
 def _under(links: Links, trace: ProfilerTrace, name: str) -> NDArray[np.bool_]:
     """Which events ran under an op of this name, at most a few ops down."""
-    numbers = [number for number, one in enumerate(trace.strings) if one == name]
-    named = np.isin(trace.events.name, numbers) & (trace.events.category == Category.CPU_OP)
+    named = trace.named(name.__eq__) & (trace.events.category == Category.CPU_OP)
     at, found = links.op, np.zeros(len(trace.events), dtype=bool)
     for _ in range(4):
         found |= (at >= 0) & named[at]
         at = np.where(at >= 0, links.op[at], -1)
     return found
-
-
-def _rounds(trace: ProfilerTrace) -> int:
-    """How often the optimizer stepped."""
-    marks = [number for number, one in enumerate(trace.strings) if one.startswith(_OPTIMIZER_STEP)]
-    host = trace.events.thread >= 0
-    return int((np.isin(trace.events.name, marks) & host).sum())

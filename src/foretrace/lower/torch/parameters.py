@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import reduce
-from math import gcd, prod
+from math import gcd
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Category, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, Inputs, ProfilerTrace
 from foretrace.lower.torch.tensors import Tensor, tensors
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -33,21 +33,29 @@ class Parameters:
         )
 
 
+def gradients(trace: ProfilerTrace) -> dict[int, Tensor]:
+    """The events that accumulate a gradient, in order, with the gradient; only those whose size was recorded."""
+    events = trace.events
+    sized = (events.category == Category.CPU_OP) & (events.inputs >= 0)
+    ops = np.flatnonzero(trace.named(ACCUMULATE.__eq__) & sized)
+    numbers = events.inputs[ops].tolist()
+    given = {number: _first(trace.inputs[number]) for number in set(numbers)}
+    return {op: one for op, number in zip(ops.tolist(), numbers, strict=True) if (one := given[number]) is not None}
+
+
+def _first(inputs: Inputs) -> Tensor | None:
+    """The gradient that an AccumulateGrad was given."""
+    found = next((one for one in tensors(inputs) if one is not None), None)
+    return Tensor(found.dims, found.type) if found is not None and found.dims else None
+
+
 def parameters(trace: ProfilerTrace) -> Parameters:
     """What the accumulated gradients say. Each parameter's comes once a microbatch: how many of these the trace has
     is the greatest number that divides how often each shape comes (one parameter of a shape of its own settles it)."""
-    found: Counter[Tensor] = Counter()
-    events = trace.events
-    nodes = {number for number, name in enumerate(trace.strings) if name == ACCUMULATE}
-    ops = events.of(Category.CPU_OP)
-    ops = ops[np.isin(events.name[ops], list(nodes)) & (events.inputs[ops] >= 0)]
-    for number, count in Counter(events.inputs[ops].tolist()).items():
-        gradient = next((one for one in tensors(trace.inputs[number]) if one is not None), None)
-        if gradient is not None and gradient.dims:
-            found[Tensor(gradient.dims, gradient.type)] += count
+    found = Counter(gradients(trace).values())
     if not found:
         return Parameters()
     rounds = reduce(gcd, found.values())
-    elements = sum(prod(one.dims) * count // rounds for one, count in found.items())
+    elements = sum(one.count * count // rounds for one, count in found.items())
     size = max(found, key=lambda one: one.count * found[one]).size
     return Parameters(frozenset(one.dims for one in found), elements, size)

@@ -8,25 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from foretrace.formats.torch_table import Row
-from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel
+from foretrace.lower.torch.collectives import collective_of
+from foretrace.lower.torch.kinds import communicates
 from foretrace.lower.torch_table.rows import RowKind, Rows
 from foretrace.program.columns import Collective
 
-_WORDS: Final = (
-    (Collective.REDUCE_SCATTER, r"reduce_?scatter"),
-    (Collective.ALL_GATHER, r"all_?gather"),
-    (Collective.ALL_TO_ALL, r"all_?to_?all|send_?recv"),
-    (Collective.BARRIER, r"barrier"),
-    (Collective.ALL_REDUCE, r"all_?reduce"),
-    (Collective.BROADCAST, r"broadcast"),
-    (Collective.GATHER, r"gather"),
-    (Collective.SCATTER, r"scatter"),
-    (Collective.TRANSFER, r"send|recv"),
-    (Collective.REDUCE, r"reduce"),
-)
-"""Tried in turn, in lower case."""
-
 _BACKEND: Final = re.compile(r"(nccl|gloo|rccl|hccl|ccl|xccl|mpi|ucc):")
+
+_Named = tuple[Row, Collective]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +30,33 @@ class Called:
     device_s: float | None
 
 
-def collective_of(name: str) -> Collective:
-    """What a row or kernel of communication does, by its name."""
-    text = name.lower()
-    return next((one for one, pattern in _WORDS if re.search(pattern, text)), Collective.NONE)
-
-
 def communication(rows: Rows) -> tuple[Called, ...]:
-    """The collectives of a table: as the backend marks them (nccl:all_reduce), else as ops of c10d."""
+    """The collectives of a table: as the backend marks them (nccl:all_reduce), else as ops of c10d, else by kernels."""
     found = rows.of(RowKind.COLLECTIVE)
     marked = [row for row in found if _BACKEND.match(row.name)] or [row for row in found if "::" in row.name]
-    kernels = [row for row in rows.of(RowKind.KERNEL) if kind_of_kernel(row.name) is WorkKind.COMMUNICATION]
-    calls = [_called(row, kernels) for row in marked if collective_of(row.name) is not Collective.NONE]
-    if calls:
-        return tuple(calls)
+    named = [(row, what) for row in marked if (what := collective_of(row.name))]
+    exchanges = _exchanges({what for _, what in named})
+    kernels = [
+        (row, exchanges if what is Collective.TRANSFER else what)
+        for row in rows.of(RowKind.KERNEL)
+        if communicates(row.name) and (what := collective_of(row.name))
+    ]
+    if not named:
+        return tuple(Called(row.name, what, row.calls, 0.0, row.self_device_s) for row, what in kernels)
     return tuple(
-        Called(row.name, collective_of(row.name), row.calls, 0.0, row.self_device_s)
-        for row in kernels
-        if collective_of(row.name) is not Collective.NONE
+        Called(row.name, what, row.calls, row.cpu_total_s or 0.0, _device_s(row, what, named, kernels))
+        for row, what in named
     )
 
 
-def _called(row: Row, kernels: Sequence[Row]) -> Called:
-    mine = [one for one in kernels if collective_of(one.name) is collective_of(row.name)]
-    seconds = sum(one.self_device_s or 0.0 for one in mine)
-    return Called(row.name, collective_of(row.name), row.calls, row.cpu_total_s or 0.0, seconds if mine else None)
+def _exchanges(named: set[Collective]) -> Collective:
+    """What NCCL's kernel for sends and receives did: it runs all-to-alls too."""
+    transfers = Collective.TRANSFER in named and Collective.ALL_TO_ALL not in named
+    return Collective.TRANSFER if transfers else Collective.ALL_TO_ALL
+
+
+def _device_s(row: Row, what: Collective, named: Sequence[_Named], kernels: Sequence[_Named]) -> float | None:
+    """Device time of a row's calls: that of the collective's kernels, by calls where several rows are of it."""
+    seconds = [one.self_device_s or 0.0 for one, does in kernels if does is what]
+    calls = sum(one.calls for one, does in named if does is what)
+    return sum(seconds) * row.calls / max(calls, 1) if seconds else None

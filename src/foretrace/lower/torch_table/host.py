@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foretrace.formats.torch_table import Row
+from foretrace.lower.torch.ranges import OPTIMIZER_STEP, PROFILER_STEP
 from foretrace.lower.torch_table.labels import Label
 from foretrace.lower.torch_table.rows import RowKind, Rows, host_s
 
@@ -19,7 +20,6 @@ SLOW_LAUNCH_S: Final = 2e-4
 """A launch takes the host 3 to 12 µs; averages of so much more are modules being loaded, or a full queue."""
 
 _LAUNCH: Final = re.compile(r"(cuda|hip|cu|ze)\w*Launch\w*")
-_STEPS: Final = ("ProfilerStep", "Optimizer.step#")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def host_time(rows: Rows, labels: Sequence[Label]) -> HostTime:
 
 def count_steps(rows: Rows, labels: Sequence[Label]) -> tuple[int, str]:
     """How many training steps a table holds, and what says so."""
-    for prefix in _STEPS:
+    for prefix in (PROFILER_STEP, OPTIMIZER_STEP):
         found = [row for row in rows.of(RowKind.LABEL) if row.name.startswith(prefix) and row.calls > 0]
         if found:
             return max(row.calls for row in found), f"calls of {found[0].name}"

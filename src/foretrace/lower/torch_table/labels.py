@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from foretrace.formats.torch_table import Row
+from foretrace.lower.torch.ranges import whole_phase
 from foretrace.lower.torch_table.rows import RowKind, Rows, device_s, host_s
 from foretrace.program.columns import Phase
 
@@ -23,18 +24,6 @@ ROUNDING_S: Final = 1e-6
 
 _NUMBERED: Final = re.compile(r"(.*?)([-_# ]?)([0-9]+)")
 _STEP: Final = re.compile(r"profilerstep.*|(train(ing)?)?[-_ ]?step.*|iteration.*|iter[-_ ]?\d*.*", re.IGNORECASE)
-_PHASES: Final = (
-    (Phase.FORWARD, re.compile(r"(.*[-_. ])?(forward|fwd)([-_ ]?(pass|step))?", re.IGNORECASE)),
-    (Phase.BACKWARD, re.compile(r"(.*[-_. ])?(backward|bwd)([-_ ]?(pass|step))?", re.IGNORECASE)),
-    (
-        Phase.OPTIMIZER,
-        re.compile(
-            r"optim(izer)?([-_. ]?(step|zero_grad))?(#.*)?"
-            r"|(reduce|multiply|clip|scale|unscale|sync)[-_ ]?grad(s|ients)?|(clip_)?grad[-_ ]?norm.*|zero[-_ ]?grad.*",
-            re.IGNORECASE,
-        ),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +75,7 @@ def label_tree(rows: Rows) -> tuple[Label, ...]:
     if in_order(rows):
         inside = _phased(inside)
     else:
-        inside = _nested_optimizers([replace(one, phase=_phase_of(one.name)) for one in inside])
+        inside = _nested_optimizers([replace(one, phase=whole_phase(one.name)) for one in inside])
     if step is None:
         return tuple(inside)
     within = [one for one in inside if one.host_s <= step.host_s]
@@ -129,15 +118,11 @@ def _families(labels: Sequence[Row]) -> list[Label]:
     return sorted(found, key=lambda one: one.rows[0].line)
 
 
-def _phase_of(name: str) -> Phase:
-    return next((phase for phase, pattern in _PHASES if pattern.fullmatch(name)), Phase.NONE)
-
-
 def _phased(labels: Sequence[Label]) -> list[Label]:
     """Labels in the order in which they began, each inside the phase that began before it."""
     phases: list[tuple[Label | None, list[Label]]] = [(None, [])]
     for one in labels:
-        phase = _phase_of(one.name)
+        phase = whole_phase(one.name)
         if phase is Phase.NONE:
             phases[-1][1].append(one)
         else:

@@ -52,7 +52,7 @@ def lower_table(path: str | Path, choices: Choices = Choices()) -> Program:  # n
         )
     mesh = _mesh(choices)
     sizes = Sizes.of(choices.sizes, mesh)
-    steps = sizes.count("steps", profile.host.steps) or 1
+    steps = sizes.count("steps") or profile.host.steps
     if not 1 <= steps <= _MOST_STEPS:
         raise InputError(f"{steps:,} steps in one table", where="--set steps")
     if choices.mesh is None and choices.sizes and set(sizes.given) - {"steps"}:

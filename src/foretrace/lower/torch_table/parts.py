@@ -16,8 +16,9 @@ from typing import Final, Literal
 
 from foretrace.formats.torch_table import Row
 from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel, kind_of_op
+from foretrace.lower.torch.ranges import ENGINE
 from foretrace.lower.torch_table.labels import Label, label_tree
-from foretrace.lower.torch_table.rows import ENGINE_PREFIX, RowKind, Rows, device_s, self_device_s
+from foretrace.lower.torch_table.rows import RowKind, Rows, device_s, self_device_s
 from foretrace.program.columns import Phase
 
 Basis = Literal["ops", "kernels", "labels", "op totals", "none"]
@@ -128,7 +129,7 @@ def _nodes(rows: Rows) -> list[Row]:
 
 
 def _part(row: Row, phase: Phase) -> Part:
-    return Part(row.name.removeprefix(ENGINE_PREFIX), kind_of_op(row.name), phase, device_s(row), row.calls)
+    return Part(row.name.removeprefix(ENGINE), kind_of_op(row.name), phase, device_s(row), row.calls)
 
 
 def _plain(name: str) -> str:

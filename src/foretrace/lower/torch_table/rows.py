@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from foretrace.formats.torch_table import Row, Table
+from foretrace.lower.torch.ranges import ENGINE, PROFILER_STEP
 
 
 class RowKind(StrEnum):
@@ -33,8 +34,6 @@ class RowKind(StrEnum):
     """What the profiler itself did. Device time on it is that of kernels whose launch it held up, counted a second
     time."""
 
-
-ENGINE_PREFIX: Final = "autograd::engine::evaluate_function: "
 
 _ARTEFACTS: Final = (
     "Command Buffer Full",
@@ -61,7 +60,7 @@ _LABEL_WORDS: Final = re.compile(
     r"(train|eval|optimi[sz]er|step)\w*|forward|backward|layer[-_]?\d*|loss|zero_grad|data", re.IGNORECASE
 )
 _LIBRARY_LABELS: Final = (
-    "ProfilerStep",
+    PROFILER_STEP,
     "Optimizer.",
     "## ",
     "Torch-Compiled Region",
@@ -105,7 +104,7 @@ def _kind(row: Row, on_host: set[str], old: bool) -> RowKind:
         return RowKind.DEVICE_LABEL if name in on_host or name.startswith(_LIBRARY_LABELS) else RowKind.KERNEL
     if _PYTHON.fullmatch(name):
         return RowKind.PYTHON
-    if name.startswith(ENGINE_PREFIX):
+    if name.startswith(ENGINE):
         return RowKind.ENGINE
     if _COLLECTIVE.fullmatch(name):
         return RowKind.COLLECTIVE

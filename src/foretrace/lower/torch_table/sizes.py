@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from foretrace.errors import Diagnostic, InputError, did_you_mean
+from foretrace.errors import Diagnostic, InputError
+from foretrace.lower.torch.said import Said
 from foretrace.lower.torch_table.communication import Called
 from foretrace.mesh import Mesh
 from foretrace.program.columns import Collective, label
-from foretrace.units import format_bytes, parse_bytes, parse_count
+from foretrace.program.kernels import DTYPE_BYTES
+from foretrace.units import format_bytes
 
-ELEMENT_BYTES: Final = {"fp32": 4, "float32": 4, "fp16": 2, "float16": 2, "bf16": 2, "bfloat16": 2, "fp8": 1}
 DEFAULT_TOPK: Final = 2
 """GShard's gate and fairscale's send every token to two experts (Lepikhin et al. 2020, section 2.2)."""
 SCALAR_BYTES: Final = 8
@@ -43,53 +44,23 @@ _EXAMPLES: Final = {
 
 
 @dataclass(slots=True)
-class Sizes:
-    """The sizes a user sets, read as they are asked for; `missing` collects what would be needed besides."""
+class Sizes(Said):
+    """The sizes a user sets; `missing` collects what would be needed besides, `notes` what is assumed."""
 
-    given: Mapping[str, str]
     notes: list[Diagnostic] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], mesh: Mesh) -> Sizes:
         """Pairs of names and values, checked; a model's name is replaced by its sizes."""
-        given = dict(pairs)
-        for name in given:
-            if name not in KNOWN:
-                raise InputError(
-                    f"--set {name}: no such size{did_you_mean(name, KNOWN)}", hint=f"known: {', '.join(KNOWN)}"
-                )
-        sizes = cls(given)
-        sizes._check()
-        if "model" in given:
-            sizes.given = {**_of_model(given["model"], mesh), **given}
-            sizes.used.add("model")
-        return sizes
-
-    def count(self, name: str, default: int | None = None) -> int | None:
-        """A whole number; None where it is not set."""
-        self.used.add(name)
-        text = self.given.get(name)
-        return default if text is None else self._positive(parse_count(text, where=f"--set {name}"), name)
-
-    def bytes(self, name: str) -> int | None:
-        """A size; None where it is not set."""
-        self.used.add(name)
-        text = self.given.get(name)
-        return None if text is None else self._positive(parse_bytes(text, where=f"--set {name}"), name)
+        given = Said.checked(pairs, tuple(KNOWN)).given
+        if "model" not in given:
+            return cls(given)
+        return cls({**_of_model(given["model"], mesh), **given}, used={"model"})
 
     def element_bytes(self) -> int:
         """Bytes of one number that is communicated."""
-        self.used.add("dtype")
-        text = self.given.get("dtype", "bf16")
-        if text.lower() not in ELEMENT_BYTES:
-            raise InputError(
-                f'dtype "{text}" is not known{did_you_mean(text, ELEMENT_BYTES)}',
-                where="--set dtype",
-                hint=f"known: {', '.join(ELEMENT_BYTES)}",
-            )
-        return ELEMENT_BYTES[text.lower()]
+        return int(DTYPE_BYTES[self.dtype()])
 
     def need(self, *names: str) -> None:
         """Notes that these are needed and not set."""
@@ -98,23 +69,6 @@ class Sizes:
     def unused(self) -> list[str]:
         """What is set and has no use here."""
         return [name for name in self.given if name not in self.used and name in KNOWN]
-
-    def _check(self) -> None:
-        """Raises an error where a value is none, used or not."""
-        for name in self.given:
-            if name.endswith(".bytes"):
-                self.bytes(name)
-            elif name == "dtype":
-                self.element_bytes()
-            elif name != "model":
-                self.count(name)
-        self.used.clear()
-
-    @staticmethod
-    def _positive(value: int, name: str) -> int:
-        if value < 1:
-            raise InputError(f"{name} is {value}", where=f"--set {name}", hint="expected a number above 0")
-        return value
 
 
 def _of_model(name: str, mesh: Mesh) -> dict[str, str]:
@@ -167,11 +121,11 @@ def call_bytes(called: Called, sizes: Sizes, units: int, sharded: bool) -> int |
 
 def _all_to_all_bytes(sizes: Sizes) -> int | None:
     tokens, hidden = sizes.count("moe.tokens"), sizes.count("moe.hidden")
-    topk = sizes.count("moe.topk", DEFAULT_TOPK)
+    topk = sizes.count("moe.topk") or DEFAULT_TOPK
     if tokens is None or hidden is None:
         sizes.need("moe.tokens", "moe.hidden")
         return None
-    size = tokens * (topk or 1) * hidden * sizes.element_bytes()
+    size = tokens * topk * hidden * sizes.element_bytes()
     given = "moe.topk" in sizes.given
     said = f"{tokens:,} tokens × {topk} experts × {hidden:,} × {sizes.element_bytes()} bytes"
     assumed = "" if given else " (each token to 2 experts: --set moe.topk=…)"

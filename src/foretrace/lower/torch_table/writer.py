@@ -44,6 +44,7 @@ class Writer:
     path: str
 
     def program(self, notes: Sequence[Diagnostic]) -> Program:
+        """The program, with these notes and its own."""
         meets = self.mesh.world > 1
         found = self._sized() if meets else []
         said = [*self._said(found), *self.sizes.notes, *notes]

@@ -8,7 +8,10 @@ import pytest
 from foretrace.analysis.trace import Trace
 from foretrace.analysis.trace.intervals import length_s, occupancy_s, united
 from foretrace.errors import InputError
-from small_traces import copy, kernel, launch, mark, op, small_trace
+from foretrace.formats.profiler_trace import read_trace
+from foretrace.lower.profiler_trace.rank_step import read_step
+from shared_files import ROOT
+from small_traces import Row, copy, kernel, launch, mark, op, small_trace
 
 US = 1e-6
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -83,15 +86,16 @@ def test_idle_by_cause() -> None:
         kernel("a", 80, 90, correlation=3),  # launched at 70, when nothing ran: 50 for the host
         kernel("a", 130, 140, correlation=4),  # launched in time, 40 late: other
     ]
-    answer = Trace([small_trace(*rows)]).idle()
-    (rank,) = answer.ranks
+    (rank,) = Trace([small_trace(*rows)], hta_steps=True).idle().ranks
     for times in (rank.device, rank.streams[0].times):
         assert times.host_wait_s == pytest.approx(50 * US)
         assert times.kernel_wait_s == pytest.approx(2 * US)
         assert times.other_s == pytest.approx(40 * US)
         assert times.idle_s == pytest.approx(92 * US)
-    (longer,) = Trace([small_trace(*rows)]).idle(consecutive_delay_s=50 * US).ranks
+    (longer,) = Trace([small_trace(*rows)], hta_steps=True).idle(consecutive_delay_s=50 * US).ranks
     assert longer.device.kernel_wait_s == pytest.approx(42 * US)
+    (step,) = Trace([small_trace(*rows)]).idle().ranks
+    assert step.device.kernel_wait_s == pytest.approx(7 * US)  # and 5 before the first kernel, launched at once
 
 
 def test_idle_of_a_stream_is_not_idle_of_the_device() -> None:
@@ -106,8 +110,9 @@ def test_a_negative_delay_is_refused() -> None:
         three_streams().idle(consecutive_delay_s=-1.0)
 
 
-def test_of_several_profiler_steps_the_last_is_left_out() -> None:
-    rows = [
+def late_steps() -> list[Row]:
+    """Two steps of 100, launched early in each; the device works 30 of each."""
+    return [
         mark("ProfilerStep#1", 0, 100),
         mark("ProfilerStep#2", 100, 200),
         launch(1, 10, 11),
@@ -115,12 +120,35 @@ def test_of_several_profiler_steps_the_last_is_left_out() -> None:
         kernel("a", 120, 150, correlation=1),
         kernel("a", 160, 190, correlation=2),
     ]
-    trace = Trace([small_trace(*rows)])
+
+
+def test_the_steps_that_count_are_those_of_a_replay() -> None:
+    trace = Trace([small_trace(*late_steps())])
+    (rank,) = trace.temporal_breakdown().ranks
+    assert rank.span_s == pytest.approx(200 * US)
+    assert (rank.compute_s, rank.idle_s) == (pytest.approx(60 * US), pytest.approx(140 * US))
+    assert trace.steps().step_s == pytest.approx(100 * US)
+    assert not trace.diagnostics
+
+
+def test_hta_leaves_out_the_last_of_several_profiler_steps() -> None:
+    trace = Trace([small_trace(*late_steps())], hta_steps=True)
     assert trace.temporal_breakdown().ranks[0].span_s == pytest.approx(30 * US)
-    assert any("last ProfilerStep" in one.message for one in trace.diagnostics)
-    whole = Trace([small_trace(*rows)], last_step=True)
-    assert whole.temporal_breakdown().ranks[0].span_s == pytest.approx(70 * US)
-    assert not whole.diagnostics
+    assert any("last of several ProfilerSteps" in one.message for one in trace.diagnostics)
+    assert [one.counted for one in trace.steps().steps] == [True, False]
+
+
+def test_a_step_that_the_device_bounds_lasts_from_work_to_work() -> None:
+    rows: list[Row] = []
+    for step in range(3):  # launched in 10 each, 50 of work each
+        rows += [mark(f"ProfilerStep#{step}", 10 * step, 10 * step + 10), launch(step, 10 * step + 1, 10 * step + 2)]
+        rows.append(kernel("gemm", 5 + 50 * step, 53 + 50 * step, correlation=step))
+    trace = Trace([small_trace(*rows)])
+    (rank,) = trace.temporal_breakdown().ranks
+    assert rank.span_s == pytest.approx(150 * US)
+    assert rank.compute_s == pytest.approx(144 * US)
+    (idle,) = trace.idle().ranks
+    assert idle.device.kernel_wait_s == pytest.approx(6 * US)
 
 
 def test_whole_microseconds_are_those_within_an_event() -> None:
@@ -141,3 +169,13 @@ def test_a_trace_without_device_work_is_an_error() -> None:
 def test_a_rank_that_was_not_traced_is_an_error() -> None:
     with pytest.raises(InputError, match="rank 5"):
         three_streams().rank(5)
+
+
+@pytest.mark.parametrize("name", ["streams.sync", "gpt_4x4096_mbs4_s1024.shapes"])
+def test_the_step_is_that_of_a_replay_and_its_parts_sum_to_it(name: str) -> None:
+    path = ROOT / f"benchmarks/truth/profiles/{name}.json.gz"
+    found = Trace.load(path).summary()
+    assert found.step_s == pytest.approx(read_step(read_trace(path)).recorded_s)
+    assert sum(found.states_s.values()) == pytest.approx(found.step_s)
+    busy_s = found.step_s - found.states_s["idle"]
+    assert busy_s == pytest.approx(sum(one.total_s for one in found.kinds), rel=0.01)

@@ -150,9 +150,9 @@ def test_steps() -> None:
     answer = two_steps().steps()
     assert answer.how == "ProfilerStep"
     assert [one.name for one in answer.steps] == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
-    assert [one.counted for one in answer.steps] == [True, True, False]
+    assert [one.counted for one in answer.steps] == [True, True, True]
     assert answer.steps[1].host_s == pytest.approx(100 * US)
-    assert answer.steps[1].device_period_s == pytest.approx(100 * US)
+    assert answer.steps[1].step_s == pytest.approx(100 * US)
     assert answer.steps[0].compute_s == pytest.approx(10 * US)
     assert answer.step_s == pytest.approx(100 * US)
 
@@ -180,10 +180,13 @@ def test_what_changed() -> None:
 def test_the_summary_says_what_the_step_depends_on() -> None:
     found = two_steps().summary()
     assert found.bound == "host"
-    assert found.states_s["idle"] == pytest.approx(45 * US)  # 90 between two pieces of work, of two steps
-    assert found.idle.host_wait_s == pytest.approx(45 * US)
-    assert found.advice[0].at_most_s == pytest.approx(45 * US)
-    busy = Trace([small_trace(launch(1, 0, 1), kernel("gemm", 5, 100, correlation=1))]).summary()
+    assert sum(found.states_s.values()) == pytest.approx(found.step_s)
+    assert found.states_s["idle"] == pytest.approx(90 * US)  # of 100
+    assert found.idle.host_wait_s == pytest.approx(90 * US)
+    assert found.advice[0].at_most_s == pytest.approx(90 * US)
+    hta = Trace([one.trace for one in two_steps().ranks], hta_steps=True).summary()
+    assert hta.states_s["idle"] == pytest.approx(45 * US)  # 90 between two pieces of work, of two steps
+    busy = Trace([small_trace(launch(1, 0, 1), kernel("gemm", 1, 100, correlation=1))]).summary()
     assert (busy.bound, busy.advice) == ("device", ())
 
 

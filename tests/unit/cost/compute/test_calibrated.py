@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from foretrace.cost.compute import kernel_pricer
+from foretrace.cost.compute.clocks import Mix
 from foretrace.cost.sources import calibrated_pricer, kernel_prices
 from foretrace.errors import InputError
-from foretrace.formats.calibration import Calibration, StepFit
+from foretrace.formats.calibration import Calibration, MadeOf, StepFit
 from foretrace.formats.kernel_profile import KernelProfile
 from foretrace.hardware import presets
 from foretrace.program.kernels import Attention, Gemm, Kernel, Stream
 
 GPU = presets.gpu("h200-sxm")
 MODEL = kernel_pricer(GPU, prices="model")
+CLUSTER = presets.cluster("h200-dgx")
 
 
 def calibration(times: dict[Kernel, float], gpu: str = "h200-sxm") -> Calibration:
@@ -110,3 +112,21 @@ class TestSources:
         pricer = calibrated_pricer(GPU, off_by(1.3, *GRID), "model")
         found = pricer.covers([GRID[0], Gemm(16384, 8192, 4096), Stream("add", 1, 1)])
         assert found.tolist() == [0.0, pytest.approx(1.0, abs=1e-3), np.inf]
+
+
+class TestClocks:
+    MIX = Mix(dict.fromkeys(GRID, 1.0))
+
+    def seconds(self, fit: Calibration) -> list[float]:
+        return kernel_prices(CLUSTER, 1, "model", calibration=fit, mix=self.MIX).price(GRID).duration_s.tolist()
+
+    def test_products_recorded_amid_a_step_take_the_clock_of_the_job(self) -> None:
+        fit = replace(off_by(1.0, *GRID), made_of=(MadeOf("step.json.gz", "trace", kernels=len(GRID), slower=1.03),))
+        assert all(at > usual for at, usual in zip(self.seconds(fit), MODEL.price(GRID).duration_s, strict=True))
+
+    def test_what_holds_no_recorded_products_changes_no_clock(self) -> None:
+        usual = MODEL.price(GRID).duration_s
+        calls = Calibration("my.yaml", "h200-sxm", made_of=(MadeOf("all_reduce.log", "collectives", collectives=3),))
+        profile = replace(off_by(1.0, *GRID), made_of=(MadeOf("h200.profile", "kernel profile", kernels=len(GRID)),))
+        for fit in (calls, profile):
+            assert self.seconds(fit) == pytest.approx(usual.tolist())

@@ -32,7 +32,7 @@ def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
     write(tmp_path, "{}", "config.json")
     write(tmp_path, "notes", "notes.txt")
     (trace,) = read_traces([tmp_path])
-    assert trace.diagnostics[-1].message == "no profiler traces, left out: config.json"
+    assert trace.diagnostics[-1].message == "no profiler traces, left out: config.json, notes.txt"
 
 
 def test_two_files_of_a_rank(tmp_path: Path) -> None:

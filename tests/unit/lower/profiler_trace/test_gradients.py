@@ -133,3 +133,21 @@ def test_gradients_of_a_recorded_model() -> None:
     elements = [reduced.calls[number].in_elements for number in reduced.events.call[reduced.events.call >= 0].tolist()]
     assert sum(elements) == 2 * 1_100_048_384  # TinyLlama-1.1B's parameters, in each of two steps
     assert any("2.20 GB" in note.message for note in reduced.diagnostics)
+
+
+def test_fewer_parameters_than_kernels_are_spread_all_the_same(tmp_path: Path) -> None:
+    trace = _reduced(tmp_path, 1, 1, 1, 1, choices=Choices(mesh="dp=8", sizes=(("params", "3"),)), shapes=False)
+    calls = trace.events.call[trace.events.call >= 0].tolist()
+    assert [trace.calls[number].in_elements for number in calls] == [3] * 3
+    with pytest.raises(InputError, match="params is 0"):
+        _reduced(tmp_path, 1, choices=Choices(mesh="dp=8", sizes=(("params", "0"),)))
+
+
+def test_what_is_said_in_vain_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, document(_step([1, 1])))
+    sizes = (("all_reduce.bytes", "16MiB"), ("group.7", "tp"), ("dtype", "fp32"), ("overlap", "none"))
+    program = lower_profile([path], Choices(mesh="dp=8", sizes=sizes))
+    told = [one.message for one in program.diagnostics if "not used here" in one.message]
+    assert told == ["not used here: --set all_reduce.bytes, group.7, dtype"]
+    with pytest.raises(InputError, match='axis "x" is not known'):
+        lower_profile([path], Choices(mesh="dp=8", sizes=(("group.7", "x"),)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,19 @@ def test_ranks_without_a_common_step_are_refused(tmp_path: Path) -> None:
 
 def _said(program: Program) -> str:
     return "\n".join(note.message for note in program.diagnostics)
+
+
+def test_what_the_host_waited_for_in_vain_is_said_as_each_mode_takes_it(tmp_path: Path) -> None:
+    path = _written(tmp_path)
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    events += [span("cuda_runtime", "cudaEventSynchronize", 1020.0 + 400.0 * step, 16) for step in range(3)]
+    path = write(tmp_path, document(events, deviceProperties=[{"id": 0, "name": "NVIDIA H200"}]))
+
+    def told(host: HostMode) -> str:
+        notes = lower_profile([path], Choices(host=host)).diagnostics
+        return next(one.message for one in notes if "for what is not in the trace" in one.message)
+
+    assert told("profiled").endswith("the host waits 0.02 ms of a step for what is not in the trace; kept as it was")
+    assert told("unprofiled").endswith("kept as it was")
+    assert told("none").endswith("left out with the host")
+    assert told("graphs").endswith("left out with the host")

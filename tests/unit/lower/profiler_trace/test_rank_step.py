@@ -137,7 +137,7 @@ def test_a_launch_that_waits_for_room_waits_for_the_device() -> None:
 def test_threads_that_take_turns_are_one_sequence_and_others_are_not() -> None:
     turns = [Do(20e-6, 5e-6), Do(20e-6, 5e-6, thread=1), Do(20e-6, 5e-6, thread=1), Do(20e-6, 5e-6)]
     assert _read(turns).host.sequence.tolist() == [0, 0, 0, 0]
-    machine = Machine(_HOST_BOUND).run(4)
+    machine = Machine(_HOST_BOUND * 10).run(4)
     beside = [
         (Row(Category.CPU_OP, "load", start + 5e-6, 60e-6, 9),
          Row(Category.RUNTIME, "cudaLaunchKernel", start + 60e-6, 4e-6, 9, -1, 90000 + at),
@@ -146,7 +146,9 @@ def test_threads_that_take_turns_are_one_sequence_and_others_are_not() -> None:
     ]  # fmt: skip
     machine.rows += [row for rows in beside for row in rows]
     rank = read_step(recorded(machine))
-    assert sorted(rank.host.sequence.tolist()) == [0, 0, 0, 1]
+    (other,) = np.flatnonzero(rank.host.sequence)
+    assert rank.host.work_s[1:, other].max() < 200e-6  # of a step of over 1 ms
+    assert rank.host.resumes[other] >= 0
 
 
 def test_a_step_that_differs_is_left_out_and_said() -> None:

@@ -180,6 +180,19 @@ def test_communication_with_its_kernels_is_recorded() -> None:
     assert explain_table(table(*rows)).communication_recorded
 
 
+def test_the_kernel_of_sends_and_receives_is_that_of_all_to_alls_too() -> None:
+    sends = kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 8.0, calls=4)
+    for names, recorded_s in {
+        ("nccl:all_to_all",): [8e-3],
+        ("nccl:send", "nccl:recv"): [4e-3, 4e-3],  # by their calls
+        ("nccl:all_reduce",): [None],
+    }.items():
+        found = communication(sort_rows(table(*(host(name, calls=2) for name in names), sends)))
+        assert [one.device_s for one in found] == pytest.approx(recorded_s), names
+    (alone,) = communication(sort_rows(table(sends)))
+    assert alone.collective is Collective.ALL_TO_ALL and alone.device_s == 8e-3
+
+
 def test_who_holds_a_step_up() -> None:
     step = host("ProfilerStep#1", cpu=8.0)
     assert explain_table(table(step, host("aten::mm", own=20.0))).bound == "device"
