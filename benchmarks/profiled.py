@@ -2,9 +2,10 @@
 
     python benchmarks/profiled.py [--json] [--update]
 
-Reads the traces and measured times in `truth/profiles`, on which nothing is fitted, and, where they are, the two of
-`data/h200` of `$FORETRACE_SHARED` or of `../shared`. `--update` writes
-`truth/profiles/errors.json`, which `tests/accuracy/test_profiled.py` compares with.
+Reads the traces and measured times in `truth/profiles`, which are among those that `fit_profiling.py` fits on (steps
+left out of the fit: there), and, where they are, the two of `data/h200` of `$FORETRACE_SHARED` or of `../shared`, on
+which nothing is fitted. `--update` writes `truth/profiles/errors.json`, which `tests/accuracy/test_profiled.py`
+compares with.
 """
 
 from __future__ import annotations

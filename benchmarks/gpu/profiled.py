@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -516,9 +516,9 @@ def machine() -> dict[str, Any]:
     return {"cpu": cpu, "cores": cores, "gpu": smi, "kernel": platform.release(), **versions}
 
 
-def main() -> None:
-    """Each workload in a process of its own, until time is up."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def run_all(script: str, names: Sequence[str], measured: Callable[[str, Path, list[str] | None], Any]) -> None:
+    """The command line of a script: each of its workloads in a process of its own, until time is up."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True, help="where traces and measured.json go")
     parser.add_argument("--seconds", type=float, default=480.0, help="begin no workload after so long")
     parser.add_argument("--only", nargs="*", default=None, help="workloads to run; all where not given")
@@ -529,18 +529,16 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.one:
-        found = measure_micro(given.out) if given.one == "micro" else measure(given.one, given.out, given.settings)
-        (given.out / f"{given.one}.measured").write_text(json.dumps(found))
+        (given.out / f"{given.one}.measured").write_text(json.dumps(measured(given.one, given.out, given.settings)))
         return
     ends_at = time.monotonic() + given.seconds
     results: dict[str, Any] = {"machine": machine(), "workloads": {}}
-    names = [*WORKLOADS, "micro"] if given.only is None else given.only
-    for name in names:
+    for name in names if given.only is None else given.only:
         if time.monotonic() >= ends_at:
             print(f"no time left for {name}", flush=True)
             continue
         began = time.monotonic()
-        command = [sys.executable, __file__, "--out", str(given.out), "--one", name]
+        command = [sys.executable, script, "--out", str(given.out), "--one", name]
         if given.settings:
             command += ["--settings", *given.settings]
         run = subprocess.run(command, capture_output=True, text=True)
@@ -565,5 +563,10 @@ def summary(found: dict[str, Any]) -> str:
     return ", ".join(parts) + " ms" + (f" ({found['graph_error']})" if "graph_error" in found else "")
 
 
+def measure_any(name: str, out: Path, settings: list[str] | None) -> dict[str, Any]:
+    """A workload, or single calls."""
+    return measure_micro(out) if name == "micro" else measure(name, out, settings)
+
+
 if __name__ == "__main__":
-    main()
+    run_all(__file__, [*WORKLOADS, "micro"], measure_any)

@@ -70,6 +70,20 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 4]}…"
 
 
+def printable(text: str) -> str:
+    """A text of someone's file as a terminal may show it: what would move its cursor, change its colours or turn the
+    reading direction becomes `\ufffd`."""
+    return text if text.isascii() and text.isprintable() else "".join(_shown(one) for one in text)
+
+
+def _shown(character: str) -> str:
+    import unicodedata  # only such texts need it
+
+    if character == "\n" or character.isprintable():
+        return character
+    return " " if character == "\t" or unicodedata.category(character) == "Zs" else "\N{REPLACEMENT CHARACTER}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the known name that is nearest to a wrong one, or nothing."""
     near = nearest(name, known)

@@ -59,7 +59,8 @@ class PerMicrobatch:
 @dataclass(frozen=True, slots=True)
 class RankTimes:
     """For every rank: seconds its compute lanes are busy, seconds it is held up by late partners, and when its last op
-    ends. What its ops wait while it computes, such as a receive posted early, does not hold it up."""
+    ends. What its ops wait while it computes, such as a receive posted early, does not hold it up. Where steps repeat,
+    a host may run ahead: the end then counts from when the devices begin."""
 
     compute_s: Floats
     held_up_s: Floats
@@ -196,7 +197,9 @@ def _ranks(simulation: Simulation, nodes: _Nodes) -> RankTimes:
     compute, late = (per_class[:, [parts.index(part) for part in some]].sum(axis=1) for some in (COMPUTE_PARTS, LATE))
     classes = nodes.graph.classes
     end = np.zeros(len(classes))
-    np.maximum.at(end, nodes.rank_class, nodes.end_s)
+    on_device = nodes.kind != Kind.HOST
+    begin_s = float(nodes.start_s[on_device].min()) if nodes.graph.program.repeats and on_device.any() else 0.0
+    np.maximum.at(end, nodes.rank_class, nodes.end_s - begin_s)
     return RankTimes(compute[classes.of_rank], late[classes.of_rank], end[classes.of_rank])
 
 

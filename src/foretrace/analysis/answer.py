@@ -85,6 +85,9 @@ class Simulation:
     """How communications shared links; None where the job carries the prices of all of them."""
     step_time_unprofiled_s: float | None = None
     """Of a profiler's trace: what the step takes without what profiling cost its host."""
+    step_time_unprofiled_band_s: tuple[float, float] | None = None
+    unchanged_step_time_unprofiled_s: float | None = None
+    """The same without the changes of the scenario; None where there are none."""
     overlap_cost_s: float = 0.0
     """By how much longer a rank computes, on average, for collectives that run at the same time."""
 

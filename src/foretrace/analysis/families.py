@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError, did_you_mean
-from foretrace.lower.torch.recorded_on import RECORDED_ON
+from foretrace.lower.torch.recorded_on import RECORDED_ON, TABLE
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops
 
@@ -35,11 +35,11 @@ class Family:
 
 
 def families(ops: Ops) -> list[Family]:
-    """Every family that has ops in this program, broad ones first; one word for each set of ops. A profiler's trace has
-    its kinds of kernels too: there an op is one kernel."""
+    """Every family that has ops in this program, broad ones first; one word for each set of ops. A profile has kinds of
+    kernels too: there an op is one kernel, or all of a kind that a table's phase has."""
     found: dict[bytes, Family] = {}
     words = _words(ops)
-    if any(source.name.startswith(RECORDED_ON) for source in ops.program.sources):
+    if _from_table(ops) or any(source.name.startswith(RECORDED_ON) for source in ops.program.sources):
         words |= {name: mask for name, mask in work_kinds(ops).items() if name not in words}
     for name, mask in words.items():
         if mask.any() and name != "communication":
@@ -91,16 +91,25 @@ def _words(ops: Ops) -> dict[str, Mask]:
     return {name: mask & enabled for name, mask in words.items()}
 
 
+def _from_table(ops: Ops) -> bool:
+    return any(source.name == TABLE for source in ops.program.sources)
+
+
 def work_kinds(ops: Ops) -> dict[str, Mask]:
     """The computations of each kind of kernel, by its word. An op is of a kind if all of its kernels are; one whose
-    kernels are not known is what its name says."""
-    from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel, kinds_of_text  # few ask
+    kernels are not known is what its name says: a table's, that of a kind, of an op or of a label."""
+    from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel, kind_of_op, kinds_of_text  # few ask
 
+    words = {str(kind): kind for kind in WorkKind} if _from_table(ops) else {}
+    kind_of_name = kind_of_op if words else kind_of_kernel
     strings, kernel, name = ops.program.strings, ops.ints("kernel"), ops.ints("name")
     computes = (ops.ints("kind") == Kind.COMPUTE) & ops.column("enabled").astype(bool)
     by_text = {number: kinds_of_text(strings[number]) for number in set(kernel[computes].tolist()) if number >= 0}
     mixed = {kind for kinds in by_text.values() if len(kinds) > 1 for kind in kinds}
-    by_name = {number: kind_of_kernel(strings[number]) for number in set(name[computes & (kernel < 0)].tolist())}
+    by_name = {
+        number: words.get(strings[number]) or kind_of_name(strings[number])
+        for number in set(name[computes & (kernel < 0)].tolist())
+    }
     found: dict[str, Mask] = {}
     for kind in WorkKind:
         if kind in mixed or kind is WorkKind.OTHER:

@@ -39,6 +39,9 @@ BLOCK_SCALED: Final = {"mxfp8": "fp4"}
 """What tells whether a GPU multiplies with scales of blocks: such units came with those for 4 bits (Blackwell, CDNA 4).
 Transformer Engine refuses the recipe elsewhere."""
 
+EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
+"""Kernels that only activations written op by op have: fused stacks run one for all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
@@ -166,7 +169,7 @@ def predict(
     simulation = _run(
         setting, cluster, prices, silicon, explain, placement, scenario or Scenario(), network, nccl, overlap_cost, fit
     )
-    notes = (*notes, *simulation.diagnostics, *host_notes(simulation.timeline))
+    notes = (*notes, *_stack_notes(setting, fit), *simulation.diagnostics, *host_notes(simulation.timeline))
     simulation = replace(simulation, diagnostics=notes)
     memory = memory_fit(simulation, cluster)
     answer = Prediction(
@@ -281,6 +284,20 @@ def _with_host(setting: Setting, calibration: Calibration | None) -> Setting:
     launch_s = setting.stack.launch_s * host.launch_s / usual
     stack = replace(setting.stack, launch_s=launch_s, launch_source=f"host launches, calibration {calibration.name}")
     return replace(setting, stack=stack)
+
+
+def _stack_notes(setting: Setting, calibration: Calibration | None) -> tuple[Diagnostic, ...]:
+    """A note where a calibration is of PyTorch's kernels one by one, and the plan's stack runs others."""
+    if calibration is None or setting.stack.pointwise == "eager":
+        return ()
+    names = {one.name.removeprefix("stream ").partition("_")[0] for one in calibration.families}
+    if not names & EAGER_STREAMS or names & {"swiglu", "geglu"}:
+        return ()
+    text = (
+        f"calibration {calibration.name} holds kernels of eager PyTorch, and {setting.stack.name} runs others beside "
+        "its products: these keep their usual prices (--stack torch-eager, if that is what you run)"
+    )
+    return (Diagnostic("note", text),)
 
 
 def _hardware_flops(simulation: Simulation) -> float:

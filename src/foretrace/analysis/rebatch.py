@@ -80,7 +80,7 @@ def rebuilt(
         ),
         placements=replace(program.placements, override_value=_overrides(program, rows, batch)),
         tokens_per_step=None if program.tokens_per_step is None else program.tokens_per_step * batch,
-        diagnostics=(*program.diagnostics, *_notes(rows, batch, gpu, before)),
+        diagnostics=(*program.diagnostics, *_notes(rows, batch, gpu, before, _is_priced_anew(program))),
     )
 
 
@@ -240,7 +240,14 @@ def _with_sources(
     return tuple(sources), found
 
 
-def _notes(rows: _Rows, batch: float, gpu: str | None, recorded: Gpu | None) -> tuple[Diagnostic, ...]:
+def _is_priced_anew(program: Program) -> bool:
+    """Whether a cluster prices its communication."""
+    columns = program.templates.columns
+    communicates = np.isin(columns["kind"], (Kind.COLLECTIVE, Kind.TRANSFER))
+    return bool(np.isnan(columns["duration_s"][communicates].astype(np.float64)).any())
+
+
+def _notes(rows: _Rows, batch: float, gpu: str | None, recorded: Gpu | None, priced: bool) -> tuple[Diagnostic, ...]:
     """What was assumed."""
     known = rows.known_share()
     found = []
@@ -255,8 +262,8 @@ def _notes(rows: _Rows, batch: float, gpu: str | None, recorded: Gpu | None) -> 
             found.append(f"{carried:,} communications carry samples: their bytes and times are taken {batch:g}×")
     if gpu is not None and recorded is not None:
         found.append(
-            f"on {gpu}: recorded times × the ratio of prices of kernels to those on {recorded.name}; the host and the "
-            "network stay as recorded"
+            f"on {gpu}: recorded times × the ratio of prices of kernels to those on {recorded.name}; the host "
+            f"{'stays' if priced else 'and the network stay'} as recorded"
         )
     if known <= WORTH_SAYING:
         linear = "taken in proportion to samples" if batch != 1 else "taken by their kind"

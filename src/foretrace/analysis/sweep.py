@@ -4,6 +4,7 @@
 `gpus=16:1024:x2`            from low to high, each so many times the one before (x2 unless said)
 `compute=1x,1.5x,2x`         ops or a resource so many times as fast, as in a what-if; `network` is all communication
 `straggler:5=1x,1.2x`        rank 5 so many times as slow
+`batch=1x,2x,4x`             a profiler's trace with so many times the samples; `gpu=h100-sxm,b200` on other GPUs
 """
 
 from __future__ import annotations
@@ -18,13 +19,22 @@ from foretrace.analysis.jitter import check_jitter
 from foretrace.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean
 from foretrace.units import format_count, parse_count, parse_factor
 
-AxisKind = Literal["count", "cluster", "jitter", "routing", "straggler", "what-if"]
+AxisKind = Literal["count", "cluster", "gpu", "batch", "jitter", "routing", "straggler", "what-if"]
 Value = int | float | str
 
 COUNTS = ("microbatches", "gpus", "dp", "pp", "ep")
+KINDS: dict[str, AxisKind] = {
+    "cluster": "cluster",
+    "gpu": "gpu",
+    "batch": "batch",
+    "jitter": "jitter",
+    "routing": "routing",
+}
+"""Those of other axes, by their names; what is not here or counted is a what-if."""
 MOST_POINTS = 1000
 """More would not be read, and take long."""
 
+_NAMED = {"cluster": "cluster=a100-dgx,h100-dgx", "gpu": "gpu=h100-sxm,b200"}
 _FORM = "expected NAME=v1,v2,… or NAME=low:high:x2, as in --over microbatches=8,16,32"
 
 
@@ -53,8 +63,8 @@ class Outcome:
     """One value of a sweep and what came of it, or why nothing did (`error`).
 
     `efficiency` is the work done per second and GPU, relative to the first value that ran: by tokens where they are
-    known; otherwise a step is taken to be as much work per GPU as the first, but in proportion to the microbatches, and
-    to the GPUs it is spread over where pp varies.
+    known; otherwise a step is taken to be as much work per GPU as the first, but in proportion to the microbatches or
+    the batch, and to the GPUs it is spread over where pp varies.
     """
 
     value: Value
@@ -78,7 +88,7 @@ class Sweep:
     interrupted: bool = False
     title: str = ""
     warnings: tuple[Diagnostic, ...] = ()
-    """What any value was warned of, each once."""
+    """What any value was warned of, each once; and what is to be said of all of them."""
 
     @property
     def best(self) -> Outcome | None:
@@ -138,7 +148,7 @@ def _efficiency(axis: Axis, mine: Outcome, first: Outcome) -> float | None:
     if mine.tokens_per_s_per_gpu and first.tokens_per_s_per_gpu:
         return mine.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu
     work = 1.0
-    if axis.name == "microbatches":
+    if axis.name in ("microbatches", "batch"):
         work = float(mine.value) / float(first.value)
     elif axis.name == "pp":
         work = first.world_size / mine.world_size
@@ -170,14 +180,14 @@ def _kind_of(name: str, values: str, where: str) -> Axis:
         if not colon or not rank.isdecimal():
             raise UsageError("which rank is slow?", where=where, hint="example: --over straggler:5=1x,1.2x,1.5x")
         return Axis(name, "straggler", (), rank=int(rank))
-    if name in ("cluster", "jitter", "routing"):
-        return Axis(name, "cluster" if name == "cluster" else "jitter" if name == "jitter" else "routing", ())
+    if name in KINDS:
+        return Axis(name, KINDS[name], ())
     factors = re.search(r"[0-9.]\s*[x×%]", values.split(":")[0]) is not None
     if name in COUNTS and not factors:
         return Axis(name, "count", ())
     if not factors:
         raise UsageError(
-            f'"{name}" takes factors{did_you_mean(name, (*COUNTS, "cluster", "jitter", "routing"))}',
+            f'"{name}" takes factors{did_you_mean(name, (*COUNTS, *KINDS))}',
             where=where,
             hint=f"{name}=1x,2x makes it so many times as fast; counts: {', '.join(COUNTS)}",
         )
@@ -185,10 +195,10 @@ def _kind_of(name: str, values: str, where: str) -> Axis:
 
 
 def _values(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
-    if axis.kind == "cluster":
+    if axis.kind in ("cluster", "gpu"):
         names = tuple(part.strip() for part in text.split(","))
         if not all(names):
-            raise UsageError("a name is missing", where=where, hint="example: --over cluster=a100-dgx,h100-dgx")
+            raise UsageError("a name is missing", where=where, hint=f"example: --over {_NAMED[axis.kind]}")
         return names
     if ":" in text:
         return _range(axis, text, where)
@@ -211,7 +221,11 @@ def _value(axis: Axis, text: str, where: str) -> int | float:
                 raise UsageError(f"{factor:g} times as slow would be faster", where=where, hint="20 % slower is 1.2x")
             return factor
         case _:
-            return parse_factor(text, where=where)
+            factor = parse_factor(text, where=where)
+            if axis.kind == "what-if" and factor < 1 and text.strip().endswith("%"):
+                hint = "20 % faster is 1.2x; a fifth as fast is 0.2x"
+                raise UsageError(f"{text.strip()} of what?", where=where, hint=hint)
+            return factor
 
 
 def _range(axis: Axis, text: str, where: str) -> tuple[Value, ...]:

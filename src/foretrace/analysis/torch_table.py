@@ -66,7 +66,10 @@ def _bound(profile: Profile) -> tuple[Bound, str]:
     host, device = profile.host, profile.device.total_s / profile.host.steps
     if not profile.device.parts:
         return "host" if not profile.table.device else "unknown", "the table has no device time"
-    work = f"{format_time(device)} of computation on the device, {format_time(host.work_s)} of the host's own work"
+    each = " a step" if host.steps > 1 else ""
+    work = (
+        f"{format_time(device)} of computation on the device{each}, {format_time(host.work_s)} of the host's own work"
+    )
     missing = [call.name for call in profile.calls if call.device_s is None]
     if host.start_up_s:
         return "unknown", f"{work}, but this was a first step, with what only a first step does"

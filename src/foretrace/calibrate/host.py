@@ -11,6 +11,7 @@ from foretrace.errors import InputError
 from foretrace.formats.calibration import HostFit
 from foretrace.formats.profiler_trace.records import Category, ProfilerTrace
 from foretrace.lower.profiler_trace.modes import times
+from foretrace.lower.profiler_trace.overhead import profiling_cost
 from foretrace.lower.profiler_trace.rank_step import read_step
 
 FEWEST: Final = 100
@@ -40,7 +41,8 @@ def host_fit(trace: ProfilerTrace) -> HostFit | None:
         rank = read_step(trace)
     except InputError:
         return None
-    work_s = times(rank, "unprofiled").work_s
+    # At the pace recorded: bringing it to that of hosts met elsewhere would take away what is this machine's own.
+    work_s = times(rank, "unprofiled").work_s / profiling_cost(trace).pace
     device = rank.alike.device
     kernels = int((trace.events.category[device] == Category.KERNEL).sum()) // max(len(device), 1)
     if kernels < FEWEST or not len(work_s) or (rank.links.launch[device] < 0).any():

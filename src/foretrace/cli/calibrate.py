@@ -54,7 +54,8 @@ def command(
     if out is None:
         raise UsageError("where is the calibration to go?", hint="foretrace calibrate INPUT... -o my.yaml")
     if out.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{out}: a calibration is written as YAML", hint=f"for example {out.with_suffix('.yaml')}")
+        name = out.with_suffix(".yaml") if out.name and not out.name.startswith(".") else "my.yaml"
+        raise UsageError(f"{out}: a calibration is written as YAML", hint=f"for example {name}")
     for path in inputs:
         check_outputs(path, [out, *beside(out)])
     with Progress(f"calibrating with {', '.join(one.name for one in inputs)}"):

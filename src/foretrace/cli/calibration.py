@@ -40,6 +40,7 @@ def command(
     from foretrace.cli.options import check_outputs
     from foretrace.errors import UsageError, did_you_mean
     from foretrace.formats.calibration import read_calibration
+    from foretrace.hardware.presets import gpu
     from foretrace.report.calibration import calibration_json, print_calibration
     from foretrace.report.json import write_json
 
@@ -52,6 +53,7 @@ def command(
         raise UsageError("of which model is this the plan?", hint="foretrace calibration show FILE llama3-8b --gpus 8")
     check_outputs(file, [output])
     calibration = read_calibration(file)
+    gpu(calibration.gpu, where=str(file))
     coverage = None
     if named is not None:
         coverage = job_coverage(calibration, _program(named, options), silicon=False if no_silicon else None)

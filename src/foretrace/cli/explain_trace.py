@@ -27,13 +27,16 @@ class Wanted:
 
 def explain_traces(paths: Sequence[Path], wanted: Wanted, useless: Mapping[str, object]) -> None:
     """Reads traces and says what is asked."""
+    from foretrace.cli.options import check_svg
+
     given = [name for name, value in useless.items() if value is not None]
     if given:
         raise UsageError(
             f"{' and '.join(given)}: a profiler's trace is explained as it was recorded",
             hint="what else it could be: foretrace simulate; the trace itself opens in ui.perfetto.dev",
         )
-    if wanted.op and wanted.view not in (None, "sequences"):
+    check_svg(wanted.plot)
+    if wanted.op and wanted.view != "sequences":
         raise UsageError("--op is about sequences of kernels", hint="add --view sequences")
     if wanted.view == "diff":
         _explain_diff(paths, wanted)

@@ -28,7 +28,7 @@ from foretrace.cli import (
     validate,
 )
 from foretrace.cli import list as listing
-from foretrace.errors import ForetraceError
+from foretrace.errors import ForetraceError, UsageError, printable
 
 app = typer.Typer(
     name="foretrace",
@@ -92,13 +92,14 @@ def _exit_code(arguments: list[str] | None) -> int:
         print("error: the answer cannot be written: standard output is closed", file=sys.stderr)
         return 3
     try:
+        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         code = app(arguments, standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
             print("interrupted", file=sys.stderr)
         return code if isinstance(code, int) else 0
     except ForetraceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(f"error: the answer cannot be written: {error.strerror}", file=sys.stderr)
@@ -112,6 +113,14 @@ def _exit_code(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """Raises an error where a file's name has no characters, which would mean the folder one is in; what an empty value
+    of an option means is for its command to say."""
+    for before, one in zip(["", *arguments], arguments, strict=False):
+        if not one and not before.startswith("-"):
+            raise UsageError("an argument is empty", hint="a variable of the shell that is not set?")
 
 
 def _discard_output() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretrace.errors import UsageError
+from foretrace.errors import InputError, UsageError, did_you_mean
 from foretrace.units import parse_factor
 
 if TYPE_CHECKING:
@@ -29,11 +29,41 @@ def read_what_ifs(texts: list[str]) -> dict[str, float]:
     """`compute=1.1x` and the like: what, and how many times as fast."""
     found: dict[str, float] = {}
     for text in texts:
+        _refuse_several(text)
         what, value = _split(text, "--what-if", "compute=1.1x")
         if what in found:
             raise UsageError(f"--what-if {what} is given twice")
-        found[what] = parse_factor(value, where=f"--what-if {text}")
+        found[what] = read_faster(value, f"--what-if {text}")
     return found
+
+
+def read_faster(text: str, where: str) -> float:
+    """`1.1x`: how many times as fast. 20% could mean a fifth as fast, or that much faster, and is refused."""
+    factor = _factor(text, where)
+    if factor < 1 and text.strip().endswith("%"):
+        share = f"{100 * factor:g} %"
+        raise UsageError(
+            f"{where}: {share} of what?",
+            hint=f"{share} faster is {1 + factor:g}x; {share} as fast is {factor:g}x",
+        )
+    return factor
+
+
+def _factor(text: str, where: str) -> float:
+    """A factor of the command line."""
+    try:
+        return parse_factor(text, where=where)
+    except InputError as error:
+        raise UsageError(error.message, where=error.where, hint=error.hint) from None
+
+
+def _refuse_several(text: str) -> None:
+    """Raises an error where one option holds what needs two."""
+    first, comma, rest = text.partition(",")
+    if comma and ("=" in first or first.strip() in _HOSTS) and rest.strip()[:1].isalpha():
+        raise UsageError(
+            f"--what-if {text}: one at a time", hint=f"repeat it: --what-if {first.strip()} --what-if {rest.strip()}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +79,43 @@ def read_rebuilds(texts: list[str]) -> tuple[Rebuilt, list[str]]:
     """`cuda-graphs`, `no-host-gaps`, `unprofiled`, `batch=2x` and `gpu=h100-sxm`; and what else there is."""
     chosen, rest, seen = Rebuilt(), [], set()
     for text in texts:
-        what, _, value = (part.strip() for part in text.partition("="))
-        kind = "host" if what in _HOSTS else what
-        if kind not in ("host", "batch", "gpu"):
+        _refuse_several(text)
+        what, equals, value = (part.strip() for part in text.partition("="))
+        if not equals and what not in (*_HOSTS, "batch", "gpu"):
+            known = (*_HOSTS, "batch=2x", "gpu=h100-sxm")
+            raise UsageError(
+                f"--what-if {text} is not known{did_you_mean(what, known)}",
+                hint=f"expected NAME=FACTOR such as compute=1.1x, or of a profiler's trace {_REBUILD_WORDS}",
+            )
+        kind = "the host" if what in _HOSTS else what
+        if kind not in ("the host", "batch", "gpu"):
             rest.append(text)
             continue
         if kind in seen:
             raise UsageError(
-                f"--what-if {text}: {'the host runs one way' if kind == 'host' else f'{kind} is given twice'}"
+                f"--what-if {text}: {'the host runs one way' if what in _HOSTS else f'{kind} is given twice'}"
             )
         seen.add(kind)
-        if bool(value) == (kind == "host"):
+        if bool(value) == (what in _HOSTS):
             raise UsageError(f"--what-if {text}: expected {_REBUILD_WORDS}")
-        if kind == "host":
+        if what in _HOSTS:
             chosen = replace(chosen, host=_HOSTS[what])
         elif kind == "batch":
-            chosen = replace(chosen, batch=parse_factor(value, where=f"--what-if {text}"))
+            chosen = replace(chosen, batch=_factor(value, f"--what-if {text}"))
         else:
+            check_gpu(value, f"--what-if {text}")
             chosen = replace(chosen, gpu=value)
     return chosen, rest
+
+
+def check_gpu(name: str, where: str) -> None:
+    """Raises an error where no GPU is called so."""
+    from foretrace.hardware.presets import gpu  # few name one
+
+    try:
+        gpu(name)
+    except InputError as error:
+        raise UsageError(error.message, where=where, hint=error.hint) from None
 
 
 _REBUILD_WORDS = "cuda-graphs, no-host-gaps, unprofiled, batch=2x or gpu=h100-sxm"
@@ -154,7 +202,7 @@ def check_outputs(source: Path | None, outputs: list[Path | None]) -> None:
 
 
 def _slowdown(value: str, option: str) -> float:
-    factor = parse_factor(value, where=option)
+    factor = _factor(value, option)
     if factor < 1:
         raise UsageError(f"{option}: {factor:g} times as slow would be faster", hint="20 % slower is 1.2x")
     return factor
@@ -164,8 +212,8 @@ def _whole_numbers(text: str, option: str, what: str, example: str) -> list[int]
     """Single numbers and ranges."""
     found: list[int] = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise UsageError(f'{option} {text}: "{part}" is no {what} or range', hint=f"example: {option} {example}")
         if int(last or first) - int(first) >= MOST_NAMED:
             raise UsageError(f"{option} {text}: more than {MOST_NAMED:,} {what}s are more than a trace can show")

@@ -35,8 +35,8 @@ def command(
         typer.Option(
             "--over",
             metavar="NAME=VALUES",
-            help="What to vary: microbatches, gpus, dp, pp, ep, cluster, jitter, routing, straggler:RANK, or anything "
-            "of --what-if; v1,v2,… or low:high:x2.",
+            help="What to vary: microbatches, gpus, dp, pp, ep, cluster, jitter, routing, straggler:RANK, of a "
+            "profiler's trace batch or gpu, or anything of --what-if; v1,v2,… or low:high:x2.",
             show_default=False,
         ),
     ],
@@ -53,7 +53,9 @@ def command(
     network: arguments.Network = arguments.NetworkMode.ANALYTIC,
     collectives: arguments.Collectives = None,
     calibration: arguments.Calibration = None,
-    what_if: arguments.WhatIf = None,
+    what_if: arguments.TraceWhatIf = None,
+    steps: arguments.Steps = None,
+    sizes: arguments.Sizes = None,
     straggler: arguments.Straggler = None,
     jitter: arguments.Jitter = None,
     as_json: arguments.AsJson = False,
@@ -64,7 +66,7 @@ def command(
     from foretrace.analysis.scenario import Scenario
     from foretrace.analysis.sweep import parse_axis
     from foretrace.cli.choices import read_choices
-    from foretrace.cli.options import check_outputs, read_jitter, read_stragglers, read_what_ifs
+    from foretrace.cli.options import check_outputs, read_jitter, read_rebuilds, read_stragglers, read_what_ifs
     from foretrace.cli.progress import Progress
 
     axis = parse_axis(over)
@@ -77,8 +79,12 @@ def command(
         microbatches=microbatches,
         pp_comm=pp_comm,
         routing=routing,
+        what_if=what_if,
+        steps=steps,
+        sizes=sizes,
     )
-    scenario = Scenario(read_what_ifs(what_if or []), read_stragglers(straggler or []), {}, read_jitter(jitter))
+    what_ifs = read_what_ifs(read_rebuilds(what_if or [])[1])
+    scenario = Scenario(what_ifs, read_stragglers(straggler or []), {}, read_jitter(jitter))
     for file in files:
         check_outputs(file, [output])
     job = Job(
@@ -104,6 +110,17 @@ def _check(job: Job, axis: Axis) -> None:
     if axis.kind == "cluster" and job.cluster is not None:
         raise UsageError("--over cluster=… names the clusters", hint="leave out --cluster")
     kind = file_kind(job.paths[0])
+    if axis.kind in ("batch", "gpu"):
+        if kind != "profile":
+            text = f"--over {axis.name}: {job.name} is no profiler's trace"
+            raise UsageError(text, hint="see foretrace sweep --help")
+        if axis.name in job.choices.made():
+            raise UsageError(f"--over {axis.name} names them all", hint=f"leave out --what-if {axis.name}=…")
+    if axis.kind == "gpu":
+        from foretrace.cli.options import check_gpu
+
+        for value in axis.values:
+            check_gpu(str(value), "--over gpu")
     if kind == "program" and (axis.kind == "routing" or axis.kind == "count"):
         raise UsageError(
             f"{job.name} is a program, in which {axis.name} is settled",
@@ -128,7 +145,20 @@ def _run(job: Job, axis: Axis) -> Sweep:
             what = f"{axis.name} {axis.label(axis.values[number])}"
             progress.text = f"sweep: {what}, {number + 1} of {len(axis.values)}{best}"
 
-        return sweep(axis, lambda value: _with(job, axis, value, mesh), starts)
+        return _said(job, sweep(axis, lambda value: _with(job, axis, value, mesh), starts))
+
+
+def _said(job: Job, found: Sweep) -> Sweep:
+    """With a note where the steps are as a profiler recorded them."""
+    from dataclasses import replace
+
+    from foretrace.errors import Diagnostic
+    from foretrace.lower.load import file_kind
+
+    if file_kind(job.paths[0]) != "profile" or job.choices.host != "profiled":
+        return found
+    text = "steps as recorded, slowed by the profiler; without it: --what-if unprofiled"
+    return replace(found, warnings=(*found.warnings, Diagnostic("note", text)))
 
 
 def _with(job: Job, axis: Axis, value: Value, mesh: Mesh | None) -> Simulation:
@@ -141,6 +171,10 @@ def _with(job: Job, axis: Axis, value: Value, mesh: Mesh | None) -> Simulation:
             return replace(job, cluster=str(value)).simulate()
         case "count":
             return replace(job, choices=_counted(job, axis.name, int(value), mesh)).simulate()
+        case "batch":
+            return replace(job, choices=replace(choices, batch=float(value))).simulate()
+        case "gpu":
+            return replace(job, choices=replace(choices, gpu=str(value))).simulate()
         case "routing":
             return replace(job, choices=replace(choices, routing=float(value))).simulate()
         case "jitter":

@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from foretrace.documents import Document, Fields
-from foretrace.errors import InputError
+from foretrace.errors import InputError, shortened
 from foretrace.files import write_whole
 from foretrace.formats.kernel_profile import KernelProfile, Measured, read_profile, write_profile
 from foretrace.formats.nccl_tests import Measurements, read_measurements
-from foretrace.units import parse_factor
 
 VERSION: Final = 1
 InputKind = Literal["trace", "table", "kernel profile", "collectives", "steps"]
@@ -41,6 +40,7 @@ _FAMILY_KEYS: Final = ("name", "kernels", "factor", "low", "high", "error")
 _EXAMPLE: Final = "calibration: 1"
 _EXPECTED: Final = "a calibration is what `foretrace calibrate INPUT... -o my.yaml` writes"
 MOST: Final = 1e18
+LONGEST_LAUNCH_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,8 @@ def _host(root: Fields) -> HostFit | None:
     style = fields.text("style", "eager")
     if style not in ("eager", "compiled"):
         raise InputError(f'style "{style}" is not known', where=fields.where("style"), hint="known: eager, compiled")
-    launch_s, launches = _number(fields, "launch_s", above_zero=True), int(_number(fields, "launches"))
+    launch_s = _number(fields, "launch_s", above_zero=True, most=LONGEST_LAUNCH_S)
+    launches = int(_number(fields, "launches"))
     return HostFit(launch_s, launches, "eager" if style == "eager" else "compiled")
 
 
@@ -253,7 +254,7 @@ def _steps(root: Fields) -> StepFit | None:
     return StepFit(factor, int(_number(fields, "rows")), _number(fields, "error"), _number(fields, "before"))
 
 
-def _number(fields: Fields, name: str, above_zero: bool = False) -> float:
+def _number(fields: Fields, name: str, above_zero: bool = False, most: float = MOST) -> float:
     """A number that is not below 0; 0 where the field is absent."""
     if name not in fields:
         return 0.0
@@ -261,10 +262,14 @@ def _number(fields: Fields, name: str, above_zero: bool = False) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = parse_factor(text, where=fields.where(name))
-    if not 0 <= value <= MOST or (above_zero and value == 0):
-        hint = "expected a number above 0" if above_zero else "expected 0 or more"
-        raise InputError(f"{name} is {text}", where=fields.where(name), hint=hint)
+        value = -1.0
+    if not 0 <= value <= most or (above_zero and value == 0):
+        least = "above 0" if above_zero else "from 0"
+        raise InputError(
+            f"{name} is {shortened(text)}",
+            where=fields.where(name),
+            hint=f"expected a number {least}, at most {most:g}",
+        )
     return value
 
 

@@ -72,7 +72,9 @@ def _kind_of_file(path: str | Path) -> FileKind:
     if Path(path).suffix in REPORTS:
         return "profile"  # not read, but an error says how to export it
     if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(_JSON_OR_PACKED):
-        return _kind_of_json(unpacked(head, _SNIFFED_BYTES))
+        kind = _kind_of_json(unpacked(head, _SNIFFED_BYTES))
+        if kind != "aicb":
+            return kind  # else it may be a log, whose lines may begin with a time in brackets
     if b"-----  ---" in head or b"CPU total" in head or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         from foretrace.formats.torch_table import looks_like_table  # a workload does without
 

@@ -34,7 +34,10 @@ def simulation_json(simulation: Simulation) -> dict[str, Any]:
         },
         "unchanged_step_time_s": simulation.unchanged_step_time_s,
         "step_time_s": simulation.step_time_s,
+        "unchanged_step_time_unprofiled_s": simulation.unchanged_step_time_unprofiled_s,
         "step_time_unprofiled_s": simulation.step_time_unprofiled_s,
+        "step_time_unprofiled_band_s": simulation.step_time_unprofiled_band_s
+        and list(simulation.step_time_unprofiled_band_s),
         "step_time_band_s": simulation.step_time_band_s and list(simulation.step_time_band_s),
         "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
         "until_optimizer_s": simulation.until_optimizer_s,

@@ -8,8 +8,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import TextIO
 
-from foretrace.analysis.answer import Bottleneck, Simulation
-from foretrace.errors import Diagnostic
+from foretrace.analysis.answer import Simulation
+from foretrace.errors import Diagnostic, printable
 from foretrace.report.gantt import MOST_ROWS, gantt, legend
 from foretrace.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
 
@@ -18,6 +18,8 @@ MOST_BOTTLENECKS = 6
 MOST_DIAGNOSTICS = 8
 MOST_SLOWED = 5
 MOST_HOT = 3
+ROUNDING = 1e-9
+"""A smaller share of the step than this is no change but rounding."""
 SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES = {
@@ -85,7 +87,7 @@ def print_simulation(
     lines: list[list[Span]] = [[]]
     lines += _headline(simulation, facts)
     lines += [[], *_breakdown(simulation, screen)]
-    lines += _bottlenecks(simulation.bottlenecks)
+    lines += _bottlenecks(simulation)
     lines += _network(simulation)
     lines += _gantt(simulation, screen)
     lines += [[], *_footer(simulation, screen), [(f"  see      {see}", "bright_black")]]
@@ -93,7 +95,9 @@ def print_simulation(
 
 
 def show(screen: Screen, lines: list[list[Span]]) -> None:
-    """Prints styled lines, plainly where the stream is no terminal."""
+    """Prints styled lines, plainly where the stream is no terminal; names of files, kernels and ops hold what they may,
+    and nothing of it reaches the terminal as a command."""
+    lines = [[(printable(text), style) for text, style in line] for line in lines]
     if not screen.rich:
         print("\n".join("".join(text for text, _ in line).rstrip() for line in lines), file=screen.stream)
         return
@@ -107,9 +111,9 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
 
 def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Span]]:
     band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
-    if band and any(one.low == one.high for one in simulation.provenance):
+    unsure = {one.source.partition(" ")[0] for one in simulation.provenance if one.low != one.high}
+    if band and unsure and any(one.low == one.high for one in simulation.provenance):
         # What carries no band is not thereby certain.
-        unsure = {one.source.partition(" ")[0] for one in simulation.provenance if one.low != one.high}
         band += f" ({' and '.join(sorted(unsure))} only)"
     kind = "" if simulation.repeats else "  makespan of one step"
     one = simulation.world_size == 1
@@ -122,7 +126,9 @@ def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Spa
     ]
     facts = []
     if simulation.step_time_unprofiled_s is not None and simulation.step_time_unprofiled_s != simulation.step_time_s:
-        facts.append(f"{format_time(simulation.step_time_unprofiled_s)} without the profiler")
+        limits = simulation.step_time_unprofiled_band_s
+        off = "" if limits is None else _band(simulation.step_time_unprofiled_s, *limits).replace("  ", " ")
+        facts.append(f"{format_time(simulation.step_time_unprofiled_s)}{off} without the profiler")
     if simulation.tokens_per_s_per_gpu is not None:
         rate = simulation.tokens_per_s_per_gpu
         facts.append(f"{_three(rate)} tokens/s per GPU, {_three(rate * simulation.world_size)} in all")
@@ -134,16 +140,25 @@ def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Spa
         lines.append([("         " + "     ".join(facts), "")])
     if about is not None:
         lines.append([("         " + _utilisation(about), "")])
-    if simulation.unchanged_step_time_s is not None:
-        change = simulation.step_time_s - simulation.unchanged_step_time_s
-        sign = "+" if change >= 0 else MINUS
-        base = format_time(simulation.unchanged_step_time_s)
-        changes = " · ".join(simulation.scenario.describe())
-        gain = f"{sign}{format_time(abs(change))}"
-        lines.append([(f"  With   {changes}: ", ""), (gain, "bold"), (f" on {base}", "")])
+    lines += _changes(simulation)
     if simulation.title:
         lines.append([(f"  Job    {simulation.title}", "")])
     return lines
+
+
+def _changes(simulation: Simulation) -> list[list[Span]]:
+    """What a scenario amounts to; of a profiler's trace, without the profiler."""
+    step, before, what = simulation.step_time_s, simulation.unchanged_step_time_s, ""
+    if simulation.step_time_unprofiled_s is not None and simulation.unchanged_step_time_unprofiled_s is not None:
+        step, before = simulation.step_time_unprofiled_s, simulation.unchanged_step_time_unprofiled_s
+        what = " without the profiler"
+    if before is None:
+        return []
+    changes = " · ".join(simulation.scenario.describe())
+    by = step - before
+    sign = "+" if by > 0 else MINUS
+    gain, on = (f"{sign}{format_time(abs(by))}", "on") if abs(by) > ROUNDING * before else ("no change", "from")
+    return [[(f"  With   {changes}: ", ""), (gain, "bold"), (f" {on} {format_time(before)}{what}", "")]]
 
 
 def _utilisation(about: ModelFacts) -> str:
@@ -161,11 +176,11 @@ def _three(number: float) -> str:
 def _band(step: float, low: float, high: float) -> str:
     """The band as ± where it is even, otherwise both ends; nothing where the prices have none."""
     below, above = step - low, high - step
-    if below <= 0 and above <= 0:
-        return ""
     if abs(above - below) <= 0.05 * (above + below):
-        return f"  ± {format_time((above + below) / 2)}"
-    return f"  +{format_time(above)} {MINUS}{format_time(below)}"
+        return f"  ± {format_time((above + below) / 2)}" if above > ROUNDING * step else ""
+    ends = ((above, "+"), (below, MINUS))
+    shown = [f"{sign}{format_time(off)}" for off, sign in ends if off > ROUNDING * step]
+    return "  " + " ".join(shown) if shown else ""
 
 
 def _breakdown(simulation: Simulation, screen: Screen) -> list[list[Span]]:
@@ -195,8 +210,9 @@ def share_bar(share: float) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def _bottlenecks(bottlenecks: tuple[Bottleneck, ...]) -> list[list[Span]]:
-    helpful = [one for one in bottlenecks if one.gain_if_free_s > 0]
+def _bottlenecks(simulation: Simulation) -> list[list[Span]]:
+    rounding = ROUNDING * simulation.step_time_s
+    helpful = [one for one in simulation.bottlenecks if one.gain_if_free_s > rounding]
     shown = helpful[:MOST_BOTTLENECKS]
     if not shown:
         return []
@@ -204,12 +220,14 @@ def _bottlenecks(bottlenecks: tuple[Bottleneck, ...]) -> list[list[Span]]:
     head = f"{'10 % faster':>15}  {'for free':>10}"
     lines: list[list[Span]] = [[], [(f"  {'what would help':<{name_width}}", "bold"), (f"  {head}", "")]]
     for one in shown:
-        faster = "" if one.gain_10_percent_s is None else _gain(one.gain_10_percent_s)
-        lines.append([(f"  {one.name:<{name_width}}  {faster:>15}  {_gain(one.gain_if_free_s):>10}", "")])
+        faster = "" if one.gain_10_percent_s is None else _gain(one.gain_10_percent_s, rounding)
+        lines.append([(f"  {one.name:<{name_width}}  {faster:>15}  {_gain(one.gain_if_free_s, rounding):>10}", "")])
     more = f"; {len(helpful) - len(shown)} more in --json" if len(helpful) > len(shown) else ""
     lines.append(
         [(f"  each but the bubble is the step run again: gains overlap and do not add up{more}", "bright_black")]
     )
+    if simulation.step_time_unprofiled_s not in (None, simulation.step_time_s):
+        lines.append([("  of the step as profiled; without the profiler: --what-if unprofiled", "bright_black")])
     return lines
 
 
@@ -232,8 +250,8 @@ def _network(simulation: Simulation) -> list[list[Span]]:
     return lines
 
 
-def _gain(seconds: float) -> str:
-    return f"{MINUS}{format_time(seconds)}" if seconds > 0 else "nothing"
+def _gain(seconds: float, rounding: float) -> str:
+    return f"{MINUS}{format_time(seconds)}" if seconds > rounding else "nothing"
 
 
 def _gantt(simulation: Simulation, screen: Screen) -> list[list[Span]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,6 @@ EXPLANATION_SCHEMA: Final = "foretrace.table-explanation/1"
 MOST_ROWS: Final = 12
 MOST_LABELS: Final = 40
 NOT_RECORDED: Final = "not recorded"
-NOT_ATTRIBUTED: Final = "not attributed"
 
 
 def tables_json(tables: Sequence[Table]) -> dict[str, Any]:
@@ -47,9 +46,17 @@ def _table_json(table: Table) -> dict[str, Any]:
         "columns": [column.heading for column in table.columns],
         "self_cpu_total_s": table.self_cpu_total_s,
         "self_device_total_s": table.self_device_total_s,
-        "rows": [{"kind": str(kind), **asdict(row)} for row, kind in zip(table.rows, kinds, strict=True)],
+        "rows": [_row_json(row, str(kind)) for row, kind in zip(table.rows, kinds, strict=True)],
         "diagnostics": [asdict(one) for one in table.diagnostics],
     }
+
+
+_ROW: Final = tuple(one.name for one in fields(Row))
+
+
+def _row_json(row: Row, kind: str) -> dict[str, Any]:
+    """Like `asdict`, which copies every value: of a hundred thousand rows, for seconds."""
+    return {"kind": kind, **{name: getattr(row, name) for name in _ROW}}
 
 
 def print_tables(tables: Sequence[Table], path: Path) -> None:
@@ -192,16 +199,16 @@ def _explanation(one: TableExplanation, name: str, screen: Screen) -> list[list[
     lines: list[list[Span]] = [
         [(f"  {name}: a PyTorch profiler table, {format_count(len(profile.table.rows))} rows", "")],
         [(f"  steps    {host.steps} ({host.steps_from})", "")],
-        [(f"  device   {_device_line(device)}", "")],
+        [(f"  device   {_device_line(device, host.steps)}", "")],
         [(f"  host     {_host_line(one)}", "")],
         [(f"  bound    {_BOUND[one.bound]}: {one.why}", "bold")],
     ]
     if device.parts:
-        lines += [[], *_kinds(device)]
+        lines += [[], *_kinds(device, host.steps)]
     elif one.host_by_kind_s:
         lines += [[], *_host_kinds(one.host_by_kind_s)]
     if device.labels:
-        lines += [[], *_labels(device.labels)]
+        lines += [[], *_labels(device, host.steps)]
     if profile.calls:
         lines += [[], *_communication(one)]
     lines += [[], *_list("do not add", one.do_not_add), *_list("it cannot tell", one.cannot_tell)]
@@ -217,14 +224,20 @@ def _list(title: str, texts: Sequence[str]) -> list[list[Span]]:
     return [[(f"  {title}", "bold")], *([(f"  · {text}", "")] for text in texts), []]
 
 
-def _device_line(device: DeviceTime) -> str:
+def _device_line(device: DeviceTime, steps: int) -> str:
     if not device.parts:
         return "no device time in the table"
     phases = " · ".join(
         f"{_phase(phase) if phase is not Phase.NONE else 'elsewhere'} {format_time(seconds)}"
         for phase, seconds in device.by_phase().items()
     )
-    return f"{format_time(device.total_s)} ({_BASIS[device.basis]}): {phases}"
+    each = f", {format_time(device.total_s / steps)} each" if steps > 1 else ""
+    return f"{format_time(device.total_s)}{_in_all(steps)}{each} ({_BASIS[device.basis]}): {phases}"
+
+
+def _in_all(steps: int) -> str:
+    """What a time is of, where that is not one step."""
+    return f" in {steps} steps" if steps > 1 else ""
 
 
 _BASIS: Final = {
@@ -244,20 +257,25 @@ def _host_line(one: TableExplanation) -> str:
     each = " a step" if host.steps > 1 else ""
     parts.append(f"{format_time(host.work_s)}{each} its own work")
     launches = f" · {format_count(host.launches)} launches in {format_time(host.launch_s)}" if host.launches else ""
-    return f"{format_time(host.wall_s)} ({host.wall_from}): {', '.join(parts)}{launches}"
+    return f"{format_time(host.wall_s)}{_in_all(host.steps)} ({host.wall_from}): {', '.join(parts)}{launches}"
 
 
-def _kinds(device: DeviceTime) -> list[list[Span]]:
+def _times(seconds: float, steps: int) -> list[str]:
+    """A time of the whole table and, where it holds several steps, of one of them."""
+    return [format_time(seconds)] if steps == 1 else [format_time(seconds), format_time(seconds / steps)]
+
+
+def _kinds(device: DeviceTime, steps: int) -> list[list[Span]]:
     """Device time by kind; where labels and autograd nodes stand for kernels, each apart."""
     apart = device.basis == "labels"
     rows = []
     for kind, seconds in device.by_kind().items():
-        cells = [_kind_name(kind, apart), format_time(seconds), format_percent(seconds / device.total_s)]
+        cells = [str(kind), *_times(seconds, steps), format_percent(seconds / device.total_s)]
         if apart:
             cells += [_of_origin(device, kind, "label"), _of_origin(device, kind, "autograd node")]
         rows.append(cells)
-    total = ["all", format_time(device.total_s), format_percent(1.0)]
-    heads = ["device time by kind", "time", "share"]
+    total = ["all", *_times(device.total_s, steps), format_percent(1.0)]
+    heads = ["device time by kind", *(["time"] if steps == 1 else [f"{steps} steps", "one step"]), "share"]
     if apart:
         outer = device.labels[0].name if device.labels else "labels"
         heads += [f"in {outer}", "autograd nodes"]
@@ -271,22 +289,22 @@ def _host_kinds(seconds: Mapping[WorkKind, float]) -> list[list[Span]]:
     return text_table(("Self CPU of ops by kind", "time", "share"), [*rows, ("all", format_time(total), "100.0 %")])
 
 
-def _kind_name(kind: WorkKind, apart: bool) -> str:
-    return NOT_ATTRIBUTED if apart and kind is WorkKind.OTHER else str(kind)
-
-
 def _of_origin(device: DeviceTime, kind: WorkKind | None, origin: Origin) -> str:
     by_kind = device.by_kind(origin)
     seconds = sum(by_kind.values()) if kind is None else by_kind.get(kind, 0.0)
     return format_time(seconds) if seconds else "–"
 
 
-def _labels(labels: Sequence[Label]) -> list[list[Span]]:
-    rows = [row for one in labels for row in _label_rows(one, 0)]
+def _labels(device: DeviceTime, steps: int) -> list[list[Span]]:
+    rows = [row for one in device.labels for row in _label_rows(one, 0)]
     more = len(rows) - MOST_LABELS
     note = "what is inside what is inferred from order, calls, sums and names; a label's time has its parts in it"
+    if device.basis in ("ops", "kernels"):
+        note += "; the backward's kernels are launched by another thread and are in no label"
+    if device.artefacts_s:
+        note += f"; {format_time(device.artefacts_s)} that the profiler counts twice are in these times"
     return text_table(
-        ("what the step does", "device", "host", "calls"),
+        (f"what the {f'{steps} steps do' if steps > 1 else 'step does'}", "device", "host", "calls"),
         rows[:MOST_LABELS],
         f"{note}; {more} more in --json" if more > 0 else note,
     )

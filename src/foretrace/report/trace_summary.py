@@ -116,7 +116,7 @@ def _kernels(kernels: Sequence[KernelTimes], found: TraceSummary, trace: Trace) 
     per = found.steps
     rows = [
         (
-            short_kernel(one.name),
+            short_kernel(one.name) + (f", rank {one.rank}" if len(found.ranks) > 1 else ""),
             one.kind,
             format_time(one.total_s / per),
             format_percent(one.total_s / whole_s) if whole_s > 0 else "",

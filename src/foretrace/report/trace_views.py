@@ -271,7 +271,14 @@ def _stragglers(trace: Trace) -> _Lines:
     )
     if answer.kernel:
         named = ", ".join(str(one) for one in answer.candidates)
-        lines.append([(f"  by HTA's rule: rank {named} (at {short_kernel(answer.kernel)})", "")])
+        several = "s" if len(answer.candidates) > 1 else ""
+        lines.append(
+            [(f"  by HTA's rule, most often late first: rank{several} {named} (at {short_kernel(answer.kernel)})", "")]
+        )
+    world = max(one.trace.world or 0 for one in trace.ranks)
+    if world > len(trace.ranks):
+        missing = f"{len(trace.ranks):,} of {world:,} ranks have traces: whom they wait for of the others is not seen"
+        lines.append([(f"  {missing}", "")])
     return lines
 
 

@@ -13,10 +13,11 @@ from foretrace import Plan, predict, simulate
 from foretrace.analysis.calibration.coverage import covered_calls, covered_families, job_coverage
 from foretrace.analysis.calibration.make import make_calibration
 from foretrace.analysis.validate.calibrated import validate_calibrated
+from foretrace.analysis.validate.rows import job_of
 from foretrace.cost.compute import kernel_pricer
 from foretrace.cost.mix import mix_of
 from foretrace.errors import InputError
-from foretrace.formats.calibration import Calibration, HostFit, read_calibration, write_calibration
+from foretrace.formats.calibration import Calibration, FamilyFit, HostFit, read_calibration, write_calibration
 from foretrace.formats.kernel_profile import KernelProfile
 from foretrace.formats.training_runs import read_training_runs
 from foretrace.hardware import presets
@@ -61,6 +62,19 @@ class TestPredictions:
         assert answer.setting.stack.launch_s == pytest.approx(10 * TORCH_EAGER.launch_s)
         named = {one.source for one in answer.simulation.provenance}
         assert "host launches, calibration my.yaml" in named
+
+    def test_kernels_of_another_stack_are_noted(self) -> None:
+        fits = tuple(FamilyFit(name, 1, 1.0, 1.0, 1.0, 0.1) for name in ("gemm bf16 tn", "stream silu_strided"))
+        eager = replace(measured_all(1.0), families=fits)
+
+        def notes(stack: str, calibration: Calibration) -> list[str]:
+            plan = replace(PLAN, stack=stack)
+            answer = predict("llama3-8b", plan, "h200-dgx", calibration=calibration, explain=False, even_if_oom=True)
+            return [one.message for one in answer.simulation.diagnostics if "kernels of eager PyTorch" in one.message]
+
+        assert "--stack torch-eager" in notes("megatron-core", eager)[0]
+        assert not notes("torch-eager", eager)
+        assert not notes("megatron-core", replace(eager, families=fits[:1]))
 
     def test_another_gpu_is_an_error(self) -> None:
         with pytest.raises(InputError, match="of h200-sxm, the job runs on h100-sxm"):
@@ -120,6 +134,9 @@ class TestWholeSteps:
         assert any("--step-factor asks for it" in note.message for note in notes)
         asked, _ = make_calibration(inputs, tmp_path / "my.yaml", step_factor=True)
         assert asked.steps is not None and asked.steps.error == pytest.approx(0.0, abs=0.01)
+        job = job_of(read_training_runs(inputs[1]).runs[0].config)
+        answer = predict(job.model, job.plan, job.cluster, calibration=asked, explain=False, even_if_oom=True)
+        assert answer.step_time_s == pytest.approx(30e-3, rel=0.02), "what it was fitted to"
 
     def test_a_step_whose_pace_the_host_sets_says_nothing(self, tmp_path: Path) -> None:
         path = tmp_path / "steps.jsonl"

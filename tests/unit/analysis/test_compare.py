@@ -280,3 +280,14 @@ def test_a_step_that_takes_no_time_has_no_error() -> None:
     build.role("only", [0]).compute("nothing", 0.0)
     found = compare(answer(training(Mesh())), answer(build.program()))
     assert found.step.error is None and found.step.difference_s == pytest.approx(9.0)
+
+
+def test_where_a_host_runs_ahead_ranks_end_with_their_devices() -> None:
+    build = ProgramBuilder(Mesh(dp=1), repeats=True)
+    role = build.role("all", [0])
+    launch = role.host("launch", 1.0)
+    role.compute("kernel", 4.0, after=launch)
+    found = compare(simulate(build.program()), simulate(build.program()))
+    assert approx(found.step) == (4.0, 4.0)
+    (row,) = found.ranks
+    assert approx(row.end) == (4.0, 4.0)

@@ -30,6 +30,9 @@ class TestAxis:
             ("jitter=1%:8%", "jitter", (0.01, 0.02, 0.04, 0.08)),
             ("routing=1,1.5", "routing", (1.0, 1.5)),
             ("straggler:5=1x,1.2x", "straggler", (1.0, 1.2)),
+            ("batch=1,2,4", "batch", (1.0, 2.0, 4.0)),
+            ("batch=1x:4x", "batch", (1.0, 2.0, 4.0)),
+            ("gpu=h100-sxm,b200", "gpu", ("h100-sxm", "b200")),
         ],
     )
     def test_what_it_means(self, text: str, kind: str, values: tuple[Value, ...]) -> None:
@@ -72,6 +75,8 @@ class TestAxis:
             ("jitter=200%", "jitter is 2.0"),
             ("jitter=-1%", "is negative"),
             ("compute=0x", "is zero"),
+            ("compute=20%,50%", "20% of what?"),
+            ("gpu=h100-sxm,", "a name is missing"),
             ("microbatchs=4,8", "did you mean microbatches?"),
             ("tp=2,4", '"tp" takes factors'),
             ("straggler=1.2x", "which rank is slow?"),

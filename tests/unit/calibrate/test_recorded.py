@@ -44,6 +44,13 @@ class TestKernels:
         found = recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
         assert found.seconds[SMALL] == pytest.approx(101.2e-6)
 
+    def test_times_that_vary_add_up_to_the_step(self, tmp_path: Path) -> None:
+        """The mean, not the median: kernels of 100, 100 and 130 us take 330 us of a step."""
+        lasts = (100, 100, 130)
+        events = [e for n, dur in enumerate(lasts) for e in product(1000 + 200 * n, dur, n + 1, 4096)]
+        found = recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
+        assert 3 * found.seconds[SMALL] == pytest.approx(330e-6 + 3 * 1.2e-6)
+
     def test_an_update_is_as_large_as_its_step_s_gradients(self, tmp_path: Path) -> None:
         lists = ["TensorList"] * 5
         events = [

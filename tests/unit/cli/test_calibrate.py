@@ -41,6 +41,10 @@ class TestCalibrate:
             (("-o", "my.yaml"), 2, "INPUT"),
             (("step.json",), 2, "where is the calibration to go?"),
             (("step.json", "-o", "my.txt"), 2, "written as YAML"),
+            (("step.json", "-o", ""), 2, "for example my.yaml"),
+            (("step.json", "-o", "/"), 2, "for example my.yaml"),
+            (("step.json", "-o", ".yaml"), 2, "for example my.yaml"),
+            (("", "-o", "my.yaml"), 2, "an argument is empty"),
             (("none.json", "-o", "my.yaml"), 3, "there is no such file"),
             (("empty.json", "-o", "my.yaml"), 3, "the file is empty"),
             (("step.json", "-o", "my.yaml", "--gpu", "b200"), 3, "measurements of h200-sxm and of b200"),
@@ -64,6 +68,11 @@ class TestCalibrate:
 
 
 class TestShow:
+    def test_a_gpu_that_nobody_knows(self, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        made.write_text(made.read_text().replace("gpu: h200-sxm", "gpu: nonsense"))
+        assert call("calibration", "show", made) == 3
+        assert 'no GPU is called "nonsense"' in capsys.readouterr().err
+
     def test_what_it_holds(self, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert call("calibration", "show", made) == 0
         printed = capsys.readouterr().out

@@ -57,6 +57,24 @@ def test_one_screen(tmp_path: Path) -> None:
     assert done.stdout == run(tmp_path / "rank0.json").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "says"), [(("--plot", "x.png"), "written as SVG"), (("--op", "linear"), "add --view sequences")]
+)
+def test_what_has_no_use_is_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    done = run(steps(tmp_path), *words)
+    assert done.returncode == 2 and says in done.stderr
+
+
+def test_names_are_shown_and_never_obeyed(tmp_path: Path) -> None:
+    path = steps(tmp_path)
+    name = "ampere_\\u001b[31mred\\u0007\\u202egemm"
+    path.write_text(path.read_text().replace("ampere_sgemm_128x64_nn", name))
+    for words in ((), ("--view", "kernels")):
+        shown = run(path, *words).stdout
+        assert "[31mred" in shown and "\N{REPLACEMENT CHARACTER}" in shown
+        assert not {"\x1b", "\a", "\u202e"} & set(shown)
+
+
 @pytest.mark.parametrize("view", [one for one in View if one is not View.DIFF])
 def test_every_question_has_a_screen_and_json(tmp_path: Path, view: View) -> None:
     folder = tmp_path / "traces"

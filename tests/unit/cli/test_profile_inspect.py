@@ -39,16 +39,6 @@ def test_the_screen_is_the_one_on_the_page(
     assert capsys.readouterr().out.strip("\n") == screen.strip("\n")
 
 
-def test_the_error_is_the_one_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "cut.json.gz").write_bytes(shared(*SAMPLE).read_bytes()[:300_000])
-    monkeypatch.chdir(tmp_path)
-    ((words, screen),) = re.findall(r"```\n\$ foretrace (inspect cut[^\n]*)\n(.*?)```", PAGE, re.DOTALL)
-    assert call(*words.split()) == 3
-    assert capsys.readouterr().err.strip() == screen.strip()
-
-
 def test_json_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = answer_of(capsys, "inspect", write(tmp_path, document(small_step(), distributedInfo={"rank": 2})))
     assert answer["schema"] == "foretrace.profiles/1"

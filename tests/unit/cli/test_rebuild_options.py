@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretrace.cli.options import Rebuilt, read_rebuilds, read_sizes, read_steps
+from foretrace.cli.options import Rebuilt, read_rebuilds, read_sizes, read_steps, read_what_ifs
 from foretrace.errors import ForetraceError, UsageError
 
 
@@ -39,3 +39,45 @@ def test_steps_are_single_or_ranges():
     assert read_steps(None) is None
     with pytest.raises(UsageError, match="no step"):
         read_steps("last")
+
+
+@pytest.mark.parametrize("text", ["2-1", "0-", "-1", "1,,2"])
+def test_steps_that_go_nowhere_are_refused(text):
+    with pytest.raises(UsageError, match="no step or range"):
+        read_steps(text)
+
+
+@pytest.mark.parametrize("text", ["gpu=h100-sxm,cuda-graphs", "batch=2x,gpu=h100-sxm", "cuda-graphs,batch=2x"])
+def test_several_at_once_are_to_be_repeated(text):
+    with pytest.raises(UsageError) as error:
+        read_rebuilds([text])
+    first, second = text.split(",")
+    assert error.value.hint == f"repeat it: --what-if {first} --what-if {second}"
+
+
+def test_a_misspelt_word_is_guessed():
+    with pytest.raises(UsageError, match="did you mean cuda-graphs"):
+        read_rebuilds(["cudagraphs"])
+
+
+def test_the_host_can_be_faster():
+    assert read_rebuilds(["host=2x"]) == (Rebuilt(), ["host=2x"])
+
+
+@pytest.mark.parametrize("text", ["gpu=nonsense", "batch=0x", "batch=much"])
+def test_wrong_values_are_usage(text):
+    with pytest.raises(UsageError):
+        read_rebuilds([text])
+
+
+@pytest.mark.parametrize("text", ["gemm=0x", "gemm=fast"])
+def test_wrong_factors_are_usage(text):
+    with pytest.raises(UsageError):
+        read_what_ifs([text])
+
+
+def test_a_share_of_the_speed_is_ambiguous():
+    with pytest.raises(UsageError) as error:
+        read_what_ifs(["gemm=20%"])
+    assert error.value.hint == "20 % faster is 1.2x; 20 % as fast is 0.2x"
+    assert read_what_ifs(["gemm=120%", "attention=0.2x"]) == {"gemm": 1.2, "attention": 0.2}

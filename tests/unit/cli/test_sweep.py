@@ -14,6 +14,7 @@ from foretrace.analysis.sweep import Outcome, Sweep, parse_axis
 from foretrace.cli import sweep
 from foretrace.errors import ForetraceError, InputError, UsageError
 
+PROFILE = Path(__file__).parents[3] / "benchmarks" / "truth" / "profiles" / "gpt_small.shapes.json.gz"
 MOE = Path(__file__).parents[3] / "examples" / "moe_128gpu.txt"
 
 app = typer.Typer()
@@ -129,3 +130,45 @@ def test_an_interrupt_prints_what_is_finished(capsys: pytest.CaptureFixture[str]
     with pytest.raises(KeyboardInterrupt):
         sweep.show(part, as_json=False, output=None)
     assert "interrupted: 1 of 3 values are finished" in capsys.readouterr().out
+
+
+class TestAProfile:
+    """A host-bound step: the batch doubles at no cost, and graphs take it to its kernels."""
+
+    def test_batches(self, capsys: pytest.CaptureFixture[str]) -> None:
+        result = answer(capsys, PROFILE, "--over", "batch=1,2")
+        assert [one["value"] for one in result["points"]] == [1.0, 2.0]
+        assert result["points"][1]["efficiency"] == pytest.approx(2.0, rel=0.01)
+        (note,) = (one["message"] for one in result["warnings"] if one["level"] == "note")
+        assert "--what-if unprofiled" in note
+
+    def test_without_the_profiler(self, capsys: pytest.CaptureFixture[str]) -> None:
+        recorded = answer(capsys, PROFILE, "--over", "host=1x,2x")
+        without = answer(capsys, PROFILE, "--over", "host=1x,2x", "--what-if", "unprofiled")
+        assert all(one < 0.7 * other for one, other in zip(steps(without), steps(recorded), strict=True))
+        assert not without["warnings"]
+        low, high = without["points"][0]["step_time_band_s"]
+        assert low < steps(without)[0] < high
+
+    def test_gpus_as_graphs(self, capsys: pytest.CaptureFixture[str]) -> None:
+        result = answer(capsys, PROFILE, "--over", "gpu=h200-sxm,b200", "--what-if", "cuda-graphs")
+        assert steps(result)[1] < steps(result)[0]
+
+    def test_what_is_set(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ("--over", "gpus=2,8", "--cluster", "h200-dgx", "--set", "params=1e8")
+        assert [one["world_size"] for one in answer(capsys, PROFILE, *words)["points"]] == [2, 8]
+
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            (("--over", "gpu=nonsense"), "no GPU is called"),
+            (("--over", "batch=1,2", "--what-if", "batch=2x"), "names them all"),
+        ],
+    )
+    def test_what_cannot_be_meant(self, words: tuple[str, ...], says: str) -> None:
+        with pytest.raises(UsageError, match=says):
+            call(PROFILE, *words)
+
+    def test_other_jobs_have_neither(self, program: Path) -> None:
+        with pytest.raises(UsageError, match="no profiler's trace"):
+            call(program, "--over", "batch=1,2")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared_files import ROOT
+from shared_files import ROOT, shared
 from unit.cli.command_line import answer_of, call
 
 FAIRSEQ = ROOT / "examples/moe_fairseq_profile.txt"
@@ -37,6 +37,23 @@ def test_explain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     screen = capsys.readouterr().out
     assert re.search(r"nccl:all_to_all +8 +739 µs +not recorded", screen)
     assert re.search(r"all +97.6 ms +100.0 % +46.3 ms +51.3 ms", screen)
+
+
+def test_explain_says_what_is_of_all_steps_and_what_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("explain", shared("data", "h200", "tinyllama_mbs4.table.txt")) == 0
+    screen = capsys.readouterr().out
+    assert "262 ms in 2 steps, 131 ms each" in screen and "176 ms in 2 steps" in screen
+    assert re.search(r"device time by kind +2 steps +one step +share\n +gemm +133 ms +66.7 ms +51.0 %", screen)
+    assert "what the 2 steps do" in screen and "131 ms of computation on the device a step" in screen
+    assert "70.5 ms that the profiler counts twice are in these times" in screen
+
+
+def test_words_of_kinds_are_those_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    (table,) = answer_of(capsys, "explain", FAIRSEQ)["tables"]
+    assert call("explain", FAIRSEQ) == 0
+    screen = capsys.readouterr().out
+    for kind in table["by_kind_s"]:
+        assert re.search(rf"\n  {kind} +[0-9.]+ (ms|µs) +[0-9.]+ %", screen), kind
 
 
 def test_simulate_on_a_mesh(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +102,7 @@ def test_a_broken_table_is_an_input_error_with_its_line(
 def test_the_page_shows_what_the_commands_print() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
     page = (ROOT / "docs/torch-tables.md").read_text(encoding="utf-8")
-    shown = re.findall(r"```\n\$ foretrace ([^\n]*)\n(.*?)```", page, re.DOTALL)
+    shown = re.findall(r"```\n\$ foretrace ([^\n]*examples/[^\n]*)\n(.*?)```", page, re.DOTALL)
     assert len(shown) == 4
     for words, screen in shown:
         command = [sys.executable, "-m", "foretrace", *words.split()]

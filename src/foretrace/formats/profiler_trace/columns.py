@@ -38,6 +38,7 @@ _COLUMNS: Final = {
     "waits_stream": np.int64,
     "waits_correlation": np.int64,
     "bytes_per_s": np.float64,
+    "blocks_per_sm": np.float64,
 }
 _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "correlation": ("correlation",),
@@ -64,6 +65,7 @@ _TAKEN: Final[dict[Category, tuple[str, ...]]] = {
 """Which of them events of a category have."""
 
 _BANDWIDTH: Final = "memory bandwidth (GB/s)"
+_BLOCKS: Final = "blocks per SM"
 
 _HEAD: Final = itemgetter("name", "pid", "tid", "ts", "dur")
 _NOTHING: Final[dict[str, Any]] = {}
@@ -179,7 +181,7 @@ class Columns:
             "category": np.full(len(events), category, np.uint8),
             "name": np.array([self.names[name] for name in names], np.int32),
             "start_ns": nanoseconds(starts),
-            "duration_ns": np.rint(_floats(durations) * 1e3),
+            "duration_ns": _rounded_ns(durations),
         }
         for column in _TAKEN[category]:
             filled[column] = _taken(arguments, _ARGUMENTS[column])
@@ -194,6 +196,8 @@ class Columns:
         if category in (Category.MEMCPY, Category.MEMSET):
             said = _floats([one.get(_BANDWIDTH, -1) for one in arguments])
             filled["bytes_per_s"] = np.where(said >= 0, said * 1e9, -1.0)
+        if category is Category.KERNEL:
+            filled["blocks_per_sm"] = _floats([one.get(_BLOCKS, -1) for one in arguments])
         if category in (Category.CPU_OP, Category.ANNOTATION):
             self.stacks = self.stacks or bool(arguments[-1].get("Call stack"))
             number = self.inputs.number
@@ -273,6 +277,12 @@ def _float(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return float("nan")
+
+
+def _rounded_ns(durations: Sequence[Any]) -> NDArray[np.float64]:
+    """Whole nanoseconds of microseconds; what is too long for a number is infinite, and left out later as such."""
+    with np.errstate(over="ignore"):
+        return np.rint(_floats(durations) * 1e3)
 
 
 def nanoseconds(times_us: Sequence[Any]) -> Longs:

@@ -137,6 +137,7 @@ def _events(columns: Columns, notes: list[Diagnostic], where: str) -> tuple[Even
         waits_stream=_small(columns.column("waits_stream")[at]),
         waits_correlation=np.where((waited := columns.column("waits_correlation")[at]) == _NO_STREAM, -1, waited),
         bytes_per_s=columns.column("bytes_per_s")[at],
+        blocks_per_sm=columns.column("blocks_per_sm")[at],
     )
     _copied_bytes(events)
     return events, origin_ns

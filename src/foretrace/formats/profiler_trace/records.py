@@ -131,6 +131,8 @@ class Events:
     bytes_per_s: Floats | None = None
     """Of a copy or memset, as the profiler says: finer than bytes by duration where times are whole microseconds.
     Below 0 where it says nothing; None where it never does."""
+    blocks_per_sm: Floats | None = None
+    """Of a kernel: its blocks by the SMs of its GPU. Below 0 where nothing says it; None where nothing ever does."""
 
     def __len__(self) -> int:
         return len(self.category)

@@ -9,16 +9,27 @@ from typing import Final
 
 from foretrace.formats.torch_table.headings import looks_like_headings
 
+_WORD: Final = re.compile(r"\w")
 _DASHES: Final = re.compile(r"(?P<before>.*?)(?P<dashes>-+(?: {2}-+){2,}) *")
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Columns as a line of dashes has them: what each line begins with before the table (a logger's prefix), and the
-    width of each column; two spaces part them."""
+    """Columns as a line of dashes has them: what it begins with before the table (a logger's prefix), and the width of
+    each column; two spaces part them."""
 
-    offset: int
+    before: str
     widths: tuple[int, ...]
+
+    @property
+    def offset(self) -> int:
+        """Where the first column begins."""
+        return len(self.before)
+
+    def fits(self, line: str) -> bool:
+        """Whether a line begins as the dashes do, but for letters and digits: a wider or narrower prefix would shift
+        its cells."""
+        return not self.before or _shape(line[: self.offset]) == _shape(self.before)
 
     def cells(self, line: str) -> list[str]:
         """The cells of a line, without the blanks around them. One that is longer than its column pushes the others to
@@ -36,12 +47,16 @@ class Spans:
         return [*cells, line[at:].strip()]
 
 
+def _shape(prefix: str) -> str:
+    return _WORD.sub("a", prefix).rstrip()
+
+
 def read_dashes(line: str) -> Spans | None:
     """The columns that a line of dashes draws; None where it is no such line."""
     match = _DASHES.fullmatch(line)
     if match is None:
         return None
-    return Spans(len(match["before"]), tuple(len(one) for one in match["dashes"].split("  ")))
+    return Spans(match["before"], tuple(len(one) for one in match["dashes"].split("  ")))
 
 
 @dataclass(frozen=True, slots=True)

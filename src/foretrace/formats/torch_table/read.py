@@ -25,6 +25,7 @@ from foretrace.formats.torch_table.values import (
 _HINT: Final = "write one with print(prof.key_averages().table(row_limit=-1))"
 _TOP_LEVEL: Final = "This report only display top-level ops statistics"
 _TOTAL: Final = re.compile(r"(?:Self )?(\w+) time total: *(\S+)")
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEAD_BYTES: Final = 1 << 20
 _LONGEST_TITLE: Final = 30
 """Lines above a table among which its title is looked for."""
@@ -42,13 +43,18 @@ def read_tables(path: str | Path) -> tuple[Table, ...]:
 
 def parse_tables(text: str, path: str) -> tuple[Table, ...]:
     """The tables of a text; `path` is what errors call it."""
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    if not text.strip():
+    plain, colours = _COLOURS.subn("", text)
+    lines = [line.removesuffix("\r") for line in plain.split("\n")]
+    if not plain.strip():
         raise InputError("the file is empty", where=path, hint=_HINT)
     places = find_tables(lines)
     if not places:
         raise _no_table(lines, path)
-    return tuple(_read(lines, place, path) for place in places)
+    notes = (Diagnostic("note", "codes of a terminal's colours are left out", path),) if colours else ()
+    tables = tuple(_read(lines, place, path, notes) for place in places)
+    if not any(table.rows for table in tables):
+        raise InputError("the table has no rows", where=f"{path}:{tables[0].line}", hint=_HINT)
+    return tables
 
 
 def looks_like_table(path: str | Path) -> bool:
@@ -87,7 +93,7 @@ def _no_table(lines: Sequence[str], path: str) -> InputError:
     return InputError("there is no profiler table: no headings such as Name and Self CPU", where=where, hint=_HINT)
 
 
-def _read(lines: Sequence[str], place: Place, path: str) -> Table:
+def _read(lines: Sequence[str], place: Place, path: str, before: Sequence[Diagnostic] = ()) -> Table:
     where = f"{path}:{place.headings + 1}"
     headings = split_headings(lines[place.headings][place.spans.offset :])
     if len(headings) != len(place.spans.widths):
@@ -97,9 +103,15 @@ def _read(lines: Sequence[str], place: Place, path: str) -> Table:
             hint="give both lines as table() wrote them",
         )
     columns, device, unknown = read_headings(headings, where)
-    notes = [Diagnostic("warning", f'column "{one}" is not known and not read', where) for one in unknown]
+    notes = [*before, *(Diagnostic("warning", f'column "{one}" is not known and not read', where) for one in unknown)]
     reader = _RowReader(columns, path, notes)
     for number in range(place.first, place.end):
+        if not place.spans.fits(lines[number]):
+            raise InputError(
+                "what stands before the table has another width here, so that its columns cannot be told",
+                where=f"{path}:{number + 1}",
+                hint="take the logger's prefix off every line",
+            )
         reader.add(place.spans.cells(lines[number]), number + 1)
     if not place.closed:
         notes.append(

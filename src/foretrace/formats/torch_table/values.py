@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _NUMBER: Final = r"([+-]?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)"
@@ -22,6 +23,7 @@ class NoNumberError(ValueError):
     """A cell that should hold a number and does not; says what was expected."""
 
 
+@lru_cache(maxsize=65536)
 def read_time(cell: str) -> tuple[float | None, bool]:
     """Seconds, and whether a unit was written: without one it is microseconds, which PyTorch counts in."""
     if cell in MISSING[:-1]:
@@ -34,6 +36,7 @@ def read_time(cell: str) -> tuple[float | None, bool]:
     return float(match[1]) / _PER_SECOND[unit], match[2] is not None or float(match[1]) == 0.0
 
 
+@lru_cache(maxsize=65536)
 def read_share(cell: str) -> tuple[float | None, bool]:
     """A fraction of one, and whether it is a bare 0 instead of a percentage."""
     if cell in MISSING[:-1]:

@@ -77,4 +77,6 @@ def axes_of(
 def axis_word(group: Group, collective: Collective) -> str:
     """What reports call the time spent in a group."""
     axes = axes_of(group, collective, -1)
-    return axes[0] if axes else f"group {group.name}"
+    if axes:
+        return axes[0]
+    return f"group {group.name}" if group.name else "unnamed group"

@@ -3,8 +3,8 @@
 A kernel with a block for every SM fills the GPU: two at once take as long as one after the other. On an H200 two
 streams of products, norms and elementwise kernels did 1.02 times the work of one in the same time
 (`benchmarks/replays.py`: a CUDA graph against the same kernels alone). So where a change lets
-kernels overlap that hardly did, they share a resource of capacity 1. Where many overlapped already, their recorded
-times hold what that costs, and are kept.
+kernels overlap that hardly did, they share a resource of capacity 1: each draws the part of the SMs it has blocks for,
+and nothing while it begins. Where many overlapped already, their recorded times hold what that costs, and are kept.
 """
 
 from __future__ import annotations
@@ -21,24 +21,38 @@ from foretrace.lower.torch.kinds import communicates
 _WORTH: Final = 0.05
 """Of the busiest stream's time: a second stream with less changes less than that, and sharing takes long to run."""
 
-
 _MET_ALREADY: Final = 0.1
 """Of the kernels' time: from so much overlap on, what was recorded holds what overlapping costs."""
 
+BEGINS_S: Final = 0.8e-6
+"""Of each kernel: until its blocks are on the SMs and have read their first operands, another's have room. A kernel
+that does next to nothing takes so long (the shortest of the H200 traces: 0.76 to 0.80 µs)."""
 
-def fills_gpu(streams: Streams, device: Longs) -> NDArray[np.bool_]:
-    """Which of these columns are kernels that compute, where more than one stream has a part of them worth counting and
-    they hardly met when recorded; else none. Copies have engines of their own, and communication holds few SMs."""
+
+def gpu_share(streams: Streams, device: Longs) -> Floats:
+    """The part of its GPU that each of these columns draws: of kernels that compute the part of the SMs that have a
+    block, where more than one stream of the GPU has a part of them worth counting and they hardly met when recorded;
+    else 0. Copies have engines of their own, and communication holds few SMs."""
     computes = _computes(streams)[device[0]]
     own = float(streams.trace.events.duration_s[device].mean(axis=0)[computes].sum())
     alone = float(alone_s(streams, device)[computes].sum())
     if own - alone > _MET_ALREADY * own:
-        return np.zeros_like(computes)
+        return np.zeros(len(computes))
     seconds = np.where(computes, streams.trace.events.duration_s[device[0]], 0.0)
     keys, which = np.unique(streams.key[device[0]], return_inverse=True)
     of_stream = np.bincount(which, weights=seconds, minlength=len(keys))
-    several = np.count_nonzero(of_stream > _WORTH * max(float(of_stream.max()), 1e-12)) > 1
-    return computes if several else np.zeros_like(computes)
+    worth = of_stream > _WORTH * max(float(of_stream.max()), 1e-12)
+    gpus, counts = np.unique(keys[worth] >> 32, return_counts=True)
+    several = np.isin(streams.key[device[0]] >> 32, gpus[counts > 1])
+    return np.where(computes & several, _blocks_per_sm(streams)[device[0]], 0.0)
+
+
+def _blocks_per_sm(streams: Streams) -> Floats:
+    """Of each event, 1 at most; 1 where nothing says it."""
+    said = streams.trace.events.blocks_per_sm
+    if said is None:
+        return np.ones(len(streams.key))
+    return np.where(said > 0, np.minimum(said, 1.0), 1.0)
 
 
 def alone_s(streams: Streams, device: Longs) -> Floats:

@@ -33,7 +33,7 @@ class DeviceStep:
 
     busy_s: Floats
     gap_s: Floats
-    """After it, before the next on its stream can begin."""
+    """After it, before the next on its stream can begin; negative where the next begins before it ends."""
     idle_s: Floats
     """Before it, for a reason that was not recorded, or because steps vary."""
     idle_early: NDArray[np.bool_]

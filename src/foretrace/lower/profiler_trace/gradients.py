@@ -23,14 +23,10 @@ from foretrace.lower.profiler_trace.phases import phases
 from foretrace.lower.profiler_trace.resize import target_mesh
 from foretrace.lower.profiler_trace.said import check_said
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
+from foretrace.lower.torch.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from foretrace.lower.torch.parameters import ACCUMULATE, gradients
 from foretrace.lower.torch.said import Said
 from foretrace.program.columns import Phase
-
-FIRST_BUCKET_BYTES: Final = 1 << 20
-BUCKET_BYTES: Final = 25 << 20
-"""PyTorch's `DistributedDataParallel`: bucket_cap_mb = 25, the first bucket 1 MiB so that communication starts early
-(torch/nn/parallel/distributed.py, `_DEFAULT_FIRST_BUCKET_BYTES`)."""
 
 _TICK_S: Final = 1e-9
 _C10_TYPES: Final = {"bf16": "BFloat16", "fp16": "Half", "fp32": "Float", "fp8": "Float8_e4m3fn"}
@@ -226,6 +222,8 @@ class _Added:
         columns = {}
         for one in fields(Events):
             old = getattr(events, one.name)
+            if old is None:
+                continue
             none = 0.0 if one.name.endswith("_s") else -1
             new = np.array([row.get(one.name, none) for row in self.rows], dtype=np.float64).astype(old.dtype)
             columns[one.name] = np.concatenate([old, new])

@@ -73,8 +73,8 @@ class Counts:
     """Noted by the profiler itself as its own."""
 
 
-def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits) -> HostStep:
-    """The host's side of steps that are alike."""
+def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits, gap_s: Floats) -> HostStep:
+    """The host's side of steps that are alike, given the gap after each of their works."""
     events, calls = streams.trace.events, alike.calls
     begin, end = events.start_s[calls], streams.end_s[calls]
     waited = _Waited(streams, alike, waits)
@@ -82,7 +82,7 @@ def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits) ->
     sequence = _sequences(streams, thread)
     launches = np.isin(calls, streams.links.launch[alike.device])
     ready = np.where(launches, begin + streams.launch_s, begin)
-    done_s = waited.done_s(end)
+    done_s = waited.done_s(end, gap_s)
     blocked = waited.waits & ~waited.queue
     reach = np.where(launches & blocked, np.minimum(ready, np.maximum(begin, done_s - streams.launch_s)), ready)
     reach = np.where(waited.waits & waited.queue, begin, reach)
@@ -145,14 +145,15 @@ class _Waited:
         same = np.flatnonzero(streams.key[alike.device[row]] == streams.key[target])
         return Target(int(same[-1]), 1) if len(same) and len(alike.steps) > 1 else None
 
-    def done_s(self, end: Floats) -> Floats:
-        """When what each call waits for was done, at the latest when it returned."""
-        ended, gap = self.streams.end_s, self.streams.gap_s
+    def done_s(self, end: Floats, gap_s: Floats) -> Floats:
+        """When what each call waits for was done, with the gap after it, at the latest when it returned."""
+        ended = self.streams.end_s + self.streams.gap_s
+        ended[self.alike.device] = self.streams.end_s[self.alike.device] + gap_s
         done = np.full(self.alike.calls.shape, -np.inf)
         for column in np.flatnonzero(self.waits).tolist():
             for row in range(len(done)):
                 ends = [float(ended[one]) for one in self._of_call.get(int(self.alike.calls[row, column]), ())]
-                done[row, column] = max(ends, default=-np.inf) + gap
+                done[row, column] = max(ends, default=-np.inf)
         return np.asarray(np.minimum(done, end))
 
 

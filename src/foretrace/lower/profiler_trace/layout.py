@@ -50,6 +50,13 @@ def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication],
             )
         of_group[group, collective] = axes
     traced = traced_mesh(choices)
+    recorded = max((trace.world or 0 for trace in traces), default=0)
+    if traced is not None and recorded and traced.world != recorded:
+        raise InputError(
+            f"traced={traced} has {traced.world:,} ranks, the trace says that there were {recorded:,}",
+            where=where,
+            hint="say on what mesh it was recorded: --set traced=tp=2,dp=4",
+        )
     mesh = traced or _mesh(_sizes(of_group, world), world, where)
     return Layout(mesh, of_group, tuple(_group_notes(of_group)))
 

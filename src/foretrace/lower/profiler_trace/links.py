@@ -32,7 +32,7 @@ class Links:
         calls = events.of(Category.RUNTIME)
         calls = calls[events.correlation[calls] >= 0]
         device = events.of(*_LAUNCHED)
-        launch[device] = _matched(events.correlation[device], events.correlation[calls], calls)
+        launch[device] = _latest(events, device, calls)
         return launch
 
     @cached_property
@@ -138,6 +138,25 @@ def innermost(events: Events, asked: Longs, ranges: Longs, *, any_thread: bool =
 
 def _whole(seconds: Floats) -> Longs:
     return np.rint(seconds * _PER_S).astype(np.int64)
+
+
+def _latest(events: Events, device: Longs, calls: Longs) -> Longs:
+    """For each event on a device the call with its correlation: of several (numbers come again where traces are put
+    together) the last that began before it."""
+    found = _matched(events.correlation[device], events.correlation[calls], calls)
+    numbers, counts = np.unique(events.correlation[calls], return_counts=True)
+    again = np.flatnonzero(np.isin(events.correlation[device], numbers[counts > 1]))
+    if not len(again):
+        return found
+    asked = device[again]
+    both = np.concatenate([calls, asked])
+    is_call = np.arange(len(both)) < len(calls)
+    order = np.lexsort((~is_call, events.start_s[both], events.correlation[both]))
+    last = np.maximum.accumulate(np.where(is_call[order], np.arange(len(order)), -1))
+    call = both[order[last]]
+    fits = (last >= 0) & (events.correlation[call] == events.correlation[both[order]]) & ~is_call[order]
+    found[again[order[fits] - len(calls)]] = call[fits]
+    return found
 
 
 def _matched(asked: Longs, known: Longs, numbers: Longs) -> Longs:

@@ -11,10 +11,11 @@ from foretrace.lower.choices import Choices, HostMode
 from foretrace.lower.profiler_trace.execution import read_with_shapes
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
 from foretrace.lower.profiler_trace.modes import mode_notes, times
+from foretrace.lower.profiler_trace.notes import grouped
 from foretrace.lower.profiler_trace.rank_step import RankStep, read_step, step_notes
 from foretrace.lower.profiler_trace.ranks import Meetings
 from foretrace.lower.profiler_trace.resize import communicate
-from foretrace.lower.profiler_trace.write import GPU, StepWriter
+from foretrace.lower.profiler_trace.write import StepWriter, shared_gpus
 from foretrace.lower.torch.launched import device_kernels
 from foretrace.lower.torch.recorded_on import recorded_source
 from foretrace.program.build import ProgramBuilder
@@ -51,15 +52,21 @@ class Profile:
     met: Meetings
     kernels: tuple[dict[int, str], ...]
 
+    @property
+    def recorded_s(self) -> float:
+        """The recorded step of the job, in seconds: of its ranks the longest."""
+        return max(rank.recorded_s for rank in self.ranks)
+
     def program(self, host: HostMode) -> Program:
         """A steady step with its host as it is wanted."""
         taken = [times(rank, host) for rank in self.ranks]
-        notes = [note for rank in self.ranks for note in self._notes(rank, host)]
+        notes = grouped(note for rank in self.ranks for note in self._notes(rank, host))
         build = ProgramBuilder(
             self.met.mesh, title=_title(self.ranks), repeats=True, diagnostics=(*notes, *self.met.notes)
         )
-        if any(one.shares is not None and one.shares.any() for one in taken):
-            build.resource(GPU, 1.0)
+        drawn = [shared_gpus(rank, one) for rank, one in zip(self.ranks, taken, strict=True)]
+        for gpu in sorted(set().union(*drawn)):
+            build.resource(gpu, 1.0)
         for at, rank in enumerate(self.ranks):
             if not self.met.ranks[at]:
                 continue  # on a smaller mesh it stands for none

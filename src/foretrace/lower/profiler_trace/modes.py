@@ -7,7 +7,7 @@ import numpy as np
 from foretrace.errors import Diagnostic
 from foretrace.formats.profiler_trace.records import Floats
 from foretrace.lower.choices import HostMode
-from foretrace.lower.profiler_trace.concurrency import alone_s, fills_gpu
+from foretrace.lower.profiler_trace.concurrency import alone_s, gpu_share
 from foretrace.lower.profiler_trace.host import HostStep
 from foretrace.lower.profiler_trace.overhead import (
     GRAPH_GAP_S,
@@ -25,20 +25,37 @@ def times(rank: RankStep, mode: HostMode) -> Times:
     host, device = rank.host, rank.device
     if mode == "profiled":
         return Times(host.work_s.mean(axis=0), host.own_s, device.busy_s, device.gap_s, device.idle_s)
-    shares = fills_gpu(rank.streams, rank.alike.device)
-    if rank.recorded.bound == "device":
-        shares[:] = False  # the host did not keep kernels apart: those that can overlap did
-    busy = alone_s(rank.streams, rank.alike.device) if shares.any() else device.busy_s
-    gap = unprofiled_gap_s(device.gap_s)
+    shares, busy = _sharing(rank)
+    gap = _gaps_s(rank, unprofiled_gap_s(device.gap_s), shares)
     # Idle after a late launch, or because steps vary, goes with the host that caused it.
     idle = np.where(device.idle_early, device.idle_s, 0.0)
     if mode == "unprofiled":
         work, own = _unprofiled_s(host, profiling_cost(rank.trace))
-        return Times(work, own, busy, gap, idle, shares)
+        return Times(work, own, busy, gap, np.where(device.call < 0, device.idle_s, idle), shares)
     if mode == "none":
         return Times(np.zeros_like(host.own_s), np.zeros_like(host.own_s), busy, gap, idle, shares)
-    gap = np.full_like(gap, GRAPH_GAP_S)
+    gap = _gaps_s(rank, np.full_like(gap, GRAPH_GAP_S), shares)
     return Times(host.own_s, host.own_s, busy, gap, idle, shares, graph_launch_s(len(busy)))
+
+
+def _sharing(rank: RankStep) -> tuple[Floats, Floats]:
+    """What part of the GPU work draws once its host no longer keeps it apart, and what all of it takes.
+
+    None does where the host did not keep kernels apart, so that those that can overlap did; nor where the recorded step
+    is shorter than they are one after the other, as a single step's may be that goes on after its host."""
+    shares, busy = gpu_share(rank.streams, rank.alike.device), rank.device.busy_s
+    if rank.recorded.bound == "host" and shares.any():
+        alone = alone_s(rank.streams, rank.alike.device)
+        if float((alone * shares).sum()) <= rank.recorded_s:
+            return shares, alone
+    return np.zeros_like(shares), busy
+
+
+def _gaps_s(rank: RankStep, gap_s: Floats, shares: Floats) -> Floats:
+    """These gaps, but where work overlapped the next on its stream, it does so still; of what it takes alone, that is
+    taken off already."""
+    recorded = rank.device.gap_s
+    return np.where(recorded < 0, np.where(shares > 0, 0.0, recorded), gap_s)
 
 
 def _unprofiled_s(host: HostStep, cost: ProfilingCost) -> tuple[Floats, Floats]:

@@ -53,7 +53,8 @@ class RankStep:
         one = self.alike
         alike = replace(one, steps=one.steps[rows], device=one.device[rows], calls=one.calls[rows])
         device = device_step(self.streams, alike, self.cross)
-        return replace(self, alike=alike, device=device, host=host_step(self.streams, self.steps, alike, self.waits))
+        host = host_step(self.streams, self.steps, alike, self.waits, device.gap_s)
+        return replace(self, alike=alike, device=device, host=host)
 
 
 def read_step(trace: ProfilerTrace, chosen: tuple[int, ...] | None = None) -> RankStep:
@@ -66,7 +67,7 @@ def read_step(trace: ProfilerTrace, chosen: tuple[int, ...] | None = None) -> Ra
     alike = alike_steps(streams, steps, recorded, chosen)
     cross, waits = cross_waits(streams), host_waits(streams)
     device = device_step(streams, alike, cross)
-    host = host_step(streams, steps, alike, waits)
+    host = host_step(streams, steps, alike, waits, device.gap_s)
     return RankStep(trace, links, streams, steps, recorded, alike, device, host, cross, waits)
 
 

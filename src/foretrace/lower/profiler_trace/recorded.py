@@ -2,7 +2,8 @@
 
 On the host a step lasts from its start to the start of the next. On a device it lasts from the first of its work to
 the first of the next step's, the last step from the end of the work of the one before to the end of its own, all on
-the busiest stream. A host that runs ahead finishes its steps early and tells nothing of how long they take: where the
+the busiest stream; a single step from its first work to its last, or, where the device waited for the host in between,
+as long as its work. A host that runs ahead finishes its steps early and tells nothing of how long they take: where the
 device's steps are longer and it was busy, or never caught up with the host, its time counts, else the host's.
 """
 
@@ -56,9 +57,12 @@ def recorded_times(streams: Streams, steps: Steps) -> Recorded:
         device = np.where(np.isfinite(following), following, last) - first
     device = np.where(np.isfinite(device), device, 0.0)
     host = steps.end_s - steps.start_s
-    bound = _bound(_Kept(streams, mine, step), np.flatnonzero(steps.whole), host, device, busy)
+    kept = _Kept(streams, mine, step)
+    bound = _bound(kept, np.flatnonzero(steps.whole), host, device, busy)
     if bound == "device" and len(steps) > 1 and np.isfinite(last[-2:]).all():
         device[-1] = last[-1] - last[-2]
+    elif bound == "device" and len(steps) == 1 and kept.launches:
+        device[0] = kept.needed_s(0) if kept.caught_up(0, since=0.5) else device[0] + streams.gap_s
     return Recorded(bound, device if bound == "device" else host, host, device, busy, first)
 
 
@@ -71,6 +75,11 @@ class _Kept:
         self._idle = streams.free_s[work[launched]] < streams.issued_s[work[launched]]
         self._step = step
         self._taken_s = streams.trace.events.duration_s[work] + streams.gap_s
+
+    @property
+    def launches(self) -> int:
+        """Of how much of the work the launch is known."""
+        return len(self._launched_in)
 
     def caught_up(self, step: int, since: float = 0.0) -> bool:
         """Whether at some launch of a step, past a part of them, it had done all that it had been given."""

@@ -16,6 +16,7 @@ import numpy as np
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import Longs, ProfilerTrace
 from foretrace.lower.choices import Choices
+from foretrace.lower.limits import check_gpus
 from foretrace.lower.profiler_trace.communication import Communication, communications
 from foretrace.lower.profiler_trace.layout import Layout, find_layout
 from foretrace.lower.profiler_trace.links import Links
@@ -68,6 +69,7 @@ def target_mesh(traced: Mesh, choices: Choices, where: str) -> Mesh:
                 hint=f"give a multiple of {rest}, or the mesh alone",
             )
         target = replace(target, dp=choices.gpus // rest)
+    check_gpus(target.world, where)
     for axis in _FIXED:
         if target.size(axis) != traced.size(axis):
             raise InputError(

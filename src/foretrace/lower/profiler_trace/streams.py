@@ -1,7 +1,8 @@
 """The streams of a trace: which work is queued on each, how long launches and gaps take, what one waits for of another.
 
-Where the driver recorded waits (cuda_sync), they are taken as they are. Else a wait is known only by its call, without
-its streams, and is inferred from when work began.
+Where the driver recorded waits with both streams (cuda_sync), they are taken as they are. Else a wait is known only by
+its call, with the stream that waits (cuda_sync of PyTorch 2.11 with CUDA 13) or without, and is inferred from when
+work began.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Streams:
         """When each event's launch had reached the device; NaN where there is none."""
         events = self.trace.events
         ready = np.full(len(events), np.nan)
-        at = self.queued
+        at = self.queued[self.links.launch[self.queued] >= 0]
         ready[at] = np.minimum(self.issued_s[at] + self.launch_s, events.start_s[at])
         return ready
 
@@ -111,7 +112,7 @@ class Streams:
         events = self.trace.events
         gap = events.start_s - self.free_s
         with np.errstate(invalid="ignore"):
-            queued = self.issued_s + self.launch_s < self.free_s
+            queued = (self.issued_s + self.launch_s < self.free_s) | (self.links.launch < 0) | (gap < 0)
             return np.where(queued & (gap < LONGEST_GAP_S), gap, np.nan)
 
     @cached_property
@@ -172,11 +173,12 @@ def _recorded(streams: Streams) -> tuple[list[tuple[int, int]], bool]:
 
 
 def _by_calls(streams: Streams) -> list[tuple[int, int]]:
-    """Waits whose streams were not recorded. The next launch of the thread is taken to be on the stream that waits; of
-    what other streams had been given by then, it waits for what ended just before it began, else for the last to end,
-    unless that ended after it had begun."""
+    """Waits of which not both streams were recorded. Where the one that waits was not, the next launch of the thread is
+    taken to be on it; of what other streams had been given by then, its next work waits for what ended last, unless
+    that ended after it had begun."""
     trace, links = streams.trace, streams.links
     events = trace.events
+    holds = _held_streams(streams)
     calls = np.flatnonzero(streams.does == Does.HOLDS_STREAM)
     launched = streams.queued[links.launch[streams.queued] >= 0]
     launched = launched[np.argsort(streams.issued_s[launched], kind="stable")]
@@ -188,16 +190,30 @@ def _by_calls(streams: Streams) -> list[tuple[int, int]]:
         own_calls = calls[events.thread[calls] == one]
         following = np.searchsorted(streams.issued_s[mine], events.start_s[own_calls])
         given = {key: streams.last_before(key, events.start_s[own_calls]) for key in streams.keys}
-        for position, at in enumerate(following.tolist()):
-            if at == len(mine):
+        for position, (call, at) in enumerate(zip(own_calls.tolist(), following.tolist(), strict=True)):
+            if call in holds:
+                after = int(streams.first_after(holds[call], events.start_s[[call]])[0])
+            else:
+                after = int(mine[at]) if at < len(mine) else -1
+            if after < 0:
                 continue
-            after = int(mine[at])
             key = int(streams.key[after])
             best = _waited_for(streams, {k: int(g[position]) for k, g in given.items() if k != key}, after, waited)
             if best >= 0:
                 waited[int(streams.key[best]), key] = best
                 found.append((best, after))
     return list(dict.fromkeys(found))
+
+
+def _held_streams(streams: Streams) -> dict[int, int]:
+    """By call, the stream it lets wait, where that was recorded."""
+    events = streams.trace.events
+    waits = events.of(Category.SYNC)
+    call = streams.links.launch[waits]
+    known = (events.stream[waits] >= 0) & (call >= 0)
+    known[known] = streams.does[call[known]] == Does.HOLDS_STREAM
+    key = np.maximum(events.device[waits], 0).astype(np.int64) * (1 << 32) + events.stream[waits]
+    return dict(zip(call[known].tolist(), key[known].tolist(), strict=True))
 
 
 def _waited_for(streams: Streams, given: dict[int, int], after: int, waited: dict[tuple[int, int], int]) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isnan
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.formats.profiler_trace.records import Floats
+from foretrace.formats.profiler_trace.records import Floats, Longs
+from foretrace.lower.profiler_trace.concurrency import BEGINS_S
+from foretrace.lower.profiler_trace.device import Wait
 from foretrace.lower.profiler_trace.phases import phases
 from foretrace.lower.profiler_trace.rank_step import RankStep
 from foretrace.lower.profiler_trace.ranks import Met
@@ -21,7 +23,8 @@ from foretrace.program.program import Source
 from foretrace.program.role import RoleBuilder
 
 GPU: Final = "GPU"
-"""The resource that kernels of several streams share; a GPU gives one second of work a second."""
+"""The resource that kernels of several streams share; a GPU gives one second of work a second. Of a process with
+several GPUs it is the first; the others have their number too."""
 
 _LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IGNORECASE)
 
@@ -29,15 +32,15 @@ _LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IG
 @dataclass(frozen=True, slots=True)
 class Times:
     """What the ops of a step take, in seconds, by column: calls' work and own time, and work on devices with the gap
-    after it and the idle time before it. `shares` says which work shares the GPU with other streams' (None: all that is
-    recorded holds it already). `graph_s` is not None where the step is one graph, launched in that time."""
+    after it and the idle time before it. `shares` says what part of the GPU work draws beside other streams' (None: all
+    that is recorded holds it already). `graph_s` is not None where the step is one graph, launched in that time."""
 
     work_s: Floats
     own_s: Floats
     busy_s: Floats
     gap_s: Floats
     idle_s: Floats
-    shares: NDArray[np.bool_] | None = None
+    shares: Floats | None = None
     graph_s: float | None = None
 
 
@@ -53,8 +56,9 @@ class StepWriter:
         self._work: dict[int, OpRef] = {}
         self._first: dict[int, OpRef] = {}
         self._last: dict[int, int] = {}
-        self._reached: dict[int, OpRef] = {}
         self._call: dict[int, OpRef] = {}
+        self._ends: list[OpRef] = []
+        self._queue: list[OpRef] = []
         self._waits: list[tuple[OpRef, int]] = []
 
     def write(self, role: RoleBuilder, block: BlockBuilder) -> None:
@@ -73,6 +77,7 @@ class StepWriter:
         if graph is None:
             for call in range(self.rank.alike.calls.shape[1]):
                 self._host(block, call, launched.get(call, []), holds)
+        self._end(block, graph)
         placement = role.place(block)
         for before, after in self._between_steps(graph):
             role.link(placement[after], after=placement[before], steps=1)
@@ -92,7 +97,6 @@ class StepWriter:
         waits = bool(host.targets[call]) or times.own_s[call] > 0
         done = block.host(name, float(times.work_s[call]), after=before, **facts)
         self._first.setdefault(int(host.sequence[call]), done)
-        self._reached[call] = done
         if not (waits and host.queue[call]):
             self._launch(block, launches, done, holds)
         if waits:
@@ -103,6 +107,18 @@ class StepWriter:
             if host.queue[call]:
                 self._launch(block, launches, done, holds)
         self._call[call] = done
+
+    def _end(self, block: BlockBuilder, graph: OpRef | None) -> None:
+        """Ops that take no time: the end of the step on each thread, where a host that runs ahead is held, and the
+        places of the queue that it runs ahead by."""
+        rank = self.rank
+        lanes = [f"host thread {thread}" for thread in dict.fromkeys(rank.host.thread.tolist())]
+        for lane in lanes if graph is None else ["host"]:
+            self._ends.append(block.host("end of step", 0.0, lane=lane, source=self.source))
+        places = _chained(rank.device.stream, rank.device.waits) - 1 if graph is None else 0
+        for place in range(places):
+            name = f"launch queue {place + 1}"
+            self._queue.append(block.host(name, 0.0, lane=name, source=self.source))
 
     def _before(self, call: int) -> list[OpRef]:
         """The call before in its sequence where that is on another thread, and what ends a pause."""
@@ -139,9 +155,10 @@ class StepWriter:
             return
         name = rank.trace.strings[rank.trace.events.name[event]]
         kernel = self.kernels.get(event)
-        if times.shares is not None and times.shares[column]:
-            gap = max(float(times.gap_s[column]), 0.0)
-            facts |= {"latency_s": min(gap, taken), "draws": {GPU: max(taken - gap, 0.0)}}
+        if times.shares is not None and times.shares[column] > 0:
+            gpu = _gpu(rank, column)
+            begins_s = min(max(float(times.gap_s[column]), 0.0) + BEGINS_S, taken)
+            facts |= {"latency_s": begins_s, "draws": {gpu: float(times.shares[column]) * (taken - begins_s)}}
         self._work[column] = block.compute(name, taken, lane=lane, after=after, kernel=kernel, **facts)
 
     def _met_s(self, column: int) -> float:
@@ -165,17 +182,17 @@ class StepWriter:
         if graph is not None:
             # A graph begins when the one before it has ended, on all of its streams.
             found += [(self._work[last], self._work[first]) for first in firsts for last in lasts]
-            return [*found, (self._work[min(self._work)], graph)]
+            return [*found, *((self._work[min(self._work)], end) for end in self._ends)]
         for number, first in self._first.items():
             last = self._last[number]
             if rank.host.thread[np.argmax(rank.host.sequence == number)] != rank.host.thread[last]:
                 found.append((self._call[last], first))
-        # However far it could run ahead, a queue holds a host back: at most a step, which hides all that can be hidden.
-        for column in firsts:
-            call = int(rank.device.call[column])
-            if call >= 0:
-                found.append((self._work[column], self._reached[call]))
-        return found
+        # However far it could run ahead, a queue holds a host back: at the end of a step until the first work of each
+        # stream of the step before is done, and of one more before for each stream that waits for another. A step may
+        # be under way on each of these at once: a shorter queue would hold up what a real one does not.
+        launched = [self._work[column] for column in firsts if rank.device.call[column] >= 0]
+        held = [launched, *([one] for one in self._queue), self._ends]
+        return found + [(work, by) for some, later in pairwise(held) for work in some for by in later]
 
     def _facts(self, event: int) -> dict[str, Any]:
         return {"phase": Phase(int(self._phase[event])), "layer": self._layer.get(event, -1), "source": self.source}
@@ -183,6 +200,28 @@ class StepWriter:
     def _call_name(self, event: int) -> str:
         op = int(self.rank.links.op[event])
         return self.rank.trace.strings[int(self.rank.trace.events.name[op if op >= 0 else event])]
+
+
+def _chained(streams: Longs, waits: Iterable[Wait]) -> int:
+    """How many streams are joined by waits, at most."""
+    group = {int(stream): {int(stream)} for stream in np.unique(streams)}
+    for wait in waits:
+        one, other = group[int(streams[wait.before])], group[int(streams[wait.after])]
+        if one is not other:
+            one |= other
+            group.update(dict.fromkeys(other, one))
+    return max(map(len, group.values()), default=1)
+
+
+def shared_gpus(rank: RankStep, times: Times) -> set[str]:
+    """The resources that a step written with these times draws on."""
+    drawing = np.flatnonzero(times.shares > 0) if times.shares is not None else ()
+    return {_gpu(rank, int(column)) for column in drawing}
+
+
+def _gpu(rank: RankStep, column: int) -> str:
+    number, first = int(rank.device.stream[column]) >> 32, int(rank.device.stream.min()) >> 32
+    return GPU if number == first else f"{GPU} {number}"
 
 
 def _lane(key: int) -> str:

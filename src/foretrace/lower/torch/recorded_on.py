@@ -9,6 +9,9 @@ from foretrace.program.program import Program, Source
 RECORDED_ON: Final = "recorded on "
 """How the name of such a source begins."""
 
+TABLE: Final = "profiler table"
+"""The source of times that are a table's, which does not name its GPU."""
+
 
 def recorded_source(gpu: str) -> Source:
     """Where the times of a trace come from; the GPU's name is in it, so that a program says on what it was recorded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from foretrace.mesh import Mesh
 from foretrace.program.program import Program
 
 _NOT_OF_A_TABLE: Final = (
-    "gpus",
     "traced",
     "schedule",
     "vpp",
@@ -38,6 +38,10 @@ def lower_table(path: str | Path, choices: Choices = Choices()) -> Program:  # n
     profiled GPU and its host did is there."""
     table, notes = choose_table(read_tables(path))
     where = table.at(table.line)
+    if choices.gpus is not None:
+        raise InputError(
+            "gpus: a table does not say what more GPUs are for", where=where, hint=f"say it: --mesh dp={choices.gpus}"
+        )
     choices.refuse(_NOT_OF_A_TABLE, "a profiler table does not hold enough for this", where)
     if choices.host in ("unprofiled", "graphs"):
         raise InputError(
@@ -68,7 +72,7 @@ def _mesh(choices: Choices) -> Mesh:
     """The wanted mesh: data and expert parallelism only, since a table's GPU keeps what it computes."""
     if choices.mesh is None:
         return Mesh()
-    mesh = Mesh.parse(choices.mesh, where="--mesh") if isinstance(choices.mesh, str) else choices.mesh
+    mesh = _parsed(choices.mesh) if isinstance(choices.mesh, str) else choices.mesh
     others = [axis for axis in ("tp", "cp", "pp") if mesh.size(axis) > 1]
     if others:
         raise InputError(
@@ -77,3 +81,14 @@ def _mesh(choices: Choices) -> Mesh:
             hint="data and expert parallelism can be chosen: --mesh dp=64,ep=8 (shard=8 for HSDP)",
         )
     return mesh
+
+
+def _parsed(text: str) -> Mesh:
+    try:
+        return Mesh.parse(text, where="--mesh")
+    except InputError as error:
+        experts = re.fullmatch(r"ep=(\d+)", text.strip())
+        if experts is None:
+            raise
+        hint = f"experts are divided among the replicas of dp: --mesh dp={experts[1]},ep={experts[1]}"
+        raise InputError(error.message, where=error.where, hint=hint) from None

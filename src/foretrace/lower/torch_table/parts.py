@@ -2,9 +2,10 @@
 
 Three ways, the first that a table allows. *Ops*: Self device time of the ops, which is that of the kernels each of them
 launched itself. *Kernels*: Self device time of the kernels' own rows. Where a table has both they are two counts of the
-same work, and are compared. *Labels*: where every Self is 0 (as PyTorch 1.9 and 1.10 wrote it), totals of labels less
-what is inside them, and autograd nodes beside them, which run on a thread of their own and so in no label of the main
-thread.
+same work, and are compared. *Labels*: where every Self is 0, totals of labels less what is inside them, and autograd
+nodes beside them, which run on a thread of their own and so in no label of the main thread. (The one such table we know
+has no rows of kernels and hardly any of ops; whether those with Self times were left out or never recorded, it does not
+say.)
 """
 
 from __future__ import annotations

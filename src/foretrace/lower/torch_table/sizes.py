@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
+from foretrace.lower.torch.buckets import OVERLAPS
 from foretrace.lower.torch.said import Said
 from foretrace.lower.torch_table.communication import Called
 from foretrace.mesh import Mesh
@@ -27,6 +28,7 @@ KNOWN: Final = {
     "params": "parameters of the model without its experts",
     "model": "a model whose sizes these are (foretrace list models)",
     "dtype": "of what is communicated",
+    "overlap": "gradients of a table without communication: reduced under the backward (on) or after it (none)",
     "steps": "training steps in the table",
     "all_to_all.bytes": "bytes one GPU gives to one call",
     "all_gather.bytes": "bytes of one whole gathered buffer",
@@ -49,14 +51,17 @@ class Sizes(Said):
 
     notes: list[Diagnostic] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    typed: tuple[str, ...] = ()
+    """The names that the user gave, without those that a model stands for."""
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], mesh: Mesh) -> Sizes:
         """Pairs of names and values, checked; a model's name is replaced by its sizes."""
         given = Said.checked(pairs, tuple(KNOWN)).given
-        if "model" not in given:
-            return cls(given)
-        return cls({**_of_model(given["model"], mesh), **given}, used={"model"})
+        if given.get("overlap", "on") not in OVERLAPS:
+            raise InputError(f"--set overlap={given['overlap']} is not known", hint=f"known: {', '.join(OVERLAPS)}")
+        found = _of_model(given["model"], mesh) if "model" in given else {}
+        return cls({**found, **given}, typed=tuple(given))
 
     def element_bytes(self) -> int:
         """Bytes of one number that is communicated."""
@@ -67,8 +72,17 @@ class Sizes(Said):
         self.missing += [name for name in names if name not in self.given and name not in self.missing]
 
     def unused(self) -> list[str]:
-        """What is set and has no use here."""
-        return [name for name in self.given if name not in self.used and name in KNOWN]
+        """What the user set and has no use here."""
+        return [name for name in self.typed if not (self.of_model() if name == "model" else name in self.used)]
+
+    def of_model(self) -> list[str]:
+        """What is used of a model's sizes."""
+        return [name for name in self.given if name not in self.typed and name in self.used]
+
+    def under_backward(self) -> bool:
+        """Whether gradients are reduced while the backward pass goes on."""
+        self.used.add("overlap")
+        return self.given.get("overlap", "on") == "on"
 
 
 def _of_model(name: str, mesh: Mesh) -> dict[str, str]:
@@ -144,12 +158,17 @@ def _parameters_bytes(sizes: Sizes, calls: int) -> int | None:
 def missing_error(sizes: Sizes, calls: Sequence[Called], path: str, mesh: str) -> InputError:
     """What to set, and how."""
     named = ", ".join(f"{one.name} ×{one.calls}" for one in calls)
+    what = f"{named}: a table does not say how large they are"
+    if not calls:
+        what = (
+            f"the table has no communication, and gradients are reduced on {mesh}: it does not say how large they are"
+        )
     asked = "; ".join(f"{name} ({KNOWN[name]})" for name in sizes.missing)
     kept = [f"--set {name}={value}" for name, value in sizes.given.items() if name in sizes.used or name == "model"]
     added = [f"--set {name}={_EXAMPLES.get(name, '16MiB')}" for name in sizes.missing]
     command = " ".join([f"foretrace simulate {path} --cluster h100-dgx --mesh {mesh}", *kept, *added])
     return InputError(
-        f"{named}: a table does not say how large they are; set {asked}",
+        f"{what}; set {asked}{'' if 'model' in sizes.given else ', or model=NAME (foretrace list models)'}",
         where=path,
         hint=f"for example: {command}",
     )

@@ -10,10 +10,13 @@ from typing import Final
 from foretrace.errors import Diagnostic
 from foretrace.lower.choices import Choices
 from foretrace.lower.torch.kinds import WorkKind
+from foretrace.lower.torch.recorded_on import TABLE
 from foretrace.lower.torch_table.calls import Calls, SizedCall
 from foretrace.lower.torch_table.communication import Called
+from foretrace.lower.torch_table.gradients import Reduction, buckets
 from foretrace.lower.torch_table.parts import Part
 from foretrace.lower.torch_table.profile import Profile
+from foretrace.lower.torch_table.rows import RowKind
 from foretrace.lower.torch_table.sizes import Sizes, call_bytes, missing_error
 from foretrace.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
@@ -22,11 +25,12 @@ from foretrace.program.program import Communicator, Program, Source
 from foretrace.program.role import RoleBuilder
 from foretrace.units import format_bytes, format_time
 
-RECORDED: Final = Source("profiler table")
+RECORDED: Final = Source(TABLE)
 
 _COMPUTE_STAYS: Final = (
     "computation of each GPU takes what the table says, on any GPU and mesh: only communication is priced on a cluster"
 )
+_REDUCE: Final = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
 _NO_OVERLAP: Final = (
     "no communication runs beside computation: a table does not say what did (FSDP's prefetching would hide a part)"
 )
@@ -47,12 +51,49 @@ class Writer:
         """The program, with these notes and its own."""
         meets = self.mesh.world > 1
         found = self._sized() if meets else []
+        reduction = self._reduction()
         said = [*self._said(found), *self.sizes.notes, *notes]
         table = self.profile.table
         build = ProgramBuilder(self.mesh, title=f"{Path(table.path).name} · one profiled step", diagnostics=said)
         role = build.role("GPU", range(self.mesh.world))
-        self._write(role, build, found)
+        self._write(role, build, found, reduction)
         return build.program()
+
+    def _reduction(self) -> Reduction | None:
+        """How gradients are reduced that the table shows no communication of; None where none are."""
+        dp, device = self.mesh.dp, self.profile.device
+        if dp == 1 or any(one.collective in _REDUCE for one in self.profile.calls):
+            return None
+        rows = self.profile.rows
+        if not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER} and not rows.of(RowKind.NODE, RowKind.ENGINE):
+            text = f"the table has no backward pass: nothing is reduced over dp={dp}"
+            self.sizes.notes.append(Diagnostic("warning", text))
+            return None
+        elements = self.sizes.count("params")
+        if elements is None:
+            self.sizes.need("params")
+            raise missing_error(self.sizes, (), self.path, str(self.mesh))
+        if self.mesh.ep == 1:
+            elements += self.sizes.count("moe.params") or 0
+        sizes = buckets(elements * self.sizes.element_bytes())
+        seconds = device.by_phase().get(Phase.BACKWARD, 0.0) / self.steps
+        under = self.sizes.under_backward() and seconds > 0
+        self.sizes.notes.append(Diagnostic("note", self._reduced_note(sizes, under)))
+        return Reduction(Communicator("dp", "dp", axes=("dp",)), sizes, seconds, under=under)
+
+    def _reduced_note(self, sizes: Sequence[int], under: bool) -> str:
+        given = self.sizes.given
+        source = "--set params" if "params" in self.sizes.typed else f"parameters of {given.get('model', '')}"
+        count = "1 bucket" if len(sizes) == 1 else f"{len(sizes):,} buckets"
+        most = format_bytes(max(sizes))
+        how = "spread evenly under the backward" if under else "all of them after the backward"
+        return (
+            f"the table has no communication: gradients ({sum(sizes) / 1e9:.2f} GB, {source}, {self.sizes.dtype()}) "
+            f"are all-reduced over dp={self.mesh.dp} in {count} of {most} as DDP does, {how} (--set overlap=none|on)"
+        )
+
+    def _phases(self) -> set[Phase]:
+        return {part.phase for part in self.profile.device.parts}
 
     def _sized(self) -> list[SizedCall]:
         """The collectives of the table, each with its group and the bytes of a call, but those in groups of one."""
@@ -90,25 +131,34 @@ class Writer:
             return Communicator("shard", "dp", axes=("shard",))
         return Communicator("dp", "dp", axes=("dp",))
 
-    def _write(self, role: RoleBuilder, build: ProgramBuilder, found: list[SizedCall]) -> None:
+    def _write(
+        self, role: RoleBuilder, build: ProgramBuilder, found: list[SizedCall], reduction: Reduction | None
+    ) -> None:
         host = role.host("host", self.profile.host.work_s, source=RECORDED) if self._has_host() else None
         calls = Calls(role, found, self.steps)
         calls.gather(Phase.FORWARD)
         self._compute(role, calls, Phase.FORWARD)
         calls.gather(Phase.BACKWARD)
-        self._compute(role, calls, Phase.BACKWARD)
+        self._compute(role, calls, Phase.BACKWARD, reduction)
+        # Where no row has a phase, nothing of the computation is known to come after the backward.
+        unknown = not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER}
+        if unknown:
+            self._compute(role, calls, Phase.NONE)
+        if reduction is not None:
+            reduction.finish(role, RECORDED)
         calls.reduce()
         self._across(role, build, found)
         self._compute(role, calls, Phase.OPTIMIZER)
-        self._compute(role, calls, Phase.NONE)
+        if not unknown:
+            self._compute(role, calls, Phase.NONE)
         calls.rest()
         if host is not None:
             # The last kernel is launched when the host is done, and a step begins where the one before it ended.
             end = role.compute("step end", 0.0, source=RECORDED, after=host)
             role.link(host, after=end, steps=1)
 
-    def _compute(self, role: RoleBuilder, calls: Calls, phase: Phase) -> None:
-        """The computation of one phase, its experts between tokens coming and going."""
+    def _compute(self, role: RoleBuilder, calls: Calls, phase: Phase, reduction: Reduction | None = None) -> None:
+        """The computation of one phase, experts between tokens coming and going, gradients reduced beside it."""
         device = self.profile.device
         parts = [one for one in device.parts if one.phase is phase and one.kind is not WorkKind.COMMUNICATION]
         exchanges = phase in (Phase.FORWARD, Phase.BACKWARD)
@@ -116,7 +166,10 @@ class Writer:
         for number, part in enumerate(parts):
             if number == experts and exchanges:
                 calls.exchange(phase, "dispatch")
-            role.compute(_name(part), part.device_s / self.steps, phase=phase, source=RECORDED)
+            if reduction is None:
+                role.compute(_name(part), part.device_s / self.steps, phase=phase, source=RECORDED)
+            else:
+                reduction.compute(role, _name(part), part.device_s / self.steps, RECORDED)
             if number == experts and exchanges:
                 calls.exchange(phase, "combine")
         if experts == len(parts) and exchanges:
@@ -138,7 +191,7 @@ class Writer:
                 bytes=size,
             )
         parameters = self.sizes.count("moe.params")
-        if self._has_experts() and mesh.edp > 1 and parameters:
+        if (self._has_experts() or mesh.ep > 1) and mesh.edp > 1 and parameters:
             role.collective(
                 "all_reduce",
                 build.communicator("edp"),
@@ -187,6 +240,8 @@ class Writer:
         alone = [one.name for one in profile.calls if mesh.world > 1 and not any(one is item.called for item in found)]
         if alone:
             texts.append(f"{', '.join(alone)}: nothing to send on the mesh {mesh}")
+        if mesh.ep > 1 and not self._has_experts():
+            texts.append(f"the table has no all-to-all: on ep={mesh.ep} no token goes to another GPU's experts")
         if self._has_experts() and mesh.edp > 1 and self.sizes.count("moe.params") is None:
             texts.append(
                 f"gradients of experts over their {mesh.edp} copies are left out (--set moe.params=…, those of one GPU)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,15 @@ def test_numbers_as_c_prints_them(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, text))
     assert len(trace.events) == 4
     assert "invalid JSON" in trace.diagnostics[0].message
+
+
+def test_a_duration_too_long_for_a_number_is_left_out_without_numpy_saying_so(tmp_path: Path) -> None:
+    text = json.dumps(document(small_step())).replace('"dur": 7.5', '"dur": 1e308')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trace = read_trace(write(tmp_path, text))
+    assert len(trace.events) == 3
+    assert "1 events have a time or duration that is no number: left out" in trace.diagnostics[0].message
 
 
 def test_an_event_beyond_repair_is_left_out(tmp_path: Path) -> None:

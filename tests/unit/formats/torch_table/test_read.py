@@ -8,6 +8,7 @@ import pytest
 
 from foretrace.errors import InputError
 from foretrace.formats.torch_table import Field, looks_like_table, parse_tables, read_tables, write_table
+from foretrace.lower.load import file_kind
 from shared_files import ROOT, shared
 
 NEW = """\
@@ -66,6 +67,42 @@ def test_a_loggers_prefix_on_every_line() -> None:
     table = the_table("".join(f"[rank0]: {line}\n" for line in NEW.splitlines()))
     assert [row.name for row in table.rows] == ["aten::mm", "nccl:all_r"]
     assert table.self_cpu_total_s == 8.302
+
+
+@pytest.mark.parametrize("prefix", ["[2024-01-01 00:00:{:02d}] INFO rank0: ", "{:05d} | ", "2024-01-01T00:00:{:02d}Z "])
+def test_a_prefix_that_counts_at_one_width(prefix: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"{prefix.format(number)}{line}\n" for number, line in enumerate(NEW.splitlines())))
+    assert file_kind(path) == "table"
+    assert [row.cpu_total_s for row in read_tables(path)[0].rows] == [3.916, pytest.approx(739e-6)]
+
+
+@pytest.mark.parametrize("first", [6, 96])
+def test_a_prefix_of_changing_width_is_refused_where_it_changes(first: int) -> None:
+    text = "".join(f"{first + number} INFO: {line}\n" for number, line in enumerate(NEW.splitlines()))
+    with pytest.raises(InputError, match="has another width here") as raised:
+        parse_tables(text, "log.txt")
+    assert raised.value.where == "log.txt:5"
+
+
+def test_colours_of_a_terminal_are_left_out_with_a_note() -> None:
+    table = the_table("".join(f"\x1b[32m{line}\x1b[0m\n" for line in NEW.splitlines()))
+    assert table.rows == the_table(NEW).rows
+    assert [note.message for note in table.diagnostics] == ["codes of a terminal's colours are left out"]
+    assert the_table(NEW).diagnostics == ()
+
+
+def test_a_table_without_rows_is_refused() -> None:
+    head, *_, end = NEW.splitlines()[:3], NEW.splitlines()[5]
+    with pytest.raises(InputError, match="the table has no rows"):
+        parse_tables("\n".join([*head, end, ""]), "t.txt")
+
+
+def test_a_long_name_with_a_blank_just_where_its_column_ends() -> None:
+    text = NEW.replace("   aten::mm  ", "void kernel add  ")
+    first = the_table(text).rows[0]
+    assert text.splitlines()[3][11] == " ", "the blank is where the column's dashes end"
+    assert (first.name, first.cpu_total_s, first.calls) == ("void kernel add", 3.916, 50)
 
 
 def test_blanks_at_the_end_of_lines_lost_and_line_ends_of_windows() -> None:

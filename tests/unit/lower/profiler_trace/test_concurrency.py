@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from foretrace.formats.profiler_trace.records import Category
-from foretrace.lower.profiler_trace.concurrency import alone_s, fills_gpu
+from foretrace.lower.profiler_trace.concurrency import alone_s, gpu_share
 from foretrace.lower.profiler_trace.modes import times
 from foretrace.lower.profiler_trace.rank_step import RankStep, read_step
 from small_machine import Do, Machine, Row, recorded, trace_of
@@ -25,21 +28,36 @@ def test_of_the_time_two_kernels_run_at_once_each_has_half() -> None:
     ]
     rank = read_step(trace_of(rows))
     assert alone_s(rank.streams, rank.alike.device) == pytest.approx([20e-6, 30e-6])
-    assert not fills_gpu(rank.streams, rank.alike.device).any()  # recorded, they hold what overlapping costs
+    assert not gpu_share(rank.streams, rank.alike.device).any()  # recorded, they hold what overlapping costs
 
 
 def test_kernels_that_never_met_share_the_gpu_once_they_do() -> None:
     rank = _apart()
-    assert fills_gpu(rank.streams, rank.alike.device).all()
+    assert gpu_share(rank.streams, rank.alike.device).all()
     assert times(rank, "profiled").shares is None
     shares = times(rank, "graphs").shares
     assert shares is not None
     assert shares.all()
 
 
+def test_a_kernel_with_few_blocks_draws_their_part_of_the_sms() -> None:
+    rank = _apart()
+    trace = rank.trace
+    few = np.where(trace.events.category == Category.KERNEL, 0.25, -1.0)
+    rank = read_step(replace(trace, events=replace(trace.events, blocks_per_sm=few)))
+    assert gpu_share(rank.streams, rank.alike.device) == pytest.approx([0.25, 0.25])
+
+
+def test_streams_of_two_gpus_share_neither() -> None:
+    trace = _apart().trace
+    device = np.where(trace.events.stream == 20, 1, trace.events.device)
+    rank = read_step(replace(trace, events=replace(trace.events, device=device)))
+    assert not gpu_share(rank.streams, rank.alike.device).any()
+
+
 def test_one_stream_shares_with_none_and_communication_with_no_kernel() -> None:
     one = read_step(recorded(Machine([Do(90e-6, 30e-6)] * 2).run(4)))
-    assert not fills_gpu(one.streams, one.alike.device).any()
+    assert not gpu_share(one.streams, one.alike.device).any()
     step = [Do(90e-6, 30e-6), Do(90e-6, 30e-6, stream=20, name="ncclDevKernel_AllReduce")]
     two = read_step(recorded(Machine(step).run(4)))
-    assert not fills_gpu(two.streams, two.alike.device).any()
+    assert not gpu_share(two.streams, two.alike.device).any()

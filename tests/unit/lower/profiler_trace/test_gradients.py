@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from foretrace.formats.profiler_trace import read_trace
 from foretrace.formats.profiler_trace.records import ProfilerTrace
 from foretrace.lower.choices import Choices
 from foretrace.lower.profiler_trace import lower_profile
-from foretrace.lower.profiler_trace.gradients import BUCKET_BYTES, with_gradients_reduced
+from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
+from foretrace.lower.torch.buckets import BUCKET_BYTES
 from kineto_files import document, kernel, span, write
 from shared_files import shared
 
@@ -68,6 +70,14 @@ def test_buckets_fill_in_the_order_of_gradients(tmp_path: Path) -> None:
     assert _elements(trace)[:4] == [2, 30, 40, 3]  # the first holds 1 MiB, the others 25, closed once reached
     assert len(_elements(trace)) == 3 * 4
     assert BUCKET_BYTES == 25 * MB
+
+
+def test_columns_that_a_profiler_does_not_have_stay_away(tmp_path: Path) -> None:
+    trace = read_trace(write(tmp_path, document(_step([10, 40]))))
+    trace = replace(trace, events=replace(trace.events, bytes_per_s=None, blocks_per_sm=None))
+    (reduced,) = with_gradients_reduced([trace], Choices(mesh="dp=8"))
+    assert len(reduced.events) > len(trace.events)
+    assert reduced.events.bytes_per_s is None
 
 
 def test_only_the_last_microbatch_reduces(tmp_path: Path) -> None:

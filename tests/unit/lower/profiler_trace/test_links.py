@@ -53,6 +53,15 @@ def test_a_kernel_without_a_launch_is_joined_by_external_id() -> None:
     assert _named(links, "op", "lost") == "aten::linear"
 
 
+def test_of_calls_with_one_correlation_the_last_before_a_kernel_launched_it() -> None:
+    links = _trace(
+        Row(Category.RUNTIME, "cudaLaunchKernelExC", 60e-6, 5e-6, 0, -1, 77),
+        Row(Category.KERNEL, "again", 70e-6, 5e-6, -1, 7, 77),
+    )
+    assert _named(links, "launch", "gemm") == "cudaLaunchKernel"
+    assert _named(links, "launch", "again") == "cudaLaunchKernelExC"
+
+
 def test_a_range_that_ends_where_another_begins_does_not_hold_it() -> None:
     # In floats 0.3 + 0.1 us lies behind 0.4 us.
     rows = [

@@ -105,6 +105,89 @@ def test_modes_of_the_host(tmp_path: Path) -> None:
     assert _step_s(path, "graphs") == pytest.approx(10 * 5.38e-6, rel=0.01)
 
 
+@pytest.mark.parametrize(("host_us", "kernel_us"), [(125.0, 100.0), (25.0, 100.0), (25.0, 5.0)])
+@pytest.mark.parametrize("streams", [(7,), (7, 8)])
+def test_a_step_of_one_kernel_a_stream_runs_beside_its_host(
+    tmp_path: Path, host_us: float, kernel_us: float, streams: tuple[int, ...]
+) -> None:
+    events, free = [], 0.0
+    for number in range(4):
+        begin = 1000 + number * host_us
+        events.append(span("user_annotation", f"ProfilerStep#{number}", begin, host_us))
+        start = max(begin + 12, free + 1)
+        free = start + kernel_us
+        for at, stream in enumerate(streams):
+            correlation = 10 * number + at
+            events.append(span("cuda_runtime", "cudaLaunchKernel", begin + 4 + at, 0.5, correlation=correlation))
+            events.append(kernel("gemm", start, kernel_us, correlation, stream=stream))
+    path = write(tmp_path, document(events))
+    assert _step_s(path) == pytest.approx(max(host_us, kernel_us + 1) * 1e-6, rel=0.01)
+    assert _step_s(path, "graphs") < (kernel_us + 2) * 1e-6
+
+
+@pytest.mark.parametrize("overlap_us", [1, 10])
+@pytest.mark.parametrize("launched", [True, False])
+def test_kernels_that_overlap_on_their_stream_do_so_in_every_mode(
+    tmp_path: Path, overlap_us: int, launched: bool
+) -> None:
+    apart = 20 - overlap_us
+    events = []
+    for number in range(4):
+        begin = 1000 + number * 20 * apart
+        events.append(span("user_annotation", f"ProfilerStep#{number}", begin, 20 * apart))
+        for at in range(20):
+            correlation, call = 100 * number + at, begin + at * apart
+            if launched:
+                events.append(span("cuda_runtime", "cudaLaunchKernel", call, 2, correlation=correlation))
+            events.append(kernel(f"gemm_{at}", call + 6, 20, correlation))
+    path = write(tmp_path, document(events))
+    for mode in ("profiled", "unprofiled", "none", "graphs"):
+        assert _step_s(path, mode) == pytest.approx(20 * apart * 1e-6, rel=0.01)
+
+
+def test_kernels_without_launches_keep_the_pauses_between_them(tmp_path: Path) -> None:
+    events = []
+    for number in range(3):
+        begin = 1000 + number * 440
+        events.append(span("user_annotation", f"ProfilerStep#{number}", begin, 440))
+        events += [kernel(f"gemm_{at}", begin + 6 + at * 105, 100, 10 * number + at) for at in range(4)]
+    path = write(tmp_path, document(events))
+    assert _step_s(path) == pytest.approx(440e-6, rel=1e-3)
+    assert _step_s(path, "unprofiled") == pytest.approx(440e-6, rel=0.01)
+    assert _step_s(path, "none") < 425e-6
+
+
+def test_a_single_step_that_goes_on_after_its_host_is_not_slower_without_the_profiler(tmp_path: Path) -> None:
+    events = [
+        span("user_annotation", "ProfilerStep#0", 1000, 840),
+        span("cuda_runtime", "cudaLaunchKernel", 1010, 4, correlation=1),
+        kernel("gemm", 1016, 400, 1),
+        span("cuda_runtime", "cudaLaunchKernel", 1026, 4, correlation=2),
+        kernel("gemm", 1417, 390, 2),
+        span("cuda_runtime", "cudaStreamSynchronize", 1031, 780, correlation=3),
+        span("cuda_runtime", "cudaLaunchKernel", 1823, 4, correlation=4),
+        kernel("gemm", 1829, 315, 4, stream=8),
+    ]
+    path = write(tmp_path, document(events))
+    assert _step_s(path) == pytest.approx(840e-6, rel=0.01)
+    assert _step_s(path, "none") <= _step_s(path, "unprofiled") <= _step_s(path)
+
+
+def test_of_a_single_step_the_device_catches_up_with_only_its_own_work_counts(tmp_path: Path) -> None:
+    events = [
+        span("user_annotation", "ProfilerStep#0", 1000, 850),
+        span("cuda_runtime", "cudaLaunchKernel", 1046, 4, correlation=1),
+        kernel("gemm", 1052, 450, 1, stream=8),
+        span("cuda_runtime", "cudaLaunchKernel", 1103, 4, correlation=2),
+        kernel("gemm", 1109, 675, 2),
+        span("cuda_runtime", "cudaStreamSynchronize", 1108, 680, correlation=3),
+        span("cuda_runtime", "cudaLaunchKernel", 1837, 4, correlation=4),
+        kernel("gemm", 1843, 470, 4, stream=8),
+    ]
+    path = write(tmp_path, document(events))
+    assert _step_s(path) == pytest.approx(read_step(read_trace(path)).recorded_s, rel=0.01)
+
+
 def test_a_device_bound_step_hardly_changes_without_its_host(tmp_path: Path) -> None:
     path = _written(tmp_path, host_us=20.0, kernel_us=90.0)
     as_recorded = _step_s(path)

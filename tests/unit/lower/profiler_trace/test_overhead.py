@@ -13,7 +13,7 @@ from foretrace.lower.profiler_trace.overhead import ProfilingCost, profiling_cos
 from small_machine import Row, trace_of
 
 
-def _trace(launch_s: float = 8.2e-6, gpu: str = "NVIDIA H200", *more: Row) -> ProfilerTrace:
+def _trace(launch_s: float = 5.9e-6, gpu: str = "NVIDIA H200", *more: Row) -> ProfilerTrace:
     rows = [
         Row(Category.CPU_OP, "aten::mm", 0.0, 30e-6, 0),
         Row(Category.RUNTIME, "cudaLaunchKernel", 10e-6, launch_s, 0, -1, 1),
@@ -35,28 +35,28 @@ def test_more_is_taken_off_the_more_was_recorded() -> None:
 
 
 def test_python_functions_in_a_trace_are_stacks_whatever_its_header_says() -> None:
-    traced = _trace(8.2e-6, "NVIDIA H200", Row(Category.PYTHON, "train.py(3): step", 0.0, 50e-6, 0))
+    traced = _trace(5.9e-6, "NVIDIA H200", Row(Category.PYTHON, "train.py(3): step", 0.0, 50e-6, 0))
     assert profiling_cost(traced).share == overhead.STACK_SHARE
 
 
 def test_a_host_at_its_usual_pace_is_taken_as_it_was() -> None:
-    assert profiling_cost(_trace(8.2e-6)).pace == pytest.approx(1.0)
+    assert profiling_cost(_trace(5.9e-6)).pace == pytest.approx(1.0)
 
 
-def test_a_host_that_was_fast_while_recorded_is_brought_to_its_usual_pace_and_a_slow_one_too() -> None:
-    fast, slow = profiling_cost(_trace(7.4e-6)).pace, profiling_cost(_trace(9.1e-6)).pace
-    assert 1.05 < fast < 8.2 / 7.4
-    assert 8.2 / 9.1 < slow < 0.95
+def test_of_a_host_that_was_fast_while_recorded_a_part_is_undone_and_of_a_slow_one_too() -> None:
+    fast, slow = profiling_cost(_trace(5.3e-6)).pace, profiling_cost(_trace(6.6e-6)).pace
+    assert 1.03 < fast < (5.9 / 5.3) ** 0.5
+    assert (5.9 / 6.6) ** 0.5 < slow < 0.97
 
 
-@pytest.mark.parametrize("launch_s", [2e-6, 4e-6, 20e-6, 500e-6])
+@pytest.mark.parametrize("launch_s", [1.4e-6, 2.8e-6, 14e-6, 500e-6])
 def test_a_host_far_from_the_usual_is_another_kind_of_host(launch_s: float) -> None:
     assert profiling_cost(_trace(launch_s)).pace == pytest.approx(1.0, abs=0.01)
 
 
 def test_the_usual_pace_is_known_for_some_gpus_and_one_profiler_only() -> None:
-    assert profiling_cost(_trace(7.4e-6, "NVIDIA A100-SXM4-80GB")).pace == 1.0
-    assert profiling_cost(replace(_trace(7.4e-6), producer="nsys")).pace == 1.0
+    assert profiling_cost(_trace(5.3e-6, "NVIDIA A100-SXM4-80GB")).pace == 1.0
+    assert profiling_cost(replace(_trace(5.3e-6), producer="nsys")).pace == 1.0
     kernels = replace(
         trace_of([Row(Category.KERNEL, "gemm", 0.0, 1e-5, -1, 7, 1)]), devices=(Device(0, "NVIDIA H200"),)
     )
@@ -64,7 +64,16 @@ def test_the_usual_pace_is_known_for_some_gpus_and_one_profiler_only() -> None:
 
 
 def test_waits_do_not_count_as_launches() -> None:
-    assert profiling_cost(_trace(7.4e-6)).launch_s == pytest.approx(7.4e-6)
+    assert profiling_cost(_trace(5.3e-6)).launch_s == pytest.approx(5.3e-6)
+
+
+def test_short_launches_tell_the_pace_since_long_ones_may_have_waited() -> None:
+    waited = [Row(Category.RUNTIME, "cudaLaunchKernel", at * 1e-3, at * 1e-5, 0, -1, at) for at in range(3, 12)]
+    quick = Row(Category.RUNTIME, "cudaLaunchKernelExC", 20e-3, 5.9e-6, 0, -1, 12)
+    trace = _trace(5.9e-6, "NVIDIA H200", *waited, quick)
+    assert len(overhead.launches_s(trace)) == 11
+    assert profiling_cost(trace).launch_s == pytest.approx(5.9e-6)
+    assert profiling_cost(trace).pace == pytest.approx(1.0)
 
 
 def test_a_long_stretch_with_few_records_keeps_its_time() -> None:

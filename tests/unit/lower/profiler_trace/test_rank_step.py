@@ -81,6 +81,24 @@ def test_a_wait_between_streams_is_recorded_or_inferred(cuda_sync: bool, exact: 
     assert rank.device.idle_s.sum() < 5e-6
 
 
+def test_of_a_wait_that_names_the_stream_that_waits_the_other_is_inferred() -> None:
+    # A stream's next work is launched by another thread, after one on another stream.
+    step = [
+        Do(5e-6, 200e-6),
+        Do(5e-6, 20e-6, stream=21),
+        Do(5e-6, 50e-6, stream=20, after=(0,), thread=1),
+        Do(5e-6, 100e-6),
+    ]
+    machine = Machine(step).run(4)
+    for row in machine.rows:
+        row.waits_stream = row.waits_correlation = -1
+        if row.name == "cudaStreamWaitEvent":
+            row.thread = 0
+    rank = read_step(recorded(machine, 1))
+    assert Wait(0, 2) in rank.device.waits
+    assert rank.device.exact_waits == 0
+
+
 def test_a_late_start_just_after_another_streams_work_is_a_wait_even_without_a_call() -> None:
     step = [Do(5e-6, 200e-6), Do(5e-6, 50e-6, stream=20, after=(0,)), Do(5e-6, 100e-6)]
     machine = Machine(step, cuda_sync=False).run(4)

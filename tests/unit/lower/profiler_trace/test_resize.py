@@ -174,6 +174,9 @@ def test_traced_ranks_stand_for_those_at_their_place(tmp_path: Path) -> None:
     [
         (Choices(mesh="dp=8", sizes=(("parms", "1e9"),)), "did you mean params"),
         (Choices(sizes=(("params", "1e9"),)), "communication is as recorded"),
+        (Choices(mesh="dp=16", sizes=(("traced", "tp=9"),)), "9 ranks, the trace says that there were 8"),
+        (Choices(mesh="dp=1000000000"), "more than any cluster has"),
+        (Choices(gpus=100_000_000), "more than any cluster has"),
     ],
 )
 def test_what_is_said_in_vain_is_refused(tmp_path: Path, choices: Choices, message: str) -> None:

@@ -172,3 +172,103 @@ def test_the_step_of_an_h200_as_its_table_has_it() -> None:
     step = foretrace.simulate(program).step_time_s
     assert step == pytest.approx(0.134043, rel=0.03), "unprofiled; gaps between kernels are not in a table"
     assert "the table holds 2 steps" in words(program)
+
+
+@pytest.fixture
+def of_one_gpu(tmp_path: Path) -> Path:
+    """Two steps of one GPU: 20 ms forward, 40 ms backward and 5 ms of an optimizer each, and 10 ms of the host."""
+    columns = (Column("Name", Field.NAME), Column("Self CPU", Field.SELF_CPU), Column("CPU total", Field.CPU_TOTAL),
+               Column("Self CUDA", Field.SELF_DEVICE), Column("CUDA total", Field.DEVICE_TOTAL),
+               Column("# of Calls", Field.CALLS))  # fmt: skip
+    times = (
+        ("ProfilerStep*", 0.01, 0.02, 0.0, 0.13),
+        ("aten::mm", 0.005, 0.005, 0.12, 0.12),
+        ("autograd::engine::evaluate_function: MmBackward0", 0.002, 0.004, 0.0, 0.08),
+        ("aten::_fused_adamw_", 0.001, 0.001, 0.01, 0.01),
+    )
+    rows = tuple(
+        Row(name, line, self_cpu_s=own, cpu_total_s=total, self_device_s=busy, device_total_s=under, calls=2)
+        for line, (name, own, total, busy, under) in enumerate(times, start=1)
+    )
+    path = tmp_path / "one.txt"
+    path.write_text(write_table(Table("t", 1, columns, rows, "CUDA")), encoding="utf-8")
+    return path
+
+
+class TestWithoutCommunication:
+    """A table of one GPU: on more, gradients are reduced as DistributedDataParallel does."""
+
+    def lowered(self, path: Path, mesh: str, *sizes: tuple[str, str]) -> Program:
+        return lower_table(path, Choices(mesh=mesh, sizes=sizes))
+
+    def step_s(self, path: Path, *sizes: tuple[str, str]) -> float:
+        return foretrace.simulate(self.lowered(path, "dp=64", *sizes), cluster="h100-dgx", silicon=False).step_time_s
+
+    def test_gradients_are_reduced_in_buckets(self, of_one_gpu: Path) -> None:
+        found = calls(self.lowered(of_one_gpu, "dp=64", ("params", "1.1e9")))
+        assert {(one, over) for one, over, _ in found} == {(Collective.ALL_REDUCE, "dp")}
+        sizes = [size for _, _, size in found]
+        assert sum(sizes) == 2 * 1_100_000_000
+        assert sizes[:2] == [1 << 20, 25 << 20] and max(sizes) == 25 << 20 and len(sizes) == 85
+
+    def test_under_the_backward_or_after_it(self, of_one_gpu: Path) -> None:
+        alone = foretrace.simulate(self.lowered(of_one_gpu, "dp=1")).step_time_s
+        assert alone == pytest.approx(65e-3)
+        after = self.lowered(of_one_gpu, "dp=64", ("params", "1e9"), ("overlap", "none"))
+        under = self.lowered(of_one_gpu, "dp=64", ("params", "1e9"))
+        assert "under the backward" in words(under) and "after the backward" in words(after)
+        exposed = {}
+        for name, program in (("under", under), ("after", after)):
+            answer = foretrace.simulate(program, cluster="h100-dgx", silicon=False)
+            parts = answer.breakdown.mean_s
+            assert parts["compute"] + parts["optimizer"] == pytest.approx(alone)
+            exposed[name] = parts["dp exposed"]
+        assert exposed["after"] > 20e-3, "2 GB over the network"
+        assert 0 < exposed["under"] < exposed["after"] / 40, "the last bucket is what is left when the backward ends"
+
+    def test_gradients_come_evenly_over_the_backward_and_each_waits_for_its_own(self, of_one_gpu: Path) -> None:
+        """Where they take longer than the backward pass, the step has all of their time but the first bucket's wait."""
+        reduced = self.step_s(of_one_gpu, ("params", "1e10"), ("overlap", "none")) - 65e-3
+        assert self.step_s(of_one_gpu, ("params", "1e10")) == pytest.approx(25e-3 + reduced, rel=0.01)
+
+    def test_a_model_s_parameters(self, of_one_gpu: Path) -> None:
+        program = self.lowered(of_one_gpu, "dp=64", ("model", "tinyllama"))
+        assert sum(size for _, _, size in calls(program)) == 2 * 1_100_048_384
+        assert "not used here" not in words(program) and "parameters of tinyllama, bf16" in words(program)
+
+    def test_nothing_said_is_an_error_that_says_what_to_set(self, of_one_gpu: Path) -> None:
+        with pytest.raises(InputError, match="no communication") as caught:
+            self.lowered(of_one_gpu, "dp=64")
+        assert "set params" in caught.value.message and "model=NAME" in caught.value.message
+        assert caught.value.hint is not None and "--set params=" in caught.value.hint
+
+    def test_only_what_was_typed_is_called_unused(self, of_one_gpu: Path) -> None:
+        program = self.lowered(of_one_gpu, "dp=64", ("params", "1e9"), ("model", "tinyllama"), ("moe.tokens", "8"))
+        assert "not used here: --set model, moe.tokens" in words(program)
+
+    def test_an_overlap_that_is_none(self, of_one_gpu: Path) -> None:
+        with pytest.raises(InputError, match="overlap=maybe is not known"):
+            self.lowered(of_one_gpu, "dp=64", ("params", "1e9"), ("overlap", "maybe"))
+
+    def test_inference_has_no_gradients(self, tmp_path: Path) -> None:
+        columns = (Column("Name", Field.NAME), Column("Self CPU", Field.SELF_CPU), Column("CPU total", Field.CPU_TOTAL),
+                   Column("Self CUDA", Field.SELF_DEVICE), Column("# of Calls", Field.CALLS))  # fmt: skip
+        row = Row("aten::mm", 1, self_cpu_s=0.01, cpu_total_s=0.01, self_device_s=0.02, calls=2)
+        (tmp_path / "t.txt").write_text(write_table(Table("t", 1, columns, (row,), "CUDA")), encoding="utf-8")
+        program = lower_table(tmp_path / "t.txt", Choices(mesh="dp=8"))
+        assert calls(program) == [] and "no backward pass" in words(program)
+
+    @pytest.mark.parametrize(
+        ("choices", "hint"), [({"gpus": 8}, "--mesh dp=8"), ({"mesh": "ep=8"}, "--mesh dp=8,ep=8")]
+    )
+    def test_more_gpus_are_asked_for_by_a_mesh(self, choices: dict[str, object], hint: str) -> None:
+        with pytest.raises(InputError) as caught:
+            lower_table(FAIRSEQ, Choices(**choices))  # type: ignore[arg-type]
+        assert caught.value.hint is not None and caught.value.hint.endswith(hint)
+
+
+def test_kinds_of_work_are_among_the_gains() -> None:
+    answer = foretrace.simulate(lower_table(FAIRSEQ))
+    assert answer.gains is not None
+    found = {one.name: one.gain_if_free_s for one in answer.gains}
+    assert found["gemm"] == pytest.approx(32.5e-3, rel=0.01) and found["moe gate"] == pytest.approx(8.59e-3, rel=0.01)

@@ -1,0 +1,275 @@
+"""Fits what profiling costs the host (`foretrace.lower.profiler_trace.overhead`) and says how far it is off.
+
+    python benchmarks/fit_profiling.py [--json]
+    python benchmarks/fit_profiling.py --add FOLDER --session 5
+
+reads `truth/profiling_cost.csv`, a row for each trace; `--add` first appends the rows of a folder that
+`gpu/profiled.py` or `gpu/more_profiled.py` wrote. Fitted are traces of steps that wait for their host: a share of the
+host's time by what was recorded, and how much of a host's pace is undone: the least sum of absolute errors of
+logarithms, each workload of a session weighing the same. *Left out*: each session foretold by a fit on the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from foretrace.formats.profiler_trace import read_trace
+from foretrace.formats.profiler_trace.records import Floats
+from foretrace.lower.profiler_trace import overhead
+from foretrace.lower.profiler_trace.rank_step import read_step
+
+TRUTH: Final = Path(__file__).parent / "truth" / "profiling_cost.csv"
+HOST_BOUND: Final = 0.8
+"""Of the unprofiled step, the device's work at most: above, it is not the host's pace that is measured."""
+NEAR: Final = 0.08
+SHARES: Final = np.arange(0.30, 0.701, 0.002)
+EXPONENTS: Final = np.arange(0.0, 1.201, 0.02)
+SHIPPED: Final = {
+    "plain": overhead.PROFILED_SHARE,
+    "shapes": overhead.SHAPES_SHARE,
+    "stack": overhead.STACK_SHARE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A trace and what its step takes unprofiled; means of a step."""
+
+    session: int
+    workload: str
+    trace: str
+    setting: str
+    steps: int
+    unprofiled_ms: float
+    device_ms: float
+    """Its kernels and the gaps that the device needs between them."""
+    host_ms: float
+    """Of the host, waits apart, as recorded."""
+    long_ms: float
+    """Of it, stretches with so few records that their bound is less than half: that is taken off, not a share."""
+    long_records: float
+    records: float
+    launches: float
+    launch_p10_us: float
+    launch_p50_us: float
+
+    @property
+    def kind(self) -> str:
+        """Settings that cost the same are one."""
+        return self.setting if self.setting in SHIPPED else "shapes"
+
+    @property
+    def host_bound(self) -> bool:
+        """The step waits for its host."""
+        return self.device_ms < HOST_BOUND * self.unprofiled_ms
+
+
+class Fit(NamedTuple):
+    """What is fitted."""
+
+    shares: dict[str, float]
+    exponent: float
+    usual_us: float
+
+
+def read(path: Path = TRUTH) -> list[Traced]:
+    """The rows of a CSV."""
+    with path.open(encoding="utf-8", newline="") as file:
+        kinds = {one.name: {"int": int, "float": float}.get(str(one.type), str) for one in fields(Traced)}
+        return [Traced(**{name: kinds[name](text) for name, text in row.items()}) for row in csv.DictReader(file)]
+
+
+def write(rows: Sequence[Traced], path: Path = TRUTH) -> None:
+    """Rows as a CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(one.name for one in fields(Traced))
+        writer.writerows([f"{one:.6g}" if isinstance(one, float) else one for one in astuple(row)] for row in rows)
+
+
+def traced(path: Path, session: int, workload: str, setting: str, unprofiled_ms: float) -> Traced:
+    """The row of a trace."""
+    trace = read_trace(path)
+    rank = read_step(trace)
+    host, counts, device = rank.host, rank.host.counts, rank.device
+    records = (counts.ops + counts.calls + counts.annotations + counts.python).astype(np.float64).mean(axis=0)
+    work_s = np.median(np.maximum(host.work_s - counts.overhead_s, 0.0), axis=0)
+    # A call that waits is one record of its own, as in foretrace.lower.profiler_trace.modes.
+    every_s, every = np.append(work_s, host.own_s), np.append(records, np.ones_like(host.own_s))
+    long = 0.5 * every_s > overhead.MOST_S * every
+    launches_s = overhead.launches_s(trace)
+    return Traced(
+        session,
+        workload,
+        path.name.split(".")[1],
+        setting,
+        len(rank.alike.steps),
+        unprofiled_ms,
+        1e3 * float((device.busy_s + overhead.unprofiled_gap_s(device.gap_s)).sum()),
+        1e3 * float(every_s.sum()),
+        1e3 * float(every_s[long].sum()),
+        float(every[long].sum()),
+        float(every.sum()),
+        len(launches_s) / max(len(rank.steps), 1),
+        *(1e6 * float(one) for one in np.percentile(launches_s, (10, 50))),
+    )
+
+
+def folder_rows(folder: Path, session: int) -> list[Traced]:
+    """Those of a folder with `measured.json`; steps that the profile changed otherwise are no measure of its cost."""
+    found = []
+    workloads = json.loads((folder / "measured.json").read_text(encoding="utf-8"))["workloads"]
+    for name, measured in workloads.items():
+        if "case" not in measured:
+            continue
+        unprofiled_ms = round(median(measured["unprofiled"][0]["ms"] + measured["unprofiled"][1]["ms"]), 4)
+        for tag, how in measured["profiled"].items():
+            if how.get("style") != "synchronized":
+                path = folder / f"{name}.{tag}.json.gz"
+                found.append(traced(path, session, name, how.get("setting", tag), unprofiled_ms))
+    return found
+
+
+def _host_ms(row: Traced, shares: Floats) -> Floats:
+    """Host times with shares taken off, at most so much for each record."""
+    return np.asarray(row.host_ms - shares * (row.host_ms - row.long_ms) - 1e3 * overhead.MOST_S * row.long_records)
+
+
+def _errors(row: Traced, shares: Floats, exponent: float, usual_us: float) -> Floats:
+    """Logarithms of foretold over measured."""
+    pace = overhead.pace(1e-6 * row.launch_p10_us, 1e-6 * usual_us, exponent)
+    return np.asarray(np.log(_host_ms(row, shares) * pace / row.unprofiled_ms))
+
+
+def weights(rows: Sequence[Traced]) -> Floats:
+    """The same for each workload of a session."""
+    count = Counter((one.session, one.workload) for one in rows)
+    found = np.array([1 / count[one.session, one.workload] for one in rows])
+    return np.asarray(found / found.sum())
+
+
+def fit(rows: Sequence[Traced], exponents: Floats = EXPONENTS) -> Fit:
+    """Least absolute errors over a grid; the usual launch is the geometric mean."""
+    weight = weights(rows)
+    usual_us = float(np.exp(weight @ np.log([one.launch_p10_us for one in rows])))
+    best: tuple[float, Fit] = (np.inf, Fit({}, 0.0, usual_us))
+    for exponent in exponents.tolist():
+        apart = np.abs([_errors(one, SHARES, exponent, usual_us) for one in rows]) * weight[:, None]
+        of_kind = {kind: apart[[one.kind == kind for one in rows]].sum(axis=0) for kind in SHIPPED}
+        total = float(sum(one.min() for one in of_kind.values()))
+        if total < best[0]:
+            shares = {kind: round(float(SHARES[one.argmin()]), 4) for kind, one in of_kind.items()}
+            best = (total, Fit(shares, round(exponent, 4), round(usual_us * 1e6, 3) / 1e6))
+    return best[1]
+
+
+def foretold(rows: Sequence[Traced], how: Fit) -> Floats:
+    """Errors as shares."""
+    logs = [_errors(one, np.array([how.shares[one.kind]]), how.exponent, how.usual_us)[0] for one in rows]
+    return np.asarray(np.exp(logs) - 1)
+
+
+def left_out(rows: Sequence[Traced], exponents: Floats = EXPONENTS) -> Floats:
+    """Errors of each session by the fit on the others."""
+    found = np.zeros(len(rows))
+    for session in {one.session for one in rows}:
+        mine = np.array([one.session == session for one in rows])
+        others = fit([one for one, out in zip(rows, mine, strict=True) if not out], exponents)
+        found[mine] = foretold([one for one, out in zip(rows, mine, strict=True) if out], others)
+    return found
+
+
+def quantile(values: Floats, weight: Floats, part: float) -> float:
+    """The value below which a part of the weight lies."""
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weight[order]), part)])
+
+
+def summary(rows: Sequence[Traced], errors: Floats) -> dict[str, dict[str, float]]:
+    """By session, by setting and of all: mean, mean and median absolute error, how many are near, number of traces."""
+    weight = weights(rows)
+    groups = {f"session {n}": [one.session == n for one in rows] for n in sorted({one.session for one in rows})}
+    groups |= {kind: [one.kind == kind for one in rows] for kind in SHIPPED} | {"all": [True] * len(rows)}
+    found = {}
+    for name, at in groups.items():
+        share, error = weight[at] / weight[at].sum(), errors[at]
+        apart = np.abs(error)
+        found[name] = {"mean": float(share @ error), "absolute": float(share @ apart)}
+        found[name] |= {"median": quantile(apart, share, 0.5), "near": float(share @ (apart <= NEAR))}
+        found[name]["traces"] = len(error)
+    return found
+
+
+def results(rows: Sequence[Traced]) -> dict[str, Any]:
+    """Fits and errors of the rows bound by the host."""
+    bound = [one for one in rows if one.host_bound]
+    shipped = Fit(SHIPPED, overhead.PACE_EXPONENT, 1e6 * overhead.USUAL_LAUNCH_S["H200"])
+    none = np.zeros(1)
+    weight, out = weights(bound), left_out(bound)
+    return {
+        "traces": len(bound),
+        "fit": fit(bound)._asdict(),
+        "shipped": shipped._asdict(),
+        "launch_spread": float(np.sqrt(weight @ np.log([one.launch_p10_us / shipped.usual_us for one in bound]) ** 2)),
+        "nine_in_ten": quantile(np.abs(np.log1p(out)), weight, 0.9),
+        "errors": {
+            "as shipped": summary(bound, foretold(bound, shipped)),
+            "left out": summary(bound, out),
+            "left out, exponent kept": summary(bound, left_out(bound, none + overhead.PACE_EXPONENT)),
+            "left out, as recorded": summary(bound, left_out(bound, none)),
+            "left out, all undone": summary(bound, left_out(bound, none + 1)),
+        },
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    """Fits, then a line for each group of traces."""
+    for what in ("fit", "shipped"):
+        shares = ", ".join(f"{kind} {share:.3f}" for kind, share in found[what]["shares"].items())
+        tail = f"exponent {found[what]['exponent']:.2f} on a usual launch of {found[what]['usual_us']:.2f} us"
+        print(f"{what + ':':<9} shares {shares}; {tail}")
+    print(f"launches differ by {found['launch_spread']:.2f} (standard deviation of logarithms); ", end="")
+    print(f"nine in ten left out are within {found['nine_in_ten']:.2f} (logarithm)\n")
+    print("mean error, mean and median absolute error, within 8 %; workloads of a session weigh the same")
+    print(f"{'':<10} traces" + "".join(f"{k:>29}" for k in found["errors"]))
+    for name, first in next(iter(found["errors"].values())).items():
+        every = [one[name] for one in found["errors"].values()]
+        told = "".join(
+            f"{one['mean']:>+9.1%}{one['absolute']:>7.1%}{one['median']:>7.1%}{one['near']:>6.0%}" for one in every
+        )
+        print(f"{name:<10}{first['traces']:>7}{told}")
+
+
+def main() -> None:
+    """Prints the fit, or all of it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--add", type=Path, metavar="FOLDER", help="first append what was measured into a folder")
+    parser.add_argument("--session", type=int, help="the number of the session added")
+    given = parser.parse_args()
+    rows = read()
+    if given.add is not None:
+        if given.session is None:
+            parser.error("--add needs --session")
+        rows = [one for one in rows if one.session != given.session] + folder_rows(given.add, given.session)
+        write(rows)
+    found = results(rows)
+    if given.json:
+        found["rows"] = [asdict(one) for one in rows]
+        print(json.dumps(found, indent=1))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()
