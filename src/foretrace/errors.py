@@ -1,6 +1,7 @@
 """The one family of errors a user can meet, and the notes that accompany a result.
 
-Every message says what is wrong, where (a file and line, a field, a rank and op) and what would be right.
+Every error and diagnostic has a `code` of `foretrace.codes`, which programs and tests look at, and a message for people
+that says what is wrong, where (a file and line, a field, a rank and op) and what would be right.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ class ForetraceError(Exception):
 
     exit_code = 3
 
-    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+    def __init__(self, code: str, message: str = "", *, where: str | None = None, hint: str | None = None) -> None:
+        if " " in code or not message:  # TRANSITION: calls without a code
+            code, message = "uncoded", code
         super().__init__(message)
+        self.code = code
         self.message = message
         self.where = where
         self.hint = hint
@@ -61,8 +65,15 @@ class Diagnostic:
     """Something seen, guessed or left out that a reader of the result should know."""
 
     level: Literal["note", "warning"]
-    message: str
+    code: str
+    message: str = ""
     where: str | None = None
+
+    def __post_init__(self) -> None:
+        if " " in self.code or not self.message:  # TRANSITION: calls without a code
+            object.__setattr__(self, "where", self.message or None)
+            object.__setattr__(self, "message", self.code)
+            object.__setattr__(self, "code", "uncoded")
 
 
 def shortened(text: str) -> str:
