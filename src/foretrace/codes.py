@@ -76,4 +76,17 @@ CODES: Final[dict[str, str]] = {
     "price-source": "Where prices come from, or why a source is not used.",
     "uncertain": "The result is less certain than usual, for the stated reason.",
     "left-out": "A part of the answer was left out because it would take too long.",
+    # Recordings and workload files made into programs (lower)
+    "vpp-reading": "A workload's vpp was read as layers per stage or as chunks per stage.",
+    "unmeasured-compute": "A workload holds no measured computation, so that the result is communication alone.",
+    "changed-as-asked": "The job differs from the listed or recorded one in what was asked for.",
+    "missing-ranks": "Ranks have no trace; where the job is simulated nevertheless, the message says what stands in.",
+    "clocks-aligned": "The clocks of hosts or traces were set by communications that they end together.",
+    "clocks-apart": "The clocks of hosts or traces could not be aligned, since they never meet.",
+    "traces-joined": "Recordings of one run were joined; the message says how much of them was found in each other.",
+    "one-of-several": "The input holds several runs, iterations or tables, of which one was taken.",
+    "steps-left-out": "Recorded steps were left out: cut off, unlike the others or a warm-up.",
+    "unknown-mesh": "The input does not tell the mesh, or the axis of a group, and it has to be given.",
+    "cannot-change": "A recording does not hold what a job changed in this way would do.",
+    "not-recorded": "The recording lacks a size, a time or a reason that the job needs.",
 }

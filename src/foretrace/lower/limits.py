@@ -13,13 +13,16 @@ MOST_OPS = 8_000_000
 def check_gpus(gpus: int, where: str) -> None:
     """Raises an error where there are more than any cluster has."""
     if gpus > MOST_GPUS:
-        raise InputError(f"{gpus:,} GPUs are more than any cluster has", where=where, hint=f"at most {MOST_GPUS:,}")
+        raise InputError(
+            "too-large", f"{gpus:,} GPUs are more than any cluster has", where=where, hint=f"at most {MOST_GPUS:,}"
+        )
 
 
 def check_ops(ops: int, stages: int, microbatches: int, where: str) -> None:
     """Raises an error where there are more than can be run."""
     if ops > MOST_OPS:
         raise InputError(
+            "too-large",
             f"{microbatches:,} microbatches on {stages:,} stages are more than can be run",
             where=where,
             hint="take fewer: the step grows in proportion, --microbatches 256",

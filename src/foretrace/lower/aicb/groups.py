@@ -47,6 +47,7 @@ class Calls:
         """The collective of a pass; None where there is none or it has nothing to send."""
         if part.compute_ns > LONGEST_NS:
             raise InputError(
+                "out-of-range",
                 f"a computation of {part.compute_ns:,} ns takes longer than a month",
                 where=self._workload.at(line),
                 hint="times are in nanoseconds",
@@ -64,6 +65,7 @@ class Calls:
             near = nearest(name, _COLLECTIVES)
             meant = f"; did you mean {near}{suffix}?" if near else ""
             raise InputError(
+                "unknown-collective",
                 f'collective "{part.collective}" is not known{meant}',
                 where=self._workload.at(line),
                 hint=f"known: NONE {' '.join(_COLLECTIVES)}, with suffix _EP or _DP_EP",
@@ -72,6 +74,7 @@ class Calls:
         size = round(part.size_bytes)
         if size > MOST_BYTES:
             raise InputError(
+                "out-of-range",
                 f"{part.collective} of {size:,} bytes is more than any job sends",
                 where=self._workload.at(line),
                 hint=f"sizes are in bytes, at most {MOST_BYTES:,}",

@@ -65,7 +65,10 @@ def take_inventory(workload: Workload) -> WorkloadInventory:
         traffic = _traffic(workload, Calls(workload, plan.mesh))
         diagnostics = lower_workload(workload).diagnostics
     except InputError as error:
-        diagnostics = (*diagnostics, Diagnostic("warning", f"cannot be simulated: {error.message}", error.where))
+        diagnostics = (
+            *diagnostics,
+            Diagnostic("warning", "cannot-simulate", f"cannot be simulated: {error.message}", error.where),
+        )
     return WorkloadInventory(
         policy=workload.header.policy,
         version=_version(workload, structure),

@@ -41,6 +41,7 @@ def _lower(workload: Workload, choices: Choices) -> Program:
     notes = [
         Diagnostic(
             "warning",
+            "as-recorded",
             "computation takes what the file says, on any GPU: only communication is priced on the cluster "
             "(scale it with --what-if compute=1.5x)",
             workload.at_header,
@@ -75,6 +76,7 @@ def _refuse_cut_short(workload: Workload) -> None:
     declared, found = workload.declared_rows, len(workload.rows)
     if declared > found:
         raise InputError(
+            "truncated-file",
             f"{declared:,} rows declared, {found:,} found: the file is cut short",
             where=workload.at_count,
             hint=f"get the whole file, or write {found} there if nothing is missing",
@@ -99,8 +101,8 @@ def _overlap_notes(workload: Workload, plan: Plan, choices: Choices) -> list[Dia
         else "nothing overlaps with computation (choose with --overlap)"
     )
     return [
-        Diagnostic("note", text, workload.at_header),
-        Diagnostic("note", "memory is not predicted: the file does not hold it", workload.at_header),
+        Diagnostic("note", "assumed", text, workload.at_header),
+        Diagnostic("note", "not-modelled", "memory is not predicted: the file does not hold it", workload.at_header),
     ]
 
 

@@ -77,6 +77,7 @@ def find_structure(workload: Workload) -> Structure:
             listed[-1].append(row)
     if not listed:
         raise InputError(
+            "nothing-to-do",
             "no row is a layer: the file lists only what happens once per step",
             where=workload.at(workload.rows[0].line),
             hint="expected rows such as attention_column and mlp_row",
@@ -103,7 +104,10 @@ def _split_evenly(workload: Workload, listed: list[list[Row]], notes: list[Diagn
         return listed
     notes.append(
         Diagnostic(
-            "note", f"no embedding rows: the list is {ga} equal parts, one for each microbatch", workload.at_header
+            "note",
+            "guessed",
+            f"no embedding rows: the list is {ga} equal parts, one for each microbatch",
+            workload.at_header,
         )
     )
     parts[-1] += [row for row in rows if _is_loss(row)]
@@ -118,6 +122,7 @@ def _shared_loss(workload: Workload, listed: list[list[Row]], notes: list[Diagno
     notes.append(
         Diagnostic(
             "note",
+            "odd-input",
             f"the loss is listed once for {len(listed)} microbatches; it is computed in each",
             workload.at(loss[0].line),
         )
@@ -149,11 +154,14 @@ def _microbatch(rows: Sequence[Row], loss: list[Row]) -> Microbatch:
 def _compare_with_header(workload: Workload, microbatches: Sequence[Microbatch], notes: list[Diagnostic]) -> None:
     found, ga = len(microbatches), workload.header.ga
     if ga is None:
-        notes.append(Diagnostic("note", f"no ga in the header: {_count(found)} found in the list", workload.at_header))
+        notes.append(
+            Diagnostic("note", "guessed", f"no ga in the header: {_count(found)} found in the list", workload.at_header)
+        )
     elif ga != found:
         notes.append(
             Diagnostic(
                 "warning",
+                "conflicting-values",
                 f"the header says ga {ga}, the list holds {_count(found)}: "
                 f"{found} simulated (choose with --microbatches)",
                 workload.at_header,
@@ -166,7 +174,7 @@ def _compare_lengths(workload: Workload, microbatches: Sequence[Microbatch], not
     for number, one in enumerate(microbatches):
         if len(one.layers) < longest:
             message = f"microbatch {number} is cut short: it has {len(one.layers)} of {longest} layers; taken as it is"
-            notes.append(Diagnostic("warning", message, workload.at(one.line)))
+            notes.append(Diagnostic("warning", "odd-input", message, workload.at(one.line)))
 
 
 def _count(microbatches: int) -> str:

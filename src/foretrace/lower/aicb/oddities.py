@@ -54,7 +54,7 @@ def _only_fillers(workload: Workload, structure: Structure) -> list[Diagnostic]:
     rows = _layer_rows(structure)
     if rows and all(row.forward.compute_ns in _FILLERS for row in rows):
         text = "no layer's computation was measured (1 µs or less each): the result is communication alone"
-        return [Diagnostic("warning", text, workload.at(rows[0].line))]
+        return [Diagnostic("warning", "unmeasured-compute", text, workload.at(rows[0].line))]
     return []
 
 
@@ -63,7 +63,7 @@ def _recompute(workload: Workload, structure: Structure) -> list[Diagnostic]:
         forward, backward = row.forward.compute_ns, row.input_grad.compute_ns
         if base_name(row.name).startswith("attention") and backward > 1000 and abs(forward - 2 * backward) <= 2:
             text = f"{row.name} takes twice as long forward as backward: recomputation, counted in the forward"
-            return [Diagnostic("note", text, workload.at(row.line))]
+            return [Diagnostic("note", "guessed", text, workload.at(row.line))]
     return []
 
 
@@ -78,7 +78,7 @@ def _stale_embedding(workload: Workload) -> list[Diagnostic]:
                     f"{row.name}'s weight gradient takes {format_time(time * 1e-9)}, as {before.name} before it: "
                     "a leftover of AICB's loop; taken as written"
                 )
-                return [Diagnostic("warning", text, workload.at(row.line))]
+                return [Diagnostic("warning", "odd-input", text, workload.at(row.line))]
         before = row
     return []
 
@@ -99,7 +99,7 @@ def _bare_reductions(workload: Workload, structure: Structure) -> list[Diagnosti
         f"{row.name}'s backward reduce-scatter has 0 bytes, its forward gathers {row.forward.size_bytes:,} "
         f"({len(rows)} rows a microbatch): AICB leaves it out, so tp is too low; taken as written"
     )
-    return [Diagnostic("warning", text, workload.at(row.line))]
+    return [Diagnostic("warning", "odd-input", text, workload.at(row.line))]
 
 
 def _half_reductions(workload: Workload, structure: Structure) -> list[Diagnostic]:
@@ -111,7 +111,7 @@ def _half_reductions(workload: Workload, structure: Structure) -> list[Diagnosti
                 f"{row.name} gathers {forward.size_bytes:,} bytes forward but scatters {backward.size_bytes:,} "
                 "backward, where AICB writes 0 and Megatron sends as many; taken as written"
             )
-            return [Diagnostic("note", text, workload.at(row.line))]
+            return [Diagnostic("note", "odd-input", text, workload.at(row.line))]
     return []
 
 
@@ -129,7 +129,7 @@ def _groups_of_one(workload: Workload, mesh: Mesh) -> list[Diagnostic]:
     row, collective = rows[0]
     group = "ep" if split_collective(collective.upper())[1] == "_EP" else "dp/ep"
     text = f"{row.name}'s {collective} has a group of one ({group} is 1): nothing is sent ({len(rows)} such)"
-    return [Diagnostic("note", text, workload.at(row.line))]
+    return [Diagnostic("note", "odd-input", text, workload.at(row.line))]
 
 
 def _other_fillers(workload: Workload) -> list[Diagnostic]:
@@ -143,7 +143,7 @@ def _other_fillers(workload: Workload) -> list[Diagnostic]:
     ]
     if padded:
         text = f"{len(padded)} passes that do nothing take 1,000 ns, where AICB writes 1; taken as written"
-        notes.append(Diagnostic("note", text, workload.at(padded[0].line)))
+        notes.append(Diagnostic("note", "odd-input", text, workload.at(padded[0].line)))
     for word in ("cross_entropy", "optimizer"):
         rows = [row for row in workload.rows if row.name.startswith(word) and row.forward.compute_ns > 1]
         if rows:
@@ -151,7 +151,7 @@ def _other_fillers(workload: Workload) -> list[Diagnostic]:
             text = f"{row.name} computes for {format_time(row.forward.compute_ns * 1e-9)}, where AICB writes 0"
             if word == "optimizer" and row.forward.size_bytes > 4:
                 text += f", and reduces {row.forward.size_bytes:,} bytes, where AICB writes 4"
-            notes.append(Diagnostic("note", f"{text}; taken as written", workload.at(row.line)))
+            notes.append(Diagnostic("note", "odd-input", f"{text}; taken as written", workload.at(row.line)))
     return notes
 
 
@@ -162,4 +162,4 @@ def _small_model(workload: Workload, structure: Structure) -> list[Diagnostic]:
     row = _layer_rows(structure)[0]
     activation = f"{row.forward.size_bytes:,} bytes of activation"
     text = f"{tokens:,} tokens and {activation} imply a hidden size of {size}: no real model"
-    return [Diagnostic("note", text, workload.at(row.line))]
+    return [Diagnostic("note", "odd-input", text, workload.at(row.line))]

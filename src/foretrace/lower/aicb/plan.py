@@ -38,7 +38,7 @@ def make_plan(workload: Workload, structure: Structure, choices: Choices) -> Pla
     microbatches = choices.microbatches or len(structure.microbatches)
     if choices.microbatches and choices.microbatches != len(structure.microbatches):
         text = f"{microbatches:,} microbatches as asked; the list holds {len(structure.microbatches)}, taken in turn"
-        notes.append(Diagnostic("note", text, workload.at_header))
+        notes.append(Diagnostic("note", "changed-as-asked", text, workload.at_header))
     if trains:
         schedule = _schedule(workload, structure, choices, mesh.pp, microbatches, notes)
     else:
@@ -48,7 +48,7 @@ def make_plan(workload: Workload, structure: Structure, choices: Choices) -> Pla
         ignored = [f"--schedule {choices.schedule}"] if choices.schedule else []
         ignored += [f"--overlap {kind}" for kind in sorted(choices.overlap - {Overlap.TP})]
         text += f"; {', '.join(ignored)} ignored" if ignored else ""
-        notes.append(Diagnostic("note", text, workload.at_header))
+        notes.append(Diagnostic("note", "odd-input", text, workload.at_header))
     _check_chunks(workload, structure, schedule)
     transfer = _transfer_bytes(workload, structure, choices, mesh, notes) if mesh.pp > 1 else 0
     tokens = tokens_of(structure)
@@ -60,17 +60,21 @@ def _unread(workload: Workload, structure: Structure) -> list[Diagnostic]:
     """What the header or the rows ask for and the simulation does not do."""
     header, found = workload.header, []
     if not header.policy.startswith("HYBRID_TRANSFORMER"):
-        found.append(f"policy {header.policy}: groups are read as for HYBRID_TRANSFORMER, by suffix and pass")
+        found.append(
+            ("odd-input", f"policy {header.policy}: groups are read as for HYBRID_TRANSFORMER, by suffix and pass")
+        )
     if any(row.policy for row in workload.rows):
-        found.append("policies of single rows are not read")
+        found.append(("field-ignored", "policies of single rows are not read"))
     if header.checkpoints or header.checkpoint_initiates:
-        found.append("checkpoints: recomputation of these rows is not simulated; times are taken as written")
+        found.append(
+            ("not-modelled", "checkpoints: recomputation of these rows is not simulated; times are taken as written")
+        )
     if header.mode not in (None, 0, 1):
-        found.append(f"mode {header.mode} is not known: taken as training")
+        found.append(("odd-input", f"mode {header.mode} is not known: taken as training"))
     once = len(structure.step) + len(structure.optimizer)
     if header.mode == 1 and once:
-        found.append(f"{once} rows that happen once per step are not run in inference")
-    return [Diagnostic("warning", text, workload.at_header) for text in found]
+        found.append(("rows-skipped", f"{once} rows that happen once per step are not run in inference"))
+    return [Diagnostic("warning", code, text, workload.at_header) for code, text in found]
 
 
 def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh:
@@ -78,17 +82,23 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
     tp, pp, ep = header.tp or 1, header.pp or 1, header.ep or 1
     absent = [name for name, size in (("tp", header.tp), ("pp", header.pp), ("ep", header.ep)) if size is None]
     if absent:
-        notes.append(Diagnostic("note", f"no {', '.join(absent)} in the header: 1 taken", where))
+        notes.append(Diagnostic("note", "assumed", f"no {', '.join(absent)} in the header: 1 taken", where))
     if pp > MOST_STAGES:
         raise InputError(
-            f"{pp:,} pipeline stages are more than any job has", where=where, hint=f"at most {MOST_STAGES:,}"
+            "too-large",
+            f"{pp:,} pipeline stages are more than any job has",
+            where=where,
+            hint=f"at most {MOST_STAGES:,}",
         )
     given = choices.gpus or header.all_gpus
     if given is None:
-        raise InputError("the header has no all_gpus", where=where, hint="say how many GPUs: --gpus 128")
+        raise InputError(
+            "missing-field", "the header has no all_gpus", where=where, hint="say how many GPUs: --gpus 128"
+        )
     check_gpus(given, where)
     if given % (tp * pp):
         raise InputError(
+            "not-divisible",
             f"{given:,} GPUs cannot be divided into tp {tp} × pp {pp} = {tp * pp}",
             where=where,
             hint=f"ask for a multiple of {tp * pp}, as in --gpus {max(given // (tp * pp), 1) * tp * pp}",
@@ -97,10 +107,11 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
         times = choices.gpus / header.all_gpus
         text = f"{choices.gpus:,} GPUs as asked, {header.all_gpus:,} in the header: dp {given // (tp * pp)}"
         text += f", and {times:g} times the tokens in a step (--microbatches decides how many)"
-        notes.append(Diagnostic("note", text, where))
+        notes.append(Diagnostic("note", "changed-as-asked", text, where))
     dp = given // (tp * pp)
     if dp % ep:
         raise InputError(
+            "not-divisible",
             f"ep {ep} does not divide dp {dp}, which is {given:,} GPUs / tp {tp} / pp {pp}",
             where=where,
             hint=f"ask for a multiple of {tp * pp * ep:,} GPUs",
@@ -108,7 +119,7 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
     try:
         return Mesh(tp=tp, dp=dp, pp=pp, ep=ep)
     except InputError as error:
-        raise InputError(error.message, where=where, hint=error.hint) from None
+        raise InputError(error.code, error.message, where=where, hint=error.hint) from None
 
 
 def _schedule(
@@ -123,6 +134,7 @@ def _schedule(
     chunks = _chunks(workload, structure, choices, stages, notes)
     if chunks is not None and chunks > structure.layers:
         raise InputError(
+            "invalid-schedule",
             f"{chunks:,} chunks are more than the {structure.layers} layers of a stage",
             where=where,
             hint=f"at most {structure.layers}",
@@ -137,17 +149,23 @@ def _schedule(
             if asked is None or chunks is None or isinstance(choices.vpp, int):
                 raise
             made = make(name, stages, microbatches)
-            notes.append(Diagnostic("note", f"vpp {chunks} of the header does not go with {made.name}: ignored", where))
+            notes.append(
+                Diagnostic(
+                    "note", "field-ignored", f"vpp {chunks} of the header does not go with {made.name}: ignored", where
+                )
+            )
     except InputError as error:
         hint = error.hint if asked else f"choose a schedule with --schedule, or {FEWER_CHUNKS}"
-        raise InputError(error.message, where=where, hint=hint) from None
+        raise InputError(error.code, error.message, where=where, hint=hint) from None
     if asked is None and stages > 1:
-        notes.append(Diagnostic("note", f"no schedule in the file: {made.name} taken (choose with --schedule)", where))
+        notes.append(
+            Diagnostic("note", "assumed", f"no schedule in the file: {made.name} taken (choose with --schedule)", where)
+        )
     parts = made.chunks // made.directions
     if structure.layers % parts:
         split = [(i + 1) * structure.layers // parts - i * structure.layers // parts for i in range(parts)]
         text = f"{structure.layers} layers in {parts} chunks: {', '.join(map(str, split))}"
-        notes.append(Diagnostic("note", text, where))
+        notes.append(Diagnostic("note", "assumed", text, where))
     return made
 
 
@@ -167,7 +185,7 @@ def _chunks(
     if written is None:
         if stages > 1 and choices.schedule is None:
             text = "no vpp in the header, by which SimAI divides: 1 chunk per stage taken"
-            notes.append(Diagnostic("note", text, where))
+            notes.append(Diagnostic("note", "assumed", text, where))
         return None
     if written <= 1 or stages == 1:
         return None
@@ -176,13 +194,15 @@ def _chunks(
     if choices.vpp == "layers" or written == layers:
         found = f"the list has {layers} layers per stage, which AICB writes there"
         why = "as asked" if choices.vpp == "layers" else found
-        notes.append(Diagnostic("note", f"vpp {written} read as layers per stage, not chunks: {why}", where))
+        notes.append(
+            Diagnostic("note", "vpp-reading", f"vpp {written} read as layers per stage, not chunks: {why}", where)
+        )
         return None
     if layers % written:
         text = f"vpp {written} is neither the {layers} layers per stage nor divides them: ignored"
-        notes.append(Diagnostic("warning", text, where))
+        notes.append(Diagnostic("warning", "field-ignored", text, where))
         return None
-    notes.append(Diagnostic("note", f"vpp {written} read as chunks per stage ({layers} layers)", where))
+    notes.append(Diagnostic("note", "vpp-reading", f"vpp {written} read as chunks per stage ({layers} layers)", where))
     return written
 
 
@@ -192,6 +212,7 @@ def _check_chunks(workload: Workload, structure: Structure, schedule: Schedule) 
     for number, one in enumerate(structure.microbatches):
         if not one.layers:
             raise InputError(
+                "missing-field",
                 f"microbatch {number} has no layers",
                 where=workload.at(one.line),
                 hint="an embedding row begins a microbatch; expected rows such as attention_column after it",
@@ -199,6 +220,7 @@ def _check_chunks(workload: Workload, structure: Structure, schedule: Schedule) 
         if len(one.layers) < parts:
             layers = f"{len(one.layers)} layer{'' if len(one.layers) == 1 else 's'}"
             raise InputError(
+                "invalid-schedule",
                 f"microbatch {number} has {layers} per stage, too few for {parts} chunks",
                 where=workload.at(one.line),
                 hint=FEWER_CHUNKS,
@@ -219,18 +241,19 @@ def _transfer_bytes(
                 f"pp_comm is {format_bytes(written)}, {written / size:g} times the {format_bytes(size)} that "
                 f"{row.name} (line {row.line}) implies; taken as written"
             )
-            notes.append(Diagnostic("warning", text, workload.at_header))
+            notes.append(Diagnostic("warning", "conflicting-values", text, workload.at_header))
         return round(written)
     missing = "pp_comm is 0" if written is not None else "no pp_comm"
     if found is None:
         raise InputError(
+            "missing-field",
             f"{missing} in the header, and no row tells the size of an activation",
             where=workload.at_header,
             hint="say what crosses a stage boundary: --pp-comm 16MiB",
         )
     size, row = found
     text = f"{missing} in the header: {format_bytes(size)} derived from {row.name}"
-    notes.append(Diagnostic("note", text, workload.at(row.line)))
+    notes.append(Diagnostic("note", "guessed", text, workload.at(row.line)))
     return size
 
 

@@ -47,7 +47,7 @@ def find_step_end(
     notes: list[Diagnostic] = []
     if copies > 1:
         text = f"every rank holds {copies} stages: gradients, optimizer and gathers are {copies} times the file's"
-        notes.append(Diagnostic("note", text, workload.at_header))
+        notes.append(Diagnostic("note", "assumed", text, workload.at_header))
     for row in structure.step:
         for which in PASSES:
             call = step_call(row, which, calls)
@@ -58,7 +58,7 @@ def find_step_end(
                     f"{row.name} gathers parameters in the forward column, which is the tp group; taken as dp, "
                     "over which its gradients are reduced"
                 )
-                notes.append(Diagnostic("warning", text, workload.at(row.line)))
+                notes.append(Diagnostic("warning", "odd-input", text, workload.at(row.line)))
             if call.axis not in ("dp", "edp"):
                 end.syncs.append((row, call))
                 continue

@@ -121,6 +121,7 @@ class Actions:
         layers = max((work.layer for work in works), default=-1) + 1
         if layers < 1 or layers % chunks:
             raise InputError(
+                "not-divisible",
                 f"{layers or 'an unknown number of'} layers a stage do not divide into {chunks} chunks",
                 hint="choose a schedule with one chunk per stage, such as 1f1b or zb-h1",
             )
@@ -144,6 +145,7 @@ class Actions:
         kinds = {tuple((one.call.collective, one.call.axis) for one in works if one.call) for works in each}
         if len(kinds) > 1:
             raise InputError(
+                "rendezvous-mismatch",
                 f"ranks of stage {stage} differ in what they communicate in {name}",
                 hint="the traces are not of one job, or the mesh is another: give --mesh",
             )

@@ -57,14 +57,14 @@ class Call:
 def tensor_bytes(shape: tuple[int, ...] | None, dtype: str | None, where: str | None) -> int:
     """The size of a tensor."""
     if shape is None or dtype is None:
-        raise InputError("a communication without the shape and dtype of its tensor", where=where)
+        raise InputError("missing-field", "a communication without the shape and dtype of its tensor", where=where)
     return prod(shape) * dtype_bytes(dtype)
 
 
 def axis_of(group: str | None, where: str | None) -> str:
     """The mesh's word for a group."""
     if group not in AXES:
-        raise InputError(f'group "{group}" is not known', where=where, hint=f"known: {', '.join(AXES)}")
+        raise InputError("unknown-name", f'group "{group}" is not known', where=where, hint=f"known: {', '.join(AXES)}")
     return AXES[group]
 
 
@@ -117,7 +117,12 @@ def sub_call(sub: SubKind | SubOp, mesh: Mesh | None, where: str | None = None, 
     axis, comm = axis_of(group_of(sub), where), comm_of(sub)
     if comm not in COLLECTIVES:
         known = ", ".join(COLLECTIVES)
-        raise InputError(f'communication "{comm or sub.source}" is not known', where=where, hint=f"known: {known}")
+        raise InputError(
+            "unknown-collective",
+            f'communication "{comm or sub.source}" is not known',
+            where=where,
+            hint=f"known: {known}",
+        )
     what, size = COLLECTIVES[comm], 1 if mesh is None else group_size(mesh, axis)
     if size == 1 and mesh is not None:
         return None

@@ -59,8 +59,12 @@ def clock_offsets(
         else:
             host = min(set(range(count)) - set(offset))
             offset[host] = begins[host]
-            notes.append(Diagnostic("note", f"host {host} meets no other: its clock is set by its first op"))
+            notes.append(
+                Diagnostic("note", "clocks-apart", f"host {host} meets no other: its clock is set by its first op")
+            )
     if count > 1:
-        notes.append(Diagnostic("note", f"{count} hosts, whose clocks are set by what they end together"))
+        notes.append(
+            Diagnostic("note", "clocks-aligned", f"{count} hosts, whose clocks are set by what they end together")
+        )
     start = min((spans[rank][0] - offset[hosts[rank]] for rank in spans), default=0.0)
     return {rank: offset[host] + start for rank, host in hosts.items()}, notes

@@ -75,7 +75,7 @@ def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, durat
     axis = axis_of(op.group or "dp", where)
     comm = known_comm(op.text.get("comm_func", "allreduce"))
     if comm not in COLLECTIVES:
-        raise InputError(f'comm_func "{op.text["comm_func"]}" is not known', where=where)
+        raise InputError("unknown-collective", f'comm_func "{op.text["comm_func"]}" is not known', where=where)
     size = tensor_bytes(op.shape, op.dtype, where) if job.alone or group_size(job.mesh, axis) > 1 else 0
     try:
         launched = float(op.text["launch_timestamp_ms"])
@@ -100,7 +100,7 @@ def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tu
         size = 4 if _is_bf16(trace) and op.dtype == "torch.float16" else None
         if size:
             text = "gradients are written as float16, but Megatron reduces those of a bf16 model in fp32: taken as fp32"
-            notes.append(Diagnostic("note", text, trace.at(op.line)))
+            notes.append(Diagnostic("note", "repaired-input", text, trace.at(op.line)))
         call = gradient_call(op, trace.at(op.line), size)
         if call.bytes:
             calls.append(call)
@@ -123,7 +123,7 @@ def _apart(
     layers, call = job.layers_per_stage, calls[0]
     if hidden is None or layers is None or call.axis != "dp":
         text = "one reduction of all gradients: experts' are taken to be reduced over dp with the rest"
-        return calls, [Diagnostic("warning", text, trace.at(op.line))]
+        return calls, [Diagnostic("warning", "assumed", text, trace.at(op.line))]
     parameters = prod(op.shape or ())
     embeds = job.place(stage) != "middle"
     dense = min(ATTENTION_SQUARES * hidden * hidden * layers + (VOCABULARY * hidden if embeds else 0), parameters)
@@ -136,7 +136,7 @@ def _apart(
         + (f" and a vocabulary of {VOCABULARY:,}" if embeds else "")
         + "), the rest are experts'"
     )
-    return [*apart, *calls[1:]], [Diagnostic("warning", text, trace.at(op.line))]
+    return [*apart, *calls[1:]], [Diagnostic("warning", "assumed", text, trace.at(op.line))]
 
 
 def _hidden(trace: RankTrace) -> int | None:

@@ -68,7 +68,7 @@ def take_inventory(paths: Sequence[str | Path], mesh: Mesh | str | None = None) 
         facts, found = job.facts, job.known_mesh
         notes += job.notes
     except InputError as error:
-        notes.append(Diagnostic("warning", f"cannot be simulated: {error.message}", error.where))
+        notes.append(Diagnostic("warning", "cannot-simulate", f"cannot be simulated: {error.message}", error.where))
     ranks = {rank for run in runs for rank in run.ranks}
     ops = [op for _, op in _ops(runs)]
     traces = [trace for run in runs for trace in run.ranks.values()]

@@ -120,7 +120,7 @@ def find_job(runs: Sequence[Run], mesh: Mesh | str | None) -> TraceJob:
     if not ex_situ and len(runs) > 1:
         whole = max(runs, key=lambda run: len(run.ranks))
         text = f"{len(runs)} real runs; {whole.name} is taken: runs are replayed one at a time"
-        notes.append(Diagnostic("warning", text, whole.path))
+        notes.append(Diagnostic("warning", "one-of-several", text, whole.path))
         runs = [whole]
     notes += [*_unnamed(runs), *_lost_axes(runs, found)]
     job = TraceJob(tuple(runs), found, facts, ex_situ, tuple(notes))
@@ -142,7 +142,10 @@ def _lost_axes(runs: Sequence[Run], mesh: Mesh) -> list[Diagnostic]:
                     lost[axis] = trace.at(op.line)
     return [
         Diagnostic(
-            "warning", f"{axis} communicates in the traces, but the mesh has {axis} 1: it counts as computation", at
+            "warning",
+            "conflicting-values",
+            f"{axis} communicates in the traces, but the mesh has {axis} 1: it counts as computation",
+            at,
         )
         for axis, at in lost.items()
     ]
@@ -157,7 +160,7 @@ def _unnamed(runs: Sequence[Run]) -> list[Diagnostic]:
                     text = (
                         f"{sub.source} names no {'group' if sub.group is None else 'collective'}: taken from its name"
                     )
-                    return [Diagnostic("note", text, trace.at(op.line))]
+                    return [Diagnostic("note", "guessed", text, trace.at(op.line))]
     return []
 
 
@@ -186,6 +189,7 @@ def _check_one_kind(runs: Sequence[Run], ex_situ: bool) -> list[Diagnostic]:
     for trace in traces if simulated else ():
         if not _says_so(trace) and any(op.op in TRANSFERS or op.state is not None for op in trace.ops):
             raise InputError(
+                "several-inputs",
                 "a real run and traces taken ex situ are given together",
                 where=trace.path,
                 hint="a prediction does not read what it is compared with: foretrace compare EX_SITU… REAL",
@@ -193,6 +197,7 @@ def _check_one_kind(runs: Sequence[Run], ex_situ: bool) -> list[Diagnostic]:
     odd = next((run for run in runs if is_ex_situ([run]) != ex_situ), None)
     if odd is not None:
         raise InputError(
+            "several-inputs",
             "a real run and traces taken ex situ are given together",
             where=odd.path,
             hint="a prediction does not read what it is compared with: foretrace compare EX_SITU… REAL",
@@ -201,7 +206,7 @@ def _check_one_kind(runs: Sequence[Run], ex_situ: bool) -> list[Diagnostic]:
         text = (
             "taken as traced ex situ, one GPU acting as each rank: there are no transfers and no phases of a schedule"
         )
-        return [Diagnostic("note", text, runs[0].path)]
+        return [Diagnostic("note", "guessed", text, runs[0].path)]
     return []
 
 
@@ -216,6 +221,7 @@ def _same_facts(runs: Sequence[Run]) -> Facts:
                 continue
             if known.setdefault(name, value) != value:
                 raise InputError(
+                    "several-inputs",
                     f"{name} is {value} here and {known[name]} in {said[name]}: not the same job",
                     where=run.path,
                     hint="give the campaigns of one job, or the folder of one",
@@ -231,10 +237,14 @@ def _find_mesh(runs: Sequence[Run], facts: Facts, given: Mesh | str | None) -> t
     if tp is not None and pp is not None and (facts.world or facts.dp):
         world = facts.world or tp * pp * (facts.dp or 1)
         if world % (tp * pp):
-            raise InputError(f"{world} ranks do not divide into tp {tp} and pp {pp}", where=where)
+            raise InputError("not-divisible", f"{world} ranks do not divide into tp {tp} and pp {pp}", where=where)
         dp = world // (tp * pp)
         if facts.dp is not None and facts.dp != dp:
-            raise InputError(f"dp is {facts.dp} by name, {world} ranks over tp {tp} and pp {pp} give {dp}", where=where)
+            raise InputError(
+                "conflicting-values",
+                f"dp is {facts.dp} by name, {world} ranks over tp {tp} and pp {pp} give {dp}",
+                where=where,
+            )
         return Mesh(tp=tp, pp=pp, dp=dp, ep=facts.ep or 1), []
     if given is not None:
         known = {axis: named for axis in ("tp", "pp", "dp", "ep") if (named := getattr(facts, axis)) is not None}
@@ -243,11 +253,14 @@ def _find_mesh(runs: Sequence[Run], facts: Facts, given: Mesh | str | None) -> t
         mesh = mesh_of(given, base)
         for axis, named in known.items():
             if named != mesh.size(axis):
-                raise InputError(f"{axis} is {named} by name, {mesh.size(axis)} as asked", where=where)
-        return mesh, [Diagnostic("note", f"the names do not say the mesh: {mesh} as asked", where)]
+                raise InputError(
+                    "conflicting-values", f"{axis} is {named} by name, {mesh.size(axis)} as asked", where=where
+                )
+        return mesh, [Diagnostic("note", "unknown-mesh", f"the names do not say the mesh: {mesh} as asked", where)]
     return Mesh(), [
         Diagnostic(
             "warning",
+            "unknown-mesh",
             "the names of these files do not say the mesh: the rank is looked at alone, and the groups it communicates "
             f"over ({_groups_seen(runs)}) are unknown; for the whole job give it, as in --mesh tp=1,pp=2,ep=8,dp=8",
             where,
@@ -272,6 +285,7 @@ def _check_ranks(job: TraceJob) -> None:
                 continue
             if rank >= job.mesh.world:
                 raise InputError(
+                    "bad-mesh",
                     f"rank {rank} is not on the mesh {job.mesh} of {job.mesh.world} ranks",
                     where=trace.path,
                     hint="give the mesh with --mesh",
@@ -279,6 +293,7 @@ def _check_ranks(job: TraceJob) -> None:
             for op in trace.ops:
                 if op.stage is not None and op.stage != job.stage(rank):
                     raise InputError(
+                        "bad-mesh",
                         f"rank {rank} says it is on stage {op.stage}; on mesh {job.mesh} it is on {job.stage(rank)}",
                         where=trace.at(op.line),
                         hint="give the mesh with --mesh",
@@ -302,10 +317,15 @@ def _check_shapes(job: TraceJob) -> None:
 def _check_experts(counted: int, ep: int, named: int | None, where: str) -> None:
     if counted % ep:
         raise InputError(
-            f"{counted} experts are not shared out evenly among ep {ep}", where=where, hint="give the mesh with --mesh"
+            "not-divisible",
+            f"{counted} experts are not shared out evenly among ep {ep}",
+            where=where,
+            hint="give the mesh with --mesh",
         )
     if named is not None and counted != named:
-        raise InputError(f"{counted} experts are counted here, {named} by the file's name", where=where)
+        raise InputError(
+            "conflicting-values", f"{counted} experts are counted here, {named} by the file's name", where=where
+        )
 
 
 def fill_notes(job: TraceJob, roles: Mapping[tuple[int, int], tuple[int, bool]]) -> list[Diagnostic]:
@@ -316,6 +336,7 @@ def fill_notes(job: TraceJob, roles: Mapping[tuple[int, int], tuple[int, bool]])
     notes = [
         Diagnostic(
             "note",
+            "missing-ranks",
             f"{missing:,} of {job.mesh.world:,} ranks have no trace: each is taken to be as another of its stage"
             + (" and expert coordinate" if job.mesh.ep > 1 else ""),
         )
@@ -326,7 +347,7 @@ def fill_notes(job: TraceJob, roles: Mapping[tuple[int, int], tuple[int, bool]])
         what = f"stage {stage}" + (f", expert coordinate {expert}" if job.mesh.ep > 1 else "")
         more = f" ({len(guessed)} such in all)" if len(guessed) > 1 else ""
         text = f"no rank of {what} was traced: rank {rank} stands in, of stage {job.stage(rank)}{more}"
-        notes.append(Diagnostic("warning", text))
+        notes.append(Diagnostic("warning", "missing-ranks", text))
     return notes
 
 

@@ -46,7 +46,10 @@ def lower_traces(paths: Sequence[str | Path], choices: Choices) -> Program:
     choices.refuse(("overlap", "ends"), "only a workload file leaves this open", str(paths[0]))
     if choices.vpp in ("layers", "chunks"):
         raise InputError(
-            "vpp is a word of workload files", where=str(paths[0]), hint="give a number of chunks: --vpp 2"
+            "option-not-for-input",
+            "vpp is a word of workload files",
+            where=str(paths[0]),
+            hint="give a number of chunks: --vpp 2",
         )
     with collector_paused():
         job = _job(paths, choices)
@@ -62,9 +65,9 @@ def lower_traces(paths: Sequence[str | Path], choices: Choices) -> Program:
         notes = [*run_notes(job), *recording.notes]
         if job.alone:
             text = "one rank alone: what it waited for others cannot be told from what communication took"
-            notes.append(Diagnostic("warning", text, job.runs[0].path))
+            notes.append(Diagnostic("warning", "uncertain", text, job.runs[0].path))
         if choices.priced:
-            notes.append(Diagnostic("note", "communication of the real run is priced anew on the cluster"))
+            notes.append(Diagnostic("note", "repriced", "communication of the real run is priced anew on the cluster"))
         return replay(recording, notes, priced=choices.priced)
 
 
@@ -76,6 +79,7 @@ def read_recording(paths: Sequence[str | Path], choices: Choices) -> Recording |
             return None
         if _target(job, choices) != job.mesh:
             raise InputError(
+                "cannot-change",
                 f"the run was recorded on {job.mesh}",
                 where=job.runs[0].path,
                 hint="foretrace simulate builds it anew for another mesh",
@@ -89,7 +93,9 @@ def _job(paths: Sequence[str | Path], choices: Choices) -> TraceJob:
 
 def run_notes(job: TraceJob) -> list[Diagnostic]:
     """What reading the files told; the same of many files once."""
-    of_files = {one.message: one for run in job.runs for trace in run.ranks.values() for one in trace.diagnostics}
+    of_files = {
+        replace(one, where=None): one for run in job.runs for trace in run.ranks.values() for one in trace.diagnostics
+    }
     return [*(one for run in job.runs for one in run.diagnostics), *of_files.values(), *job.notes]
 
 
@@ -99,11 +105,17 @@ def _target(job: TraceJob, choices: Choices) -> Mesh:
     if choices.gpus is None:
         return target
     if job.alone:
-        raise InputError("how many GPUs one rank alone is of is not known", hint="give the mesh: --mesh pp=2,ep=8,dp=8")
+        raise InputError(
+            "unknown-mesh",
+            "how many GPUs one rank alone is of is not known",
+            hint="give the mesh: --mesh pp=2,ep=8,dp=8",
+        )
     inner = target.tp * target.cp * target.pp
     if choices.gpus % (inner * target.ep):
         raise InputError(
-            f"{choices.gpus:,} GPUs do not divide into {target}", hint=f"ask for a multiple of {inner * target.ep:,}"
+            "not-divisible",
+            f"{choices.gpus:,} GPUs do not divide into {target}",
+            hint=f"ask for a multiple of {inner * target.ep:,}",
         )
     return replace(target, dp=choices.gpus // inner)
 
@@ -124,17 +136,19 @@ def _whole(job: TraceJob, choices: Choices, target: Mesh) -> Program:
         text = (
             "computation takes what the traces say, on the GPU they were taken on; a cluster prices communication only"
         )
-        notes.append(Diagnostic("note", text))
+        notes.append(Diagnostic("note", "as-recorded", text))
     if job.ex_situ:
         notes.append(_repeats(stones, len(job.runs)))
     else:
-        notes.append(Diagnostic("note", "built anew of what the ops of the real run took, not replayed"))
+        notes.append(
+            Diagnostic("note", "changed-as-asked", "built anew of what the ops of the real run took, not replayed")
+        )
     if job.alone:
         text = (
             "one rank alone: its computation is what it took, but communication takes no time here, because whom it "
             "communicates with is not known, and there are no other ranks to wait for"
         )
-        notes.append(Diagnostic("warning", text, job.runs[0].path))
+        notes.append(Diagnostic("warning", "not-modelled", text, job.runs[0].path))
     return whole_job(stones, plan, notes)
 
 
@@ -145,6 +159,7 @@ def _check_recorded(stones: Stones, recorded: _Recorded, job: TraceJob) -> None:
         for call in (*calls, *work.gradients):
             if (call.collective, call.axis, call.bytes) not in recorded:
                 raise InputError(
+                    "needs-cluster",
                     f"the recording does not say what {call.name} takes after this change",
                     where=job.runs[0].path,
                     hint="price it on a cluster, as in --cluster a100-dgx",
@@ -157,8 +172,8 @@ def _repeats(stones: Stones, campaigns: int) -> Diagnostic:
     low, high = stones.pools.spread(lambda _: True)
     spread = f"their timings alone leave −{100 * (1 - low):.1f} to +{100 * (high - 1):.1f} % of computation open"
     if needed <= campaigns:
-        return Diagnostic("note", f"{what}: {spread}")
-    return Diagnostic("note", f"{what}: {spread}; for ± {100 * AIM:.0f} % take about {needed} campaigns")
+        return Diagnostic("note", "uncertain", f"{what}: {spread}")
+    return Diagnostic("note", "uncertain", f"{what}: {spread}; for ± {100 * AIM:.0f} % take about {needed} campaigns")
 
 
 _Recorded = dict[tuple[Collective, str, int], float]
@@ -208,10 +223,10 @@ def _plan(
     count = choices.microbatches or _microbatches(job)
     if job.ex_situ and choices.microbatches is None:
         text = "1 microbatch a step taken: the traces do not say (choose with --microbatches)"
-        notes.append(Diagnostic("warning", text))
+        notes.append(Diagnostic("warning", "assumed", text))
     name = resolve(choices.schedule or "1f1b")
     if choices.schedule is None and target.pp > 1:
-        notes.append(Diagnostic("note", "no schedule in the traces: 1f1b taken (choose with --schedule)"))
+        notes.append(Diagnostic("note", "assumed", "no schedule in the traces: 1f1b taken (choose with --schedule)"))
     _check_size(job, target, count)
     schedule = make(name, target.pp, count, choices.vpp if isinstance(choices.vpp, int) else None)
     size, tokens = _activation(job, target, choices, notes)
@@ -248,7 +263,7 @@ def _activation(job: TraceJob, target: Mesh, choices: Choices, notes: list[Diagn
     facts = job.facts
     tokens = facts.sequence * (facts.micro_batch or 1) if facts.sequence else None
     if facts.sequence and facts.micro_batch is None:
-        notes.append(Diagnostic("note", "the names do not say the micro batch: 1 taken"))
+        notes.append(Diagnostic("note", "assumed", "the names do not say the micro batch: 1 taken"))
     if choices.pp_comm_bytes is not None or target.pp == 1:
         return choices.pp_comm_bytes or 0, tokens
     for trace, op in _ops(job):
@@ -260,11 +275,11 @@ def _activation(job: TraceJob, target: Mesh, choices: Choices, notes: list[Diagn
             "what crosses a stage boundary is not in the traces, nor the sequence length in their names: transfers "
             "take their latency only (say it with --pp-comm, as in --pp-comm 8MiB)"
         )
-        notes.append(Diagnostic("warning", text, job.runs[0].path))
+        notes.append(Diagnostic("warning", "not-recorded", text, job.runs[0].path))
         return 0, tokens
     size, why, level = found
     text = f"no transfers in ex-situ traces: {size / 2**20:g} MiB cross a stage boundary for a microbatch, {why}"
-    notes.append(Diagnostic(level, text))
+    notes.append(Diagnostic(level, "guessed", text))
     return size, tokens
 
 

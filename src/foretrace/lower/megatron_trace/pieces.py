@@ -49,7 +49,7 @@ def pieces_of(op: TraceOp, mesh: Mesh | None, where: str, layers: int | None, pl
     try:
         cuts, last_key = _cuts(op.op, kinds, mesh, layers, place, ex_situ and op.op == "backward_step")
     except InputError as error:
-        raise InputError(error.message, where=where, hint=error.hint) from None
+        raise InputError(error.code, error.message, where=where, hint=error.hint) from None
     pieces: list[Piece] = []
     cursor = start
     for cut in cuts:

@@ -79,7 +79,12 @@ def make_recording(job: TraceJob) -> Recording:
         trace = next(job.traces(source))
         traced[source] = list(_items(job, trace)) or _no_time(trace)
         if not traced[source]:
-            raise InputError(f"nothing that rank {source} did has a time", where=trace.path, hint="trace an iteration")
+            raise InputError(
+                "nothing-to-do",
+                f"nothing that rank {source} did has a time",
+                where=trace.path,
+                hint="trace an iteration",
+            )
     recording = Recording(job, traced, source_of, [*_fill_notes(job, source_of), *_odd_notes(job)])
     _check_whole(job)
     meetings = _match(recording)
@@ -106,6 +111,7 @@ class _Sources:
         job, stage = self.job, self.job.stage(rank)
         if stage not in self._of_stage:
             raise InputError(
+                "missing-ranks",
                 f"no rank of stage {stage} was traced: a real run is replayed where every stage was",
                 where=job.runs[0].path,
                 hint="a rank alone is looked at without --mesh" if len(job.present) == 1 else "find its traces",
@@ -122,7 +128,7 @@ def _fill_notes(job: TraceJob, source_of: Sequence[int]) -> list[Diagnostic]:
     text = f"{len(filled):,} of {len(source_of):,} ranks have no trace: taken to be as others of their stage ({shown})"
     if odd:
         text += f"; none with the experts of rank {odd[0]} was traced"
-    return [Diagnostic("warning", text, job.runs[0].path)]
+    return [Diagnostic("warning", "missing-ranks", text, job.runs[0].path)]
 
 
 def _odd_notes(job: TraceJob) -> list[Diagnostic]:
@@ -131,9 +137,9 @@ def _odd_notes(job: TraceJob) -> list[Diagnostic]:
     buckets = sum(op.op == BUCKET_OP for trace in traces for op in trace.ops)
     if buckets:
         text = f"{buckets} gradient buckets, of which only the launch was traced: waits for them are as recorded"
-        notes.append(Diagnostic("warning", text))
+        notes.append(Diagnostic("warning", "as-recorded", text))
     if any(len(last_iteration(trace)) < len(trace.ops) for trace in traces):
-        notes.append(Diagnostic("note", "several iterations were traced: the last is taken"))
+        notes.append(Diagnostic("note", "one-of-several", "several iterations were traced: the last is taken"))
     return notes
 
 
@@ -148,6 +154,7 @@ def _check_whole(job: TraceJob) -> None:
     for rank, (count, trace) in counts.items():
         if count < most:
             raise InputError(
+                "truncated-file",
                 f"rank {rank} goes forward {count} times, others {most}: its trace is cut short",
                 where=trace.at(trace.ops[-1].line),
                 hint="get the whole file; without it, the rank is taken to be as another of its stage",
@@ -237,7 +244,7 @@ def _transfer(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | Non
     stage = job.stage(trace.rank)
     towards = 1 if op.op in ("send_forward", "recv_backward") else -1
     if not job.alone and not 0 <= stage + towards < job.mesh.pp:
-        raise InputError(f"{op.op} on stage {stage} of {job.mesh.pp}", where=trace.at(op.line))
+        raise InputError("no-such-rank", f"{op.op} on stage {stage} of {job.mesh.pp}", where=trace.at(op.line))
     size = tensor_bytes(op.shape, op.dtype, trace.at(op.line))
     what = Collective.TRANSFER if fused is None else Collective.EXCHANGE
     name = op.op if fused is None else f"{op.op}, {fused.op}"
@@ -321,6 +328,7 @@ def _check_met(job: TraceJob, rank: int, mine: Sequence[Item], theirs: Mapping[i
     for member, calls in theirs.items():
         if len(calls) != len(mine):
             raise InputError(
+                "rendezvous-mismatch",
                 f"{mine[0].name}: {len(mine)} such of rank {rank}, {len(calls)} of rank {member}, which it meets",
                 where=where,
                 hint=hint,
@@ -330,6 +338,7 @@ def _check_met(job: TraceJob, rank: int, mine: Sequence[Item], theirs: Mapping[i
             same_name = one.call.axis == "pp" or one.name == other.name
             if one.call.collective != other.call.collective or not same_name:
                 raise InputError(
+                    "rendezvous-mismatch",
                     f"rank {rank} makes {one.name} where rank {member}, which it meets, makes {other.name}",
                     where=next(job.traces(rank)).at(one.op.line),
                     hint=hint,

@@ -165,6 +165,7 @@ def _microbatch(op: TraceOp) -> int:
     """The microbatch of an op; -1 for what happens once a step."""
     if op.batch is not None and op.batch > MOST_MICROBATCHES:
         raise InputError(
+            "out-of-range",
             f"batch_id {op.batch:,} is no number of a microbatch",
             where=f"rank {op.rank}, line {op.line}",
             hint=f"at most {MOST_MICROBATCHES:,}",

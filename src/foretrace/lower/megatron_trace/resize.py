@@ -28,6 +28,7 @@ def resized(job: TraceJob, stones: Stones, target: Mesh, routing: float | None) 
     mesh = job.mesh
     if (target.tp, target.cp) != (mesh.tp, mesh.cp):
         raise InputError(
+            "cannot-change",
             f"tp={target.tp},cp={target.cp} asked, traced with tp={mesh.tp},cp={mesh.cp}",
             hint="another tp or cp changes every computation: trace it anew, or change dp, pp or ep",
         )
@@ -38,7 +39,7 @@ def resized(job: TraceJob, stones: Stones, target: Mesh, routing: float | None) 
     if target.pp != mesh.pp:
         work = _restaged(job, work, target, notes)
     if target != mesh:
-        notes.append(Diagnostic("note", f"traced on {mesh}, built for {target}"))
+        notes.append(Diagnostic("note", "changed-as-asked", f"traced on {mesh}, built for {target}"))
     return Stones(work, stones.pools, notes)
 
 
@@ -49,15 +50,19 @@ def _rerouted(
     had, experts = job.mesh.ep, job.facts.experts
     if routing is not None and routing > ep > 1:
         raise InputError(
-            f"the busiest of {ep} expert ranks cannot receive {routing:g} times the mean", hint=f"at most {ep} times"
+            "out-of-range",
+            f"the busiest of {ep} expert ranks cannot receive {routing:g} times the mean",
+            hint=f"at most {ep} times",
         )
     if had == 1:
         raise InputError(
-            "no expert parallelism in these traces", hint="--routing and another ep need traces of experts"
+            "cannot-change",
+            "no expert parallelism in these traces",
+            hint="--routing and another ep need traces of experts",
         )
     if max(ep, had) % min(ep, had) or (experts and experts % ep):
         count = f" of {experts} experts" if experts else ""
-        raise InputError(f"experts shared out among {had} ranks cannot be so among {ep}{count}")
+        raise InputError("not-divisible", f"experts shared out among {had} ranks cannot be so among {ep}{count}")
     found: dict[tuple[int, int], RankWork] = {}
     for stage in range(job.mesh.pp):
         each = [work[stage, expert] for expert in range(had)]
@@ -79,13 +84,13 @@ def _rerouted(
                 optimizer_s=like.optimizer_s * share,
             )
     text = "experts' times for other numbers of tokens: a straight line through those of the traced ranks"
-    notes.append(Diagnostic("note", text))
+    notes.append(Diagnostic("note", "extrapolated", text))
     reached = _unevenness([found[0, expert].forward for expert in range(ep)])
     if routing is not None and reached < 0.99 * routing:
         text = (
             f"several expert ranks are equally busy: the busiest receives {reached:.3g} times the mean, not {routing:g}"
         )
-        notes.append(Diagnostic("warning", text))
+        notes.append(Diagnostic("warning", "replaced-option", text))
     return found
 
 
@@ -99,7 +104,11 @@ def _spread(passes: Sequence[Sequence[Work]], ep: int, routing: float | None) ->
     """A pass of every expert coordinate, for `ep` of them."""
     had = len(passes)
     if len({len(works) for works in passes}) > 1:
-        raise InputError("ranks of a stage differ in how often they communicate", hint="trace them with the same model")
+        raise InputError(
+            "rendezvous-mismatch",
+            "ranks of a stage differ in how often they communicate",
+            hint="trace them with the same model",
+        )
     spread: list[list[Work]] = [[] for _ in range(ep)]
     for each in zip(*passes, strict=True):
         rows = [one.rows for one in each]
@@ -167,7 +176,9 @@ class _Layered:
         numbers = [number for number, work in enumerate(works) if work.layer >= 0]
         if not numbers:
             raise InputError(
-                "the traces do not say how many layers a stage has", hint="another pp needs it: keep the tracer's names"
+                "not-recorded",
+                "the traces do not say how many layers a stage has",
+                hint="another pp needs it: keep the tracer's names",
             )
         first, last = numbers[0], numbers[-1] + 1
         count = max(work.layer for work in works) + 1
@@ -182,15 +193,22 @@ def _restaged(
     """The layers of all stages dealt out to another number of them."""
     each = job.layers_per_stage
     if each is None:
-        raise InputError("the traces' names do not say how many layers there are", hint="another pp needs it")
+        raise InputError(
+            "not-recorded", "the traces' names do not say how many layers there are", hint="another pp needs it"
+        )
     if job.mesh.pp == 1:
         raise InputError(
+            "cannot-change",
             "traced on one stage, where embedding, layers and head are not told apart",
             hint="another pp needs traces of two stages at least",
         )
     total = each * job.mesh.pp
     if total % target.pp:
-        raise InputError(f"{total} layers do not divide into {target.pp} stages", hint="choose a pp that divides them")
+        raise InputError(
+            "not-divisible",
+            f"{total} layers do not divide into {target.pp} stages",
+            hint="choose a pp that divides them",
+        )
     count, last = total // target.pp, job.mesh.pp - 1
     middle = 1 if job.mesh.pp > 2 else None
     found: dict[tuple[int, int], RankWork] = {}
@@ -260,8 +278,9 @@ def _embedding_bytes(job: TraceJob, end: RankWork, inner: RankWork | None, notes
     if hidden is None:
         return 0
     text = f"embedding and head taken to have {VOCABULARY:,} × {hidden} parameters: no stage without them was traced"
-    if not any(one.message == text for one in notes):
-        notes.append(Diagnostic("warning", text))
+    note = Diagnostic("warning", "assumed", text)
+    if note not in notes:
+        notes.append(note)
     return min(VOCABULARY * hidden * GRADIENT_BYTES // job.mesh.tp, mine)
 
 

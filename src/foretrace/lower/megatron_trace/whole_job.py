@@ -70,6 +70,7 @@ def _check_schedule(schedule: Schedule) -> None:
     ends = int(schedule.piece[0].min()), int(schedule.piece[-1].max())
     if schedule.directions > 1 or ends != (0, schedule.pieces - 1):
         raise InputError(
+            "invalid-schedule",
             f"{schedule.name} puts the ends of the model on other stages than the traces have them",
             hint="choose 1f1b, gpipe, interleaved-1f1b, looped-bfs or zb-h1",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
@@ -75,13 +75,13 @@ def read_stones(job: TraceJob) -> Stones:
     roles = {
         (stage, expert): job.standing_in(stage, expert) for stage in range(job.mesh.pp) for expert in range(job.mesh.ep)
     }
-    said: set[str] = set()
+    said: set[Diagnostic] = set()
     for (stage, expert), (rank, _) in roles.items():
         number = next(number for number, run in enumerate(job.runs) if rank in run.ranks)
         work, notes = _rank_work(job, pools, cut, number, rank, stage)
         stones.work[stage, expert] = work
-        stones.notes += [one for one in notes if one.message.partition(":")[0] not in said]
-        said.update(one.message.partition(":")[0] for one in notes)
+        stones.notes += [one for one in notes if replace(one, where=None) not in said]
+        said.update(replace(one, where=None) for one in notes)
     stones.notes += [*fill_notes(job, roles), *_check_tokens(job, stones), *_left_out(job)]
     return stones
 
@@ -96,7 +96,9 @@ def _left_out(job: TraceJob) -> list[Diagnostic]:
                 where, longest = found.get(op.op, (trace.at(op.line), 0.0))
                 found[op.op] = where, max(longest, op.duration_ms or 0.0)
     return [
-        Diagnostic("warning", f"{name} is no op that is known: left out, up to {longest:g} ms at a time", where)
+        Diagnostic(
+            "warning", "rows-skipped", f"{name} is no op that is known: left out, up to {longest:g} ms at a time", where
+        )
         for name, (where, longest) in found.items()
     ]
 
@@ -114,7 +116,7 @@ def _check_tokens(job: TraceJob, stones: Stones) -> list[Diagnostic]:
                 f"ranks of stage {stage} send {sent:,} bytes to experts, which receive {received:,}: not all of a "
                 f"group were traced, or ep is not {job.mesh.ep}"
             )
-            return [Diagnostic("warning", text, job.runs[0].path)]
+            return [Diagnostic("warning", "conflicting-values", text, job.runs[0].path)]
     return []
 
 
@@ -168,11 +170,17 @@ def _rank_work(
     forward, backward = works("forward_step"), works("backward_step")
     if not forward or not backward:
         lacking = "forward_step" if not forward else "backward_step"
-        raise InputError(f"rank {rank} has no {lacking}", where=traces[0].path, hint="trace a whole iteration")
+        raise InputError(
+            "not-recorded", f"rank {rank} has no {lacking}", where=traces[0].path, hint="trace a whole iteration"
+        )
     gradients, notes = gradient_calls(job, traces, stage)
     optimizer = _plain_key(job, rank, "optimizer_step")
     if optimizer not in pools.samples:
-        notes.append(Diagnostic("warning", "no optimizer_step in the trace: its time is not counted", traces[0].path))
+        notes.append(
+            Diagnostic(
+                "warning", "not-recorded", "no optimizer_step in the trace: its time is not counted", traces[0].path
+            )
+        )
     reads = any(op.op == "get_batch" for trace in traces for op in trace.ops) and ("get_batch",) in pools.samples
     ends = job.place(stage) != "middle" and reads
     return RankWork(

@@ -50,6 +50,7 @@ def alike_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tupl
     usable = _chosen(steps, chosen, where) if chosen is not None else np.flatnonzero(steps.whole)
     if not len(usable):
         raise InputError(
+            "nothing-to-do",
             "no step of this trace launches work on a device",
             where=where,
             hint="record whole steps, with device activities: profile(activities=[CPU, CUDA])",
@@ -57,15 +58,17 @@ def alike_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tupl
     if chosen is None:
         dropped = [steps.names[at] for at in np.flatnonzero(~steps.whole)]
         if dropped:
-            notes.append(Diagnostic("note", f"left out, since not whole: {', '.join(dropped)}", where))
+            notes.append(
+                Diagnostic("note", "steps-left-out", f"left out, since not whole: {', '.join(dropped)}", where)
+            )
         if warm_up(recorded, usable):
             name, took = steps.names[usable[0]], recorded.step_s[usable[0]]
             text = f"{name} took {took * 1e3:.1f} ms, over 20 % off the others: taken for a warm-up and left out"
-            notes.append(Diagnostic("note", text, where))
+            notes.append(Diagnostic("note", "steps-left-out", text, where))
             usable = usable[1:]
         elif recorded.bound == "device" and len(usable) > _ENOUGH and from_idle(streams, steps, int(usable[0])):
             text = f"{steps.names[usable[0]]} began on an idle device, as no later step does, and is left out"
-            notes.append(Diagnostic("note", text, where))
+            notes.append(Diagnostic("note", "steps-left-out", text, where))
             usable = usable[1:]
     calls = waiting_or_launching(streams)
     parts = {int(at): (_device(streams, steps, int(at)), calls[steps.of_event[calls] == at]) for at in usable}
@@ -73,7 +76,7 @@ def alike_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tupl
     if len(taken) < len(usable):
         which = "the one nearest to the mean is" if len(taken) == 1 else f"{len(taken)} that do are"
         text = f"the {len(usable)} steps do not all do the same: {which} taken ({_named(steps, taken)})"
-        notes.append(Diagnostic("note", text, where))
+        notes.append(Diagnostic("note", "steps-left-out", text, where))
     device = _as_begun(streams, np.array([parts[at][0] for at in taken], dtype=np.int64))
     made = np.array([parts[at][1] for at in taken], dtype=np.int64).reshape(len(taken), -1)
     return Alike(np.array(taken, dtype=np.int64), device, made, tuple(notes))
@@ -82,7 +85,9 @@ def alike_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tupl
 def _chosen(steps: Steps, chosen: tuple[int, ...], where: str) -> Longs:
     for at in chosen:
         if not 0 <= at < len(steps):
-            raise InputError(f"there is no step {at}", where=where, hint=f"the trace has steps 0 to {len(steps) - 1}")
+            raise InputError(
+                "no-such-rank", f"there is no step {at}", where=where, hint=f"the trace has steps 0 to {len(steps) - 1}"
+            )
     return np.array(sorted(set(chosen)), dtype=np.int64)
 
 

@@ -45,7 +45,9 @@ def said_axes(sizes: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
         axes = tuple(value.replace(",", " ").split())
         wrong = [axis for axis in axes if axis not in AXES] or ([] if axes else [value])
         if wrong:
-            raise InputError(f'--set {name}={value}: axis "{wrong[0]}" is not known', hint=f"known: {' '.join(AXES)}")
+            raise InputError(
+                "unknown-name", f'--set {name}={value}: axis "{wrong[0]}" is not known', hint=f"known: {' '.join(AXES)}"
+            )
         found[name.removeprefix("group.")] = axes
     return found
 

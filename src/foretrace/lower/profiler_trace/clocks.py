@@ -49,9 +49,11 @@ def clock_offsets(
             f"clocks of {count} traces are set by the ends of {len(meetings):,} communications: they are up to "
             f"{format_time(max(apart) - min(apart))} apart, the ends then {format_time(median(spread))}"
         )
-        notes.append(Diagnostic("note", text))
+        notes.append(Diagnostic("note", "clocks-aligned", text))
     if count > 1 and islands > 1:
-        notes.append(Diagnostic("note", f"{islands} sets of traces never meet: their clocks are left apart"))
+        notes.append(
+            Diagnostic("note", "clocks-apart", f"{islands} sets of traces never meet: their clocks are left apart")
+        )
     return [offset[at] for at in range(count)], notes
 
 

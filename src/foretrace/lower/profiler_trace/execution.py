@@ -44,6 +44,7 @@ def attach_execution_traces(traces: Sequence[ProfilerTrace], paths: Sequence[Pat
     """The traces, each with the shapes of the execution trace of its process; each of `paths` must belong to one."""
     if paths and not traces:
         raise InputError(
+            "cannot-simulate",
             "an execution trace has no times",
             where=str(paths[0]),
             hint="give the profiler's trace of the same run before it: foretrace simulate TRACE EXECUTION_TRACE",
@@ -65,6 +66,7 @@ def _owner(traces: Sequence[ProfilerTrace], execution: ExecutionTrace) -> int:
     if len(same) != 1:
         count = "several traces are" if same else "no trace is"
         raise InputError(
+            "several-inputs",
             f"{count} of process {execution.process}, of which this execution trace is",
             where=execution.path,
             hint="give traces and execution traces of the same run, rank by rank",
@@ -80,6 +82,7 @@ def with_shapes_of(trace: ProfilerTrace, execution: ExecutionTrace) -> ProfilerT
     ops = events.of(Category.CPU_OP)
     if not len(matched):
         raise InputError(
+            "several-inputs",
             "no op of the trace is in the execution trace",
             where=execution.path,
             hint="both must be recorded in the same run",
@@ -104,7 +107,7 @@ def with_shapes_of(trace: ProfilerTrace, execution: ExecutionTrace) -> ProfilerT
         calls=tuple(calls),
         groups={**{name: ranks for name, ranks in execution.groups.items() if ranks}, **trace.groups},
         events=replace(events, inputs=new_inputs, call=new_calls),
-        diagnostics=(*trace.diagnostics, Diagnostic("note", text, trace.path)),
+        diagnostics=(*trace.diagnostics, Diagnostic("note", "traces-joined", text, trace.path)),
     )
 
 

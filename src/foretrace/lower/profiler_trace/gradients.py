@@ -69,7 +69,7 @@ def _with_reduced(trace: ProfilerTrace, choices: Choices) -> ProfilerTrace:
     added = _Added(trace, links)
     for step in found:
         added.reduce(step if overlap == "on" else [replace(one, at_s=step[-1].at_s) for one in step])
-    return replace(added.trace(), diagnostics=(*trace.diagnostics, Diagnostic("note", text, trace.path)))
+    return replace(added.trace(), diagnostics=(*trace.diagnostics, Diagnostic("note", "assumed", text, trace.path)))
 
 
 def _buckets(trace: ProfilerTrace, links: Links, steps: Steps, choices: Choices) -> tuple[list[list[_Bucket]], str]:
@@ -77,6 +77,7 @@ def _buckets(trace: ProfilerTrace, links: Links, steps: Steps, choices: Choices)
     said, sized = _said_gradients(choices), gradients(trace)
     if said is None and not sized:
         raise InputError(
+            "not-recorded",
             "the sizes of gradients are not in the trace",
             where=trace.path,
             hint="record with record_shapes=True, or say them: --set params=1.1e9, or --set model=llama3-8b",
@@ -94,7 +95,9 @@ def _buckets(trace: ProfilerTrace, links: Links, steps: Steps, choices: Choices)
         if coming:
             found.append(_filled(coming))
     if not found:
-        raise InputError("no backward was recorded: there are no gradients to reduce", where=trace.path)
+        raise InputError(
+            "nothing-to-do", "no backward was recorded: there are no gradients to reduce", where=trace.path
+        )
     return found, "from the recorded gradients" if said is None else said.how
 
 

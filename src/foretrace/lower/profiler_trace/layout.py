@@ -44,6 +44,7 @@ def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication],
         if axes is None:
             shown = f"group {group.name} ({group.description or 'not described'}, {group.size} of {world} ranks)"
             raise InputError(
+                "unknown-mesh",
                 f"which axis {shown} is cannot be told",
                 where=where,
                 hint=f"say it: --set group.{group.name}=tp (known: tp cp dp pp ep edp shard replicate)",
@@ -53,6 +54,7 @@ def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication],
     recorded = max((trace.world or 0 for trace in traces), default=0)
     if traced is not None and recorded and traced.world != recorded:
         raise InputError(
+            "conflicting-values",
             f"traced={traced} has {traced.world:,} ranks, the trace says that there were {recorded:,}",
             where=where,
             hint="say on what mesh it was recorded: --set traced=tp=2,dp=4",
@@ -101,6 +103,7 @@ def _mesh(sizes: Mapping[str, int], world: int, where: str) -> Mesh:
     if over or prod(dense.values()) * dp != world:
         shown = ",".join(f"{axis}={size}" for axis, size in {**dense, "dp": dp}.items() if size > 1)
         raise InputError(
+            "bad-mesh",
             f"the groups of this trace make {shown or 'one rank'}, its world has {world} ranks",
             where=where,
             hint="say on what mesh it was recorded: --set traced=tp=2,dp=4",
@@ -118,4 +121,6 @@ def _group_notes(of_group: Mapping[tuple[Group, int], tuple[str, ...]]) -> Itera
         what = f"{group.description}, {group.size} ranks" if group.description else f"{group.size} ranks"
         shown[f"{name} ({what}) as {'-'.join(axes)}"] = ""
     if shown:
-        yield Diagnostic("note", f"process groups taken: {'; '.join(shown)} (--set group.NAME=AXIS says otherwise)")
+        yield Diagnostic(
+            "note", "guessed", f"process groups taken: {'; '.join(shown)} (--set group.NAME=AXIS says otherwise)"
+        )

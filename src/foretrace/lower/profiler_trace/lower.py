@@ -89,6 +89,7 @@ def _together(ranks: list[RankStep]) -> list[RankStep]:
     common = set.intersection(*names)
     if not common:
         raise InputError(
+            "several-inputs",
             "the ranks' traces have no step in common",
             where=ranks[0].trace.path,
             hint="give traces of the same run, of the same steps",

@@ -72,26 +72,28 @@ def _unprofiled_s(host: HostStep, cost: ProfilingCost) -> tuple[Floats, Floats]:
 
 def mode_notes(rank: RankStep, mode: HostMode, where: str | None = None) -> list[Diagnostic]:
     """What a reader should know of a mode."""
-    notes = [Diagnostic("note", text, where) for text in _host_notes(rank, mode)]
+    notes = [Diagnostic("note", code, text, where) for code, text in _host_notes(rank, mode)]
     waits = sum(1 for found in rank.host.targets if found) - int(rank.host.queue.sum())
     if mode == "graphs" and waits > 0:
         text = (
             f"the host waits for the device {waits} time{'s' * (waits > 1)} in a step: as it is, the step cannot be "
             "captured in one graph; the waits are left out"
         )
-        notes.append(Diagnostic("warning", text, where))
+        notes.append(Diagnostic("warning", "not-modelled", text, where))
     return notes
 
 
-def _host_notes(rank: RankStep, mode: HostMode) -> list[str]:
+def _host_notes(rank: RankStep, mode: HostMode) -> list[tuple[str, str]]:
     """What is taken off the host's time, and what of it nothing recorded accounts for."""
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     if mode == "unprofiled":
         cost = profiling_cost(rank.trace)
         text = f"without the profiler: host time less {cost.share:.0%}, at most {cost.most_s * 1e6:.0f} us a record"
-        found.append(text + (f", and at {1 / cost.pace:.2f} times the pace recorded" if cost.pace != 1.0 else ""))
+        text += f", and at {1 / cost.pace:.2f} times the pace recorded" if cost.pace != 1.0 else ""
+        found.append(("changed-as-asked", text))
     lost_s = rank.host.unexplained_s
     if lost_s > SAID_FROM * rank.recorded_s:
         kept = "kept as it was" if mode in ("profiled", "unprofiled") else "left out with the host"
-        found.append(f"the host waits {lost_s * 1e3:.2f} ms of a step for what is not in the trace; {kept}")
+        text = f"the host waits {lost_s * 1e3:.2f} ms of a step for what is not in the trace; {kept}"
+        found.append(("not-recorded", text))
     return found

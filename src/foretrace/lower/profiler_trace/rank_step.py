@@ -76,9 +76,13 @@ def _check(trace: ProfilerTrace) -> None:
     device = events.of(*ON_DEVICE)
     if not len(device):
         held = f"{len(events.of(Category.CPU_OP)):,} ops of the host" if len(events) else "no events"
-        raise InputError(f"the trace holds {held} and no work on a device", where=trace.path, hint=_RECORDING)
+        raise InputError(
+            "nothing-to-do", f"the trace holds {held} and no work on a device", where=trace.path, hint=_RECORDING
+        )
     if len(events) == 1:
-        raise InputError("the trace holds a single event, which is no step", where=trace.path, hint=_RECORDING)
+        raise InputError(
+            "nothing-to-do", "the trace holds a single event, which is no step", where=trace.path, hint=_RECORDING
+        )
 
 
 def step_notes(rank: RankStep, where: str | None = None) -> list[Diagnostic]:
@@ -89,28 +93,29 @@ def step_notes(rank: RankStep, where: str | None = None) -> list[Diagnostic]:
     spread = f" ({times.min() * 1e3:.2f} to {times.max() * 1e3:.2f})" if len(taken) > 1 else ""
     count = "1 step" if len(taken) == 1 else f"mean of {len(taken)} steps"
     text = f"recorded step {rank.recorded_s * 1e3:.2f} ms{spread}: {count} by {rank.steps.how}, {recorded.bound}-bound"
-    notes.append(Diagnostic("note", text, where))
+    notes.append(Diagnostic("note", "as-recorded", text, where))
     notes += [replace(note, where=where) for note in rank.alike.notes]
-    notes += [Diagnostic("note", text, where) for text in _unknown(rank)]
+    notes += [Diagnostic("note", code, text, where) for code, text in _unknown(rank)]
     return notes
 
 
-def _unknown(rank: RankStep) -> list[str]:
+def _unknown(rank: RankStep) -> list[tuple[str, str]]:
     """What was inferred, and what nothing recorded accounts for."""
     device = rank.device
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     if device.waits:
         inferred = len(device.waits) - device.exact_waits
         how = f"{inferred:,} of them inferred from calls and times" if inferred else "all recorded"
-        found.append(f"{len(device.waits):,} waits between streams in a step, {how}")
+        found.append(("guessed", f"{len(device.waits):,} waits between streams in a step, {how}"))
     idle = float(device.idle_s[device.idle_early].sum())
     if idle > SAID_FROM * rank.recorded_s:
-        found.append(f"streams idle for {idle * 1e3:.2f} ms of a step for reasons not recorded, or as steps vary; kept")
+        text = f"streams idle for {idle * 1e3:.2f} ms of a step for reasons not recorded, or as steps vary; kept"
+        found.append(("not-recorded", text))
     events = rank.trace.events
     work = events.of(*ON_DEVICE)
     orphans = int((rank.links.launch[work] < 0).sum())
     if orphans == len(work):
-        found.append("no launches were recorded: the program has the device's work only")
+        found.append(("not-recorded", "no launches were recorded: the program has the device's work only"))
     elif orphans:
-        found.append(f"left out: {orphans:,} kernels and copies whose launch is not in the trace")
+        found.append(("rows-skipped", f"left out: {orphans:,} kernels and copies whose launch is not in the trace"))
     return found

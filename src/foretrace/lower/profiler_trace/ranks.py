@@ -168,6 +168,7 @@ def _check_met(job: _Job, channel: _Channel, members: Sequence[int], issued: Map
         where, name = job.traces[at].path, channel.group or "not named"
         if len(mine) != len(theirs):
             raise InputError(
+                "rendezvous-mismatch",
                 f"rank {job.ranks[first]} communicates {len(mine)} times in group {name}, "
                 f"rank {job.ranks[at]}, which it meets, {len(theirs)} times",
                 where=where,
@@ -176,6 +177,7 @@ def _check_met(job: _Job, channel: _Channel, members: Sequence[int], issued: Map
         for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
             if one.what.collective is not other.what.collective:
                 raise InputError(
+                    "rendezvous-mismatch",
                     f"communication {number} of group {name} is {label(other.what.collective)} on rank "
                     f"{job.ranks[at]}, {label(one.what.collective)} on rank {job.ranks[first]}",
                     where=where,
@@ -228,14 +230,14 @@ def _notes(job: _Job, met: int, alone: int) -> list[Diagnostic]:
         text = (
             f"{count} of {job.world} ranks have traces; {met:,} communications meet, and take what the last to come did"
         )
-        notes.append(Diagnostic("note", text))
+        notes.append(Diagnostic("note", "traces-joined", text))
     unnamed = sum(
         len(those) for channel, issued in job.channels.items() if not channel.group for those in issued.values()
     )
     if count > 1 and met and unnamed:
         text = f"the groups of {unnamed:,} communications are not recorded: taken to be all ranks"
-        notes.append(Diagnostic("warning", text))
+        notes.append(Diagnostic("warning", "assumed", text))
     if alone:
         text = f"{alone:,} communications with ranks that have no trace take as long as recorded, waiting included"
-        notes.append(Diagnostic("warning" if count > 1 else "note", text))
+        notes.append(Diagnostic("warning" if count > 1 else "note", "missing-ranks", text))
     return notes

@@ -50,7 +50,7 @@ def communicate(
         except InputError as error:
             met = meet(traces, links, taken)
             text = f"communication is as recorded, not priced on the cluster: {error.message}"
-            return replace(met, notes=(Diagnostic("warning", text, error.where), *met.notes))
+            return replace(met, notes=(Diagnostic("warning", "as-recorded", text, error.where), *met.notes))
     return _resized(traces, links, taken, choices)
 
 
@@ -64,6 +64,7 @@ def target_mesh(traced: Mesh, choices: Choices, where: str) -> Mesh:
         rest = target.world // target.dp
         if asked is not None or choices.gpus % rest:
             raise InputError(
+                "conflicting-options",
                 f"--gpus {choices.gpus} asked, the mesh {target} has {target.world}",
                 where=where,
                 hint=f"give a multiple of {rest}, or the mesh alone",
@@ -73,6 +74,7 @@ def target_mesh(traced: Mesh, choices: Choices, where: str) -> Mesh:
     for axis in _FIXED:
         if target.size(axis) != traced.size(axis):
             raise InputError(
+                "cannot-change",
                 f"{axis}={target.size(axis)} asked, recorded with {axis}={traced.size(axis)}: {_WHY_FIXED[axis]}",
                 where=where,
                 hint="dp and ep can be changed; record the job with the others, or: foretrace predict MODEL",
@@ -93,6 +95,7 @@ def _resized(
     target = target_mesh(layout.mesh, choices, where)
     if layout.mesh.pp > 1:
         raise InputError(
+            "cannot-change",
             f"a pipeline of {layout.mesh.pp} stages, of which {len(traces)} ranks were traced",
             where=where,
             hint="traces of pipelines are replayed as recorded, without --mesh",
@@ -115,6 +118,7 @@ def _check_experts(layout: Layout, target: Mesh, found: Sequence[Mapping[int, Co
         return
     if not any("ep" in layout.axes(what) for one in found for what in one.values()):
         raise InputError(
+            "cannot-change",
             f"ep={target.ep} asked, but the trace has no communication between expert ranks",
             where=where,
             hint="record the job with expert parallelism, or: foretrace predict MODEL",
@@ -155,6 +159,7 @@ class _Resizer:
             return said
         if self.target != self.layout.mesh:
             raise InputError(
+                "not-recorded",
                 f"the size of {what.name} is not in the trace",
                 where=self.where,
                 hint=f"record with record_shapes=True, or say it: --set {name}=16MiB",
@@ -172,7 +177,7 @@ class _Resizer:
         if not self.unsized:
             return []
         text = f"{self.unsized:,} communications whose size is not in the trace take as long as recorded"
-        return [Diagnostic("warning", text, self.where)]
+        return [Diagnostic("warning", "not-recorded", text, self.where)]
 
 
 def _standing_for(traces: Sequence[ProfilerTrace], traced: Mesh, target: Mesh) -> tuple[tuple[int, ...], ...]:
@@ -204,13 +209,13 @@ def _notes(traces: Sequence[ProfilerTrace], layout: Layout, target: Mesh) -> lis
     alike = (
         f"all {target.world:,} ranks compute as {who} did" if target.world > len(traces) else "ranks compute as traced"
     )
-    notes = [Diagnostic("note", f"{text}: {alike}, their communication is priced anew", where)]
+    notes = [Diagnostic("note", "repriced", f"{text}: {alike}, their communication is priced anew", where)]
     if target.ep != traced.ep:
         times = target.ep / traced.ep
         text = f"each expert rank keeps its experts and its tokens: ep={target.ep} has {times:g} times the experts"
-        notes.append(Diagnostic("warning", text, where))
+        notes.append(Diagnostic("warning", "assumed", text, where))
     sharded = any(what in SHARDED and {"dp", "shard"} & set(axes) for (_, what), axes in layout.of_group.items())
     if sharded and target.dp != traced.dp:
         text = f"parameters are sharded over {target.dp} ranks, not {traced.dp}; the optimizer's time is as profiled"
-        notes.append(Diagnostic("note", text, where))
+        notes.append(Diagnostic("note", "as-recorded", text, where))
     return notes

@@ -38,9 +38,12 @@ def check_said(choices: Choices, where: str) -> None:
     traced_mesh(choices)
     overlap = dict(choices.sizes).get("overlap", "on")
     if overlap not in _OVERLAPS:
-        raise InputError(f"--set overlap={overlap} is not known", where=where, hint=f"known: {', '.join(_OVERLAPS)}")
+        raise InputError(
+            "unknown-name", f"--set overlap={overlap} is not known", where=where, hint=f"known: {', '.join(_OVERLAPS)}"
+        )
     if choices.sizes and choices.mesh is None and choices.gpus is None and not choices.priced:
         raise InputError(
+            "option-not-for-command",
             f"--set {choices.sizes[0][0]}: communication is as recorded, and nothing else can be set",
             where=where,
             hint="add --cluster NAME, and --mesh dp=64 for another number of ranks",
@@ -58,4 +61,4 @@ def said_in_vain(choices: Choices, found: Iterable[Communication], where: str) -
         used |= {"overlap", "params"} | ({"dtype"} if {"params", "model"} & set(said) else set())
         used |= set() if "params" in said else {"model"}
     vain = [name for name in said if name not in used]
-    return [Diagnostic("warning", f"not used here: --set {', '.join(vain)}", where)] if vain else []
+    return [Diagnostic("warning", "field-ignored", f"not used here: --set {', '.join(vain)}", where)] if vain else []

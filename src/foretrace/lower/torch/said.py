@@ -33,6 +33,7 @@ class Said:
         for name in said.given:
             if name not in known and not ("group.NAME" in known and name.startswith("group.")):
                 raise InputError(
+                    "unknown-name",
                     f"--set {name}: no such size{did_you_mean(name, known)}",
                     where=where,
                     hint=f"known: {', '.join(known)}",
@@ -56,6 +57,7 @@ class Said:
         text = self._asked("dtype") or _DEFAULT_DTYPE
         if text.lower() not in DTYPES:
             raise InputError(
+                "unknown-name",
                 f'dtype "{text}" is not known{did_you_mean(text, DTYPES)}',
                 where="--set dtype",
                 hint=f"known: {', '.join(DTYPES)}",
@@ -78,5 +80,5 @@ class Said:
 
 def _positive(value: int, name: str) -> int:
     if value < 1:
-        raise InputError(f"{name} is {value}", where=f"--set {name}", hint="expected a number above 0")
+        raise InputError("out-of-range", f"{name} is {value}", where=f"--set {name}", hint="expected a number above 0")
     return value

@@ -40,16 +40,23 @@ def lower_table(path: str | Path, choices: Choices = Choices()) -> Program:  # n
     where = table.at(table.line)
     if choices.gpus is not None:
         raise InputError(
-            "gpus: a table does not say what more GPUs are for", where=where, hint=f"say it: --mesh dp={choices.gpus}"
+            "unknown-mesh",
+            "gpus: a table does not say what more GPUs are for",
+            where=where,
+            hint=f"say it: --mesh dp={choices.gpus}",
         )
     choices.refuse(_NOT_OF_A_TABLE, "a profiler table does not hold enough for this", where)
     if choices.host in ("unprofiled", "graphs"):
         raise InputError(
-            f"{choices.host}: a table has no single launches", where=where, hint="give the trace of the same run"
+            "option-not-for-input",
+            f"{choices.host}: a table has no single launches",
+            where=where,
+            hint="give the trace of the same run",
         )
     profile = understand(table)
     if not profile.device.parts:
         raise InputError(
+            "nothing-to-do",
             "the table has no device time: nothing of it can be simulated",
             where=where,
             hint="profile with ProfilerActivity.CUDA, and print the table again",
@@ -58,10 +65,13 @@ def lower_table(path: str | Path, choices: Choices = Choices()) -> Program:  # n
     sizes = Sizes.of(choices.sizes, mesh)
     steps = sizes.count("steps") or profile.host.steps
     if not 1 <= steps <= _MOST_STEPS:
-        raise InputError(f"{steps:,} steps in one table", where="--set steps")
+        raise InputError("out-of-range", f"{steps:,} steps in one table", where="--set steps")
     if choices.mesh is None and choices.sizes and set(sizes.given) - {"steps"}:
         raise InputError(
-            "sizes are of communication, which a mesh decides", where=where, hint="add --mesh, as in --mesh dp=8,ep=8"
+            "option-not-for-command",
+            "sizes are of communication, which a mesh decides",
+            where=where,
+            hint="add --mesh, as in --mesh dp=8,ep=8",
         )
     profile = replace(profile, host=replace(profile.host, steps=steps))
     writer = Writer(profile, mesh, sizes, steps, choices, shlex.quote(str(path)))
@@ -76,6 +86,7 @@ def _mesh(choices: Choices) -> Mesh:
     others = [axis for axis in ("tp", "cp", "pp") if mesh.size(axis) > 1]
     if others:
         raise InputError(
+            "cannot-change",
             f"{' and '.join(others)} would change what one GPU computes, which a table cannot tell",
             where="--mesh",
             hint="data and expert parallelism can be chosen: --mesh dp=64,ep=8 (shard=8 for HSDP)",
@@ -91,4 +102,4 @@ def _parsed(text: str) -> Mesh:
         if experts is None:
             raise
         hint = f"experts are divided among the replicas of dp: --mesh dp={experts[1]},ep={experts[1]}"
-        raise InputError(error.message, where=error.where, hint=hint) from None
+        raise InputError(error.code, error.message, where=error.where, hint=hint) from None

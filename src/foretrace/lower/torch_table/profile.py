@@ -41,4 +41,4 @@ def choose_table(tables: Sequence[Table]) -> tuple[Table, tuple[Diagnostic, ...]
     if len(tables) == 1:
         return chosen, ()
     text = f"{len(tables)} tables in the file; this one is taken: the first with device times"
-    return chosen, (Diagnostic("warning", text, chosen.at(chosen.line)),)
+    return chosen, (Diagnostic("warning", "one-of-several", text, chosen.at(chosen.line)),)

@@ -59,7 +59,9 @@ class Sizes(Said):
         """Pairs of names and values, checked; a model's name is replaced by its sizes."""
         given = Said.checked(pairs, tuple(KNOWN)).given
         if given.get("overlap", "on") not in OVERLAPS:
-            raise InputError(f"--set overlap={given['overlap']} is not known", hint=f"known: {', '.join(OVERLAPS)}")
+            raise InputError(
+                "unknown-name", f"--set overlap={given['overlap']} is not known", hint=f"known: {', '.join(OVERLAPS)}"
+            )
         found = _of_model(given["model"], mesh) if "model" in given else {}
         return cls({**found, **given}, typed=tuple(given))
 
@@ -123,6 +125,7 @@ def call_bytes(called: Called, sizes: Sizes, units: int, sharded: bool) -> int |
         sizes.notes.append(
             Diagnostic(
                 "note",
+                "assumed",
                 f"{called.name} is taken as {SCALAR_BYTES} bytes (a loss, a norm): reduce-scatters reduce gradients "
                 "(--set all_reduce.bytes=…)",
             )
@@ -143,7 +146,7 @@ def _all_to_all_bytes(sizes: Sizes) -> int | None:
     given = "moe.topk" in sizes.given
     said = f"{tokens:,} tokens × {topk} experts × {hidden:,} × {sizes.element_bytes()} bytes"
     assumed = "" if given else " (each token to 2 experts: --set moe.topk=…)"
-    sizes.notes.append(Diagnostic("note", f"an all-to-all has {format_bytes(size)}: {said}{assumed}"))
+    sizes.notes.append(Diagnostic("note", "assumed", f"an all-to-all has {format_bytes(size)}: {said}{assumed}"))
     return size
 
 
@@ -168,6 +171,7 @@ def missing_error(sizes: Sizes, calls: Sequence[Called], path: str, mesh: str) -
     added = [f"--set {name}={_EXAMPLES.get(name, '16MiB')}" for name in sizes.missing]
     command = " ".join([f"foretrace simulate {path} --cluster h100-dgx --mesh {mesh}", *kept, *added])
     return InputError(
+        "not-recorded",
         f"{what}; set {asked}{'' if 'model' in sizes.given else ', or model=NAME (foretrace list models)'}",
         where=path,
         hint=f"for example: {command}",

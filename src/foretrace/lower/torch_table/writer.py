@@ -67,7 +67,7 @@ class Writer:
         rows = self.profile.rows
         if not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER} and not rows.of(RowKind.NODE, RowKind.ENGINE):
             text = f"the table has no backward pass: nothing is reduced over dp={dp}"
-            self.sizes.notes.append(Diagnostic("warning", text))
+            self.sizes.notes.append(Diagnostic("warning", "not-recorded", text))
             return None
         elements = self.sizes.count("params")
         if elements is None:
@@ -78,7 +78,7 @@ class Writer:
         sizes = buckets(elements * self.sizes.element_bytes())
         seconds = device.by_phase().get(Phase.BACKWARD, 0.0) / self.steps
         under = self.sizes.under_backward() and seconds > 0
-        self.sizes.notes.append(Diagnostic("note", self._reduced_note(sizes, under)))
+        self.sizes.notes.append(Diagnostic("note", "assumed", self._reduced_note(sizes, under)))
         return Reduction(Communicator("dp", "dp", axes=("dp",)), sizes, seconds, under=under)
 
     def _reduced_note(self, sizes: Sequence[int], under: bool) -> str:
@@ -117,7 +117,7 @@ class Writer:
             raise missing_error(self.sizes, wanting, self.path, str(self.mesh))
         for called in wanting:
             text = f"{called.name} ×{called.calls}: left out, since a table does not say between whom or how large"
-            self.sizes.notes.append(Diagnostic("warning", text))
+            self.sizes.notes.append(Diagnostic("warning", "not-recorded", text))
         return found
 
     def _communicator(self, collective: Collective) -> Communicator | None:
@@ -212,63 +212,65 @@ class Writer:
     def _said(self, found: list[SizedCall]) -> list[Diagnostic]:
         """What is assumed, and what is missing."""
         profile = self.profile
-        warnings = [_COMPUTE_STAYS]
+        warnings = [("as-recorded", _COMPUTE_STAYS)]
         if found:
-            warnings.append(_NO_OVERLAP)
+            warnings.append(("assumed", _NO_OVERLAP))
         warnings += self._left_out(found)
         notes = [self._host_note()]
         if found:
             each = ", ".join(_where_to(item, self.mesh) for item in found)
-            notes.append(f"communication: {each}")
+            notes.append(("repriced", f"communication: {each}"))
         if self.steps > 1 or profile.host.steps_from.startswith("nothing"):
             source = "--set steps" if "steps" in self.sizes.given else profile.host.steps_from
-            notes.append(
-                f"the table holds {self.steps} step{'s' * (self.steps > 1)} ({source}); times are those of one"
-            )
+            text = f"the table holds {self.steps} step{'s' * (self.steps > 1)} ({source}); times are those of one"
+            notes.append(("guessed", text))
         return [
-            *(Diagnostic("warning", text) for text in warnings),
-            *(Diagnostic("note", text) for text in notes),
+            *(Diagnostic("warning", code, text) for code, text in warnings),
+            *(Diagnostic("note", code, text) for code, text in notes),
         ]
 
-    def _left_out(self, found: list[SizedCall]) -> list[str]:
-        profile, mesh, texts = self.profile, self.mesh, []
+    def _left_out(self, found: list[SizedCall]) -> list[tuple[str, str]]:
+        profile, mesh = self.profile, self.mesh
+        texts: list[tuple[str, str]] = []
         if profile.calls and mesh.world == 1:
             names = ", ".join(f"{one.name} ×{one.calls}" for one in profile.calls)
-            texts.append(
-                f"communication is missing ({names}): a table does not hold its bytes; give --cluster and --mesh"
-            )
+            text = f"communication is missing ({names}): a table does not hold its bytes; give --cluster and --mesh"
+            texts.append(("not-recorded", text))
         alone = [one.name for one in profile.calls if mesh.world > 1 and not any(one is item.called for item in found)]
         if alone:
-            texts.append(f"{', '.join(alone)}: nothing to send on the mesh {mesh}")
+            texts.append(("odd-input", f"{', '.join(alone)}: nothing to send on the mesh {mesh}"))
         if mesh.ep > 1 and not self._has_experts():
-            texts.append(f"the table has no all-to-all: on ep={mesh.ep} no token goes to another GPU's experts")
+            text = f"the table has no all-to-all: on ep={mesh.ep} no token goes to another GPU's experts"
+            texts.append(("not-modelled", text))
         if self._has_experts() and mesh.edp > 1 and self.sizes.count("moe.params") is None:
-            texts.append(
+            text = (
                 f"gradients of experts over their {mesh.edp} copies are left out (--set moe.params=…, those of one GPU)"
             )
+            texts.append(("not-modelled", text))
         recorded = sum(part.device_s for part in profile.device.parts if part.kind is WorkKind.COMMUNICATION)
         if recorded:
-            texts.append(
+            text = (
                 f"{format_time(recorded / self.steps)} of recorded communication kernels a step is left out: waits for "
                 "partners are in it, and how much ran beside computation is not known"
             )
+            texts.append(("not-modelled", text))
         if self.sizes.unused():
-            texts.append(f"not used here: --set {', '.join(self.sizes.unused())}")
+            texts.append(("field-ignored", f"not used here: --set {', '.join(self.sizes.unused())}"))
         return texts
 
-    def _host_note(self) -> str:
+    def _host_note(self) -> tuple[str, str]:
         host = self.profile.host
         if self._has_host():
-            return (
+            return "as-recorded", (
                 f"the host's own work, {format_time(host.work_s)} a step as profiled, runs beside the device "
                 "(--what-if no-host-gaps leaves it out)"
             )
         if host.start_up_s > 0:
-            return (
+            return "not-modelled", (
                 f"the host is left out: this was a first step, with {format_time(host.start_up_s)} of start-up in "
                 f"{host.start_up_row}, and {format_time(host.work_s)} of work that is not a later step's either"
             )
-        return "the host is left out"
+        return "not-modelled", "the host is left out"
 
 
 def _where_to(item: SizedCall, mesh: Mesh) -> str:

@@ -15,7 +15,7 @@ def said(rows: list[str], word: str, **header: int) -> list[str]:
 
 def test_nothing_odd() -> None:
     program = lowered([PLAIN, PLAIN])
-    assert [one.message.split(" ")[0] for one in program.diagnostics] == ["computation", "nothing", "memory"]
+    assert [one.code for one in program.diagnostics] == ["as-recorded", "assumed", "not-modelled"]
 
 
 def test_computation_that_was_not_measured() -> None:

@@ -78,8 +78,9 @@ def test_ranks_twice_and_jobs_mixed(tmp_path: Path) -> None:
         load(folder)
     mixed = write(tmp_path / "mixed", [ex_situ()], TWO)
     write(mixed, [ex_situ(1)], Facts(world=2, tp=1, pp=1))
-    with pytest.raises(InputError, match="not the same job"):
+    with pytest.raises(InputError) as caught:
         load(mixed)
+    assert caught.value.code == "several-inputs"
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -132,8 +133,9 @@ def test_a_small_model_with_experts(tmp_path: Path) -> None:
 def test_ranks_that_communicate_differently(tmp_path: Path) -> None:
     pair = [all_to_all(1, 8), all_to_all(2, 8)]
     fewer = write(tmp_path / "a", [ex_situ(0, pair), ex_situ(1, pair[:1])], EXPERTS)
-    with pytest.raises(InputError, match="differ in what they communicate in forward_step"):
+    with pytest.raises(InputError) as caught:
         program(fewer)
+    assert caught.value.code == "rendezvous-mismatch"
 
 
 def test_ranks_that_make_other_calls(tmp_path: Path) -> None:
@@ -148,8 +150,9 @@ def test_a_microbatch_that_one_rank_lacks(tmp_path: Path) -> None:
     one = Rank(0).op("forward_step", 10, subs=[sub(5, 1)]).op("forward_step", 10, subs=[sub(5, 1)])
     two = Rank(1).op("forward_step", 10, subs=[sub(5, 1)])
     folder = write(tmp_path, [one.op("backward_step", 20), two.op("backward_step", 20)], TWO)
-    with pytest.raises(InputError, match="rank 1 goes forward 1 times, others 2: its trace is cut short"):
+    with pytest.raises(InputError) as caught:
         load(folder)
+    assert caught.value.code == "truncated-file"
 
 
 def test_a_call_too_short_to_see_is_still_a_call(tmp_path: Path) -> None:
@@ -166,14 +169,16 @@ def test_transfers_that_lead_nowhere(tmp_path: Path) -> None:
         Rank(rank, rank).op("forward_step", 10).transfer("send_backward", until_ms=12).op("backward_step", 20)
         for rank in range(2)
     ]
-    with pytest.raises(InputError, match="send_backward on stage 0 of 2"):
+    with pytest.raises(InputError) as caught:
         load(write(tmp_path, ranks, Facts(world=2, tp=1, pp=2)))
+    assert caught.value.code == "no-such-rank"
 
 
 def test_a_stage_that_was_not_traced(tmp_path: Path) -> None:
     rank = Rank(0).op("forward_step", 10).transfer("send_forward", until_ms=12).op("backward_step", 20)
-    with pytest.raises(InputError, match="no rank of stage 1 was traced"):
+    with pytest.raises(InputError) as caught:
         load(write(tmp_path, [rank], Facts(world=2, tp=1, pp=2)))
+    assert caught.value.code == "missing-ranks"
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,9 @@ def test_the_program_reduces_and_the_optimizer_waits(tmp_path: Path) -> None:
 
 
 def test_sizes_that_are_not_recorded_must_be_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="sizes of gradients") as caught:
+    with pytest.raises(InputError) as caught:
         _reduced(tmp_path, 30, shapes=False)
+    assert caught.value.code == "not-recorded"
     assert "--set params=1.1e9" in (caught.value.hint or "")
     said = (("params", "1e8"), ("dtype", "fp32"))
     trace = _reduced(tmp_path, 30, 30, shapes=False, choices=Choices(mesh="dp=8", sizes=said))
@@ -133,8 +134,9 @@ def test_one_gpu_needs_no_reduction(tmp_path: Path) -> None:
 
 
 def test_an_unknown_overlap_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="overlap=some"):
+    with pytest.raises(InputError) as caught:
         _reduced(tmp_path, 30, choices=Choices(mesh="dp=8", sizes=(("overlap", "some"),)))
+    assert caught.value.code == "unknown-name"
 
 
 def test_gradients_of_a_recorded_model() -> None:
@@ -149,15 +151,17 @@ def test_fewer_parameters_than_kernels_are_spread_all_the_same(tmp_path: Path) -
     trace = _reduced(tmp_path, 1, 1, 1, 1, choices=Choices(mesh="dp=8", sizes=(("params", "3"),)), shapes=False)
     calls = trace.events.call[trace.events.call >= 0].tolist()
     assert [trace.calls[number].in_elements for number in calls] == [3] * 3
-    with pytest.raises(InputError, match="params is 0"):
+    with pytest.raises(InputError) as caught:
         _reduced(tmp_path, 1, choices=Choices(mesh="dp=8", sizes=(("params", "0"),)))
+    assert caught.value.code == "out-of-range"
 
 
 def test_what_is_said_in_vain_is_told(tmp_path: Path) -> None:
     path = write(tmp_path, document(_step([1, 1])))
     sizes = (("all_reduce.bytes", "16MiB"), ("group.7", "tp"), ("dtype", "fp32"), ("overlap", "none"))
     program = lower_profile([path], Choices(mesh="dp=8", sizes=sizes))
-    told = [one.message for one in program.diagnostics if "not used here" in one.message]
+    told = [one.message for one in program.diagnostics if one.code == "field-ignored"]
     assert told == ["not used here: --set all_reduce.bytes, group.7, dtype"]
-    with pytest.raises(InputError, match='axis "x" is not known'):
+    with pytest.raises(InputError) as caught:
         lower_profile([path], Choices(mesh="dp=8", sizes=(("group.7", "x"),)))
+    assert caught.value.code == "unknown-name"

@@ -7,7 +7,7 @@ from foretrace.lower.profiler_trace.notes import grouped
 
 
 def _note(message: str, where: str | None) -> Diagnostic:
-    return Diagnostic("note", message, where)
+    return Diagnostic("note", "guessed", message, where)
 
 
 def test_notes_that_differ_in_numbers_are_one_with_their_ranges() -> None:

@@ -194,14 +194,15 @@ def test_a_warm_up_is_left_out_and_said() -> None:
     machine.step = _HOST_BOUND
     rank = read_step(recorded(machine.run(3)))
     assert rank.alike.steps.tolist() == [1, 2, 3]
-    assert "warm-up" in rank.alike.notes[0].message
+    assert rank.alike.notes[0].code == "steps-left-out"
 
 
 def test_steps_can_be_chosen() -> None:
     trace = recorded(Machine(_HOST_BOUND).run(4))
     assert read_step(trace, (1, 3)).alike.steps.tolist() == [1, 3]
-    with pytest.raises(InputError, match="no step 4"):
+    with pytest.raises(InputError) as caught:
         read_step(trace, (4,))
+    assert caught.value.code == "no-such-rank"
 
 
 def test_waits_that_only_the_first_and_last_step_have_are_no_part_of_them() -> None:
@@ -218,8 +219,10 @@ def test_waits_that_only_the_first_and_last_step_have_are_no_part_of_them() -> N
 
 def test_a_trace_without_a_device_says_what_to_record() -> None:
     rows = [Row(Category.CPU_OP, "aten::mm", 0.0, 1e-6, 0), Row(Category.CPU_OP, "aten::mm", 2e-6, 1e-6, 0)]
-    with pytest.raises(InputError, match="2 ops of the host and no work on a device") as error:
+    with pytest.raises(InputError) as error:
         read_step(trace_of(rows))
+    assert error.value.code == "nothing-to-do"
     assert "ProfilerActivity" in str(error.value)
-    with pytest.raises(InputError, match="a single event"):
+    with pytest.raises(InputError) as caught:
         read_step(trace_of([Row(Category.KERNEL, "gemm", 0.0, 1e-6, -1, 7)]))
+    assert caught.value.code == "nothing-to-do"

@@ -89,8 +89,9 @@ def test_axes_that_change_computation_are_refused(tmp_path: Path, mesh: str, why
 
 
 def test_experts_need_a_dispatch(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no communication between expert ranks"):
+    with pytest.raises(InputError) as caught:
         _resized(tmp_path, [_call("allreduce", 1024, 1024)], Choices(mesh="dp=64,ep=8"))
+    assert caught.value.code == "cannot-change"
 
 
 def test_gpus_lengthen_dp(tmp_path: Path) -> None:
@@ -104,8 +105,9 @@ def _part(description: str = "undefined") -> Work:
 
 
 def test_a_group_that_nothing_tells_must_be_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="which axis group 5") as caught:
+    with pytest.raises(InputError) as caught:
         _resized(tmp_path, [_part()], Choices(mesh="dp=8"))
+    assert caught.value.code == "unknown-mesh"
     assert "--set group.5=tp" in (caught.value.hint or "")
     met = _resized(tmp_path, [_part()], Choices(mesh="dp=8", sizes=(("group.5", "tp"),)))
     assert met.mesh == Mesh(tp=2, dp=8)
@@ -115,7 +117,7 @@ def test_a_group_that_nothing_tells_must_be_said(tmp_path: Path) -> None:
 
 def test_a_cluster_without_known_axes_leaves_times_as_recorded(tmp_path: Path) -> None:
     met = _resized(tmp_path, [_part()], Choices(priced=True))
-    assert met.mesh.world == 1 and "not priced on the cluster" in met.notes[0].message
+    assert met.mesh.world == 1 and met.notes[0].code == "as-recorded"
 
 
 @pytest.mark.parametrize(
@@ -143,15 +145,17 @@ def test_axes_by_description(description: str, axes: tuple[str, ...] | None) -> 
 
 
 def test_an_axis_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match='axis "xp" is not known'):
+    with pytest.raises(InputError) as caught:
         _resized(tmp_path, [_part()], Choices(mesh="dp=8", sizes=(("group.5", "xp"),)))
+    assert caught.value.code == "unknown-name"
 
 
 def test_sizes_that_were_not_recorded_must_be_said(tmp_path: Path) -> None:
     bare = Work("ncclKernel_AllReduce_RING_LL_Sum_float", [500.0], COMM)
     paths, _ = write_ranks(tmp_path, [Work("gemm_a", [1000.0]), bare], RANKS, only=[3])
-    with pytest.raises(InputError, match="is not in the trace") as caught:
+    with pytest.raises(InputError) as caught:
         lower_profile(paths, Choices(mesh="dp=16"))
+    assert caught.value.code == "not-recorded"
     assert "--set all_reduce.bytes=16MiB" in (caught.value.hint or "")
     program = lower_profile(paths, Choices(mesh="dp=16", sizes=(("all_reduce.bytes", "1MiB"),)))
     assert program.world == 16 and (1 << 20) in program.templates.columns["bytes"].tolist()
