@@ -89,4 +89,17 @@ CODES: Final[dict[str, str]] = {
     "unknown-mesh": "The input does not tell the mesh, or the axis of a group, and it has to be given.",
     "cannot-change": "A recording does not hold what a job changed in this way would do.",
     "not-recorded": "The recording lacks a size, a time or a reason that the job needs.",
+    # Analyses and reports
+    "different-mesh": "Two compared runs do not have the same ranks in the same places.",
+    "different-microbatches": "Two compared runs do not have the same number of microbatches.",
+    "different-step-times": "One step time is the period of steps in a row, the other the makespan of one step.",
+    "too-little-data": "A run has too little of something, so that it is not analysed.",
+    "host-bound": "The host is busy launching kernels for most of the step.",
+    "memory-imbalance": "A step does not free as much memory as it allocates.",
+    "links-differ": "Messages on the links of a cluster and formulas differ in what a collective takes.",
+    "simplified-messages": "Messages are too many to be run exactly one by one, and are run in the stated simpler way.",
+    "tool-failed": "Another program that this one runs failed.",
+    "not-expressible": "A plan has something that the format to be written has no place for.",
+    "lossy-format": "The file that was written says something only in part, or in another way.",
+    "needs-option": "The file that was written cannot say something that an option must say when it is simulated.",
 }

@@ -119,13 +119,9 @@ class Comparison:
     ranks: tuple[RankRow, ...]
     stages: tuple[StageRow, ...]
     groups: tuple[GroupRow, ...]
+    unlike: tuple[str, ...]
+    """In what the two are not the same job, in few words."""
     diagnostics: tuple[Diagnostic, ...]
-
-    @property
-    def unlike(self) -> tuple[str, ...]:
-        """In what the two are not the same job, in few words."""
-        own = [one.message for one in self.diagnostics if one.level == "warning"]
-        return tuple(text.rpartition(":")[0] for text in own if " predicted, " in text or "the prediction has" in text)
 
     @property
     def band_contains_measured(self) -> bool | None:
@@ -141,6 +137,7 @@ def compare(predicted: Simulation, measured: Simulation) -> Comparison:
     ours, theirs = account(predicted), account(measured)
     alike = _same_mesh(predicted.timeline.graph.program.mesh, measured.timeline.graph.program.mesh)
     until = (ours.until_optimizer_s, theirs.until_optimizer_s)
+    unlike = _unlike(predicted, measured, ours, theirs, alike)
     return Comparison(
         predicted=predicted,
         measured=measured,
@@ -152,8 +149,10 @@ def compare(predicted: Simulation, measured: Simulation) -> Comparison:
         ranks=_ranks(ours, theirs) if alike else (),
         stages=_stages(ours, theirs) if alike else (),
         groups=_groups(ours.groups, theirs.groups) if alike else (),
+        unlike=tuple(one.words for one in unlike),
         diagnostics=(
-            *_differences(predicted, measured, ours, theirs, alike),
+            *(Diagnostic("warning", one.code, f"{one.words}: {one.so}") for one in unlike),
+            *_differences(predicted, measured, ours, theirs),
             *_carried("predicted", predicted.diagnostics),
             *_carried("measured", measured.diagnostics),
         ),
@@ -224,35 +223,46 @@ def _same_mesh(predicted: Mesh, measured: Mesh) -> bool:
     return all((predicted.coordinate(axis) == measured.coordinate(axis)).all() for axis in dense)
 
 
-def _differences(
+@dataclass(frozen=True, slots=True)
+class _Unlike:
+    """Something in which two runs are not the same job, and what follows from it."""
+
+    code: str
+    words: str
+    so: str
+
+
+def _unlike(
     predicted: Simulation, measured: Simulation, ours: Account, theirs: Account, same_mesh: bool
-) -> list[Diagnostic]:
+) -> list[_Unlike]:
     """What keeps the two runs from being the same job."""
     found = []
+    so = "the step and means over ranks are compared, single ranks, stages and groups are not"
     if predicted.world_size != measured.world_size:
-        found.append(
-            f"{predicted.world_size:,} ranks are predicted, {measured.world_size:,} measured: the step and means over "
-            "ranks are compared, single ranks, stages and groups are not"
-        )
+        words = f"{predicted.world_size:,} ranks are predicted, {measured.world_size:,} measured"
+        found.append(_Unlike("different-mesh", words, so))
     elif not same_mesh:
-        found.append(
-            f"the prediction has {predicted.mesh}, the measurement {measured.mesh}: the step and means over ranks are "
-            "compared, single ranks, stages and groups are not"
-        )
+        words = f"the prediction has {predicted.mesh}, the measurement {measured.mesh}"
+        found.append(_Unlike("different-mesh", words, so))
     if ours.microbatches != theirs.microbatches:
-        found.append(
-            f"microbatches: {ours.microbatches} predicted, {theirs.microbatches} measured: the steps do not do the "
-            "same work"
-        )
+        words = f"microbatches: {ours.microbatches} predicted, {theirs.microbatches} measured"
+        found.append(_Unlike("different-microbatches", words, "the steps do not do the same work"))
+    return found
+
+
+def _differences(predicted: Simulation, measured: Simulation, ours: Account, theirs: Account) -> list[Diagnostic]:
+    """What the two runs do not measure alike, though the job be the same."""
+    notes = []
     if predicted.repeats != measured.repeats:
         kinds = {True: "the steady period of steps that follow each other", False: "the makespan of one step"}
-        found.append(f"the predicted step time is {kinds[predicted.repeats]}, the measured {kinds[measured.repeats]}")
+        text = f"the predicted step time is {kinds[predicted.repeats]}, the measured {kinds[measured.repeats]}"
+        notes.append(Diagnostic("warning", "different-step-times", text))
     missing = [name for name, one in (("prediction", ours), ("measurement", theirs)) if one.until_optimizer_s is None]
-    notes = [Diagnostic("warning", message) for message in found]
     if len(missing) == 1:
-        notes.append(Diagnostic("note", f"the {missing[0]} has no optimizer: the time up to it is not compared"))
+        text = f"the {missing[0]} has no optimizer: the time up to it is not compared"
+        notes.append(Diagnostic("note", "too-little-data", text))
     return notes
 
 
 def _carried(side: str, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    return [Diagnostic(one.level, f"{side}: {one.message}", one.where) for one in diagnostics]
+    return [Diagnostic(one.level, one.code, f"{side}: {one.message}", one.where) for one in diagnostics]

@@ -61,11 +61,12 @@ def select(ops: Ops, text: str) -> Mask:
     else:
         known = list(dict.fromkeys([*(name for name, members in words.items() if members.any()), *kinds]))
         raise InputError(
+            "unknown-name",
             f'"{text}" names no ops of this job{did_you_mean(text, known)}',
             hint=f"known: {', '.join(known)}, name:…, lane:…",
         )
     if not mask.any():
-        raise InputError(f'"{text}" names no ops of this job')
+        raise InputError("unknown-name", f'"{text}" names no ops of this job')
     return mask
 
 
@@ -125,6 +126,6 @@ def work_kinds(ops: Ops) -> dict[str, Mask]:
 def _by_pattern(ops: Ops, kind: str, pattern: str) -> Mask:
     tables = {"name": ops.program.strings, "lane": tuple(lane.name for lane in ops.program.lanes)}
     if kind not in tables:
-        raise InputError(f'ops are chosen by name: or lane:, not by "{kind}:"')
+        raise InputError("bad-value", f'ops are chosen by name: or lane:, not by "{kind}:"')
     matches = np.array([fnmatchcase(text, pattern) for text in tables[kind]], dtype=bool)
     return np.asarray(matches[ops.ints(kind)] & ops.column("enabled").astype(bool))

@@ -104,7 +104,7 @@ def flow_time(
     groups = np.atleast_2d(np.asarray(groups, dtype=np.int64))
     _check(collective, size_bytes, groups, network.fabric, pair_bytes)
     if chunks is not None and chunks < 1:
-        raise InputError(f"{chunks} chunks carry nothing", hint="1 or more")
+        raise InputError("out-of-range", f"{chunks} chunks carry nothing", hint="1 or more")
     arrival = np.zeros(groups.shape) if arrival_s is None else np.array(np.broadcast_to(arrival_s, groups.shape))
     call = _Call(groups, network, latency_s, arrival)
     if groups.shape[1] == 1 or collective in (Collective.NONE, Collective.BARRIER):
@@ -305,7 +305,7 @@ def _pairs(call: _Call, collective: Collective, size_bytes: float, pair_bytes: F
         hint = (
             f"at most {MOST_LISTED:,}; one even all-to-all without ecmp may have any number; --network analytic has all"
         )
-        raise InputError(f"{listed:,} messages are too many to route one by one", hint=hint)
+        raise InputError("too-large", f"{listed:,} messages are too many to route one by one", hint=hint)
     one = pair_sends(collective, size_bytes, n) if pair_bytes is None else pairs(pair_bytes)
     sends = [one for _ in call.groups]
     messages, capacity = call.messages(sends, 1), call.network.capacity
@@ -314,8 +314,9 @@ def _pairs(call: _Call, collective: Collective, size_bytes: float, pair_bytes: F
     run, rates = (messages, capacity) if small is None else (small.messages, small.capacity)
     unlike = len(run) > FEW_UNLIKE
     busiest_s = float((link_bytes / capacity).max(initial=0.0))
-    rough = "" if not unlike else PACED if len(run) > MOST_UNLIKE else TOGETHER
-    if rough == PACED:
+    paced = unlike and len(run) > MOST_UNLIKE
+    rough = "" if not unlike else PACED if paced else TOGETHER
+    if paced:
         end_s = call.arrival_s.max() + float(messages.latency_s.max()) + np.full(call.groups.shape, busiest_s)
     else:
         ran = run_flows(rates, run, window_s=ROUGHLY * busiest_s if unlike else 0.0, folded=False)
@@ -357,13 +358,17 @@ def _check(collective: Collective, size_bytes: float, groups: Longs, fabric: Fab
     """Raises an error where nothing of the kind can be run."""
     ranks = groups.shape[1]
     if size_bytes < 0 or groups.min() < 0 or groups.max() >= fabric.gpus:
-        raise InputError(f"a group of GPUs 0 to {fabric.gpus - 1:,} and a size of 0 bytes or more are needed")
+        raise InputError(
+            "out-of-range", f"a group of GPUs 0 to {fabric.gpus - 1:,} and a size of 0 bytes or more are needed"
+        )
     if any(len(np.unique(row)) < ranks for row in groups):
-        raise InputError("a GPU is twice in one group")
+        raise InputError("duplicate-name", "a GPU is twice in one group")
     if collective in ONE_TO_ONE and ranks != 2:
-        raise InputError(f"{label(collective)} is between 2 ranks, not {ranks:,}", hint="name both of them")
+        raise InputError(
+            "unknown-collective", f"{label(collective)} is between 2 ranks, not {ranks:,}", hint="name both of them"
+        )
     if pair_bytes is not None and (pair_bytes.shape != (ranks, ranks) or (pair_bytes < 0).any()):
-        raise InputError(f"bytes of pairs are a table of {ranks:,} by {ranks:,} sizes of 0 or more")
+        raise InputError("bad-value", f"bytes of pairs are a table of {ranks:,} by {ranks:,} sizes of 0 or more")
 
 
 NEAR: Final = 0.05

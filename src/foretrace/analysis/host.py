@@ -38,4 +38,4 @@ def host_notes(timeline: Timeline) -> tuple[Diagnostic, ...]:
         f"the host launches kernels for {format_time(busy)} of the step's {format_time(step)}: "
         "CUDA graphs (--cuda-graphs full) would take that away"
     )
-    return (Diagnostic("note", message),)
+    return (Diagnostic("note", "host-bound", message),)

@@ -137,10 +137,14 @@ def _odd(ops: Ops, enabled: Mask) -> list[Diagnostic]:
     unpriced = int((np.isnan(ops.floats("duration_s")) & enabled).sum())
     if unpriced:
         notes.append(
-            Diagnostic("warning", f"{unpriced:,} of {len(ops):,} ops have no duration: simulate it with --cluster")
+            Diagnostic(
+                "warning",
+                "unpriced-op",
+                f"{unpriced:,} of {len(ops):,} ops have no duration: simulate it with --cluster",
+            )
         )
     if not enabled.all():
-        notes.append(Diagnostic("note", f"{int((~enabled).sum()):,} ops are switched off by overrides"))
+        notes.append(Diagnostic("note", "odd-input", f"{int((~enabled).sum()):,} ops are switched off by overrides"))
     empty = [name for i, name in enumerate(ops.program.roles) if ops.start[i] == ops.start[i + 1]]
-    notes += [Diagnostic("warning", "does nothing in a step", f'role "{name}"') for name in empty]
+    notes += [Diagnostic("warning", "odd-input", "does nothing in a step", f'role "{name}"') for name in empty]
     return notes

@@ -47,7 +47,7 @@ Normal = tuple[float, float]
 def check_jitter(jitter: float) -> float:
     """The jitter itself, if it can be meant: a share of each computation's time, from 0 to 1."""
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
-        raise InputError(f"jitter is {jitter!r}", hint="expected a share from 0 to 1: 0.03 is 3 %")
+        raise InputError("out-of-range", f"jitter is {jitter!r}", hint="expected a share from 0 to 1: 0.03 is 3 %")
     return float(jitter)
 
 

@@ -105,10 +105,14 @@ def link_loads(simulation: Simulation, cluster: Cluster | None = None, placement
 
     cluster, world = cluster or simulation.cluster, simulation.world_size
     if cluster is None:
-        raise InputError("the links of which cluster? the job carries all its prices", hint="name a cluster")
+        raise InputError(
+            "needs-cluster", "the links of which cluster? the job carries all its prices", hint="name a cluster"
+        )
     if world > MOST_GPUS:
         raise InputError(
-            f"{world:,} GPUs have too many links to look at", hint=f"at most {MOST_GPUS:,}: take a smaller job"
+            "too-large",
+            f"{world:,} GPUs have too many links to look at",
+            hint=f"at most {MOST_GPUS:,}: take a smaller job",
         )
     placement = placement or Placement.packed(world, cluster.node.gpus)
     network, places = network_of(cluster, world, placement), Places.of(cluster.node, placement)

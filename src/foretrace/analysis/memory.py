@@ -72,12 +72,12 @@ def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnost
             text = f"a step allocates {size:,} bytes more than it frees"
             if size < 0:
                 text = f"a step frees {-size:,} bytes more than it allocates"
-            notes.setdefault(role, Diagnostic("warning", text, f'role "{role}"'))
+            notes.setdefault(role, Diagnostic("warning", "memory-imbalance", text, f'role "{role}"'))
         if track.assumed_bytes:
             text = (
                 f"{track.assumed_bytes:,} bytes are freed before they are allocated; taken as held when the step begins"
             )
-            notes.setdefault(f"{role} assumed", Diagnostic("note", text, f'role "{role}"'))
+            notes.setdefault(f"{role} assumed", Diagnostic("note", "assumed", text, f'role "{role}"'))
     return list(notes.values())
 
 

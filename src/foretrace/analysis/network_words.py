@@ -72,14 +72,25 @@ def read_collective(name: str, way: str | None = None) -> Called:
     if found is None:
         known = (*KNOWN, *EXPERTS)
         near = did_you_mean(name, [*known, "send"])
-        raise InputError(f'collective "{shortened(name)}" is not known{near}', hint=f"known: {', '.join(known)}")
+        raise InputError(
+            "unknown-collective",
+            f'collective "{shortened(name)}" is not known{near}',
+            hint=f"known: {', '.join(known)}",
+        )
     if not tokens:
         return Called(found, name_of(found))
     if found is not Collective.ALL_TO_ALL:
-        raise UsageError(f"a way to experts is for dispatch, combine and all-to-all, not for {name_of(found)}")
+        raise UsageError(
+            "option-not-for-command",
+            f"a way to experts is for dispatch, combine and all-to-all, not for {name_of(found)}",
+        )
     said = " ".join(["dispatch", *re.split(r"[,\s]+", (way or DEFAULT_WAY).strip(", \t\n"))])
     parse_dispatch(said)
-    notes = () if way else (Diagnostic("note", f"how tokens go to experts is taken to be {DEFAULT_WAY} (--way)"),)
+    notes = (
+        ()
+        if way
+        else (Diagnostic("note", "assumed", f"how tokens go to experts is taken to be {DEFAULT_WAY} (--way)"),)
+    )
     return Called(found, letters if letters in EXPERTS else name_of(found), said, notes)
 
 
@@ -101,20 +112,24 @@ def read_ranks(text: str) -> list[int]:
 def check_size(size_bytes: int) -> None:
     """Raises an error where no buffer is so large, or there is none."""
     if size_bytes < 1:
-        raise InputError("a collective of 0 bytes moves nothing", hint="the smallest size is 1B")
+        raise InputError("out-of-range", "a collective of 0 bytes moves nothing", hint="the smallest size is 1B")
     if size_bytes > MOST_BYTES:
-        raise InputError("the size is more than any GPU holds", hint=f"at most {format_bytes(MOST_BYTES)}")
+        raise InputError(
+            "out-of-range", "the size is more than any GPU holds", hint=f"at most {format_bytes(MOST_BYTES)}"
+        )
 
 
 def check_ranks(ranks: int, groups: int) -> None:
     """Raises an error where there is no rank, or more than any machine has."""
     if ranks < 1:
-        raise InputError("a group of 0 ranks communicates nothing", hint="for example --ranks 64")
+        raise InputError("out-of-range", "a group of 0 ranks communicates nothing", hint="for example --ranks 64")
     if groups < 1:
-        raise InputError("there is at least 1 group", hint="for example --groups 8")
+        raise InputError("out-of-range", "there is at least 1 group", hint="for example --groups 8")
     if ranks * groups > MOST_RANKS:
         words = "so many ranks" if groups == 1 else "so many groups of so many ranks"
-        raise InputError(f"{words} are more than any machine has", hint=f"at most {MOST_RANKS:,} ranks in all")
+        raise InputError(
+            "out-of-range", f"{words} are more than any machine has", hint=f"at most {MOST_RANKS:,} ranks in all"
+        )
 
 
 def _values(
@@ -125,10 +140,14 @@ def _values(
         # As in a sweep, 1,024 would be two values; where that is plainly not meant, it is said.
         for part in text.split(","):
             if re.fullmatch(r"\s*0[0-9]+\s*", part):
-                raise UsageError(f"{what} {text}: a comma parts two values", hint=f"write {text.replace(',', '')}")
+                raise UsageError(
+                    "bad-value", f"{what} {text}: a comma parts two values", hint=f"write {text.replace(',', '')}"
+                )
             found.update(dict.fromkeys(_range(part.strip(), parse, shown, f"{what} {part.strip()}", example)))
         if len(found) > MOST_VALUES:
-            raise UsageError(f"{what} {text}: more than {MOST_VALUES} values", hint="take larger steps: :x4")
+            raise UsageError(
+                "out-of-range", f"{what} {text}: more than {MOST_VALUES} values", hint="take larger steps: :x4"
+            )
     return list(found)
 
 
@@ -140,13 +159,17 @@ def _range(
     if len(parts) == 1:
         return [parse(text, where=where)]
     if len(parts) > 3 or not all(parts):
-        raise UsageError(f"{where}: that is no range", hint=f"example: {example}, or 8..4096:x4")
+        raise UsageError("bad-value", f"{where}: that is no range", hint=f"example: {example}, or 8..4096:x4")
     low, high = parse(parts[0], where=where), parse(parts[1], where=where)
     step = parse_factor(parts[2].removeprefix("x"), where=where) if len(parts) == 3 else 2.0
     if low > high:
-        raise UsageError(f"{where}: {shown(low)} is more than {shown(high)}", hint="the smaller end comes first")
+        raise UsageError(
+            "bad-value", f"{where}: {shown(low)} is more than {shown(high)}", hint="the smaller end comes first"
+        )
     if low < 1 or step < 1.01:
-        raise UsageError(f"{where}: a range starts above 0 and grows", hint=f"example: {example}, or 8..4096:x4")
+        raise UsageError(
+            "out-of-range", f"{where}: a range starts above 0 and grows", hint=f"example: {example}, or 8..4096:x4"
+        )
     return _steps(low, high, step)
 
 

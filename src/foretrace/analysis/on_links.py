@@ -94,7 +94,7 @@ class OnLinks:
         time_s = found.time_s + analytic.latency_s
         carries = replace(fabric, bytes_per_s=self.network.capacity)
         loads = LinkLoads(carries, (analytic.collective,), found.link_bytes[None], time_s)
-        notes = (Diagnostic("note", found.note),)
+        notes = (Diagnostic("note", "not-modelled", found.note),)
         return LinkRun("packets", time_s, analytic.time_s, found.flows, loads, notes)
 
 
@@ -120,21 +120,21 @@ def _notes(analytic: NetworkAnswer, found: FlowAnswer, algorithm: str) -> tuple[
     notes = []
     if analytic.algorithm.startswith("nvls"):
         text = f"messages on links are those of a {algorithm}, as fast there as {analytic.algorithm}, which sends fewer"
-        notes.append(Diagnostic("note", text))
+        notes.append(Diagnostic("note", "not-modelled", text))
     elif analytic.algorithm not in (*OWN, "measured"):
         text = f"messages on links are those of a {algorithm}: links do not reduce, as {analytic.algorithm} would"
-        notes.append(Diagnostic("note", text))
+        notes.append(Diagnostic("note", "not-modelled", text))
     if found.time_s < (1 - SAME_TIME) * analytic.bound_s:
         text = f"links of the network are faster than those of {analytic.cluster.name}, by which the bound is reckoned"
-        notes.append(Diagnostic("warning", text))
+        notes.append(Diagnostic("warning", "conflicting-values", text))
     if found.rough:
-        notes.append(Diagnostic("note", found.rough))
+        notes.append(Diagnostic("note", "simplified-messages", found.rough))
     if analytic.protocol == "ll" and found.time_s < (1 - NEAR) * analytic.time_s:
         text = (
             f"links would take {found.time_s / analytic.time_s:.2f}× the time: LL is held up by what its threads move"
         )
-        return (*notes, Diagnostic("note", text))
+        return (*notes, Diagnostic("note", "links-differ", text))
     differs = difference(analytic.time_s, analytic.limited_by, found)
     if differs is not None:
-        notes.append(Diagnostic("note", differs))
+        notes.append(Diagnostic("note", "links-differ", differs))
     return tuple(notes)

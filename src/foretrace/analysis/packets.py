@@ -69,6 +69,7 @@ def packet_time(
     if packets > MOST_PACKETS or network.fabric.devices > MOST_DEVICES:
         limits = f"at most {MOST_PACKETS:,} packets times links and {MOST_DEVICES:,} devices"
         raise InputError(
+            "too-large",
             f"{packets:,.0f} packets over {network.fabric.devices:,} devices are too many to run one by one",
             hint=f"{limits}; --network flow has no such limit",
         )
@@ -98,7 +99,11 @@ def packet_time(
 def check_installed() -> None:
     """Raises an error where ns-3 is not installed."""
     if importlib.util.find_spec("ns") is None:
-        raise UsageError("packets are run by ns-3, which is not installed", hint="pip install 'foretrace[packets]'")
+        raise UsageError(
+            "missing-package",
+            "packets are run by ns-3, which is not installed",
+            hint="pip install 'foretrace[packets]'",
+        )
 
 
 def _flows(
@@ -156,8 +161,10 @@ def _run(case: dict[str, Any]) -> list[float]:
     done = subprocess.run(words, input=json.dumps(case), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise InputError(f"ns-3 failed: {last[0]}", hint="--network flow needs no ns-3")
+        raise InputError("tool-failed", f"ns-3 failed: {last[0]}", hint="--network flow needs no ns-3")
     ends: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
     if not ends:
-        raise InputError("ns-3 lost packets for so long that nothing ended", hint="--network flow loses none")
+        raise InputError(
+            "tool-failed", "ns-3 lost packets for so long that nothing ended", hint="--network flow loses none"
+        )
     return ends

@@ -54,7 +54,9 @@ def rebuilt(
     if batch == 1 and gpu is None:
         return program
     if not 0 < batch < math.inf:
-        raise InputError(f"a batch cannot be {batch:g} times as large", hint="expected a factor such as 2")
+        raise InputError(
+            "out-of-range", f"a batch cannot be {batch:g} times as large", hint="expected a factor such as 2"
+        )
     name = recorded_gpu or recorded_on(program)
     before, after = _gpus(name, gpu)
     gpu = None if after is None else after.name
@@ -93,11 +95,11 @@ def _gpus(recorded: str | None, wanted: str | None) -> tuple[Gpu | None, Gpu | N
     except InputError:
         before = None
     if after is not None and before is None:
-        said = f'was recorded on "{recorded}", which is not known' if recorded else "does not say on what GPU it ran"
-        raise InputError(
-            f"the trace {said}: its kernels cannot be compared with those of {after.name}",
-            hint="see foretrace list gpus",
-        )
+        so, hint = f"its kernels cannot be compared with those of {after.name}", "see foretrace list gpus"
+        if recorded:
+            problem = f'the trace was recorded on "{recorded}", which is not known'
+            raise InputError("unknown-name", f"{problem}: {so}", hint=hint)
+        raise InputError("missing-field", f"the trace does not say on what GPU it ran: {so}", hint=hint)
     return before, after
 
 
@@ -253,19 +255,23 @@ def _notes(rows: _Rows, batch: float, gpu: str | None, recorded: Gpu | None, pri
     found = []
     if batch != 1:
         by = f"prices of kernels on {recorded.name}" if recorded else "the kernels' work, since the GPU is not known"
-        found.append(
+        text = (
             f"a batch {batch:g}× as large: recorded times × the ratio of {by}; the optimizer, the reduction of "
             "gradients and the host's time stay as recorded"
         )
+        found.append(Diagnostic("note", "repriced", text))
         carried = int(rows.tokens.sum())
         if carried:
-            found.append(f"{carried:,} communications carry samples: their bytes and times are taken {batch:g}×")
+            text = f"{carried:,} communications carry samples: their bytes and times are taken {batch:g}×"
+            found.append(Diagnostic("note", "repriced", text))
     if gpu is not None and recorded is not None:
-        found.append(
+        text = (
             f"on {gpu}: recorded times × the ratio of prices of kernels to those on {recorded.name}; the host "
             f"{'stays' if priced else 'and the network stay'} as recorded"
         )
+        found.append(Diagnostic("note", "repriced", text))
     if known <= WORTH_SAYING:
         linear = "taken in proportion to samples" if batch != 1 else "taken by their kind"
-        found.append(f"{100 * (1 - known):.0f} % of the computing time has no known shapes and is {linear}")
-    return tuple(Diagnostic("note", text) for text in found)
+        text = f"{100 * (1 - known):.0f} % of the computing time has no known shapes and is {linear}"
+        found.append(Diagnostic("note", "assumed", text))
+    return tuple(found)

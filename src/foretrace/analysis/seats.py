@@ -41,7 +41,7 @@ def seated(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node: int | 
     gpus = cluster.node.gpus
     dense = min(ranks, gpus) if ranks_per_node is None else ranks_per_node
     if not 1 <= dense <= gpus:
-        raise UsageError(f"{dense} ranks do not fit a node of {cluster.name}: it has {gpus} GPUs")
+        raise UsageError("cluster-too-small", f"{dense} ranks do not fit a node of {cluster.name}: it has {gpus} GPUs")
     nodes, beside = -(-ranks // dense), gpus // dense
     group, rank = np.divmod(np.arange(groups * ranks, dtype=np.int64), ranks)
     host = group // beside * nodes + rank // dense
@@ -49,6 +49,7 @@ def seated(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node: int | 
     needed = int(host[-1]) + 1
     if cluster.nodes is not None and needed > cluster.nodes:
         raise InputError(
+            "cluster-too-small",
             f"{groups * ranks:,} ranks need {needed:,} nodes, the cluster {cluster.name} has {cluster.nodes:,} of "
             f"{gpus} GPUs",
             hint=f"ask for fewer --ranks, or raise nodes in {cluster.where or 'the cluster'}",
@@ -61,5 +62,7 @@ def seated_by(placement: Placement, ranks: int, groups: int) -> SeatedGroups:
     """The ranks of a placement in groups of so many, one after the other."""
     if placement.world != groups * ranks:
         said = f"{groups:,} groups of {ranks:,}" if groups > 1 else f"the group {ranks:,}"
-        raise InputError(f"the placement has {placement.world:,} ranks, {said}", hint="place every rank once")
+        raise InputError(
+            "bad-placement", f"the placement has {placement.world:,} ranks, {said}", hint="place every rank once"
+        )
     return SeatedGroups(placement, np.arange(placement.world).reshape(groups, ranks))

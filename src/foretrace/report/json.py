@@ -79,7 +79,7 @@ def write_json(result: dict[str, Any], path: Path) -> None:
 
 def diagnostics_json(diagnostics: tuple[Diagnostic, ...]) -> list[dict[str, Any]]:
     """Notes and warnings."""
-    return [{"level": one.level, "message": one.message, "where": one.where} for one in diagnostics]
+    return [{"level": one.level, "code": one.code, "message": one.message, "where": one.where} for one in diagnostics]
 
 
 def _rank_classes(simulation: Simulation) -> list[dict[str, Any]]:

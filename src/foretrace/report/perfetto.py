@@ -112,9 +112,11 @@ def _shown(graph: Graph, ranks: Sequence[int] | None) -> list[int]:
         return _sample(graph)
     for rank in ranks:
         if not 0 <= rank < world:
-            raise InputError(f"there is no rank {rank}; the job has ranks 0 to {world - 1}")
+            raise InputError("no-such-rank", f"there is no rank {rank}; the job has ranks 0 to {world - 1}")
     if not len(ranks):
-        raise InputError("no ranks to show", hint=f"name some of 0 to {world - 1}, or none for a sample")
+        raise InputError(
+            "nothing-to-do", "no ranks to show", hint=f"name some of 0 to {world - 1}, or none for a sample"
+        )
     return sorted({int(rank) for rank in ranks})
 
 
@@ -439,7 +441,7 @@ def _write(path: Path, chunks: Iterable[bytes]) -> int:
     partial = path.parent / f".{path.name}.{os.getpid()}.partial"
     try:
         if path.exists() and not path.is_file():
-            raise InputError("cannot write the trace: not a regular file", where=str(path))
+            raise InputError("unwritable-file", "cannot write the trace: not a regular file", where=str(path))
         with partial.open("wb") as file:
             if path.suffix == ".gz":
                 # No name and no time in the header: the same trace gives the same bytes.
@@ -450,7 +452,7 @@ def _write(path: Path, chunks: Iterable[bytes]) -> int:
             size = file.tell()
         partial.replace(path)
     except OSError as error:
-        raise InputError(f"cannot write the trace: {error.strerror}", where=str(path)) from None
+        raise InputError("unwritable-file", f"cannot write the trace: {error.strerror}", where=str(path)) from None
     finally:
         with suppress(OSError):
             partial.unlink()

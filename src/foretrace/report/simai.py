@@ -42,7 +42,7 @@ def comparison_json(comparison: Comparison, *, explained: bool) -> dict[str, Any
     if isinstance(own, Simulation):
         result = simulation_json(own)
     else:
-        refused = Diagnostic("warning", f"not simulated: {own.message}", own.where)
+        refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
         seen = diagnostics_json((refused, *comparison.diagnostics))
         result = {"schema": SIMULATION_SCHEMA, "step_time_s": None, "diagnostics": seen}
     result["simai"] = {**figures_json(comparison.figures), "failure": comparison.figures.failure}
@@ -67,7 +67,7 @@ def print_comparison(comparison: Comparison, *, explained: bool) -> None:
     if isinstance(own, Simulation):
         print_simulation(own)
     else:
-        refused = Diagnostic("warning", f"not simulated: {own.message}", own.where)
+        refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
         lines += [[], *diagnostic_lines((refused, *comparison.diagnostics), screen)]
     lines += [[], *_figures(comparison)]
     if explained:

@@ -86,7 +86,9 @@ def trace_svg(trace: Trace, view: str | None) -> str:
     """The drawing of a view: the step by default."""
     if view is not None and view not in _DRAWN:
         raise UsageError(
-            f"--plot: there is no drawing of {view}", hint=f"drawn: the step, or with --view {', '.join(_DRAWN)}"
+            "option-not-for-command",
+            f"--plot: there is no drawing of {view}",
+            hint=f"drawn: the step, or with --view {', '.join(_DRAWN)}",
         )
     return _DRAWN[view or "steps"](trace)
 
@@ -131,7 +133,7 @@ def _step(trace: Trace) -> str:
     """The median step of the first rank: annotations, streams by kind of work, and the critical path."""
     rank, path = trace.ranks[0], trace.critical_path()
     if not path.length_s:
-        raise UsageError("--plot: no work of a step was recorded")
+        raise UsageError("nothing-to-do", "--plot: no work of a step was recorded")
     across = _Across(float(path.start_s[0]), float(path.start_s[0]) + path.length_s)
     kinds = _kinds_in(rank, across)
     colours = {kind: _KINDS.get(kind, _OTHER) for kind in kinds}
@@ -255,7 +257,7 @@ def _curves(
     """Step functions of time, one colour each; `quarter` is what a quarter of the height is a multiple of."""
     some = [one for one in named if len(one[1])]
     if not some:
-        raise UsageError("--plot: there is nothing of this in the trace")
+        raise UsageError("nothing-to-do", "--plot: there is nothing of this in the trace")
     across = _Across(min(float(one[1][0]) for one in some), max(float(one[1][-1]) for one in some))
     most = max(float(one[2].max()) for one in some) or 1.0
     most = 4 * quarter * float(np.ceil(most / (4 * quarter))) if quarter else most

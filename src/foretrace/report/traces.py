@@ -103,7 +103,7 @@ def timeline_traces(timeline: Timeline, ranks: Sequence[int] | None = None) -> l
     chosen = dict.fromkeys(int(rank) for rank in ranks)
     for rank in chosen:
         if not 0 <= rank < program.world:
-            raise InputError(f"there is no rank {rank}; the job has ranks 0 to {program.world - 1}")
+            raise InputError("no-such-rank", f"there is no rank {rank}; the job has ranks 0 to {program.world - 1}")
     return [writer.trace(rank) for rank in chosen]
 
 
@@ -192,7 +192,7 @@ class _Writer:
         rows, stage = self._rows(rank), int(self.program.mesh.coordinate("pp")[rank])
         lines = self._lines(rows, stage)
         if not lines:
-            raise InputError(f"rank {rank} does nothing that a trace could show")
+            raise InputError("nothing-to-do", f"rank {rank} does nothing that a trace could show")
         _number(lines)
         said = states([Turn(line.op, line.id) for line in lines], stage, self.program.mesh.pp)
         state = {id(line): word for line, word in zip(lines, said, strict=True)}
@@ -464,19 +464,26 @@ def _notes(rows: Sequence[_Row], lines: Sequence[_Line], cut: bool, path: str) -
     notes = []
     communicates = [row for row in rows if row.kind in (Kind.COLLECTIVE, Kind.TRANSFER)]
     if any(row.dtype is None and row.bytes for row in communicates):
-        notes.append(f"bytes whose type is not known are written as torch.{_UNTYPED}")
+        notes.append(
+            Diagnostic("note", "assumed", f"bytes whose type is not known are written as torch.{_UNTYPED}", path)
+        )
     outside = [line for line in lines if line.group and line.rows[0].kind == Kind.COLLECTIVE]
     if any(line.rows[0].collective != Collective.ALL_REDUCE for line in outside):
-        notes.append("other collectives than all-reduces are lines of that name too; descriptions say what they are")
+        text = "other collectives than all-reduces are lines of that name too; descriptions say what they are"
+        notes.append(Diagnostic("note", "lossy-format", text, path))
     if other := sorted({line.op for line in outside if line.op not in GRADIENT_OPS}):
-        notes.append(f"{', '.join(other)}: outside microbatches, traces have no communication over this axis")
+        text = f"{', '.join(other)}: outside microbatches, traces have no communication over this axis"
+        notes.append(Diagnostic("note", "lossy-format", text, path))
     if cut:
-        notes.append("of ops that ran beside each other, all but the first to end are cut short: no two lines overlap")
+        text = "of ops that ran beside each other, all but the first to end are cut short: no two lines overlap"
+        notes.append(Diagnostic("note", "lossy-format", text, path))
     if any(row.chunk for row in rows):
-        notes.append("batch ids of a chunk count on from those of the chunk before")
+        text = "batch ids of a chunk count on from those of the chunk before"
+        notes.append(Diagnostic("note", "lossy-format", text, path))
     if any(line.op == _WEIGHTS for line in lines):
-        notes.append("weight gradients that run apart are lines of their own, backward_weight_step")
-    return [Diagnostic("note", note, path) for note in notes]
+        text = "weight gradients that run apart are lines of their own, backward_weight_step"
+        notes.append(Diagnostic("note", "lossy-format", text, path))
+    return notes
 
 
 def _milliseconds(seconds: float) -> float:

@@ -131,7 +131,8 @@ def test_a_missing_microbatch_is_said_and_leaves_times_per_microbatch_alone() ->
     found = compare(answer(training(microbatches=2)), answer(training(microbatches=1)))
     assert approx(found.step) == (9.0, 6.0)
     (warning,) = found.diagnostics
-    assert warning.level == "warning" and "microbatches: 2 predicted, 1 measured" in warning.message
+    assert warning.level == "warning" and warning.code == "different-microbatches"
+    assert found.unlike == ("microbatches: 2 predicted, 1 measured",)
     assert [row.mean and row.mean.error for row in found.stages] == [0.0, 0.0]
     kinds = {row.name: row.running.difference_s for row in found.kinds}
     assert kinds["forward compute"] == pytest.approx(1.0) and kinds["backward compute"] == pytest.approx(2.0)
@@ -200,7 +201,8 @@ def test_meshes_that_differ_are_compared_as_far_as_they_can_be() -> None:
             "dp all_reduce",
         }
         (warning,) = found.diagnostics
-        assert warning.level == "warning" and says in warning.message
+        assert warning.level == "warning" and warning.code == "different-mesh"
+        assert len(found.unlike) == 1 and says in found.unlike[0]
 
 
 def test_the_order_of_ranks_is_part_of_the_mesh() -> None:
@@ -215,14 +217,16 @@ def test_without_an_optimizer_there_is_no_time_up_to_it() -> None:
     found = compare(answer(training(optimizer=False)), answer(training()))
     assert found.until_optimizer is None
     (note,) = found.diagnostics
-    assert note.level == "note" and "prediction has no optimizer" in note.message
+    assert note.level == "note" and note.code == "too-little-data" and "prediction" in note.message
     neither = compare(answer(training(optimizer=False)), answer(training(optimizer=False)))
     assert neither.until_optimizer is None and neither.diagnostics == ()
 
 
 def test_a_period_is_not_a_makespan() -> None:
-    (warning,) = compare(answer(training(repeats=True)), answer(training())).diagnostics
-    assert "steady period" in warning.message and "makespan" in warning.message
+    found = compare(answer(training(repeats=True)), answer(training()))
+    (warning,) = found.diagnostics
+    assert warning.level == "warning" and warning.code == "different-step-times"
+    assert found.unlike == ()
 
 
 def test_what_either_answer_says_of_itself_is_kept_with_its_side() -> None:
@@ -235,7 +239,7 @@ def test_what_either_answer_says_of_itself_is_kept_with_its_side() -> None:
     (said,) = noted.diagnostics
     for pair, side in (((noted, plain), "predicted"), ((plain, noted), "measured")):
         (carried,) = compare(*pair).diagnostics
-        assert (carried.level, carried.message) == ("warning", f"{side}: {said.message}")
+        assert (carried.level, carried.code, carried.message) == ("warning", said.code, f"{side}: {said.message}")
 
 
 @pytest.mark.parametrize(("measured_s", "contains"), [(9.0, False), (9.6, True), (11.0, True), (11.2, False)])

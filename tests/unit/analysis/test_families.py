@@ -36,8 +36,9 @@ def test_a_faster_kind_makes_the_step_shorter() -> None:
 def test_kinds_that_share_an_op_cannot_be_told_apart() -> None:
     ops = expand(program(("run", f"{GEMM}; {NORM}"), ("b", "copy bytes=8")))
     assert select(ops, "copy").tolist() == [False, True]
-    with pytest.raises(InputError, match='"gemm" names no ops'):
+    with pytest.raises(InputError) as caught:
         select(ops, "gemm")
+    assert caught.value.code == "unknown-name"
 
 
 def test_an_unknown_word_is_corrected() -> None:

@@ -47,7 +47,7 @@ def found_by(peaks: dict[str, float], plan: Plan) -> Relief | None:
             if getattr(changed, name) != getattr(plan, name)
         }
         if "pp=2" in differs:
-            raise InputError("no such plan")
+            raise InputError("bad-plan", "no such plan")
         return fit_of(peaks.get(" ".join(sorted(differs)), 100.0))
 
     return relief(settle(model("llama3-8b"), plan), cluster("h100-dgx"), measure)

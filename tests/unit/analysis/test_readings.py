@@ -114,7 +114,8 @@ class TestMemory:
         build, role = one_rank()
         role.compute("leak", 1.0, alloc={"buffers": 8})
         (note,) = simulate(build.program()).diagnostics
-        assert note.level == "warning" and "8 bytes more than it frees" in note.message and "only" in str(note.where)
+        assert (note.level, note.code) == ("warning", "memory-imbalance")
+        assert "8 bytes more than it frees" in note.message and "only" in str(note.where)
 
     def test_a_program_that_says_nothing_of_memory_has_no_peak(self) -> None:
         build, role = one_rank()

@@ -34,8 +34,10 @@ def make_calibration(
         calibration, said = fit_steps(calibration, made.steps, step_factor)
         notes += said
     elif step_factor:
-        raise InputError("a factor for whole steps needs some", hint="add a CSV or JSON lines of measured steps")
+        raise InputError(
+            "missing-argument", "a factor for whole steps needs some", hint="add a CSV or JSON lines of measured steps"
+        )
     if not (calibration.kernels or calibration.collectives or calibration.host or calibration.steps):
-        raise InputError("the files give nothing that a calibration can hold", where=str(paths[0]))
+        raise InputError("nothing-to-do", "the files give nothing that a calibration can hold", where=str(paths[0]))
     write_calibration(calibration)
     return calibration, tuple(dict.fromkeys(notes))

@@ -48,15 +48,21 @@ def fit_steps(
         made.append(MadeOf(path.name, "steps", rows=len(found)))
     if not rows:
         raise InputError(
-            "no step of it can be predicted", where=str(paths[0]), hint=notes[0].message if notes else None
+            "nothing-to-do",
+            "no step of it can be predicted",
+            where=str(paths[0]),
+            hint=notes[0].message if notes else None,
         )
     calibration = replace(calibration, made_of=(*calibration.made_of, *made))
     if asked is False or (asked is None and len(rows) < FEWEST):
         text = "a single whole step sets no factor (--step-factor asks for it)"
-        return calibration, [*notes, Diagnostic("note", text, str(paths[0]))] if asked is None else notes
+        return calibration, [
+            *notes,
+            Diagnostic("note", "price-source", text, str(paths[0])),
+        ] if asked is None else notes
     fit = _fit(rows)
     text = f"all kernels take {fit.factor:.3f} times as long from here on, as {fit.rows} whole steps call for"
-    return replace(calibration, steps=fit), [*notes, Diagnostic("note", text, str(paths[0]))]
+    return replace(calibration, steps=fit), [*notes, Diagnostic("note", "price-source", text, str(paths[0]))]
 
 
 def _fit(rows: Sequence[_Row]) -> StepFit:
@@ -84,7 +90,7 @@ def _rows_of(path: Path, calibration: Calibration) -> tuple[list[_Row], list[Dia
             left_out.append(f"{run.config.id}: computation sets the pace of {grows:.0%} of it only")
             continue
         rows.append(_Row(float(np.log(run.measurement.step_s / predicted)), float(grows)))
-    return rows, [Diagnostic("note", f"left out: {one}", str(path)) for one in left_out]
+    return rows, [Diagnostic("note", "rows-skipped", f"left out: {one}", str(path)) for one in left_out]
 
 
 def _step_s(job: RowJob, calibration: Calibration) -> float:

@@ -100,4 +100,4 @@ def _missing(found: Explanation) -> list[Diagnostic]:
     count = found.pipeline.microbatches
     if not found.variation and any(one.microbatch_s > 0 for one in found.pipeline.stages):
         texts.append(f"{count} microbatch{'' if count == 1 else 'es'}: too few to see how much the same op varies")
-    return [Diagnostic("note", text) for text in texts]
+    return [Diagnostic("note", "too-little-data", text) for text in texts]

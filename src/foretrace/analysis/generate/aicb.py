@@ -65,7 +65,11 @@ def aicb_workload(setting: Setting, kernels: KernelPricer | None = None, *, expo
     rows += _optimizer_rows(setting)
     notes = notes_of(setting, schedule, pieces, [works.layers[number] for number in chosen], left_out=exposed_only)
     if kernels is None:
-        notes.append(Diagnostic("warning", "no cluster: every computation takes 1 ns; sizes are what they should be"))
+        notes.append(
+            Diagnostic(
+                "warning", "unpriced-op", "no cluster: every computation takes 1 ns; sizes are what they should be"
+            )
+        )
     return Generated(
         workload=Workload(_header(setting, works), len(rows), tuple(rows if kernels else map(_filled, rows))),
         parameters=dense,
@@ -131,6 +135,7 @@ def _chosen_layers(setting: Setting, schedule: Schedule, works: Works, kernels: 
     lengths = [len(setting.chunks[piece]) for piece in chosen]
     if len(set(lengths)) > 1:
         raise InputError(
+            "not-expressible",
             f"an AICB file cannot express chunks of {min(lengths)} and {max(lengths)} layers in one stage",
             hint="all chunks of a stage are equal parts of its rows; choose vpp, or --stage-layers, accordingly",
         )

@@ -36,7 +36,7 @@ def check_expressible(setting: Setting, schedule: Schedule) -> None:
 
 def _cannot(what: str, why: str, zero: int | None = None) -> InputError:
     hint = f"{why}; take --zero {zero} or less" if zero is not None else why
-    return InputError(f"an AICB file cannot express {what}", hint=hint)
+    return InputError("not-expressible", f"an AICB file cannot express {what}", hint=hint)
 
 
 def notes_of(
@@ -53,40 +53,45 @@ def notes_of(
     found += _hidden(setting, listed, left_out)
     plan = setting.plan
     if plan.pp > 1 and setting.schedule not in ("1f1b", "interleaved-1f1b"):
-        found.append(f"the file cannot name a schedule: simulate it with --schedule {setting.schedule}")
+        text = f"the file cannot name a schedule: simulate it with --schedule {setting.schedule}"
+        found.append(Diagnostic("note", "needs-option", text))
     if schedule.chunks > 1 and len(listed) == schedule.chunks:
-        found.append(
+        text = (
             f"vpp {schedule.chunks} means chunks, but equals the layers of a stage, which AICB writes there: "
             "simulate it with --vpp chunks"
         )
+        found.append(Diagnostic("note", "needs-option", text))
     if setting.model.tied and plan.pp > 1:
         size = int(DTYPE_BYTES[setting.stack.gradient_dtype]) * setting.vocab // plan.tp * setting.model.hidden
-        found.append(
+        text = (
             f"left out: the tied embedding's gradient, {format_bytes(size)} between first and last stage, "
             "for which there is no group"
         )
-    return [Diagnostic("note", text) for text in found]
+        found.append(Diagnostic("note", "lossy-format", text))
+    return found
 
 
-def _layers(setting: Setting, schedule: Schedule, listed: int) -> list[str]:
+def _layers(setting: Setting, schedule: Schedule, listed: int) -> list[Diagnostic]:
     """Stages that have fewer layers than the file gives each."""
     total, shown = len(setting.model.layers), listed * schedule.stages
     if shown == total:
         return []
-    return [
+    text = (
         f"{total} layers over {schedule.stages} stages: the file gives every stage {listed}, as the fullest has, "
         f"{shown - total} more than there are"
-    ]
+    )
+    return [Diagnostic("note", "lossy-format", text)]
 
 
-def _stages(schedule: Schedule, pieces: Sequence[Piece]) -> list[str]:
+def _stages(schedule: Schedule, pieces: Sequence[Piece]) -> list[Diagnostic]:
     totals = [dense + expert for dense, expert in stage_parameters(schedule, pieces)]
     if min(totals) == max(totals):
         return []
-    return [
+    text = (
         f"stages hold {min(totals):,} to {max(totals):,} parameters a rank: "
         f"gradients and optimizer are those of the first, {totals[0]:,}"
-    ]
+    )
+    return [Diagnostic("note", "lossy-format", text)]
 
 
 def stage_parameters(schedule: Schedule, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
@@ -97,19 +102,21 @@ def stage_parameters(schedule: Schedule, pieces: Sequence[Piece]) -> list[tuple[
     ]
 
 
-def _overlaps(setting: Setting) -> list[str]:
+def _overlaps(setting: Setting) -> list[Diagnostic]:
     """What runs beside computation in the plan: a file lists it, and has no word for when."""
     plan, found = setting.plan, []
     overlaps = [word for word, on in (("grad", setting.grad_overlap), ("param", _gathers_beside(setting))) if on]
     if overlaps and setting.dp > 1:
-        found.append(f"dp is overlapped in this plan: simulate the file with --overlap {','.join(overlaps)}")
+        text = f"dp is overlapped in this plan: simulate the file with --overlap {','.join(overlaps)}"
+        found.append(Diagnostic("note", "needs-option", text))
     for word, on in (("tp", plan.tp_overlap), ("ep", plan.moe_overlap)):
         if on:
-            found.append(f"the file cannot say that {word} collectives run beside computation")
+            text = f"the file cannot say that {word} collectives run beside computation"
+            found.append(Diagnostic("note", "lossy-format", text))
     return found
 
 
-def _hidden(setting: Setting, listed: Sequence[Work], left_out: bool) -> list[str]:
+def _hidden(setting: Setting, listed: Sequence[Work], left_out: bool) -> list[Diagnostic]:
     """Collectives of a microbatch that the software runs beside gradients."""
     size = sum(
         item.bytes
@@ -120,9 +127,8 @@ def _hidden(setting: Setting, listed: Sequence[Work], left_out: bool) -> list[st
     if not size:
         return []
     beside = f"{format_bytes(size)} of tp a microbatch and stage run beside gradients in {setting.stack.name}"
-    if left_out:
-        return [f"{beside}: left out"]
-    return [f"{beside}; the file has no word for that, so they take their time (--exposed-only leaves them out)"]
+    text = f"{beside}; the file has no word for that, so they take their time (--exposed-only leaves them out)"
+    return [Diagnostic("note", "lossy-format", f"{beside}: left out" if left_out else text)]
 
 
 def _gathers_beside(setting: Setting) -> bool:

@@ -86,6 +86,7 @@ class Rank:
         self.links = Links(trace)
         if not len(trace.events.of(*ON_DEVICE)) or not len(self.ran):
             raise InputError(
+                "nothing-to-do",
                 "no work of a device was recorded",
                 where=trace.path,
                 hint="profile with ProfilerActivity.CUDA, or nsys with --trace cuda",

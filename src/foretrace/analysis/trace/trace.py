@@ -44,7 +44,9 @@ class Trace:
 
     def __init__(self, traces: Sequence[ProfilerTrace], *, hta_steps: bool = False, whole_us: bool = False) -> None:
         if not traces:
-            raise InputError("no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems")
+            raise InputError(
+                "missing-argument", "no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems"
+            )
         taken: set[int] = set()
         ranks = []
         for number, trace in enumerate(traces):
@@ -72,14 +74,14 @@ class Trace:
             if one.number == number:
                 return one
         known = ", ".join(str(one.number) for one in self.ranks)
-        raise InputError(f"rank {number} is not among the traces", hint=f"known: {known}")
+        raise InputError("no-such-rank", f"rank {number} is not among the traces", hint=f"known: {known}")
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """What reading the traces noticed, and what the analyses leave out."""
         found = [one for rank in self.ranks for one in rank.trace.diagnostics]
         if self.ranks[0].hta_steps:
-            found.append(Diagnostic("note", _HTA_STEPS))
+            found.append(Diagnostic("note", "rows-skipped", _HTA_STEPS))
         else:
             found += [one for rank in self.ranks for one in self._left_out(rank)]
         return tuple(found)
@@ -105,7 +107,11 @@ class Trace:
     def idle(self, consecutive_delay_s: float = _idle.CONSECUTIVE_DELAY_S) -> _idle.IdleBreakdown:
         """Why streams and devices idle: HTA's get_idle_time_breakdown."""
         if not consecutive_delay_s >= 0:
-            raise InputError(f"consecutive_delay_s is {consecutive_delay_s!r}", hint="expected seconds, such as 30e-6")
+            raise InputError(
+                "out-of-range",
+                f"consecutive_delay_s is {consecutive_delay_s!r}",
+                hint="expected seconds, such as 30e-6",
+            )
         return _idle.IdleBreakdown(
             consecutive_delay_s, tuple(_idle.idle(one, consecutive_delay_s) for one in self.ranks)
         )
@@ -165,7 +171,9 @@ class Trace:
         critical_path_analysis."""
         one = self.ranks[0] if rank is None else self.rank(rank)
         if step is not None and not 0 <= step < len(one.steps):
-            raise InputError(f"step {step} is not in the trace", hint=f"it has steps 0 to {len(one.steps) - 1}")
+            raise InputError(
+                "no-such-rank", f"step {step} is not in the trace", hint=f"it has steps 0 to {len(one.steps) - 1}"
+            )
         return _critical.critical_path(one, step)
 
     def steps(self) -> _steps.StepStatistics:

@@ -80,7 +80,10 @@ def validate_calibrated(
     counted = tuple(row for row in after.rows if row.id not in own)
     if rows and not counted:
         raise InputError(
-            "the calibration was made of all of these rows", where=str(calibration), hint="validate others"
+            "nothing-to-do",
+            "the calibration was made of all of these rows",
+            where=str(calibration),
+            hint="validate others",
         )
     skipped = tuple(
         SkippedRun(row.id, fit.path, "the calibration was made of it", row.family)

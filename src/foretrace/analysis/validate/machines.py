@@ -36,7 +36,9 @@ def cluster_of(config: RunConfig) -> tuple[Cluster, tuple[str, ...]]:
     text = config.gpu.lower()
     name = next((name for pattern, name in _CLUSTERS if re.search(pattern, text)), None)
     if name is None:
-        raise InputError(f'no cluster has the GPU "{config.gpu}"', where=config.where, hint="see foretrace list gpus")
+        raise InputError(
+            "unknown-name", f'no cluster has the GPU "{config.gpu}"', where=config.where, hint="see foretrace list gpus"
+        )
     found = cluster(name)
     node = _sized(found.node, config.gpus_per_node)
     node, notes = _networked(node, config.interconnect)

@@ -67,13 +67,17 @@ def _check_described(config: RunConfig) -> None:
         *first, last = missing
         columns = f"{', '.join(first)} and {last}" if first else last
         problem = f"no preset is called {config.model}, and the row does not give {columns}"
-        raise InputError(problem, where=config.where, hint="see foretrace list models, or fill in the columns")
+        raise InputError(
+            "missing-field", problem, where=config.where, hint="see foretrace list models, or fill in the columns"
+        )
 
 
 def _needed(config: RunConfig, field: str) -> int:
     value = getattr(config, field)
     if value is None:
-        raise InputError(f"{field} of {config.model} is not said", where=config.where, hint="fill in the column")
+        raise InputError(
+            "missing-field", f"{field} of {config.model} is not said", where=config.where, hint="fill in the column"
+        )
     return int(value)
 
 
@@ -89,7 +93,7 @@ def _vocab(config: RunConfig) -> tuple[int, tuple[str, ...]]:
 def _attention(config: RunConfig, bias: bool, rope: bool) -> SelfAttention:
     heads, hidden = _needed(config, "heads"), _needed(config, "hidden")
     if config.head_dim is None and hidden % heads:
-        raise InputError(f"{heads} heads do not divide the hidden size {hidden}", where=config.where)
+        raise InputError("not-divisible", f"{heads} heads do not divide the hidden size {hidden}", where=config.where)
     width = config.head_dim or hidden // heads
     return SelfAttention(heads, config.kv_heads or heads, width, qkv_bias=bias, out_bias=bias, rope=rope)
 

@@ -40,7 +40,9 @@ _PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
 def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]]:
     """The plan of a run on GPUs of an architecture, with what was assumed about it."""
     if config.mbs is None:
-        raise InputError("the microbatch size is not said", where=config.where, hint="fill in the column mbs")
+        raise InputError(
+            "missing-field", "the microbatch size is not said", where=config.where, hint="fill in the column mbs"
+        )
     precision, about_precision = _precision(config, architecture)
     zero, about_zero = _zero(config)
     recompute, layers, about_recompute = _recompute(config)

@@ -102,8 +102,9 @@ class TestModel:
     def test_a_model_nobody_knows(self) -> None:
         job = job_of(row(model="Heron-9B"))
         assert any("like Llama" in note for note in job.notes)
-        with pytest.raises(InputError, match="hidden"):
+        with pytest.raises(InputError, match="hidden") as caught:
             job_of(row(model="Heron-9B", hidden=None))
+        assert caught.value.code == "missing-field"
 
 
 class TestPlan:
@@ -156,8 +157,9 @@ class TestPlan:
         assert any("recomputes" in note for note in job_of(row(recompute="")).notes)
         assert any("which software" in note for note in job_of(row(family="elsewhere")).notes)
         assert any("not understood" in note for note in job_of(row(sharding="half of it")).notes)
-        with pytest.raises(InputError, match="microbatch"):
+        with pytest.raises(InputError, match="microbatch") as caught:
             job_of(row(mbs=None))
+        assert caught.value.code == "missing-field"
 
     def test_words_about_overlap(self) -> None:
         graphs = "cuda_graph_impl=transformer_engine; cuda_graph_scope=['moe_router']"
@@ -221,8 +223,9 @@ class TestCluster:
         assert job_of(row(gpu="H100", gpus_per_node=4)).cluster.node.domain_gpus == 4
 
     def test_a_gpu_nobody_knows(self) -> None:
-        with pytest.raises(InputError, match="Abacus"):
+        with pytest.raises(InputError) as caught:
             job_of(row(gpu="Abacus"))
+        assert caught.value.code == "unknown-name"
 
 
 def test_published_parameter_counts() -> None:
