@@ -102,4 +102,17 @@ CODES: Final[dict[str, str]] = {
     "not-expressible": "A plan has something that the format to be written has no place for.",
     "lossy-format": "The file that was written says something only in part, or in another way.",
     "needs-option": "The file that was written cannot say something that an option must say when it is simulated.",
+    # Formats, SimAI and calibration
+    "header-key-missing": "The header of a workload file leaves a key out.",
+    "simai-reads-differently": "SimAI reads a part of the workload file in another way than is meant.",
+    "row-count-mismatch": "A workload file has another number of rows than it declares.",
+    "odd-layout": "A text has unusual line ends, blank lines, a byte order mark or codes of a terminal.",
+    "files-skipped": "Files that are not of the kind that is read were left out.",
+    "runs-found": "Files were told apart as runs, and the message says which ranks each has.",
+    "several-iterations": "A file holds several iterations of the same training.",
+    "incomplete-recording": "A recording lacks something that its profiler could have recorded.",
+    "unset-variable": "A script uses a variable that it does not set.",
+    "other-gpu": "Measurements are of another GPU than the others, or than the job runs on.",
+    "no-device": "This machine has no GPU that could be measured.",
+    "folder-in-use": "A folder that was written to held files before.",
 }

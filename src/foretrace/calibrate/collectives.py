@@ -40,10 +40,14 @@ def recorded_collectives(traces: Sequence[ProfilerTrace], node_gpus: int | None)
     rows = [Measurement(*key, time_s, name, 1) for key, time_s in sorted(kept.items())]
     if not rows:
         return None
-    notes = [Diagnostic("note", "of recorded collectives the shortest call of each size counts: others waited", name)]
+    notes = [
+        Diagnostic(
+            "note", "price-source", "of recorded collectives the shortest call of each size counts: others waited", name
+        )
+    ]
     if node_gpus is None:
         text = f"nodes of {USUAL_NODE} GPUs are assumed for recorded collectives (say --cluster)"
-        notes.append(Diagnostic("note", text, name))
+        notes.append(Diagnostic("note", "assumed", text, name))
     return measurements_of(rows, notes, name)
 
 

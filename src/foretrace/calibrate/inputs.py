@@ -47,7 +47,7 @@ def _by_reader(path: Path, text: str) -> InputKind:
         return "table"
     if is_log(path.read_text(encoding="utf-8", errors="replace")):
         return "collectives"
-    raise InputError("nothing here can be calibrated with", where=str(path), hint=KNOWN)
+    raise InputError("wrong-format", "nothing here can be calibrated with", where=str(path), hint=KNOWN)
 
 
 def _head(path: Path) -> bytes:
@@ -58,5 +58,5 @@ def _head(path: Path) -> bytes:
     open_binary(path, "measurement").close()  # says what is wrong with it
     head = head_of(path, _HEAD)
     if not head.strip():
-        raise InputError("the file is empty", where=str(path), hint=KNOWN)
+        raise InputError("empty-file", "the file is empty", where=str(path), hint=KNOWN)
     return head

@@ -69,7 +69,7 @@ def calibration_of_files(
     """A calibration of these files, whatever they are; `gpu` names the GPU where they do not say it, `cluster` also on
     how many nodes groups of recorded collectives sit."""
     if not paths:
-        raise InputError("there is nothing to calibrate with", hint=KNOWN)
+        raise InputError("nothing-to-do", "there is nothing to calibrate with", hint=KNOWN)
     kinds: list[tuple[Path, InputKind]] = [(Path(path), input_kind(path)) for path in paths]
     traces = {path: _traces(path) for path, kind in kinds if kind == "trace"}
     found = _Found(_gpu(gpu, cluster, [one for its in traces.values() for one in its], kinds))
@@ -114,15 +114,24 @@ def _gpu(
     if len(names) > 1:
         where = said[next(iter(said))]
         raise InputError(
-            f"measurements of {names[0]} and of {names[1]}", where=where, hint="calibrate one GPU at a time"
+            "other-gpu",
+            f"measurements of {names[0]} and of {names[1]}",
+            where=where,
+            hint="calibrate one GPU at a time",
         )
     if not names:
-        raise InputError("the files do not say which GPU they are of", hint="say --gpu, for example --gpu h200-sxm")
+        raise InputError(
+            "missing-argument",
+            "the files do not say which GPU they are of",
+            hint="say --gpu, for example --gpu h200-sxm",
+        )
     try:
         return gpu_preset(names[0])
     except InputError:
         hint = "say --gpu with the most similar one; see foretrace list gpus"
-        raise InputError(f'GPU "{names[0]}" is not known', where=said.get(names[0]), hint=hint) from None
+        raise InputError(
+            "unknown-name", f'GPU "{names[0]}" is not known', where=said.get(names[0]), hint=hint
+        ) from None
 
 
 def _take_traces(
@@ -139,7 +148,9 @@ def _take_traces(
         except InputError as error:
             if measured is None:
                 raise
-            found.notes.append(Diagnostic("warning", f"{error.message}: its collectives alone are used", trace.path))
+            found.notes.append(
+                Diagnostic("warning", error.code, f"{error.message}: its collectives alone are used", trace.path)
+            )
             continue
         slower = _take_recorded(found, recorded, model)
         made = MadeOf(
@@ -155,7 +166,7 @@ def _take_traces(
         found.made_of.append(made)
         if recorded.unknown > 0.02:
             text = f"{recorded.unknown:.0%} of its device time is of ops that no kernel of ours stands for; left out"
-            found.notes.append(Diagnostic("note", text, trace.path))
+            found.notes.append(Diagnostic("note", "not-modelled", text, trace.path))
     if measured is not None:
         found.collectives.append(measured)
         found.notes += measured.diagnostics
@@ -179,7 +190,7 @@ def _take_table(found: _Found, path: Path, model: EfficiencyModel) -> None:
 
     recorded = tabled_kernels(read_tables(path))
     slower = _take_recorded(found, recorded, model)
-    found.notes.append(Diagnostic("note", "a table has no dtypes: tensors are taken to be bf16", str(path)))
+    found.notes.append(Diagnostic("note", "assumed", "a table has no dtypes: tensors are taken to be bf16", str(path)))
     found.made_of.append(MadeOf(path.name, "table", kernels=len(recorded.seconds), slower=slower))
 
 

@@ -62,10 +62,20 @@ def recorded_kernels(trace: ProfilerTrace) -> RecordedKernels:
     steps = find_steps(trace, links)
     device = _work(trace, steps)
     if not len(device):
-        raise InputError("the trace has no kernels on a device", where=trace.path, hint="record CUDA activities too")
+        raise InputError(
+            "incomplete-recording",
+            "the trace has no kernels on a device",
+            where=trace.path,
+            hint="record CUDA activities too",
+        )
     if not trace.inputs:
         hint = "record it again with profile(record_shapes=True)"
-        raise InputError("the trace has no shapes, so no kernel can be told by them", where=trace.path, hint=hint)
+        raise InputError(
+            "incomplete-recording",
+            "the trace has no shapes, so no kernel can be told by them",
+            where=trace.path,
+            hint=hint,
+        )
     count = max(len(set(steps.of_event[device].tolist()) - {-1}), 1)
     gap_s = _gap_s(trace, links, device)
     updates = _updates(trace, links)
@@ -78,7 +88,7 @@ def recorded_kernels(trace: ProfilerTrace) -> RecordedKernels:
             known_s += spent
             times.setdefault(kernel, []).append(spent + gap_s * len(its))
     if not times:
-        raise InputError("no kernel of the trace can be told by its op's shapes", where=trace.path)
+        raise InputError("nothing-to-do", "no kernel of the trace can be told by its op's shapes", where=trace.path)
     span_s, worked_s = _span_s(trace, device, count)
     total_s = float(trace.events.duration_s[device].sum())
     return RecordedKernels(

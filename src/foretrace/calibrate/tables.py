@@ -32,7 +32,9 @@ def tabled_kernels(tables: Iterable[Table]) -> RecordedKernels:
                 known_s += own_s
                 times.setdefault(kernel, []).append((own_s, row.calls))
     if not times:
-        raise InputError("no row of the table has a device time and shapes that can be read", where=path, hint=_HINT)
+        raise InputError(
+            "nothing-to-do", "no row of the table has a device time and shapes that can be read", where=path, hint=_HINT
+        )
     calls = {kernel: float(sum(count for _, count in rows)) for kernel, rows in times.items()}
     seconds = {kernel: sum(spent for spent, _ in rows) / calls[kernel] for kernel, rows in times.items()}
     return RecordedKernels(seconds, calls, 0.0, 1.0, 1.0 - known_s / total_s, 0)

@@ -131,6 +131,7 @@ class Calibration:
         """An error where it is of another GPU than this."""
         if gpu != self.gpu:
             raise InputError(
+                "other-gpu",
                 f"the calibration is of {self.gpu}, the job runs on {gpu}",
                 where=self.path,
                 hint=f"name a cluster of {self.gpu}, or calibrate on {gpu}",
@@ -165,12 +166,14 @@ def _read(path: str) -> Calibration:
     node = document.compose(document.read())
     entries = document.entries(node, "a calibration")
     if "calibration" not in entries:
-        raise InputError("this is no calibration", where=path, hint=_EXPECTED)
+        raise InputError("wrong-format", "this is no calibration", where=path, hint=_EXPECTED)
     root = document.fields(node, _KEYS, ("calibration", "gpu"))
     version = root.text("calibration", "")
     if version != str(VERSION):
         hint = f"this version of Foretrace reads {VERSION}; make the calibration anew with foretrace calibrate"
-        raise InputError(f'version "{version}" is not known', where=root.where("calibration"), hint=hint)
+        raise InputError(
+            "unknown-version", f'version "{version}" is not known', where=root.where("calibration"), hint=hint
+        )
     found = Calibration(
         path=path,
         gpu=root.text("gpu", ""),
@@ -188,7 +191,7 @@ def _read(path: str) -> Calibration:
         count = len(measured.rows)
         found = replace(found, collectives=replace(measured, source=f"calibration {found.name} ({count:,} calls)"))
     if found.kernels is None and found.collectives is None and found.host is None and found.steps is None:
-        raise InputError("the calibration holds nothing", where=path, hint=_EXPECTED)
+        raise InputError("empty-file", "the calibration holds nothing", where=path, hint=_EXPECTED)
     return found
 
 
@@ -198,7 +201,7 @@ def _beside(root: Fields, name: str) -> Path:
     table = Path(document.path).parent / document.text(root[name], f"{name}: the name of a file")
     if not table.is_file():
         hint = "it belongs beside the calibration: move both together, or calibrate anew"
-        raise InputError(f"the table {table.name} is missing", where=root.where(name), hint=hint)
+        raise InputError("file-not-found", f"the table {table.name} is missing", where=root.where(name), hint=hint)
     return table
 
 
@@ -221,7 +224,9 @@ def _made_of(fields: Fields) -> MadeOf:
     kind = fields.text("kind", "")
     found: InputKind | None = next((one for one in KINDS if one == kind), None)
     if found is None:
-        raise InputError(f'kind "{kind}" is not known', where=fields.where("kind"), hint=f"known: {', '.join(KINDS)}")
+        raise InputError(
+            "unknown-name", f'kind "{kind}" is not known', where=fields.where("kind"), hint=f"known: {', '.join(KINDS)}"
+        )
     counts = {name: int(_number(fields, name)) for name in ("kernels", "collectives", "products", "rows")}
     sizes = {name: _number(fields, name) for name in ("step_s", "busy", "slower", "flops")}
     return MadeOf(fields.text("file", ""), found, **counts, **sizes)  # type: ignore[arg-type]
@@ -239,7 +244,9 @@ def _host(root: Fields) -> HostFit | None:
     fields = root.document.fields(root["host"], ("launch_s", "launches", "style"), ("launch_s", "launches"))
     style = fields.text("style", "eager")
     if style not in ("eager", "compiled"):
-        raise InputError(f'style "{style}" is not known', where=fields.where("style"), hint="known: eager, compiled")
+        raise InputError(
+            "unknown-name", f'style "{style}" is not known', where=fields.where("style"), hint="known: eager, compiled"
+        )
     launch_s = _number(fields, "launch_s", above_zero=True, most=LONGEST_LAUNCH_S)
     launches = int(_number(fields, "launches"))
     return HostFit(launch_s, launches, "eager" if style == "eager" else "compiled")
@@ -266,6 +273,7 @@ def _number(fields: Fields, name: str, above_zero: bool = False, most: float = M
     if not 0 <= value <= most or (above_zero and value == 0):
         least = "above 0" if above_zero else "from 0"
         raise InputError(
+            "out-of-range",
             f"{name} is {shortened(text)}",
             where=fields.where(name),
             hint=f"expected a number {least}, at most {most:g}",

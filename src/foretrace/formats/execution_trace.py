@@ -94,7 +94,7 @@ def read_execution_trace(path: str | Path) -> ExecutionTrace:
     data = _document(path)
     nodes, schema = data.get("nodes"), data.get("schema")
     if not isinstance(nodes, list) or not isinstance(schema, str):
-        raise InputError("this is no execution trace", where=where, hint=_HINT)
+        raise InputError("wrong-format", "this is no execution trace", where=where, hint=_HINT)
     found: list[Node] = []
     groups: dict[str, tuple[int, ...]] = {}
     for at, raw in enumerate(nodes):
@@ -103,7 +103,7 @@ def read_execution_trace(path: str | Path) -> ExecutionTrace:
             if "process_group:init" in node.name:
                 groups |= _groups(raw)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise InputError(f"nodes[{at}] cannot be read: {error!r}", where=where, hint=_HINT) from None
+            raise InputError("bad-value", f"nodes[{at}] cannot be read: {error!r}", where=where, hint=_HINT) from None
         found.append(node)
     found.sort(key=lambda node: node.number)
     process = data.get("pid")
@@ -116,13 +116,17 @@ def _document(path: str | Path) -> dict[str, Any]:
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
     except (EOFError, OSError, zlib.error) as error:
-        raise InputError(f"the packed file is cut short or damaged: {error}", where=str(path)) from None
+        raise InputError(
+            "bad-compression", f"the packed file is cut short or damaged: {error}", where=str(path)
+        ) from None
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"the JSON ends early or is damaged: {error}", where=str(path), hint=_HINT) from None
+        raise InputError(
+            "bad-syntax", f"the JSON ends early or is damaged: {error}", where=str(path), hint=_HINT
+        ) from None
     if not isinstance(found, dict):
-        raise InputError("this is no execution trace", where=str(path), hint=_HINT)
+        raise InputError("wrong-format", "this is no execution trace", where=str(path), hint=_HINT)
     return found
 
 

@@ -46,6 +46,7 @@ class HfConfig:
             if default is None:
                 known = f" (or {' or '.join(names[1:])})" if len(names) > 1 else ""
                 raise InputError(
+                    "missing-field",
                     f"field {names[0]} is missing{known}",
                     where=self.where(names[0]),
                     hint=f"a configuration of type {self.model_type} has it",
@@ -54,7 +55,7 @@ class HfConfig:
         value = parse_count(self.document.text(self.fields[field], f"{field}: a whole number"), where=self.where(field))
         if not least <= value <= most:
             hint = f"expected {least:,} to {most:,}"
-            raise InputError(f"{field} {value:,} cannot be meant", where=self.where(field), hint=hint)
+            raise InputError("out-of-range", f"{field} {value:,} cannot be meant", where=self.where(field), hint=hint)
         return value
 
     def flag(self, field: str, default: bool) -> bool:
@@ -63,7 +64,7 @@ class HfConfig:
             return default
         text = self.document.text(self.fields[field], f"{field}: true or false").lower()
         if text not in ("true", "false"):
-            raise InputError(f'{field} "{text}" is neither true nor false', where=self.where(field))
+            raise InputError("bad-value", f'{field} "{text}" is neither true nor false', where=self.where(field))
         return text == "true"
 
     def text(self, field: str, default: str) -> str:
@@ -118,6 +119,6 @@ def _config(document: Document, node: yaml.Node, model_type: str, name: str) -> 
     found = HfConfig(document, node, fields, model_type, name)
     model_type = found.text("model_type", model_type)
     if not model_type:
-        raise InputError("field model_type is missing", where=document.where(node), hint=_EXPECTED)
+        raise InputError("missing-field", "field model_type is missing", where=document.where(node), hint=_EXPECTED)
     called = found.text("_name_or_path", "").rstrip("/").rpartition("/")[2]
     return HfConfig(document, node, fields, model_type, called if len(called.strip(".")) > 1 else name)

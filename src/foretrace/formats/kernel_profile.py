@@ -81,10 +81,12 @@ def read_profile(path: str | Path) -> KernelProfile:
 
     lines = _text(path).splitlines()
     if not lines or not lines[0].startswith(f"# {_TITLE}:"):
-        raise InputError("this is no kernel profile", where=f"{path}:1", hint=_HINT)
+        raise InputError("wrong-format", "this is no kernel profile", where=f"{path}:1", hint=_HINT)
     version = lines[0].partition(":")[2].strip()
     if version != str(VERSION):
-        raise InputError(f'version "{version}" of the format is not known', where=f"{path}:1", hint=_HINT)
+        raise InputError(
+            "unknown-version", f'version "{version}" of the format is not known', where=f"{path}:1", hint=_HINT
+        )
     facts: dict[str, str] = {}
     rows: list[Measured] = []
     seen: dict[Kernel, int] = {}
@@ -96,12 +98,15 @@ def read_profile(path: str | Path) -> KernelProfile:
             row = _read_row(line, where)
             if row.kernel in seen:
                 raise InputError(
-                    "this kernel is in the profile twice", where=where, hint=f"see line {seen[row.kernel]}"
+                    "duplicate-name",
+                    "this kernel is in the profile twice",
+                    where=where,
+                    hint=f"see line {seen[row.kernel]}",
                 )
             seen[row.kernel] = number
             rows.append(row)
     if not rows:
-        raise InputError("the profile has no kernel", where=str(path), hint=_HINT)
+        raise InputError("empty-file", "the profile has no kernel", where=str(path), hint=_HINT)
     return KernelProfile(
         facts,
         tuple(row.kernel for row in rows),
@@ -123,9 +128,9 @@ def _text(path: str | Path) -> str:
             data = _unpacked(data, path)
         return data.decode("utf-8")
     except (OSError, EOFError, zlib.error):
-        raise InputError("the packed file is damaged or cut off", where=str(path)) from None
+        raise InputError("bad-compression", "the packed file is damaged or cut off", where=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError("this is not text", where=str(path), hint=_HINT) from None
+        raise InputError("not-text", "this is not text", where=str(path), hint=_HINT) from None
 
 
 def _unpacked(data: bytes, path: str | Path) -> bytes:
@@ -134,7 +139,7 @@ def _unpacked(data: bytes, path: str | Path) -> bytes:
     with gzip.GzipFile(fileobj=BytesIO(data)) as stream:
         unpacked = stream.read(LARGEST_FILE_BYTES + 1)
     if len(unpacked) > LARGEST_FILE_BYTES:
-        raise InputError("the file has more than 512 MiB when unpacked", where=str(path), hint=_HINT)
+        raise InputError("file-too-large", "the file has more than 512 MiB when unpacked", where=str(path), hint=_HINT)
     return unpacked
 
 
@@ -143,23 +148,23 @@ def _read_fact(line: str, facts: dict[str, str], where: str) -> None:
         return
     key, colon, value = line[1:].partition(":")
     if not colon or not key.strip():
-        raise InputError('a line of the header is "# key: value"', where=where)
+        raise InputError("bad-syntax", 'a line of the header is "# key: value"', where=where)
     if key.strip() in facts:
-        raise InputError(f'"{key.strip()}" is in the header twice', where=where)
+        raise InputError("duplicate-name", f'"{key.strip()}" is in the header twice', where=where)
     facts[key.strip()] = value.strip()
 
 
 def _read_row(line: str, where: str) -> Measured:
     text, *fields = line.split("\t")
     if len(fields) != 4:
-        raise InputError(f"the line has {len(fields) + 1} fields instead of 5", where=where, hint=_FIELDS)
+        raise InputError("bad-syntax", f"the line has {len(fields) + 1} fields instead of 5", where=where, hint=_FIELDS)
     try:
         found = parse_kernels(text)
     except InputError as error:
-        raise InputError(error.message, where=where, hint=error.hint) from None
+        raise InputError(error.code, error.message, where=where, hint=error.hint) from None
     count, kernel = found[0]
     if len(found) != 1 or count != 1:
-        raise InputError("a line of a profile is one kernel", where=where, hint=_FIELDS)
+        raise InputError("bad-syntax", "a line of a profile is one kernel", where=where, hint=_FIELDS)
     return Measured(
         kernel,
         _figure(fields[0], "burst time", where, positive=True),
@@ -173,8 +178,8 @@ def _figure(text: str, what: str, where: str, positive: bool = False) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(f'the {what} "{text}" is no number', where=where, hint=_FIELDS) from None
+        raise InputError("bad-value", f'the {what} "{text}" is no number', where=where, hint=_FIELDS) from None
     if not math.isfinite(value) or value < 0 or (positive and not 0 < value <= _LONGEST_S):
         wanted = f"above 0 and at most {_LONGEST_S:g}" if positive else "0 or more"
-        raise InputError(f"the {what} {text} is not {wanted}", where=where, hint=_FIELDS)
+        raise InputError("out-of-range", f"the {what} {text} is not {wanted}", where=where, hint=_FIELDS)
     return value

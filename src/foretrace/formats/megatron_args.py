@@ -48,12 +48,16 @@ class MegatronArgs:
             if default is not None:
                 return default
             unknown = name in self.options
-            problem = f"the value of --{name} is not in this file" if unknown else f"--{name} is missing"
-            raise InputError(problem, where=self.where(name), hint=_HINT)
+            code, problem = (
+                ("unset-variable", f"the value of --{name} is not in this file")
+                if unknown
+                else ("missing-field", f"--{name} is missing")
+            )
+            raise InputError(code, problem, where=self.where(name), hint=_HINT)
         value = parse_count(self.text(name, ""), where=self.where(name))
         if not least <= value <= most:
             hint = f"expected {least:,} to {most:,}"
-            raise InputError(f"--{name} {value:,} cannot be meant", where=self.where(name), hint=hint)
+            raise InputError("out-of-range", f"--{name} {value:,} cannot be meant", where=self.where(name), hint=hint)
         return value
 
     def text(self, name: str, default: str) -> str:
@@ -62,7 +66,7 @@ class MegatronArgs:
             return default
         values = self.options[name].values
         if not values:
-            raise InputError(f"--{name} needs a value", where=self.where(name))
+            raise InputError("missing-field", f"--{name} needs a value", where=self.where(name))
         return values[0]
 
 
@@ -71,7 +75,7 @@ def read_megatron_args(path: str | Path) -> MegatronArgs:
     data = read_whole(path, "launch script", _HINT)
     text = data[:_MOST_BYTES].decode("utf-8-sig", "replace").replace("\r\n", "\n")
     if len(data) > _MOST_BYTES or "\0" in text:
-        raise InputError("this is no launch script", where=str(path), hint=_HINT)
+        raise InputError("wrong-format", "this is no launch script", where=str(path), hint=_HINT)
     script = read_script(text, str(path))
     options: dict[str, Argument] = {}
     for words in script.commands:
@@ -81,7 +85,7 @@ def read_megatron_args(path: str | Path) -> MegatronArgs:
         for words in script.variables.values():
             options |= _options(words)
     if not options:
-        raise InputError("no arguments are found", where=str(path), hint=_HINT)
+        raise InputError("wrong-format", "no arguments are found", where=str(path), hint=_HINT)
     return MegatronArgs(str(path), options, tuple(script.diagnostics))
 
 

@@ -107,10 +107,14 @@ def parse_graphs(data: bytes, name: str) -> Graphs:
 def graphs_of(root: Element, name: str) -> Graphs:
     """The graphs that an XML document holds."""
     if root.tag != "graphs":
-        raise InputError(f"<{root.tag}> instead of <graphs>", where=f"{name}:{root.line}", hint=EXPECTED)
+        raise InputError(
+            "wrong-format", f"<{root.tag}> instead of <graphs>", where=f"{name}:{root.line}", hint=EXPECTED
+        )
     version = whole_number(root, "version", name, 1)
     if version != 1:
-        raise InputError(f"version {version} of the dump is not known", where=f"{name}:{root.line}", hint=EXPECTED)
+        raise InputError(
+            "unknown-version", f"version {version} of the dump is not known", where=f"{name}:{root.line}", hint=EXPECTED
+        )
     others = tuple(pair for pair in root.attributes if pair[0] != "version")
     return Graphs(version, tuple(_graph(one, name) for one in root.children if one.tag == "graph"), others)
 
@@ -126,7 +130,9 @@ def _graph(element: Element, name: str) -> Graph:
     count = whole_number(element, "nchannels", name)
     if len(channels) != count:
         problem = f"nchannels is {count}, but {len(channels)} are listed"
-        raise InputError(problem, where=f"{name}:{element.line}", hint="the dump looks cut or edited")
+        raise InputError(
+            "conflicting-values", problem, where=f"{name}:{element.line}", hint="the dump looks cut or edited"
+        )
     return Graph(
         id=whole_number(element, "id", name),
         pattern=whole_number(element, "pattern", name),

@@ -161,7 +161,8 @@ def read_log(path: str | Path) -> NcclLog:
         with Path(path).open("rb") as stream:
             return parse_log(iter(lambda: stream.readline(LONGEST_LINE), b""), str(path))
     except OSError as error:
-        raise InputError(f"the log cannot be read: {error.strerror}", where=str(path), hint=EXPECTED) from None
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        raise InputError(code, f"the log cannot be read: {error.strerror}", where=str(path), hint=EXPECTED) from None
 
 
 def parse_log(lines: Iterable[bytes], name: str) -> NcclLog:
@@ -191,7 +192,7 @@ class _Reader:
             self.skipped += 1
             return
         if b"\0" in line:
-            raise InputError("the log is not text", where=f"{self.name}:{self.lines}", hint=EXPECTED)
+            raise InputError("not-text", "the log is not text", where=f"{self.name}:{self.lines}", hint=EXPECTED)
         text = line.decode("utf-8", "replace")
         if version := _VERSION.search(text):
             self.seen_nccl = True
@@ -296,8 +297,12 @@ class _Reader:
 
     def log(self) -> NcclLog:
         if not self.seen_nccl:
-            problem = "the log is empty" if self.lines == 0 else "no line of the log is NCCL's"
-            raise InputError(problem, where=self.name, hint=EXPECTED)
+            code, problem = (
+                ("empty-file", "the log is empty")
+                if self.lines == 0
+                else ("wrong-format", "no line of the log is NCCL's")
+            )
+            raise InputError(code, problem, where=self.name, hint=EXPECTED)
         found = [one for ours in self.processes.values() for one in ours]
         return NcclLog(
             name=self.name,

@@ -81,7 +81,9 @@ def parse_system(data: bytes, name: str) -> System:
 def system_of(root: Element, name: str) -> System:
     """The node that an XML document holds."""
     if root.tag != "system":
-        raise InputError(f"<{root.tag}> instead of <system>", where=f"{name}:{root.line}", hint=EXPECTED)
+        raise InputError(
+            "wrong-format", f"<{root.tag}> instead of <system>", where=f"{name}:{root.line}", hint=EXPECTED
+        )
     gpus, nics = [], []
     for element, above in _with_ancestors(root, ()):
         if element.tag == "gpu":
@@ -89,7 +91,7 @@ def system_of(root: Element, name: str) -> System:
         elif element.tag == "net":
             nics.append(_nic(element, above, name))
     if not gpus:
-        raise InputError("no GPU is listed", where=name, hint=EXPECTED)
+        raise InputError("missing-field", "no GPU is listed", where=name, hint=EXPECTED)
     return System(tuple(gpus), tuple(nics), root)
 
 

@@ -39,7 +39,7 @@ class _Open:
 def parse_xml(data: bytes, name: str, expected: str) -> Element:
     """The one element of a document that messages call `name`; `expected` says what it should be."""
     if not data.strip():
-        raise InputError("the file is empty", where=name, hint=expected)
+        raise InputError("empty-file", "the file is empty", where=name, hint=expected)
     parser = expat.ParserCreate()
     parser.ordered_attributes = True
     stack: list[_Open] = [_Open("", (), 0)]
@@ -47,7 +47,9 @@ def parse_xml(data: bytes, name: str, expected: str) -> Element:
     def opened(tag: str, attributes: list[str]) -> None:
         line = parser.CurrentLineNumber
         if len(stack) > MOST_DEEP:
-            raise InputError(f"more than {MOST_DEEP} levels of tags", where=f"{name}:{line}", hint=expected)
+            raise InputError(
+                "bad-syntax", f"more than {MOST_DEEP} levels of tags", where=f"{name}:{line}", hint=expected
+            )
         pairs = tuple(zip(attributes[::2], attributes[1::2], strict=True))
         stack.append(_Open(tag, pairs, line))
 
@@ -57,7 +59,9 @@ def parse_xml(data: bytes, name: str, expected: str) -> Element:
 
     def refused(*_: object) -> None:
         where = f"{name}:{parser.CurrentLineNumber}"
-        raise InputError("a document type is declared, which NCCL never does", where=where, hint=expected)
+        raise InputError(
+            "wrong-format", "a document type is declared, which NCCL never does", where=where, hint=expected
+        )
 
     parser.StartElementHandler = opened
     parser.EndElementHandler = closed
@@ -66,9 +70,11 @@ def parse_xml(data: bytes, name: str, expected: str) -> Element:
         parser.Parse(data, True)
     except expat.ExpatError as error:
         reason = expat.ErrorString(error.code)
-        raise InputError(f"this is no whole XML: {reason}", where=f"{name}:{error.lineno}", hint=expected) from None
+        raise InputError(
+            "bad-syntax", f"this is no whole XML: {reason}", where=f"{name}:{error.lineno}", hint=expected
+        ) from None
     except (ValueError, LookupError) as error:
-        raise InputError(f"this is no XML: {error}", where=name, hint=expected) from None
+        raise InputError("bad-syntax", f"this is no XML: {error}", where=name, hint=expected) from None
     return stack[0].children[0]
 
 
@@ -120,5 +126,7 @@ def _wrong(element: Element, key: str, name: str, expected: str) -> InputError:
     where = f"{name}:{element.line}"
     text = element.get(key)
     if text is None:
-        return InputError(f"<{element.tag}> has no {key}", where=where, hint=f"expected {key}=, {expected}")
-    return InputError(f'{key} is "{shortened(text)}"', where=where, hint=f"expected {expected}")
+        return InputError(
+            "missing-field", f"<{element.tag}> has no {key}", where=where, hint=f"expected {key}=, {expected}"
+        )
+    return InputError("bad-value", f'{key} is "{shortened(text)}"', where=where, hint=f"expected {expected}")

@@ -61,6 +61,7 @@ def read_nsys(path: str | Path) -> ProfilerTrace:
     busiest = max(found, key=lambda one: len(one.events.of(*ON_DEVICE)))
     note = Diagnostic(
         "warning",
+        "guessed",
         f"{len(found)} processes in one report: that with the most work on a GPU is taken ({busiest.facts['process']})",
         str(path),
     )
@@ -73,6 +74,7 @@ def read_nsys_processes(path: str | Path) -> list[ProfilerTrace]:
     with opened(Path(path)) as tables:
         if not any(f"{_KIND}{name}" in tables.names for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")):
             raise InputError(
+                "incomplete-recording",
                 "the export has no CUDA activity",
                 where=str(path),
                 hint="profile with: nsys profile --trace=cuda,nvtx … (tables CUPTI_ACTIVITY_KIND_* are missing)",
@@ -81,7 +83,9 @@ def read_nsys_processes(path: str | Path) -> list[ProfilerTrace]:
     if len(found) == 1:
         return [replace(found[0], rank=rank_in_name(Path(path).name))]
     found.sort(key=lambda one: (_first_device(one), one.facts["process"]))
-    note = Diagnostic("note", f"{len(found)} processes in one report, ranks in the order of their GPUs", str(path))
+    note = Diagnostic(
+        "note", "guessed", f"{len(found)} processes in one report, ranks in the order of their GPUs", str(path)
+    )
     return [
         replace(one, rank=rank, world=len(found), diagnostics=(*one.diagnostics, *([] if rank else [note])))
         for rank, one in enumerate(found)
@@ -121,9 +125,11 @@ class _Reader:
         if len(known) == 1:  # rows that name no process are of the only one there is
             process = np.where(process < 0, known[0], process)
         elif (process[on_device] < 0).any():
-            self._note("warning", f"{int((process[on_device] < 0).sum()):,} kernels name no process: left out")
+            self._note(
+                "warning", "rows-skipped", f"{int((process[on_device] < 0).sum()):,} kernels name no process: left out"
+            )
         if self.tables.missing:
-            self._note("note", f"this version of the export lacks {_some(self.tables.missing)}")
+            self._note("note", "incomplete-recording", f"this version of the export lacks {_some(self.tables.missing)}")
         return [self._trace(one, {name: column[process == one] for name, column in columns.items()}) for one in known]
 
     def _trace(self, process: int, columns: Mapping[str, Longs]) -> ProfilerTrace:
@@ -164,6 +170,7 @@ class _Reader:
         if len(graphs["start"]):
             self._note(
                 "warning",
+                "incomplete-recording",
                 f"{len(graphs['start']):,} CUDA graphs were traced as wholes, their kernels not: "
                 "profile with --cuda-graph-trace=node to see them",
             )
@@ -197,7 +204,9 @@ class _Reader:
         waiting = (waits["eventId"] >= 0) & (waits["eventId"] != _NONE_32)
         if not len(records["eventId"]) or not waiting.any():
             if waiting.any():
-                self._note("note", "events that streams wait for were not recorded: such waits are as they took")
+                self._note(
+                    "note", "as-recorded", "events that streams wait for were not recorded: such waits are as they took"
+                )
             return none, none
         # A call's correlation grows with time within a process, and it is all that both tables have.
         last = _last_before(
@@ -326,8 +335,8 @@ class _Reader:
         facts["nsys_schema"] = meta.get("EXPORT_SCHEMA_VERSION", "")
         return {name: value for name, value in facts.items() if value}
 
-    def _note(self, level: str, text: str) -> None:
-        self.notes.append(Diagnostic("warning" if level == "warning" else "note", text, self.tables.path))
+    def _note(self, level: str, code: str, text: str) -> None:
+        self.notes.append(Diagnostic("warning" if level == "warning" else "note", code, text, self.tables.path))
 
 
 def _events(columns: Mapping[str, Longs], order: Longs, origin: int) -> Events:

@@ -84,7 +84,10 @@ def opened(path: Path) -> Iterator[NsysTables]:
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise InputError(
-                "another program is writing to the file", where=str(path), hint="wait until the export has finished"
+                "unreadable-file",
+                "another program is writing to the file",
+                where=str(path),
+                hint="wait until the export has finished",
             ) from None
         raise _unreadable(path, error) from None
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
@@ -92,7 +95,7 @@ def opened(path: Path) -> Iterator[NsysTables]:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"the export cannot be read: {error}", where=str(path), hint=EXPORT_HINT)
+    return InputError("bad-syntax", f"the export cannot be read: {error}", where=str(path), hint=EXPORT_HINT)
 
 
 def _check_head(path: Path) -> None:
@@ -102,17 +105,18 @@ def _check_head(path: Path) -> None:
             head = stream.read(_HEADER_BYTES)
         size = path.stat().st_size
     except FileNotFoundError:
-        raise InputError("there is no such file", where=str(path)) from None
+        raise InputError("file-not-found", "there is no such file", where=str(path)) from None
     except OSError as error:
-        raise InputError(f"the export cannot be read: {error.strerror}", where=str(path)) from None
+        raise InputError("unreadable-file", f"the export cannot be read: {error.strerror}", where=str(path)) from None
     if not head.startswith(SQLITE):
-        raise InputError("this is no SQLite file", where=str(path), hint=EXPORT_HINT)
+        raise InputError("wrong-format", "this is no SQLite file", where=str(path), hint=EXPORT_HINT)
     # sqlite.org/fileformat.html, 1.3: page size at 16 (1 stands for 65536), pages at 28, valid where 24 equals 92.
     page_bytes = int.from_bytes(head[16:18], "big")
     pages = int.from_bytes(head[28:32], "big") if head[24:28] == head[92:96] else 0
     whole = pages * (65536 if page_bytes == 1 else page_bytes)
     if len(head) < _HEADER_BYTES or size < whole:
         raise InputError(
+            "truncated-file",
             f"the export is cut short: {size:,} of {max(whole, _HEADER_BYTES):,} bytes",
             where=str(path),
             hint="copy or export it again",

@@ -44,10 +44,12 @@ class Script:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     branches: int = 0
     """How many `if`s are open where the reading stands."""
+    unset: set[str] = field(default_factory=set)
+    """The variables that were used and not set, which is said once of each."""
 
-    def say(self, message: str, line: int) -> None:
+    def say(self, code: str, message: str, line: int) -> None:
         """Something that was guessed."""
-        self.diagnostics.append(Diagnostic("note", message, f"{self.path}:{line}"))
+        self.diagnostics.append(Diagnostic("note", code, message, f"{self.path}:{line}"))
 
 
 def read_script(text: str, path: str) -> Script:
@@ -181,9 +183,9 @@ def _follow(script: Script, statement: Statement) -> None:
 def _assign(script: Script, name: str, words: list[Word], line: int, *, adds: bool) -> None:
     before = script.variables.get(name)
     if script.branches:
-        script.say(f"{name} is set within an if, which is not evaluated: taken as if it ran", line)
+        script.say("guessed", f"{name} is set within an if, which is not evaluated: taken as if it ran", line)
     elif before is not None and not adds and [one.text for one in before] != [one.text for one in words]:
-        script.say(f"{name} is given more than once: the last one counts", line)
+        script.say("duplicate-name", f"{name} is given more than once: the last one counts", line)
     script.variables[name] = [*(before or ()), *words] if adds else words
 
 
@@ -223,8 +225,9 @@ def _value(script: Script, match: re.Match[str], word: Word, depth: int) -> str:
         return "\n".join(one.text for one in script.variables[name])
     if match["default"] is not None and depth < _MOST_DEPTH:
         return _REFERENCE.sub(lambda one: _value(script, one, word, depth + 1), match["default"])
-    said = Diagnostic("warning", f"${name} is not set in this file", f"{script.path}:{word.line}")
-    if all(one.message != said.message for one in script.diagnostics):
+    said = Diagnostic("warning", "unset-variable", f"${name} is not set in this file", f"{script.path}:{word.line}")
+    if name not in script.unset:
+        script.unset.add(name)
         script.diagnostics.append(said)
     return match[0]
 

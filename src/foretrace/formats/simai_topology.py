@@ -83,7 +83,9 @@ def read_topology(path: str | Path) -> SimaiTopology:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError("the topology file is not text", where=str(path), hint=f"expected {_HEADER}") from None
+        raise InputError(
+            "not-text", "the topology file is not text", where=str(path), hint=f"expected {_HEADER}"
+        ) from None
     return parse_topology(text, str(path))
 
 
@@ -92,15 +94,27 @@ def parse_topology(text: str, path: str) -> SimaiTopology:
     lines = text.split("\n")
     devices, per_server, nv_switches, switches, count, gpu = _header(lines[0], path)
     if len(lines) < 2:
-        raise InputError("the line of switches is missing", where=f"{path}:2", hint="the numbers of all switches")
+        raise InputError(
+            "missing-field", "the line of switches is missing", where=f"{path}:2", hint="the numbers of all switches"
+        )
     ids = _switch_ids(lines[1], path, devices, nv_switches + switches)
     links = tuple(_links(lines[2:], path, devices))
     if len(links) != count:
         hint = "the file may be cut short" if len(links) < count else "correct the fifth number of the first line"
-        raise InputError(f"the first line says {count:,} links, there are {len(links):,}", where=f"{path}:1", hint=hint)
+        raise InputError(
+            "conflicting-values",
+            f"the first line says {count:,} links, there are {len(links):,}",
+            where=f"{path}:1",
+            hint=hint,
+        )
     gpus = devices - len(ids)
     if per_server < 1 or gpus % per_server:
-        raise InputError(f"{gpus:,} GPUs are no servers of {per_server}", where=f"{path}:1", hint=f"expected {_HEADER}")
+        raise InputError(
+            "not-divisible",
+            f"{gpus:,} GPUs are no servers of {per_server}",
+            where=f"{path}:1",
+            hint=f"expected {_HEADER}",
+        )
     return SimaiTopology(path, per_server, nv_switches, switches, gpu, ids, links, lines[1].endswith(" "))
 
 
@@ -124,18 +138,18 @@ def _header(line: str, path: str) -> tuple[int, int, int, int, int, str]:
     fields = line.split()
     if not looks_like_simai(line):
         problem = f'"{shortened(line.strip())}" is no first line of a topology file'
-        raise InputError(problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
+        raise InputError("wrong-format", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
     numbers = [int(field) if len(field) < 10 else MOST_DEVICES + 1 for field in fields[:5]]
     if max(numbers[:4]) > MOST_DEVICES:
         problem = f"a number of the first line is larger than {MOST_DEVICES:,}"
-        raise InputError(problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
+        raise InputError("out-of-range", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
     devices, per_server, nv_switches, switches, links = numbers
     if nv_switches + switches == 0:
         problem = "no device is a switch: SimAI's GPUs are joined by switches"
-        raise InputError(problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
+        raise InputError("out-of-range", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
     if nv_switches + switches >= devices:
         problem = f"of {devices:,} devices {nv_switches + switches:,} are switches, which leaves no GPUs"
-        raise InputError(problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
+        raise InputError("conflicting-values", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
     return devices, per_server, nv_switches, switches, links, fields[5]
 
 
@@ -145,14 +159,18 @@ def _switch_ids(line: str, path: str, devices: int, count: int) -> tuple[int, ..
     where = f"{path}:2"
     wrong = next((field for field in fields if not field.isdecimal() or len(field) > 9), None)
     if wrong is not None:
-        raise InputError(f'"{shortened(wrong)}" is no number of a switch', where=where, hint="whole numbers")
+        raise InputError(
+            "bad-value", f'"{shortened(wrong)}" is no number of a switch', where=where, hint="whole numbers"
+        )
     ids = tuple(int(field) for field in fields)
     if len(ids) != count:
         problem = f"the first line says {count:,} switches, the second lists {len(ids):,}"
-        raise InputError(problem, where=where, hint="the numbers of all switches, NVSwitches first")
+        raise InputError(
+            "conflicting-values", problem, where=where, hint="the numbers of all switches, NVSwitches first"
+        )
     if set(ids) != set(range(devices - count, devices)):
         hint = f"expected the numbers from {devices - count:,} to {devices - 1:,}: GPUs are the lower ones"
-        raise InputError("the switches are not numbered after the GPUs", where=where, hint=hint)
+        raise InputError("bad-value", "the switches are not numbered after the GPUs", where=where, hint=hint)
     return ids
 
 
@@ -164,13 +182,19 @@ def _links(lines: list[str], path: str, devices: int) -> Iterator[TopologyLink]:
         where, fields = f"{path}:{number}", line.split()
         if len(fields) != 5:
             problem = f'"{shortened(line.strip())}" has {len(fields)} fields, a link has 5'
-            raise InputError(problem, where=where, hint=f"expected e.g. {_LINK}")
+            raise InputError("bad-syntax", problem, where=where, hint=f"expected e.g. {_LINK}")
         ends = [int(field) if field.isdecimal() and len(field) < 10 else -1 for field in fields[:2]]
         if not all(0 <= end < devices for end in ends) or ends[0] == ends[1]:
             problem = f"{shortened(fields[0])} and {shortened(fields[1])} are not two devices"
-            raise InputError(problem, where=where, hint=f"devices are numbered from 0 to {devices - 1:,}")
+            raise InputError(
+                "out-of-range", problem, where=where, hint=f"devices are numbered from 0 to {devices - 1:,}"
+            )
         if not 0 < parse_bandwidth(fields[2], where=where) <= 1e15:
-            raise InputError(f"rate {fields[2]} cannot be meant", where=where, hint=f"expected e.g. {_LINK}")
+            raise InputError(
+                "out-of-range", f"rate {fields[2]} cannot be meant", where=where, hint=f"expected e.g. {_LINK}"
+            )
         if parse_time(fields[3], where=where) > 1.0:
-            raise InputError(f"latency {fields[3]} cannot be meant", where=where, hint=f"expected e.g. {_LINK}")
+            raise InputError(
+                "out-of-range", f"latency {fields[3]} cannot be meant", where=where, hint=f"expected e.g. {_LINK}"
+            )
         yield TopologyLink(ends[0], ends[1], fields[2], fields[3], fields[4], number)

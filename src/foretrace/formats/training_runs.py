@@ -133,9 +133,9 @@ def read_training_runs(path: str | Path) -> TrainingRuns:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError("this is no text in UTF-8", where=str(path), hint=COLUMNS) from None
+        raise InputError("not-text", "this is no text in UTF-8", where=str(path), hint=COLUMNS) from None
     if not text.strip():
-        raise InputError("the file is empty", where=str(path), hint=COLUMNS)
+        raise InputError("empty-file", "the file is empty", where=str(path), hint=COLUMNS)
     return _read_json_lines(text, str(path)) if text.lstrip().startswith("{") else _read_csv(text, str(path))
 
 
@@ -157,7 +157,9 @@ def _read_csv(text: str, name: str) -> TrainingRuns:
             except _UnusableError as problem:
                 skipped.append(SkippedRun(row.get("id") or where, where, str(problem), row.get("family", "")))
     except csv.Error as error:
-        raise InputError(f"this is no CSV: {error}", where=f"{name}:{reader.line_num}", hint=COLUMNS) from None
+        raise InputError(
+            "bad-syntax", f"this is no CSV: {error}", where=f"{name}:{reader.line_num}", hint=COLUMNS
+        ) from None
     notes = () if _GRADE in columns else (f'there is no column "{_GRADE}": every row counts as grade {UNGRADED}',)
     return TrainingRuns(tuple(runs), tuple(skipped), notes)
 
@@ -168,12 +170,14 @@ def _check_columns(columns: list[str], name: str) -> None:
             problem = f'there is no column "{needed}"{did_you_mean(needed, columns)}'
             other = next((mark for mark, split in _SEPARATORS.items() if len(columns) == 1 and split in columns[0]), "")
             hint = f"cells are parted by {other} here: part them by commas" if other else COLUMNS
-            raise InputError(problem, where=f"{name}:1", hint=hint)
+            raise InputError("missing-field", problem, where=f"{name}:1", hint=hint)
     if not any(column in columns for column in _MEASURED):
-        raise InputError(f"there is no column {' or '.join(_MEASURED)}", where=f"{name}:1", hint=COLUMNS)
+        raise InputError(
+            "missing-field", f"there is no column {' or '.join(_MEASURED)}", where=f"{name}:1", hint=COLUMNS
+        )
     twice = next((column for column in columns if column and columns.count(column) > 1), None)
     if twice is not None:
-        raise InputError(f'the column "{twice}" is there twice', where=f"{name}:1", hint=COLUMNS)
+        raise InputError("duplicate-name", f'the column "{twice}" is there twice', where=f"{name}:1", hint=COLUMNS)
 
 
 def _csv_config(row: dict[str, str], where: str) -> RunConfig:
@@ -239,9 +243,11 @@ def _read_json_lines(text: str, name: str) -> TrainingRuns:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            raise InputError("this is no line of JSON", where=where, hint='{"name": …, "step_ms": …}') from None
+            raise InputError(
+                "bad-syntax", "this is no line of JSON", where=where, hint='{"name": …, "step_ms": …}'
+            ) from None
         if not isinstance(row, dict):
-            raise InputError("expected an object", where=where, hint='{"name": …, "step_ms": …}')
+            raise InputError("bad-value", "expected an object", where=where, hint='{"name": …, "step_ms": …}')
         # Which run of the same name it is, its line tells.
         called = f"{row.get('name') or 'run'}#{number}"
         try:

@@ -95,7 +95,7 @@ class TestMaking:
         made = calibration_of_files([tmp_path / "table.txt"], tmp_path / "my.yaml", gpu="h200")
         assert made.calibration.kernels is not None
         assert made.calibration.kernels.kernels == (Gemm(8192, 11264, 2048),)
-        assert any("taken to be bf16" in note.message for note in made.notes)
+        assert any(note.code == "assumed" for note in made.notes)
 
     def test_files_that_measure_the_same_give_the_median(self, tmp_path: Path) -> None:
         kernel = Gemm(8192, 4096, 1024)
@@ -106,20 +106,24 @@ class TestMaking:
 
     def test_a_table_does_not_say_its_gpu(self, tmp_path: Path) -> None:
         (tmp_path / "table.txt").write_text(TABLE)
-        with pytest.raises(InputError, match="do not say which GPU"):
+        with pytest.raises(InputError) as caught:
             calibration_of_files([tmp_path / "table.txt"], tmp_path / "my.yaml")
+        assert caught.value.code == "missing-argument"
 
     def test_two_gpus_are_refused_by_name(self, tmp_path: Path) -> None:
         files = [profile_file(tmp_path), profile_file(tmp_path, "a100-80g-sxm", "b.profile")]
-        with pytest.raises(InputError, match="measurements of h200-sxm and of a100-80g-sxm"):
+        with pytest.raises(InputError, match="measurements of h200-sxm and of a100-80g-sxm") as caught:
             calibration_of_files(files, tmp_path / "my.yaml")
-        with pytest.raises(InputError, match="measurements of h200-sxm and of b200"):
+        assert caught.value.code == "other-gpu"
+        with pytest.raises(InputError, match="measurements of h200-sxm and of b200") as caught:
             calibration_of_files([trace_file(tmp_path)], tmp_path / "my.yaml", gpu="b200")
+        assert caught.value.code == "other-gpu"
 
     def test_a_gpu_that_nobody_knows(self, tmp_path: Path) -> None:
         path = write(tmp_path, document(steps(), deviceProperties=[{"id": 0, "name": "Quadro 6000"}]))
-        with pytest.raises(InputError, match="quadro-6000"):
+        with pytest.raises(InputError, match="quadro-6000") as caught:
             calibration_of_files([path], tmp_path / "my.yaml")
+        assert caught.value.code == "unknown-name"
 
 
 class TestCollectivesOfTraces:

@@ -90,16 +90,18 @@ class TestKernels:
 class TestErrors:
     def test_a_trace_without_a_device(self, tmp_path: Path) -> None:
         path = write(tmp_path, document([span("cpu_op", "aten::mm", 0, 5, Input_Dims=[[2, 2], [2, 2]])]))
-        with pytest.raises(InputError, match="no kernels on a device"):
+        with pytest.raises(InputError) as caught:
             recorded_kernels(read_trace(path))
+        assert caught.value.code == "incomplete-recording"
 
     def test_a_trace_without_shapes(self, tmp_path: Path) -> None:
         events = steps()
         for one in events:
             for name in ("Input Dims", "Input type", "Input Strides"):
                 one["args"].pop(name, None)
-        with pytest.raises(InputError, match="no shapes") as raised:
+        with pytest.raises(InputError) as raised:
             recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
+        assert raised.value.code == "incomplete-recording"
         assert raised.value.hint is not None and "record_shapes=True" in raised.value.hint
 
 

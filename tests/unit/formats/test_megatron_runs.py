@@ -75,14 +75,17 @@ def test_a_folder_above_says_more(tmp_path: Path) -> None:
 
 def test_names_that_contradict_each_other(tmp_path: Path) -> None:
     put(tmp_path / "pp4_tp2", 0)
-    with pytest.raises(InputError, match=r"says pp = 2, that of its folder pp4_tp2 says 4"):
+    with pytest.raises(InputError, match=r"says pp = 2, that of its folder pp4_tp2 says 4") as caught:
         read_runs([tmp_path / "pp4_tp2"])
+    assert caught.value.code == "conflicting-values"
     put(tmp_path / "pp2_dp8", 0)
-    with pytest.raises(InputError, match=r"4 ranks \(wd\) cannot be tp 2 · pp 2 · dp 8"):
+    with pytest.raises(InputError, match=r"4 ranks \(wd\) cannot be tp 2 · pp 2 · dp 8") as caught:
         read_runs([tmp_path / "pp2_dp8"])
+    assert caught.value.code == "bad-mesh"
     wrong = put(tmp_path / "ranks", 1, name="wd4_tp2_pp2_rank0.txt")
     with pytest.raises(InputError, match="name says rank 0, its lines say rank 1") as caught:
         read_runs([tmp_path / "ranks"])
+    assert caught.value.code == "conflicting-values"
     assert caught.value.where == f"{wrong}:1"
 
 
@@ -119,8 +122,11 @@ def test_renamed_files_work(tmp_path: Path) -> None:
     (run,) = read_runs([tmp_path])
     assert (run.facts, list(run.ranks)) == (Facts(), [0, 1])
     put(tmp_path, 1, name="c.txt")
-    with pytest.raises(InputError, match=r"rank 1 is also in b.txt, and no times in their names tell them apart"):
+    with pytest.raises(
+        InputError, match=r"rank 1 is also in b.txt, and no times in their names tell them apart"
+    ) as caught:
         read_runs([tmp_path])
+    assert caught.value.code == "duplicate-name"
 
 
 def test_other_files_are_left_out_and_named(tmp_path: Path) -> None:
@@ -144,21 +150,26 @@ def test_files_patterns_and_folders_together(tmp_path: Path) -> None:
 
 
 def test_where_there_is_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there are no traces to read"):
+    with pytest.raises(InputError) as caught:
         read_runs([])
+    assert caught.value.code == "nothing-to-do"
     with pytest.raises(InputError, match="no such file"):
         read_runs([tmp_path / "missing"])
-    with pytest.raises(InputError, match="nothing matches the pattern"):
+    with pytest.raises(InputError) as caught:
         read_runs([f"{tmp_path}/*.txt"])
+    assert caught.value.code == "file-not-found"
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(InputError, match="nothing that matches the pattern is a rank trace"):
+    with pytest.raises(InputError) as caught:
         read_runs([f"{tmp_path}/*.txt"])
+    assert caught.value.code == "nothing-to-do"
     put(tmp_path / "inner", 0)
-    with pytest.raises(InputError, match="the folder holds no rank traces") as caught:
+    with pytest.raises(InputError) as caught:
         read_runs([tmp_path])
+    assert caught.value.code == "nothing-to-do"
     assert caught.value.hint == "its folders do: inner"
-    with pytest.raises(InputError, match="not a line of a rank trace"):
+    with pytest.raises(InputError) as caught:
         read_runs([tmp_path / "a.txt"])
+    assert caught.value.code == "bad-syntax"
     with pytest.raises(InputError):
         read_runs(["a\0b"])
 

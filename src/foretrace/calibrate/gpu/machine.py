@@ -41,9 +41,12 @@ def bench_here() -> Bench:
     try:
         torch: Any = import_module("torch")
     except ImportError:
-        raise InputError("measuring needs PyTorch, which is not installed here", hint="pip install torch") from None
+        raise InputError(
+            "missing-package", "measuring needs PyTorch, which is not installed here", hint="pip install torch"
+        ) from None
     if not torch.cuda.is_available():
         raise InputError(
+            "no-device",
             "PyTorch finds no CUDA GPU on this machine",
             hint="run this where one is; CUDA_VISIBLE_DEVICES and `nvidia-smi` say what can be seen",
         )

@@ -112,9 +112,13 @@ def parse_flags(arguments: Sequence[str], *, workload: str | None = None) -> Sim
         workload=given.get("-w"),
     )
     if flags.workload is not None and workload is not None and PurePath(flags.workload) != PurePath(workload):
-        notes.append(Diagnostic("note", f"-w {flags.workload} is not read: the workload is {workload}"))
+        notes.append(
+            Diagnostic("note", "field-ignored", f"-w {flags.workload} is not read: the workload is {workload}")
+        )
     if flags.visual:
-        notes.append(Diagnostic("note", "-v: SimAI's chart is not drawn; --perfetto writes our timeline"))
+        notes.append(
+            Diagnostic("note", "field-ignored", "-v: SimAI's chart is not drawn; --perfetto writes our timeline")
+        )
     return replace(flags, diagnostics=tuple(notes))
 
 
@@ -126,16 +130,17 @@ def _pairs(arguments: Sequence[str]) -> dict[str, str]:
         flag = _LONG.get(word, word)
         if flag in ("-busbw", "--bus-bandwidth"):
             raise UsageError(
+                "usage",
                 "SimAI no longer parses -busbw (since July 2025); it exits with 255",
                 hint="give bandwidths as -nv and -nic in GB/s, or types as -g_type and -nic_t",
             )
         if flag not in _SHORT:
             raise UsageError(
-                f'SimAI has no flag "{word}"{did_you_mean(word, _KNOWN)}', hint=f"known: {' '.join(_SHORT)}"
+                "usage", f'SimAI has no flag "{word}"{did_you_mean(word, _KNOWN)}', hint=f"known: {' '.join(_SHORT)}"
             )
         value = next(words, None)
         if value is None:
-            raise UsageError(f"SimAI flag {word} needs a value")
+            raise UsageError("missing-argument", f"SimAI flag {word} needs a value")
         if flag != "-g" or flag not in given:
             given[flag] = value
     return given
@@ -150,16 +155,16 @@ def _number(given: Mapping[str, str], flag: str, read: Callable[[str], float], f
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f'SimAI flag {flag} is "{given[flag]}"; expected {form}')
+        raise UsageError("bad-value", f'SimAI flag {flag} is "{given[flag]}"; expected {form}')
     return number
 
 
 def _count(given: Mapping[str, str], flag: str, least: int, why: str) -> int:
     number = _number(given, flag, int, "a whole number")
     if number is None:
-        raise UsageError(f"SimAI flag {flag} is missing", hint=why)
+        raise UsageError("missing-argument", f"SimAI flag {flag} is missing", hint=why)
     if not least <= number < 1 << 31:
-        raise UsageError(f"SimAI flag {flag} is {given[flag]}; expected at least {least}")
+        raise UsageError("out-of-range", f"SimAI flag {flag} is {given[flag]}; expected at least {least}")
     return int(number)
 
 
@@ -168,7 +173,7 @@ def _fraction(given: Mapping[str, str], flag: str, default: float) -> float:
     if number is None:
         return default
     if not 0 <= number <= 1:
-        raise UsageError(f"SimAI flag {flag} is {given[flag]}; expected a fraction from 0 to 1")
+        raise UsageError("out-of-range", f"SimAI flag {flag} is {given[flag]}; expected a fraction from 0 to 1")
     return number
 
 
@@ -176,7 +181,9 @@ def _bandwidth(given: Mapping[str, str], flag: str, notes: list[Diagnostic]) -> 
     """GB/s, or None where SimAI takes its table: not given, or not above 0."""
     number = _number(given, flag, float, "a bandwidth in GB/s")
     if number is not None and number <= 0:
-        notes.append(Diagnostic("note", f"{flag} {given[flag]} is not above 0: SimAI takes its table instead"))
+        notes.append(
+            Diagnostic("note", "field-ignored", f"{flag} {given[flag]} is not above 0: SimAI takes its table instead")
+        )
         return None
     return number
 
@@ -185,7 +192,7 @@ def _gpu_type(given: Mapping[str, str], nvlink: float | None, notes: list[Diagno
     if "-g_type" not in given:
         if nvlink is None:
             message = "neither -g_type nor -nv: SimAI leaves the GPU type unset, which in fresh memory is A100"
-            notes.append(Diagnostic("warning", message))
+            notes.append(Diagnostic("warning", "assumed", message))
         return None
     return _known_type(given["-g_type"], "-g_type", NVLINK_GB_PER_S, "-nv", nvlink, notes)
 
@@ -202,13 +209,15 @@ def _known_type(
         if name.casefold() == text.casefold():
             return name
     if rate is not None:
-        notes.append(Diagnostic("note", f"SimAI does not know {flag} {text}; {instead} decides"))
+        notes.append(Diagnostic("note", "field-ignored", f"SimAI does not know {flag} {text}; {instead} decides"))
         return None
-    raise UsageError(f'SimAI does not know {flag} "{text}"', hint=f"known: {' '.join(known)}; or give {instead}")
+    raise UsageError(
+        "unknown-name", f'SimAI does not know {flag} "{text}"', hint=f"known: {' '.join(known)}; or give {instead}"
+    )
 
 
 def _language(given: Mapping[str, str]) -> str:
     language = given.get("-l", "en")
     if language not in ("en", "ja"):
-        raise UsageError(f'SimAI flag -l is "{language}"; expected en or ja')
+        raise UsageError("bad-value", f'SimAI flag -l is "{language}"; expected en or ja')
     return language

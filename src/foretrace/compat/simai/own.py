@@ -45,7 +45,7 @@ def own_cluster(flags: SimaiFlags) -> Cluster:
 def _rate(flag: str, gb_per_s: float | None) -> float | None:
     """Bytes per second; a rate that no hardware has would only make numbers that mean nothing."""
     if gb_per_s is not None and not 1e-3 <= gb_per_s <= 1e6:
-        raise InputError(f"{flag} {gb_per_s:g} GB/s is no rate of any hardware")
+        raise InputError("out-of-range", f"{flag} {gb_per_s:g} GB/s is no rate of any hardware")
     return None if gb_per_s is None else gb_per_s * GB
 
 
@@ -64,12 +64,20 @@ def own_choices(flags: SimaiFlags, choices: Choices) -> tuple[Choices, list[Diag
             overlap.update(kinds)
             words = " and ".join(kinds)
             notes.append(
-                Diagnostic("note", f"{flag} {share:g}: {words} overlapped as the timeline allows, not by a set share")
+                Diagnostic(
+                    "note",
+                    "replaced-option",
+                    f"{flag} {share:g}: {words} overlapped as the timeline allows, not by a set share",
+                )
             )
     if flags.ep_overlap > 0:
         notes.append(
-            Diagnostic("warning", f"-ep_o {flags.ep_overlap:g}: expert all-to-alls are not overlapped in our run")
+            Diagnostic(
+                "warning",
+                "not-modelled",
+                f"-ep_o {flags.ep_overlap:g}: expert all-to-alls are not overlapped in our run",
+            )
         )
     if flags.nics_per_server < 1:
-        notes.append(Diagnostic("warning", "-n_p_s 0: one NIC per server taken in our run"))
+        notes.append(Diagnostic("warning", "assumed", "-n_p_s 0: one NIC per server taken in our run"))
     return replace(choices, gpus=flags.gpus, overlap=frozenset(overlap)), notes

@@ -78,24 +78,26 @@ def _read(path: Path) -> RatioTable:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
         raise InputError(
+            code,
             f"ratio table cannot be read: {error.strerror or error}",
             where=str(path),
             hint="SimAI keeps nvlink_ratio.csv, nic_ratio.csv and ata_ratio.csv in inputs/ratio",
         ) from None
     except UnicodeDecodeError:
-        raise InputError("ratio table is not text", where=str(path)) from None
+        raise InputError("not-text", "ratio table is not text", where=str(path)) from None
     sizes: list[float] = []
     rows: list[tuple[float | None, ...]] = []
     for number, line in enumerate(lines[1:], start=2):
         if line:
             size, cells = _row(line, f"{path}:{number}")
             if sizes and size <= sizes[-1]:
-                raise InputError("sizes do not rise", where=f"{path}:{number}")
+                raise InputError("bad-value", "sizes do not rise", where=f"{path}:{number}")
             sizes.append(size)
             rows.append(cells)
     if len(rows) < 2:
-        raise InputError("ratio table has fewer than two rows of sizes", where=str(path))
+        raise InputError("empty-file", "ratio table has fewer than two rows of sizes", where=str(path))
     return RatioTable(tuple(sizes), tuple(rows))
 
 
@@ -103,7 +105,7 @@ def _row(line: str, where: str) -> tuple[float, tuple[float | None, ...]]:
     size, *cells = (_cell(text.strip(), where) for text in line.split(","))
     columns = len(_COLUMNS)
     if size is None or len(cells) < columns:
-        raise InputError(f"expected a size in bytes and at least {columns} ratios", where=where)
+        raise InputError("bad-syntax", f"expected a size in bytes and at least {columns} ratios", where=where)
     return size, tuple(cells[:columns])
 
 
@@ -115,5 +117,5 @@ def _cell(text: str, where: str) -> float | None:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise InputError(f'"{text}" is not a number above 0', where=where)
+        raise InputError("bad-value", f'"{text}" is not a number above 0', where=where)
     return number

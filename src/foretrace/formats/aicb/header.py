@@ -41,6 +41,7 @@ def parse_header(line: bytes, where: str) -> tuple[Header, list[Diagnostic]]:
     policy, *words = (word.decode() for word in line.split())
     if policy not in POLICIES:
         raise InputError(
+            "wrong-format",
             f"the first word, {quoted(policy)}, is not a policy{did_you_mean(policy, POLICIES)}",
             where=where,
             hint=EXAMPLE,
@@ -71,7 +72,7 @@ class _Reading:
                 continue
             key = word.removesuffix(":")
             if word == "pp_comm":
-                self.note("pp_comm has no colon; it is read as pp_comm:, as SimAI does")
+                self.note("odd-input", "pp_comm has no colon; it is read as pp_comm:, as SimAI does")
             if key in KEYS or key == _EP_OF_MICRO_TEST:
                 self.known(key)
             else:
@@ -90,26 +91,30 @@ class _Reading:
             count = self.value(key)
             left = len(self.words) - self.at
             if count > left:
-                self.fail(f"{key}: {count} wants {count:,} row numbers, {left} words are left", f'expected "{key}: 0"')
+                self.fail(
+                    "bad-value",
+                    f"{key}: {count} wants {count:,} row numbers, {left} words are left",
+                    f'expected "{key}: 0"',
+                )
             self.values[key] = tuple(self.value(key) for _ in range(count))
         elif key == "pp_comm":
             self.values[key] = self.value(key, fraction=True)
         else:
             self.values[key] = self.value(key)
             if key == "model_parallel_NPU_group" and self.values[key] == 0:
-                self.fail(f"{key}: 0 ranks cannot share a layer", "expected 1 or more")
+                self.fail("out-of-range", f"{key}: 0 ranks cannot share a layer", "expected 1 or more")
 
     def value(self, key: str, fraction: bool = False) -> Any:
         """The number in the next word."""
         expected = "a number of bytes, 0 or more" if fraction else "a whole number, 0 or more"
         if self.at == len(self.words):
-            self.fail(f"{key}: has no value", f"expected {expected}")
+            self.fail("missing-field", f"{key}: has no value", f"expected {expected}")
         word = self.words[self.at]
         self.at += 1
         try:
             return number(word.encode()) if fraction else whole(word.encode())
         except ValueError as error:
-            self.fail(f"{key}: {quoted(word)} {error}", f"expected {expected}")
+            self.fail("bad-value", f"{key}: {quoted(word)} {error}", f"expected {expected}")
 
     def rest_of_value(self) -> str:
         """The words up to the next key."""
@@ -124,32 +129,34 @@ class _Reading:
             return
         value = self.values.pop(_EP_OF_MICRO_TEST)
         if "ep" in self.values:
-            self.warn(f"the header has ep: and {_EP_OF_MICRO_TEST}:; ep: {self.values['ep']} counts")
+            self.warn(
+                "conflicting-values", f"the header has ep: and {_EP_OF_MICRO_TEST}:; ep: {self.values['ep']} counts"
+            )
         else:
             self.values["ep"] = value
-            self.note(f"{_EP_OF_MICRO_TEST}: {value} is taken as ep: {value}; SimAI does not know the key")
+            self.note("odd-input", f"{_EP_OF_MICRO_TEST}: {value} is taken as ep: {value}; SimAI does not know the key")
 
     def diagnose(self) -> None:
         for key in self.repeated:
-            self.warn(f"{key}: is given twice; the last value counts")
+            self.warn("duplicate-name", f"{key}: is given twice; the last value counts")
         for key, _ in self.unknown[:_NAMED]:
-            self.warn(f"header key {quoted(key)} is not known{_meant(key)} It is kept and not used")
+            self.warn("unknown-field", f"header key {quoted(key)} is not known{_meant(key)} It is kept and not used")
         if len(self.unknown) > _NAMED:
-            self.warn(f"{len(self.unknown) - _NAMED:,} more header keys are not known, and not used")
+            self.warn("unknown-field", f"{len(self.unknown) - _NAMED:,} more header keys are not known, and not used")
         if self.stray:
             joined = next((word for word in self.stray if ":" in word), None)
             near = next((word for word in self.stray if word in KEYS), None)
             hint = f"; a key ends in a colon: {near}:" if near else "; a blank follows the colon" if joined else ""
-            self.warn(f"{quoted(' '.join(self.stray[:100]))} in the header belongs to no key{hint}")
+            self.warn("odd-input", f"{quoted(' '.join(self.stray[:100]))} in the header belongs to no key{hint}")
 
-    def note(self, message: str) -> None:
-        self.diagnostics.append(Diagnostic("note", message, self.where))
+    def note(self, code: str, message: str) -> None:
+        self.diagnostics.append(Diagnostic("note", code, message, self.where))
 
-    def warn(self, message: str) -> None:
-        self.diagnostics.append(Diagnostic("warning", message, self.where))
+    def warn(self, code: str, message: str) -> None:
+        self.diagnostics.append(Diagnostic("warning", code, message, self.where))
 
-    def fail(self, message: str, hint: str) -> NoReturn:
-        raise InputError(message, where=self.where, hint=hint) from None
+    def fail(self, code: str, message: str, hint: str) -> NoReturn:
+        raise InputError(code, message, where=self.where, hint=hint) from None
 
 
 def _is_key(word: str) -> bool:

@@ -11,23 +11,32 @@ from foretrace.formats.aicb.header import KEYS, LISTS
 from foretrace.formats.aicb.records import POLICIES, Header, Row
 from foretrace.formats.aicb.rows import COMBINED, KNOWN, Oddity, Sighting
 
-ROW_NOTES: Final[Mapping[str, tuple[Literal["note", "warning"], str]]] = {
+ROW_NOTES: Final[Mapping[str, tuple[Literal["note", "warning"], str, str]]] = {
     "unknown": (
         "warning",
+        "unknown-collective",
         "collective {word} is not known{near} SimAI gives it no time; "
         "known: NONE ALLREDUCE ALLGATHER REDUCESCATTER ALLTOALL, with suffix _EP or _DP_EP",
     ),
-    "case": ("note", "collective {word} is not in upper case; it is kept as written, and SimAI gives it no time"),
-    "combined": ("warning", f"{COMBINED} has no group and no time in SimAI"),
-    "stray": ("note", "NONE has a size; nothing is sent"),
-    "empty": ("note", "a collective has 0 bytes; nothing is sent"),
-    "numbered": ("note", "{name} is a numbered name; SimAI knows only the exact name embedding_layer"),
-    "update": ("note", "the update time is not 100 ns, which AICB always writes"),
-    "dependency": ("note", "the dependency is not -1, which AICB always writes; SimAI does not use it"),
-    "rounded": ("note", "a time or size above 2^24 is no float32 number; SimAI rounds it"),
-    "policy": ("warning", "policy {word} of a row is not known{near}"),
+    "case": (
+        "note",
+        "simai-reads-differently",
+        "collective {word} is not in upper case; it is kept as written, and SimAI gives it no time",
+    ),
+    "combined": ("warning", "simai-reads-differently", f"{COMBINED} has no group and no time in SimAI"),
+    "stray": ("note", "odd-input", "NONE has a size; nothing is sent"),
+    "empty": ("note", "odd-input", "a collective has 0 bytes; nothing is sent"),
+    "numbered": (
+        "note",
+        "simai-reads-differently",
+        "{name} is a numbered name; SimAI knows only the exact name embedding_layer",
+    ),
+    "update": ("note", "odd-input", "the update time is not 100 ns, which AICB always writes"),
+    "dependency": ("note", "odd-input", "the dependency is not -1, which AICB always writes; SimAI does not use it"),
+    "rounded": ("note", "simai-reads-differently", "a time or size above 2^24 is no float32 number; SimAI rounds it"),
+    "policy": ("warning", "unknown-name", "policy {word} of a row is not known{near}"),
 }
-"""Level and text for each kind of oddity of rows."""
+"""Level, code and text for each kind of oddity of rows."""
 
 _NAMED = 8
 """How many words of one kind, or rows of one list, are named one by one."""
@@ -40,19 +49,20 @@ _MORE = {
 }
 _INT32 = 2**31
 
-_HAS_NO: Final = "the header has no "
-
 
 def header_notes(header: Header, rows: int, where: str) -> list[Diagnostic]:
     """What the header leaves out, and values that SimAI cannot take; `rows` is how many rows there are."""
     found = _missing(header, where)
     for key in _POSITIVE:
         if getattr(header, key) == 0:
-            found.append(Diagnostic("warning", f"{key}: 0 cannot be meant; simulated as 1", where))
+            found.append(Diagnostic("warning", "out-of-range", f"{key}: 0 cannot be meant; simulated as 1", where))
     if header.pp_comm_bytes is not None and header.pp_comm_bytes >= _INT32:
         found.append(
             Diagnostic(
-                "warning", f"pp_comm: {header.pp_comm_bytes} is 2^31 or more; SimAI reads 32 bits, and stops", where
+                "warning",
+                "simai-reads-differently",
+                f"pp_comm: {header.pp_comm_bytes} is 2^31 or more; SimAI reads 32 bits, and stops",
+                where,
             )
         )
     for key in LISTS:
@@ -60,27 +70,33 @@ def header_notes(header: Header, rows: int, where: str) -> list[Diagnostic]:
         if indices:
             found.append(
                 Diagnostic(
-                    "warning", f"{key}: is not empty; SimAI's parser reads the first row number again for each", where
+                    "warning",
+                    "simai-reads-differently",
+                    f"{key}: is not empty; SimAI's parser reads the first row number again for each",
+                    where,
                 )
             )
         if indices and max(indices) >= rows:
             message = f"{key}: {max(indices)} is no row; rows are numbered from 0 to {rows - 1}"
-            found.append(Diagnostic("warning", message, where))
+            found.append(Diagnostic("warning", "out-of-range", message, where))
     return found
 
 
 def is_missing_key(note: Diagnostic) -> bool:
     """Whether a note says that the header leaves a key out, which whoever gives it a value says better."""
-    return note.message.startswith(_HAS_NO)
+    return note.code == "header-key-missing"
 
 
 def _missing(header: Header, where: str) -> list[Diagnostic]:
     absent = [key for key, name in KEYS.items() if key != "mode" and getattr(header, name) is None]
     if len(absent) == len(KEYS) - 1:
-        return [Diagnostic("note", f"{_HAS_NO}key that is known, only the policy", where)]
+        return [Diagnostic("note", "header-key-missing", "the header has no key that is known, only the policy", where)]
     effects = {"vpp": "SimAI divides by zero and prints NaN"}
     usual = "SimAI leaves it 0 or unset"
-    return [Diagnostic("note", f"{_HAS_NO}{key}; {effects.get(key, usual)}", where) for key in absent]
+    return [
+        Diagnostic("note", "header-key-missing", f"the header has no {key}; {effects.get(key, usual)}", where)
+        for key in absent
+    ]
 
 
 def count_notes(declared: int, rows: Sequence[Row], where: str) -> list[Diagnostic]:
@@ -89,11 +105,18 @@ def count_notes(declared: int, rows: Sequence[Row], where: str) -> list[Diagnost
         return []
     count = f"{_rows(declared)} declared, {len(rows):,} in the file"
     if declared > len(rows):
-        return [Diagnostic("warning", f"{count}; the file looks cut short", where)]
+        return [Diagnostic("warning", "row-count-mismatch", f"{count}; the file looks cut short", where)]
     dropped = rows[declared:]
     names = ", ".join(f"{shown(row.name)} in line {row.line}" for row in dropped[:_NAMED])
     more = ", …" if len(dropped) > _NAMED else ""
-    return [Diagnostic("warning", f"{count}; SimAI would drop the last {len(dropped):,} ({names}{more})", where)]
+    return [
+        Diagnostic(
+            "warning",
+            "row-count-mismatch",
+            f"{count}; SimAI would drop the last {len(dropped):,} ({names}{more})",
+            where,
+        )
+    ]
 
 
 def row_notes(seen: Mapping[Oddity, Sighting], path: str) -> list[Diagnostic]:
@@ -107,18 +130,19 @@ def row_notes(seen: Mapping[Oddity, Sighting], path: str) -> list[Diagnostic]:
             found.append(_row_note(kind, word, sighting, path))
     for kind, count in named.items():
         if count > _NAMED:
-            found.append(Diagnostic(ROW_NOTES[kind][0], f"{count - _NAMED:,} {_MORE[kind]}", path))
+            level, code, _ = ROW_NOTES[kind]
+            found.append(Diagnostic(level, code, f"{count - _NAMED:,} {_MORE[kind]}", path))
     return found
 
 
 def _row_note(kind: str, word: str, sighting: Sighting, path: str) -> Diagnostic:
-    level, text = ROW_NOTES[kind]
+    level, code, text = ROW_NOTES[kind]
     near = ""
     if "{near}" in text:
         near = did_you_mean(word, POLICIES if kind == "policy" else KNOWN) or (";" if kind == "unknown" else "")
     message = text.format(word=quoted(word), name=shown(sighting.name), near=near)
     many = f" ({sighting.count:,} rows, the first in line {sighting.line})" if sighting.count > 1 else ""
-    return Diagnostic(level, f"{message}{many}", f"{path}:{sighting.line}")
+    return Diagnostic(level, code, f"{message}{many}", f"{path}:{sighting.line}")
 
 
 def text_notes(data: bytes, trailing: Sighting | None, blank: Sighting | None, path: str) -> list[Diagnostic]:
@@ -126,15 +150,17 @@ def text_notes(data: bytes, trailing: Sighting | None, blank: Sighting | None, p
     found = []
     if data.startswith(b"\xef\xbb\xbf"):
         message = "the file begins with a byte order mark, which SimAI takes as part of the policy"
-        found.append(Diagnostic("warning", message, f"{path}:1"))
+        found.append(Diagnostic("warning", "odd-layout", message, f"{path}:1"))
     if b"\n" not in data:
         message = "lines end in CR, as on old Macs; SimAI takes the whole file as its first line"
-        found.append(Diagnostic("warning", message, f"{path}:1"))
+        found.append(Diagnostic("warning", "odd-layout", message, f"{path}:1"))
     elif b"\r\n" in data:
-        found.append(Diagnostic("note", "lines end in CR LF, as on Windows", f"{path}:1"))
+        found.append(Diagnostic("note", "odd-layout", "lines end in CR LF, as on Windows", f"{path}:1"))
     if blank is not None:
         lines = "1 blank line is" if blank.count == 1 else f"{blank.count:,} blank lines are"
-        found.append(Diagnostic("note", f"{lines} skipped, the first is line {blank.line}", f"{path}:{blank.line}"))
+        found.append(
+            Diagnostic("note", "odd-layout", f"{lines} skipped, the first is line {blank.line}", f"{path}:{blank.line}")
+        )
     edges = []
     if trailing is not None:
         lines = "1 line ends" if trailing.count == 1 else f"{trailing.count:,} lines end"
@@ -145,7 +171,7 @@ def text_notes(data: bytes, trailing: Sighting | None, blank: Sighting | None, p
         edges.append("blank lines are at the end")
     if edges:
         where = f"{path}:{trailing.line}" if trailing else path
-        found.append(Diagnostic("note", "; ".join(edges), where))
+        found.append(Diagnostic("note", "odd-layout", "; ".join(edges), where))
     return found
 
 

@@ -37,7 +37,7 @@ def read_workload(path: str | Path) -> Workload:
     if data.lstrip().startswith(_PROFILES) and not Path(path).is_file():
         # Files are told apart by their beginning, and what a pipe has given cannot be read again.
         hint = "write it to a file, and give that"
-        raise InputError("profiles are read from files, not from pipes", where=str(path), hint=hint)
+        raise InputError("wrong-format", "profiles are read from files, not from pipes", where=str(path), hint=hint)
     return parse_workload(data, str(path))
 
 
@@ -49,7 +49,12 @@ def parse_workload(data: bytes, name: str = "workload") -> Workload:
     header, diagnostics = parse_header(lines[first], f"{name}:{first + 1}")
     second = next(places, None)
     if second is None:
-        raise InputError("the number of rows is missing; the file ends here", where=f"{name}:{first + 1}", hint=EXAMPLE)
+        raise InputError(
+            "truncated-file",
+            "the number of rows is missing; the file ends here",
+            where=f"{name}:{first + 1}",
+            hint=EXAMPLE,
+        )
     declared_rows = _row_count(lines[second], f"{name}:{second + 1}")
     reader = RowReader(name, header.policy)
     for at in (*range(first), *range(first + 1, second)):
@@ -60,7 +65,7 @@ def parse_workload(data: bytes, name: str = "workload") -> Workload:
     rows = reader.read(lines[second + 1 :], second + 2)
     if not rows:
         message = f"{declared_rows:,} rows are declared, but none follow; the file ends here"
-        raise InputError(message, where=f"{name}:{second + 1}", hint=EXAMPLE)
+        raise InputError("truncated-file", message, where=f"{name}:{second + 1}", hint=EXAMPLE)
     diagnostics += header_notes(header, len(rows), f"{name}:{first + 1}")
     diagnostics += count_notes(declared_rows, rows, f"{name}:{second + 1}")
     diagnostics += row_notes(reader.seen, name)
@@ -79,7 +84,7 @@ def _lines(data: bytes, name: str) -> list[bytes]:
     text = data.removeprefix(_BYTE_ORDER_MARK)
     if not text.strip():
         message = "the file holds nothing but blanks" if text else "the file is empty"
-        raise InputError(message, where=f"{name}:1", hint=EXAMPLE)
+        raise InputError("empty-file", message, where=f"{name}:1", hint=EXAMPLE)
     if b"\0" in text or not _is_text(text):
         _refuse_binary(text, name)
     lines = text.split(line_end(data))
@@ -88,7 +93,7 @@ def _lines(data: bytes, name: str) -> list[bytes]:
     start = text[:4096].lstrip()
     for begin, what in _FOREIGN:
         if start.startswith(begin):
-            raise InputError(what, where=f"{name}:1", hint=EXAMPLE)
+            raise InputError("wrong-format", what, where=f"{name}:1", hint=EXAMPLE)
     return lines
 
 
@@ -105,7 +110,7 @@ def _is_text(data: bytes) -> bool:
 def _refuse_binary(data: bytes, name: str) -> NoReturn:
     for begin, what in _FOREIGN:
         if data.startswith(begin):
-            raise InputError(what, where=f"{name}:1", hint=EXAMPLE)
+            raise InputError("wrong-format", what, where=f"{name}:1", hint=EXAMPLE)
     at = data.find(b"\0")
     what = "is zero" if at >= 0 else "is not UTF-8"
     try:
@@ -114,16 +119,18 @@ def _refuse_binary(data: bytes, name: str) -> NoReturn:
         if at < 0 or error.start < at:
             at, what = error.start, "is not UTF-8"
     line = data.count(b"\n", 0, at) + 1
-    raise InputError(f"this is not a text file: byte {at} {what}", where=f"{name}:{line}", hint=EXAMPLE)
+    raise InputError("not-text", f"this is not a text file: byte {at} {what}", where=f"{name}:{line}", hint=EXAMPLE)
 
 
 def _row_count(line: bytes, where: str) -> int:
     words = line.split()
     if len(words) > 1:
         message = f"the number of rows is missing; {len(words):,} words are in its place"
-        raise InputError(message, where=where, hint="expected one whole number between the header and the rows")
+        raise InputError(
+            "missing-field", message, where=where, hint="expected one whole number between the header and the rows"
+        )
     try:
         return whole(words[0])
     except ValueError as error:
         message = f"the number of rows, {quoted(words[0])}, {error}"
-        raise InputError(message, where=where, hint="expected one whole number, 1 or more") from None
+        raise InputError("bad-value", message, where=where, hint="expected one whole number, 1 or more") from None

@@ -180,6 +180,7 @@ class RowReader:
         unit = "a number of bytes" if what.endswith("size") else "a number of nanoseconds"
         expected = "-1, as in every file AICB writes" if column == 1 else f"{unit}, 0 or more"
         raise InputError(
+            "bad-value",
             f"column {column + 1}, {what}: {quoted(words[column])} {error}",
             where=f"{self.path}:{line}",
             hint=f"expected {expected}",
@@ -190,10 +191,14 @@ class RowReader:
         short = line == self._last and len(words) < self.columns
         only = f"; only {CUSTOMIZED} files have a 13th" if len(words) == 13 else ""
         extra = " and the row's policy" if self.columns > 12 else ""
-        raise InputError(
-            f"the file is cut short here: its last row has {columns} of {self.columns}"
+        code, message = (
+            ("truncated-file", f"the file is cut short here: its last row has {columns} of {self.columns}")
             if short
-            else f"this row has {columns} instead of {self.columns}{only}",
+            else ("bad-syntax", f"this row has {columns} instead of {self.columns}{only}")
+        )
+        raise InputError(
+            code,
+            message,
             where=f"{self.path}:{line}",
             hint="a row is name, dependency, then time, collective and size of forward, input grad and weight grad, "
             f"then update time{extra}",

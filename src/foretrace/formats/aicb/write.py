@@ -19,7 +19,7 @@ def workload_text(workload: Workload) -> str:
     """The text of the file; reading it gives the same records."""
     layout = workload.layout
     if not workload.rows:
-        raise InputError("a workload without rows cannot be written", where=workload.path)
+        raise InputError("empty-file", "a workload without rows cannot be written", where=workload.path)
     same_head = workload.header == layout.header and workload.declared_rows == layout.declared_rows
     if same_head and workload.rows is layout.rows:
         return layout.data.decode()
@@ -42,6 +42,7 @@ def _parts(workload: Workload) -> Iterator[bytes]:
     for index, row in enumerate(workload.rows):
         if (row.policy is not None) != policies:
             raise InputError(
+                "conflicting-values",
                 f"the row has {'no' if policies else 'a'} policy",
                 where=_place(workload, index),
                 hint=f"rows of {CUSTOMIZED} have one, rows of other workloads have none",
@@ -76,7 +77,7 @@ class _Source:
         if workload.declared_rows == self.layout.declared_rows:
             return self._between(self.layout.count_line, self.layout.rows[0].line)
         if workload.declared_rows < 0:
-            raise InputError(f"{workload.declared_rows} rows cannot be declared", where=workload.path)
+            raise InputError("out-of-range", f"{workload.declared_rows} rows cannot be declared", where=workload.path)
         return str(workload.declared_rows).encode() + self.newline
 
     def row(self, row: Row) -> bytes | None:
@@ -110,7 +111,7 @@ def header_text(header: Header, where: str = "header") -> str:
     for field in fields(Header):
         if getattr(back, field.name) != getattr(header, field.name):
             message = f"{field.name} {quoted(str(getattr(header, field.name)))} would not read back from a header"
-            raise InputError(message, where=where)
+            raise InputError("bad-value", message, where=where)
     return text
 
 
@@ -123,13 +124,13 @@ def _row_text(row: Row, reader: RowReader, where: str) -> bytes:
     text = _encoded("\t".join(words), where)
     if len(text.split()) != len(words):
         hint = f"this row has {', '.join(map(quoted, words))}"
-        raise InputError("names and collectives must be single words", where=where, hint=hint)
+        raise InputError("bad-value", "names and collectives must be single words", where=where, hint=hint)
     try:
         back = reader.read([text], 1)
     except InputError as error:
-        raise InputError(error.message, where=where, hint=error.hint) from None
+        raise InputError(error.code, error.message, where=where, hint=error.hint) from None
     if back != (row,):
-        raise InputError("this row would not read back the same", where=where)
+        raise InputError("bad-value", "this row would not read back the same", where=where)
     return text
 
 
@@ -139,8 +140,8 @@ def _pass_words(one: Pass) -> tuple[str, str, str]:
 
 def _encoded(text: str, where: str) -> bytes:
     if "\n" in text or "\0" in text:
-        raise InputError("a line cannot hold a line feed or a zero byte", where=where)
+        raise InputError("bad-value", "a line cannot hold a line feed or a zero byte", where=where)
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InputError("the text has characters that UTF-8 does not have", where=where) from None
+        raise InputError("bad-value", "the text has characters that UTF-8 does not have", where=where) from None

@@ -108,11 +108,11 @@ def parse_line(text: str, where: str = "trace", line: int = 0) -> TraceOp:
     try:
         number = values.whole(rank)
     except ValueError as error:
-        raise InputError(f"rank {quoted(rank)} {error}", where=where, hint=EXAMPLE) from None
+        raise InputError("bad-value", f"rank {quoted(rank)} {error}", where=where, hint=EXAMPLE) from None
     try:
         fields, strings, subs_at = _parts(body)
     except ValueError as error:
-        raise InputError(f"{op}: {error}", where=where, hint=EXAMPLE) from None
+        raise InputError("bad-syntax", f"{op}: {error}", where=where, hint=EXAMPLE) from None
     subs = tuple([_sub(string, op, index, where) for index, string in enumerate(strings)])
     return op_of(number, op, fields, subs, where, subs_at=subs_at, line=line)
 
@@ -144,11 +144,11 @@ def op_of(
     """The record of fields as written."""
     read = _Reader(text, op, where)
     if "duration" not in text:
-        read.fail("duration is missing")
+        read.fail("missing-field", "duration is missing")
     duration_ms = read.get("duration", values.milliseconds)
     timestamp_ms = read.get("timestamp", values.milliseconds) or None
     if duration_ms is None and timestamp_ms is not None:
-        read.fail("duration is None, although the op has a timestamp")
+        read.fail("conflicting-values", "duration is None, although the op has a timestamp")
     state, shape, dtype = read.word("mg_state"), read.get("input__shape", values.shape), "input__dtype"
     if state is None and "mg_state" not in text:
         state = read.word("stage")
@@ -181,7 +181,7 @@ def sub_of(text: Mapping[str, str], of: str, where: str) -> SubOp:
     source = read.word("trace_src_func") or ""
     duration_ms, timestamp_ms = (read.get(key, values.milliseconds) for key in ("duration", "timestamp"))
     if duration_ms is None or timestamp_ms is None:
-        read.fail(f"{'duration' if duration_ms is None else 'timestamp'} is missing")
+        read.fail("missing-field", f"{'duration' if duration_ms is None else 'timestamp'} is missing")
     return SubOp(
         text,
         source,
@@ -216,10 +216,10 @@ class _Reader:
         try:
             return read(word)
         except ValueError as error:
-            self.fail(f"{key} {quoted(word)} {error}")
+            self.fail("bad-value", f"{key} {quoted(word)} {error}")
 
-    def fail(self, message: str) -> NoReturn:
-        raise InputError(f"{self.of}: {message}", where=self.where, hint=EXAMPLE) from None
+    def fail(self, code: str, message: str) -> NoReturn:
+        raise InputError(code, f"{self.of}: {message}", where=self.where, hint=EXAMPLE) from None
 
 
 def _sub(string: str, op: str, number: int, where: str) -> SubOp:
@@ -231,7 +231,7 @@ def _sub(string: str, op: str, number: int, where: str) -> SubOp:
     try:
         fields = split_fields(string)
     except ValueError as error:
-        raise InputError(f"{of}: {error}", where=where, hint=EXAMPLE) from None
+        raise InputError("bad-syntax", f"{of}: {error}", where=where, hint=EXAMPLE) from None
     return sub_of(fields, of, where)
 
 
@@ -279,13 +279,21 @@ def _parts(body: str) -> tuple[dict[str, str], list[str], int | None]:
 
 def _refuse(text: str, where: str) -> NoReturn:
     if _DEEPSPEED.match(text):
-        message, hint = "this is a DeepSpeed schedule, which is not read", "give rank traces of Megatron"
+        code, message, hint = (
+            "wrong-format",
+            "this is a DeepSpeed schedule, which is not read",
+            "give rank traces of Megatron",
+        )
     elif _PLAN.match(text):
-        message, hint = "this is a stage plan: it says in which order a stage runs ops, not when", EXAMPLE
+        code, message, hint = (
+            "wrong-format",
+            "this is a stage plan: it says in which order a stage runs ops, not when",
+            EXAMPLE,
+        )
     elif _OLD.match(text):
-        message, hint = "this is the old form rank:state:op:batch, which has no times", EXAMPLE
+        code, message, hint = "wrong-format", "this is the old form rank:state:op:batch, which has no times", EXAMPLE
     elif begins_like_trace(text):
-        message, hint = "the line is cut short: its last ) is missing", EXAMPLE
+        code, message, hint = "truncated-file", "the line is cut short: its last ) is missing", EXAMPLE
     else:
-        message, hint = f"this is not a line of a rank trace: {quoted(text)}", EXAMPLE
-    raise InputError(message, where=where, hint=hint)
+        code, message, hint = "bad-syntax", f"this is not a line of a rank trace: {quoted(text)}", EXAMPLE
+    raise InputError(code, message, where=where, hint=hint)

@@ -108,6 +108,7 @@ def _joined(own: Facts, above: Facts, path: Path, folder: Path) -> Facts:
         mine, theirs = getattr(own, field.name), getattr(above, field.name)
         if mine is not None and theirs is not None and mine != theirs:
             raise InputError(
+                "conflicting-values",
                 f"the file's name says {field.name} = {mine}, that of its folder {folder.name} says {theirs}",
                 where=str(path),
                 hint="rename the one that is wrong",
@@ -125,5 +126,8 @@ def _check_world(facts: Facts, path: Path) -> None:
     if facts.world is not None and (facts.world == 0 or facts.world % ranks):
         said = " · ".join(f"{name} {size}" for name, size in sizes.items())
         raise InputError(
-            f"{facts.world:,} ranks (wd) cannot be {said}", where=str(path), hint="rename the file or its folder"
+            "bad-mesh",
+            f"{facts.world:,} ranks (wd) cannot be {said}",
+            where=str(path),
+            hint="rename the file or its folder",
         )

@@ -65,10 +65,12 @@ def read_plan(path: str | Path) -> StagePlan:
     for op in ops:
         if op.stage != ops[0].stage:
             message = f"this line is of stage {op.stage}, line {ops[0].line} of stage {ops[0].stage}"
-            raise InputError(message, where=f"{name}:{op.line}", hint="a file holds the ops of one stage")
+            raise InputError(
+                "conflicting-values", message, where=f"{name}:{op.line}", hint="a file holds the ops of one stage"
+            )
     odd = dict.fromkeys(key for op in ops for key in op.text if key not in KEYS)
     message = f"unknown fields are kept, but mean nothing here: {', '.join(odd)}"
-    return StagePlan(name, ops[0].stage, ops, (Diagnostic("note", message, name),) if odd else ())
+    return StagePlan(name, ops[0].stage, ops, (Diagnostic("note", "unknown-field", message, name),) if odd else ())
 
 
 def parse_plan_line(text: str, where: str = "plan", line: int = 0) -> PlanOp:
@@ -80,15 +82,15 @@ def parse_plan_line(text: str, where: str = "plan", line: int = 0) -> PlanOp:
     try:
         stage = whole(number)
     except ValueError as error:
-        raise InputError(f"stage {quoted(number)} {error}", where=where, hint=EXAMPLE) from None
+        raise InputError("bad-value", f"stage {quoted(number)} {error}", where=where, hint=EXAMPLE) from None
     try:
         fields = split_fields(body, COMMA_AND_BLANK)
     except ValueError as error:
-        raise InputError(f"{name}: {error}", where=where, hint=EXAMPLE) from None
+        raise InputError("bad-syntax", f"{name}: {error}", where=where, hint=EXAMPLE) from None
     try:
         op = op_of(0, name, {"duration": "None", **fields}, (), where)
     except InputError as error:
-        raise InputError(error.message, where=where, hint=EXAMPLE) from None
+        raise InputError(error.code, error.message, where=where, hint=EXAMPLE) from None
     facts = (op.batch, op.state, op.duration_ms, op.description, op.group, op.shape, op.dtype)
     return PlanOp(stage, name, fields, *facts, line)
 
@@ -118,13 +120,13 @@ def make_plan(stage: int, ops: Sequence[tuple[str, Mapping[str, object]]], path:
 
 def _refuse(text: str, where: str) -> NoReturn:
     if _DEEPSPEED.match(text):
-        message, hint = "this is a DeepSpeed schedule, which is not read", EXAMPLE
+        code, message, hint = "wrong-format", "this is a DeepSpeed schedule, which is not read", EXAMPLE
     elif _OLD.match(text):
-        message, hint = "this is the old form rank:state:op:batch, which is not read", EXAMPLE
+        code, message, hint = "wrong-format", "this is the old form rank:state:op:batch, which is not read", EXAMPLE
     elif begins_like_trace(text):
-        message, hint = "this is a rank trace, not a stage plan", EXAMPLE
+        code, message, hint = "wrong-format", "this is a rank trace, not a stage plan", EXAMPLE
     elif _CUT.match(text):
-        message, hint = "the line is cut short: its last ) is missing", EXAMPLE
+        code, message, hint = "truncated-file", "the line is cut short: its last ) is missing", EXAMPLE
     else:
-        message, hint = f"this is not a line of a stage plan: {quoted(text)}", EXAMPLE
-    raise InputError(message, where=where, hint=hint)
+        code, message, hint = "bad-syntax", f"this is not a line of a stage plan: {quoted(text)}", EXAMPLE
+    raise InputError(code, message, where=where, hint=hint)

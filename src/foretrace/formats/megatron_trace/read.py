@@ -32,6 +32,7 @@ def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
     last = lines[-1][1]
     if begins_like_trace(last) and not last.endswith(")"):
         raise InputError(
+            "truncated-file",
             "the file is cut short here: its last line does not end",
             where=f"{name}:{lines[-1][0]}",
             hint="take this line out, or record the rank once more",
@@ -41,7 +42,9 @@ def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
     for op in ops:
         if op.rank != first.rank:
             message = f"this line is of rank {op.rank}, line {first.line} of rank {first.rank}"
-            raise InputError(message, where=f"{name}:{op.line}", hint="a file holds the ops of one rank")
+            raise InputError(
+                "conflicting-values", message, where=f"{name}:{op.line}", hint="a file holds the ops of one rank"
+            )
     return RankTrace(name, first.rank, ops, (*_key_notes(ops, name), *_iteration_notes(ops, name)))
 
 
@@ -54,12 +57,12 @@ def text_lines(data: bytes, name: str, hint: str = EXAMPLE) -> list[tuple[int, s
         text, at, what = "", error.start, "is not UTF-8"
     if at >= 0:
         line = data.count(b"\n", 0, at) + 1
-        raise InputError(f"this is not a text file: byte {at:,} {what}", where=f"{name}:{line}", hint=hint)
+        raise InputError("not-text", f"this is not a text file: byte {at:,} {what}", where=f"{name}:{line}", hint=hint)
     numbered = enumerate(text.split("\n"), 1)
     lines = [(number, stripped) for number, line in numbered if (stripped := line.strip(_BLANKS))]
     if not lines:
         message = "the file holds nothing but blanks" if text else "the file is empty"
-        raise InputError(message, where=f"{name}:1", hint=hint)
+        raise InputError("empty-file", message, where=f"{name}:1", hint=hint)
     return lines
 
 
@@ -76,7 +79,7 @@ def _key_notes(ops: Sequence[TraceOp], name: str) -> list[Diagnostic]:
     if not odd:
         return []
     message = f"unknown fields are kept, but mean nothing here: {', '.join(odd)}"
-    return [Diagnostic("note", message, f"{name}:{min(odd.values())}")]
+    return [Diagnostic("note", "unknown-field", message, f"{name}:{min(odd.values())}")]
 
 
 def _iteration_notes(ops: Sequence[TraceOp], name: str) -> list[Diagnostic]:
@@ -87,4 +90,8 @@ def _iteration_notes(ops: Sequence[TraceOp], name: str) -> list[Diagnostic]:
     (op, batch), times = max(seen.items(), key=lambda item: item[1])
     if times == 1:
         return []
-    return [Diagnostic("note", f"{op} {batch} appears {times} times: the file holds {times} iterations", name)]
+    return [
+        Diagnostic(
+            "note", "several-iterations", f"{op} {batch} appears {times} times: the file holds {times} iterations", name
+        )
+    ]

@@ -69,7 +69,7 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
     Files of one folder and with the same facts are a run, until a rank appears again.
     """
     if not paths:
-        raise InputError("there are no traces to read", hint=_HINT)
+        raise InputError("nothing-to-do", "there are no traces to read", hint=_HINT)
     found = _Found()
     for path in paths:
         _find(path, found)
@@ -89,15 +89,15 @@ def _find(path: str | Path, found: _Found) -> None:
     try:
         if given.is_dir():
             if not found.choose(sorted(given.iterdir())):
-                raise InputError("the folder holds no rank traces", where=text, hint=_below(given))
+                raise InputError("nothing-to-do", "the folder holds no rank traces", where=text, hint=_below(given))
             return
         if not given.exists() and any(mark in text for mark in "*?["):
             _find_pattern(text, found)
             return
     except OSError as error:
-        raise InputError(f"the folder cannot be read: {error.strerror}", where=text) from None
+        raise InputError("unreadable-file", f"the folder cannot be read: {error.strerror}", where=text) from None
     except ValueError as error:
-        raise InputError(f"this is not a path: {error}", where=repr(text)) from None
+        raise InputError("bad-value", f"this is not a path: {error}", where=repr(text)) from None
     if given.parent not in found.files:
         found.alone.add(given.parent)
     found.add(given)
@@ -106,13 +106,13 @@ def _find(path: str | Path, found: _Found) -> None:
 def _find_pattern(pattern: str, found: _Found) -> None:
     matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - may be absolute
     if not matches:
-        raise InputError("nothing matches the pattern", where=pattern, hint=_HINT)
+        raise InputError("file-not-found", "nothing matches the pattern", where=pattern, hint=_HINT)
     folders = [match for match in matches if match.is_dir() and looks_like_trace(match)]
     some = found.choose(matches)
     for folder in folders:
         some = found.choose(sorted(folder.iterdir())) or some
     if not some:
-        raise InputError("nothing that matches the pattern is a rank trace", where=pattern, hint=_HINT)
+        raise InputError("nothing-to-do", "nothing that matches the pattern is a rank trace", where=pattern, hint=_HINT)
 
 
 def _below(folder: Path) -> str:
@@ -126,6 +126,7 @@ def _read(path: Path) -> _File:
     said, facts = facts_of(path)
     if said.rank is not None and said.rank != trace.rank:
         raise InputError(
+            "conflicting-values",
             f"the file's name says rank {said.rank}, its lines say rank {trace.rank}",
             where=f"{path}:{trace.ops[0].line}",
             hint="rename the file",
@@ -145,6 +146,7 @@ def _told_apart(files: list[_File]) -> list[list[_File]]:
             again = current.get(one.trace.rank)
             if again is not None and (again.stamp is None or one.stamp is None):
                 raise InputError(
+                    "duplicate-name",
                     f"rank {one.trace.rank} is also in {again.path.name}, and no times in their names tell them apart",
                     where=str(one.path),
                     hint="put each run into a folder of its own",
@@ -184,13 +186,13 @@ def _run(folder: Path, files: list[_File], alone: bool) -> tuple[str, Run]:
 def _count_note(folder: Path, runs: Sequence[Run]) -> Diagnostic:
     said = "; ".join(_ranks(list(run.ranks)) for run in runs)
     count = "1 run found" if len(runs) == 1 else f"{len(runs)} runs found, by time"
-    return Diagnostic("note", f"{count}: {said}", str(folder))
+    return Diagnostic("note", "runs-found", f"{count}: {said}", str(folder))
 
 
 def _skip_notes(folder: Path, names: Sequence[str]) -> list[Diagnostic]:
     if not names:
         return []
-    return [Diagnostic("note", f"not rank traces, left out: {_listed(names)}", str(folder))]
+    return [Diagnostic("note", "files-skipped", f"not rank traces, left out: {_listed(names)}", str(folder))]
 
 
 def _listed(names: Sequence[str]) -> str:

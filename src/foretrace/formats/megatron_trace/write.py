@@ -90,7 +90,9 @@ def make_op(
     traced = duration_ms is not None
     if not traced:
         if subs or timestamp_ms is not None or shape is not None or dtype is not None:
-            raise InputError("an op without a duration has no timestamp, tensor or sub-operations", where=where)
+            raise InputError(
+                "conflicting-values", "an op without a duration has no timestamp, tensor or sub-operations", where=where
+            )
         text = {key: word for key, word in text.items() if key not in _UNTRACED}
     made = op_of(rank, op, text, tuple(subs), where, subs_at=-1 if traced else None, line=line)
     check_op(made, where)
@@ -101,14 +103,14 @@ def check_op(op: TraceOp, where: str) -> None:
     """Refuses an op whose line would not read back the same."""
     text = line_text(op)
     if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text if not one.isascii()):
-        raise InputError("the text has characters that no text file has", where=where)
+        raise InputError("bad-value", "the text has characters that no text file has", where=where)
     try:
         same = parse_line(text, where) == op
     except InputError as error:
-        raise InputError(error.message, where=where, hint=error.hint) from None
+        raise InputError(error.code, error.message, where=where, hint=error.hint) from None
     if not same:
         hint = "words must not look like further fields or hold line feeds"
-        raise InputError("this op would not read back the same from a line", where=where, hint=hint)
+        raise InputError("bad-value", "this op would not read back the same from a line", where=where, hint=hint)
 
 
 def trace_text(trace: RankTrace) -> str:
@@ -127,15 +129,15 @@ def write_runs(
     for trace in traces:
         name = trace_name(facts or Facts(), trace.rank, stamp)
         if name in named:
-            raise InputError(f"there are two traces of rank {trace.rank}", where=str(folder))
+            raise InputError("duplicate-name", f"there are two traces of rank {trace.rank}", where=str(folder))
         if not trace.ops:
-            raise InputError(f"the trace of rank {trace.rank} has no ops", where=str(folder))
+            raise InputError("empty-file", f"the trace of rank {trace.rank} has no ops", where=str(folder))
         named[name] = trace
     try:
         target.mkdir(parents=True, exist_ok=True)
         there = {one.name for one in target.iterdir() if one.suffix == ".txt"}
     except OSError as error:
-        raise InputError(f"the folder cannot be made: {error.strerror}", where=str(folder)) from None
+        raise InputError("unwritable-file", f"the folder cannot be made: {error.strerror}", where=str(folder)) from None
     for name, trace in named.items():
         write_whole(target / name, [trace_text(trace).encode()], "rank trace")
     return Written(tuple(target / name for name in named), tuple(_notes(there, set(named), str(folder))))
@@ -144,17 +146,21 @@ def write_runs(
 def _notes(there: set[str], written: set[str], folder: str) -> list[Diagnostic]:
     notes = []
     if replaced := there & written:
-        notes.append(Diagnostic("note", f"{len(replaced):,} files of the same names were replaced", folder))
+        notes.append(
+            Diagnostic("note", "folder-in-use", f"{len(replaced):,} files of the same names were replaced", folder)
+        )
     if others := there - written:
         message = f"the folder holds {len(others):,} other text files, which may be read together with these"
-        notes.append(Diagnostic("warning", message, folder))
+        notes.append(Diagnostic("warning", "folder-in-use", message, folder))
     return notes
 
 
 def _time(milliseconds: float, where: str) -> str:
     """A time as Python prints it, to the nanosecond."""
     if not math.isfinite(milliseconds):
-        raise InputError(f"a time is {milliseconds}", where=where, hint="expected a finite number of milliseconds")
+        raise InputError(
+            "bad-value", f"a time is {milliseconds}", where=where, hint="expected a finite number of milliseconds"
+        )
     return repr(round(float(milliseconds), _DECIMALS))
 
 

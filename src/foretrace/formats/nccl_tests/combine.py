@@ -38,7 +38,7 @@ def measurements_of(
         usable = [row for row in its if row.gpus > 1 and row.size_bytes > 0]
         if len(usable) < len(its):
             message = f"{len(its) - len(usable):,} rows of one GPU or of 0 bytes are not used"
-            found.append(Diagnostic("note", message, file))
+            found.append(Diagnostic("note", "rows-skipped", message, file))
         odd = _runs_of_file(file, usable, runs)
         fallen += [odd] if odd else []
     found = [*_once(found), *_fallen_notes(fallen)]
@@ -90,14 +90,14 @@ def _fallen_notes(fallen: Sequence[_Fallen]) -> list[Diagnostic]:
         f"{lowered:,} of {rows:,} times{files} are longer than those of larger messages, at most "
         f"{_times(worst.worst)} as long ({worst.size_bytes:,} bytes): the shorter is taken"
     )
-    return [Diagnostic("warning" if worst.worst > ODD else "note", message, worst.where)]
+    return [Diagnostic("warning" if worst.worst > ODD else "note", "repaired-input", message, worst.where)]
 
 
 def _once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
     """The same message of several files, once."""
-    first: dict[tuple[str, str], Diagnostic] = {}
+    first: dict[tuple[str, str, str], Diagnostic] = {}
     for one in diagnostics:
-        first.setdefault((one.level, one.message), one)
+        first.setdefault((one.level, one.code, one.message), one)
     return list(first.values())
 
 

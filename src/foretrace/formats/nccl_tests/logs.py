@@ -69,7 +69,7 @@ def _tests(text: str, name: str) -> list[_Test]:
             words = line.split()
             if len(words) < tests[-1].width:
                 message = f"the row has {len(words)} words, expected at least {tests[-1].width}"
-                raise InputError(message, where=f"{name}:{number}", hint="the log looks cut short")
+                raise InputError("truncated-file", message, where=f"{name}:{number}", hint="the log looks cut short")
             tests[-1].rows.append((number, words))
         elif "Avg bus bandwidth" in line:
             program = None
@@ -84,7 +84,7 @@ def _test(line: str, program: str | None, ranks: dict[int, str], where: str) -> 
     for index, word in enumerate(words):
         columns.setdefault(word, index)  # the first of each is out of place, the second in place
     if absent := [one for one in _NEEDED if one not in columns]:
-        raise InputError(f"the table has no column {', '.join(absent)}", where=where)
+        raise InputError("missing-field", f"the table has no column {', '.join(absent)}", where=where)
     return _Test(columns, columns["busbw"] + 1, program, ranks)
 
 
@@ -98,7 +98,9 @@ def _measurements(test: _Test, named: Named, name: str) -> list[Measurement]:
         gpus, nodes = named.gpus, named.nodes
     else:
         hint = 'keep the lines "Rank … on HOST", or name the file like all_reduce_16gpu_2node.log'
-        raise InputError("the log does not say among how many GPUs this was measured", where=first, hint=hint)
+        raise InputError(
+            "missing-field", "the log does not say among how many GPUs this was measured", where=first, hint=hint
+        )
     collective = _collective(test, named, gpus, first)
     rows = []
     for line, words in test.rows:
@@ -120,7 +122,7 @@ def _collective(test: _Test, named: Named, gpus: int, where: str) -> Collective:
     best = [one for one, error in off.items() if error <= min(off.values()) + 1e-9]
     if len(best) > 1:
         hint = f"put the name of the test into the name of the file; known: {KNOWN}"
-        raise InputError("the log does not say which collective this is", where=where, hint=hint)
+        raise InputError("missing-field", "the log does not say which collective this is", where=where, hint=hint)
     return best[0]
 
 

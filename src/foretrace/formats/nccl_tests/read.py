@@ -39,14 +39,16 @@ def read_measurements(path: str | Path) -> Measurements:
                 notes += found[1]
         if skipped:
             named = ", ".join(skipped[:8]) + (", …" if len(skipped) > 8 else "")
-            notes.append(Diagnostic("note", f"files without measurements are not used: {named}", str(start)))
+            notes.append(
+                Diagnostic("note", "files-skipped", f"files without measurements are not used: {named}", str(start))
+            )
     else:
         found = _read(start)
         if found is None:
-            raise InputError("these are no measured collectives", where=str(start), hint=_EXPECTED)
+            raise InputError("wrong-format", "these are no measured collectives", where=str(start), hint=_EXPECTED)
         rows, notes = found
     if not any(row.gpus > 1 and row.size_bytes > 0 for row in rows):
-        raise InputError("there is no measured collective in it", where=str(start), hint=_EXPECTED)
+        raise InputError("nothing-to-do", "there is no measured collective in it", where=str(start), hint=_EXPECTED)
     return measurements_of(rows, notes, str(start))
 
 
@@ -72,8 +74,11 @@ def _text(path: Path) -> str:
         with path.open("rb") as stream:
             data = stream.read(LARGEST_FILE_BYTES + 1)
     except OSError as error:
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
         hint = "give a log or CSV of measured collectives, or a folder of them"
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path), hint=hint) from error
+        raise InputError(code, f"cannot be read: {error.strerror}", where=str(path), hint=hint) from error
     if len(data) > LARGEST_FILE_BYTES:
-        raise InputError(f"the file has more than {LARGEST_FILE_BYTES >> 20} MiB", where=str(path), hint=_EXPECTED)
+        raise InputError(
+            "file-too-large", f"the file has more than {LARGEST_FILE_BYTES >> 20} MiB", where=str(path), hint=_EXPECTED
+        )
     return data.decode("utf-8", "replace")

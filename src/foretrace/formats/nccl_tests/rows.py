@@ -19,7 +19,7 @@ def whole(word: str, what: str, where: str) -> int:
     """A whole number of at least 0."""
     value = positive(word, what, where, zero=True)
     if value != int(value) or value > LARGEST_BYTES:
-        raise InputError(f'{what} "{word[:40]}" is not a whole number of bearable size', where=where)
+        raise InputError("bad-value", f'{what} "{word[:40]}" is not a whole number of bearable size', where=where)
     return int(value)
 
 
@@ -28,10 +28,10 @@ def positive(word: str, what: str, where: str, *, zero: bool = False) -> float:
     try:
         value = float(word)
     except ValueError:
-        raise InputError(f'{what} "{word[:40]}" is not a number', where=where) from None
+        raise InputError("bad-value", f'{what} "{word[:40]}" is not a number', where=where) from None
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         needed = "at least 0" if zero else "above 0"
-        raise InputError(f'{what} "{word[:40]}" is not a finite number {needed}', where=where)
+        raise InputError("bad-value", f'{what} "{word[:40]}" is not a finite number {needed}', where=where)
     return value
 
 
@@ -43,7 +43,14 @@ def measurement(
     file, line = place
     where = f"{file}:{line}"
     if not 1 <= nodes <= gpus:
-        raise InputError(f"{gpus} GPUs cannot be on {nodes} nodes", where=where, hint="each node has at least one")
+        raise InputError(
+            "conflicting-values",
+            f"{gpus} GPUs cannot be on {nodes} nodes",
+            where=where,
+            hint="each node has at least one",
+        )
     if time_us > LONGEST_US:
-        raise InputError(f"a time of {time_us:g} µs cannot be meant", where=where, hint="times are microseconds")
+        raise InputError(
+            "out-of-range", f"a time of {time_us:g} µs cannot be meant", where=where, hint="times are microseconds"
+        )
     return Measurement(collective, gpus, nodes, size_bytes, time_us * US, file, line)

@@ -51,12 +51,17 @@ def parse_table(text: str, name: str) -> tuple[list[Measurement], list[Diagnosti
     columns = _columns(next(reader, []))
     size, time = _first(columns, _SIZE), _first(columns, _TIME)
     if size is None or (time is None and "busbw_gbps" not in columns):
-        raise InputError("the table has no columns of bytes and time_us", where=f"{name}:1", hint=_form())
+        raise InputError(
+            "missing-field", "the table has no columns of bytes and time_us", where=f"{name}:1", hint=_form()
+        )
     named, seen = said_by_name(name), _Seen()
     names_itself = "collective" in columns
     if not names_itself and (named.collective is None or named.gpus is None):
         raise InputError(
-            "neither the table nor its name says which collective this is", where=f"{name}:1", hint=_form()
+            "missing-field",
+            "neither the table nor its name says which collective this is",
+            where=f"{name}:1",
+            hint=_form(),
         )
     rows = []
     for words in reader:
@@ -64,7 +69,7 @@ def parse_table(text: str, name: str) -> tuple[list[Measurement], list[Diagnosti
             continue
         where = f"{name}:{reader.line_num}"
         if len(words) < len(columns):
-            raise InputError(f"the row has {len(words)} fields, expected {len(columns)}", where=where)
+            raise InputError("bad-syntax", f"the row has {len(words)} fields, expected {len(columns)}", where=where)
         fields = {column: words[index].strip() for column, index in columns.items()}
         row = _named_row if not names_itself else _row
         if (one := row(fields, named, seen, (name, reader.line_num))) is not None:
@@ -86,7 +91,9 @@ def _row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str,
     gpus = whole(fields["gpus"], "gpus", where) if "gpus" in fields else named.gpus
     nodes = whole(fields["nodes"], "nodes", where) if fields.get("nodes") else named.nodes or 1
     if gpus is None:
-        raise InputError("neither the row nor the name of the file says how many GPUs", where=where, hint=_form())
+        raise InputError(
+            "missing-field", "neither the row nor the name of the file says how many GPUs", where=where, hint=_form()
+        )
     seen.hardware.add(fields.get("hardware", ""))
     size_bytes = whole(size, "bytes", where)
     if fields.get("time_us"):
@@ -111,18 +118,28 @@ def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _
     found = []
     used = {*_SIZE, *_TIME, "collective", "gpus", "nodes", "busbw_gbps"}
     if unknown := [one for one in columns if one and one not in used | _UNUSED]:
-        found.append(Diagnostic("note", f"columns that are not known are not used: {', '.join(unknown)}", f"{name}:1"))
+        found.append(
+            Diagnostic(
+                "note", "unknown-field", f"columns that are not known are not used: {', '.join(unknown)}", f"{name}:1"
+            )
+        )
     if not names_itself and named.collective is Collective.TRANSFER:
-        found.append(Diagnostic("note", "times of send and receive cover both directions; half is one way", name))
+        found.append(
+            Diagnostic("note", "odd-input", "times of send and receive cover both directions; half is one way", name)
+        )
     if seen.unknown:
         words = ", ".join(sorted(seen.unknown)[:8])
         count = sum(seen.unknown.values())
-        found.append(Diagnostic("note", f"{count:,} rows of other collectives are not used: {words}", name))
+        found.append(
+            Diagnostic("note", "rows-skipped", f"{count:,} rows of other collectives are not used: {words}", name)
+        )
     if seen.without:
-        found.append(Diagnostic("note", f"{seen.without:,} rows without a size or a time are not used", name))
+        found.append(
+            Diagnostic("note", "rows-skipped", f"{seen.without:,} rows without a size or a time are not used", name)
+        )
     if len(seen.hardware) > 1:
         message = f"the table mixes {len(seen.hardware)} kinds of hardware; equal sizes are taken as repeats"
-        found.append(Diagnostic("warning", message, name))
+        found.append(Diagnostic("warning", "uncertain", message, name))
     return found
 
 

@@ -40,14 +40,14 @@ def read_kineto(path: str | Path, piece_bytes: int = PIECE_BYTES) -> ProfilerTra
             for block in written.blocks():
                 columns.add(block)
     except InputError as error:
-        if "events" in error.message or not written.events:
+        if written.counted or not written.events:
             raise
         message = f"{error.message}, after {written.events:,} events"
-        raise InputError(message, where=error.where, hint=error.hint) from None
+        raise InputError(error.code, message, where=error.where, hint=error.hint) from None
     if not written.has_list:
         raise _no_events(written.others, where)
     if not columns.count:
-        raise InputError("the trace has no events", where=where, hint="was anything run while profiling?")
+        raise InputError("empty-file", "the trace has no events", where=where, hint="was anything run while profiling?")
     notes = [*_source_notes(source, written, where), *_column_notes(columns, where)]
     events, origin_ns = _events(columns, notes, where)
     return _trace(where, written.others, columns, events, origin_ns, notes)
@@ -57,8 +57,8 @@ def _no_events(others: Mapping[str, Any], where: str) -> InputError:
     """What is wrong with a JSON object without events."""
     if _OF_MODELS & others.keys():
         hint = f"give a trace, or predict a step of the model: foretrace predict {where} --gpus 8 --cluster h100-dgx"
-        return InputError("this is a model's configuration, not a trace", where=where, hint=hint)
-    return InputError("there are no traceEvents in this JSON", where=where, hint=NO_PROFILE)
+        return InputError("wrong-format", "this is a model's configuration, not a trace", where=where, hint=hint)
+    return InputError("wrong-format", "there are no traceEvents in this JSON", where=where, hint=NO_PROFILE)
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def _events(columns: Columns, notes: list[Diagnostic], where: str) -> tuple[Even
     duration = columns.column("duration_ns")
     kept = _kept(start, duration, notes, where)
     if not kept.any():
-        raise InputError("no event of the trace has a time and a duration", where=where)
+        raise InputError("nothing-to-do", "no event of the trace has a time and a duration", where=where)
     start, duration = start[kept], duration[kept]
     origin_ns = int(start.min())
     order = np.lexsort((-duration, start))
@@ -156,7 +156,7 @@ def _kept(start: Longs, duration: NDArray[np.float64], notes: list[Diagnostic], 
         (far, "are more than a day from the others"),
     ):
         if some.any():
-            notes.append(Diagnostic("warning", f"{int(some.sum()):,} events {what}: left out", where))
+            notes.append(Diagnostic("warning", "rows-skipped", f"{int(some.sum()):,} events {what}: left out", where))
     near: NDArray[np.bool_] = kept & ~far
     return near
 
@@ -189,7 +189,7 @@ def _rank(distributed: Mapping[str, Any], where: str, notes: list[Diagnostic]) -
     world = _count(distributed.get("world_size"))
     if rank is None or (world is not None and rank >= world):
         return None
-    notes.append(Diagnostic("note", f"rank {rank} by the name of the file: the trace does not say", where))
+    notes.append(Diagnostic("note", "guessed", f"rank {rank} by the name of the file: the trace does not say", where))
     return rank
 
 
@@ -247,14 +247,16 @@ def _facts(
 def _source_notes(source: TextFile, written: KinetoJson, where: str) -> list[Diagnostic]:
     notes = []
     if source.misnamed:
-        notes.append(Diagnostic("note", "called .gz and not compressed: read as it is", where))
+        notes.append(Diagnostic("note", "odd-input", "called .gz and not compressed: read as it is", where))
     if source.replaced:
-        notes.append(Diagnostic("note", "some names hold bytes that are no UTF-8: shown as \ufffd", where))
+        notes.append(Diagnostic("note", "not-text", "some names hold bytes that are no UTF-8: shown as \ufffd", where))
     if written.mended:
         text = f"{written.mended:,} events are invalid JSON (unescaped characters, as older profilers write): mended"
-        notes.append(Diagnostic("note", text, where))
+        notes.append(Diagnostic("note", "repaired-input", text, where))
     if written.unreadable:
-        notes.append(Diagnostic("warning", f"{written.unreadable:,} events are no JSON: left out", where))
+        notes.append(
+            Diagnostic("warning", "rows-skipped", f"{written.unreadable:,} events are no JSON: left out", where)
+        )
     return notes
 
 
@@ -262,17 +264,23 @@ def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
     notes = []
     if columns.unknown:
         said = ", ".join(f'{count:,} "{name}"' for name, count in columns.unknown.most_common(5))
-        notes.append(Diagnostic("note", f"categories that are not known, kept as other events: {said}", where))
+        notes.append(
+            Diagnostic("note", "unknown-name", f"categories that are not known, kept as other events: {said}", where)
+        )
     if columns.untimed:
-        notes.append(Diagnostic("warning", f"{columns.untimed:,} events have no time or duration: left out", where))
+        notes.append(
+            Diagnostic(
+                "warning", "rows-skipped", f"{columns.untimed:,} events have no time or duration: left out", where
+            )
+        )
     memory = columns.unread.pop("memory", 0)
     if columns.unread:
         said = ", ".join(f"{count:,} {what}" for what, count in columns.unread.most_common(5))
-        notes.append(Diagnostic("note", f"entries that are no spans of time, not read: {said}", where))
+        notes.append(Diagnostic("note", "rows-skipped", f"entries that are no spans of time, not read: {said}", where))
     if memory:
         columns.unread["memory"] = memory
-        notes.append(Diagnostic("note", f"{memory:,} records of memory are not read", where))
+        notes.append(Diagnostic("note", "field-ignored", f"{memory:,} records of memory are not read", where))
     if columns.calls.elided:
         text = f"{columns.calls.elided} kinds of collectives do not list all ranks or splits: left open"
-        notes.append(Diagnostic("note", text, where))
+        notes.append(Diagnostic("note", "incomplete-recording", text, where))
     return notes

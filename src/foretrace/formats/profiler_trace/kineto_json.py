@@ -44,6 +44,8 @@ class KinetoJson:
         """Events of them that are no valid JSON as written."""
         self.unreadable = 0
         """Events that could not be read at all."""
+        self.counted = False
+        """Whether the error that ended the reading says how many events there were."""
         self.has_list = False
         self.where = where
         self._pieces = pieces
@@ -70,7 +72,7 @@ class KinetoJson:
             except _Malformed as malformed:
                 self._broken(malformed.why)
         else:
-            self._fail(f"this is no JSON: it begins with {shortened(self._text[:20])!r}", NO_PROFILE)
+            self._fail("wrong-format", f"this is no JSON: it begins with {shortened(self._text[:20])!r}", NO_PROFILE)
 
     def _object(self) -> Iterator[list[Any]]:
         while (mark := self._next()) != "}":
@@ -85,6 +87,7 @@ class KinetoJson:
             self._at += 1
             if key == "nodes" and "schema" in self.others:
                 self._fail(
+                    "wrong-format",
                     "this is a PyTorch execution trace (ExecutionTraceObserver): it has no times of a device",
                     "give the profiler's trace of the same steps (export_chrome_trace); foretrace inspect reads both",
                 )
@@ -184,7 +187,9 @@ class KinetoJson:
             self.mended += 1
             return [event]
         if not ends or not self.events:
-            self._fail(f"event {self.events + self.unreadable + 1:,} is no JSON: {malformed.why}", NO_PROFILE)
+            self._fail(
+                "bad-syntax", f"event {self.events + self.unreadable + 1:,} is no JSON: {malformed.why}", NO_PROFILE
+            )
         self._at = ends[0]
         self.unreadable += 1
         return []
@@ -242,15 +247,21 @@ class KinetoJson:
 
     def _cut_off(self) -> NoReturn:
         if not self.has_list and not self.others and not self._text.strip():
-            self._fail("the file has no content", NO_PROFILE)
-        self._fail(f"the JSON is cut off, after {self.events:,} events", "was the export interrupted? export it again")
+            self._fail("empty-file", "the file has no content", NO_PROFILE)
+        self.counted = True
+        self._fail(
+            "truncated-file",
+            f"the JSON is cut off, after {self.events:,} events",
+            "was the export interrupted? export it again",
+        )
 
     def _broken(self, why: str) -> NoReturn:
         found = shortened(self._text[self._at : self._at + 20])
-        self._fail(f"this is no JSON, after {self.events:,} events, at {found!r}: {why}", NO_PROFILE)
+        self.counted = True
+        self._fail("bad-syntax", f"this is no JSON, after {self.events:,} events, at {found!r}: {why}", NO_PROFILE)
 
-    def _fail(self, message: str, hint: str) -> NoReturn:
-        raise InputError(message, where=self.where, hint=hint)
+    def _fail(self, code: str, message: str, hint: str) -> NoReturn:
+        raise InputError(code, message, where=self.where, hint=hint)
 
 
 def _block_decoder() -> Callable[[str], Any]:

@@ -24,7 +24,9 @@ def read_ranks(paths: Sequence[str | Path]) -> list[ProfilerTrace]:
     if others:
         named = ", ".join(file.name for file in others[:MOST_NAMED])
         more = f" and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
-        note = Diagnostic("note", f"no profiler traces, left out: {named}{more}", str(others[0].parent))
+        note = Diagnostic(
+            "note", "files-skipped", f"no profiler traces, left out: {named}{more}", str(others[0].parent)
+        )
         traces[0] = replace(traces[0], diagnostics=(*traces[0].diagnostics, note))
     if len(traces) == 1:
         return traces
@@ -52,7 +54,12 @@ def find_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
             (traces if taken else others)[file] = None
     if not traces:
         named_all = ", ".join(map(str, paths)) or "nothing"
-        raise InputError("there is no profiler trace here", where=named_all, hint=f"traces end in {', '.join(ENDINGS)}")
+        raise InputError(
+            "nothing-to-do",
+            "there is no profiler trace here",
+            where=named_all,
+            hint=f"traces end in {', '.join(ENDINGS)}",
+        )
     return list(traces), list(others)
 
 
@@ -68,12 +75,14 @@ def _listed(path: str | Path) -> Iterable[Path]:
         try:
             return sorted(file for file in given.iterdir() if file.is_file() and not file.name.startswith("."))
         except OSError as error:
-            raise InputError(f"the folder cannot be read: {error.strerror}", where=str(path)) from None
+            raise InputError(
+                "unreadable-file", f"the folder cannot be read: {error.strerror}", where=str(path)
+            ) from None
     if glob.has_magic(str(path)) and not given.exists():
         matched = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207  # Path.glob takes no absolute pattern
         found = sorted(file for file in matched if file.is_file())
         if not found:
-            raise InputError("no file matches this pattern", where=str(path))
+            raise InputError("file-not-found", "no file matches this pattern", where=str(path))
         return found
     return [given]
 
@@ -84,12 +93,14 @@ def _check(traces: Sequence[ProfilerTrace]) -> None:
     for trace in traces:
         if trace.rank is None:
             raise InputError(
+                "missing-field",
                 "the rank of this trace is not known: neither its distributedInfo nor its name says",
                 where=trace.path,
                 hint="call the files rank0.json, rank1.json, ..., or give one trace",
             )
         if trace.rank in seen:
             raise InputError(
+                "duplicate-name",
                 f"this and {seen[trace.rank]} are both of rank {trace.rank}",
                 where=trace.path,
                 hint="give one trace of each rank",

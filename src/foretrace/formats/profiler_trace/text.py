@@ -66,15 +66,20 @@ class TextFile:
 
     def _check(self, head: bytes) -> None:
         if not head:
-            raise InputError("the file is empty", where=str(self.path), hint="was the profiler's export interrupted?")
+            raise InputError(
+                "empty-file", "the file is empty", where=str(self.path), hint="was the profiler's export interrupted?"
+            )
         for magic, (name, command) in _OTHERS.items():
             if head.startswith(magic):
                 raise InputError(
-                    f"the file is compressed with {name}", where=str(self.path), hint=f"unpack it first: {command}"
+                    "bad-compression",
+                    f"the file is compressed with {name}",
+                    where=str(self.path),
+                    hint=f"unpack it first: {command}",
                 )
         self.misnamed = self.path.suffix == ".gz" and not head.startswith(_GZIP)
         if self.misnamed and head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"["):
-            raise InputError("the file is called .gz and is no gzip file", where=str(self.path))
+            raise InputError("bad-compression", "the file is called .gz and is no gzip file", where=str(self.path))
 
     def _unzipped(self, stream: io.BufferedReader) -> Iterator[bytes]:
         done = 0
@@ -84,10 +89,13 @@ class TextFile:
                     done += len(data)
                     yield data
         except (EOFError, OSError, zlib.error) as error:
-            cut = isinstance(error, EOFError)
-            what = "the gzip file is cut off" if cut else "the gzip file is damaged"
+            code, what = (
+                ("truncated-file", "the gzip file is cut off")
+                if isinstance(error, EOFError)
+                else ("bad-compression", "the gzip file is damaged")
+            )
             raise InputError(
-                f"{what} {done:,} bytes into its content", where=str(self.path), hint="copy or export it again"
+                code, f"{what} {done:,} bytes into its content", where=str(self.path), hint="copy or export it again"
             ) from None
 
 
@@ -96,7 +104,9 @@ def _plain(stream: io.BufferedReader, piece_bytes: int, where: str) -> Iterator[
         while data := stream.read(piece_bytes):
             yield data
     except OSError as error:
-        raise InputError(f"the profiler trace cannot be read: {error.strerror}", where=where) from None
+        raise InputError(
+            "unreadable-file", f"the profiler trace cannot be read: {error.strerror}", where=where
+        ) from None
 
 
 def head_of(path: Path, most_bytes: int) -> bytes:

@@ -67,7 +67,7 @@ def read_headings(headings: Sequence[str], where: str) -> tuple[tuple[Column | N
             device = device or processor
             column = column if processor == device else None
         if column is not None and any(one is not None and one.field is column.field for one in columns):
-            raise InputError(f'column "{heading}" is there twice', where=where)
+            raise InputError("duplicate-name", f'column "{heading}" is there twice', where=where)
         columns.append(column)
         if column is None:
             unknown.append(heading)
@@ -93,12 +93,12 @@ def _read(heading: str) -> tuple[Column | None, str]:
 def _check(columns: Sequence[Column | None], unknown: list[str], where: str) -> None:
     fields = {column.field for column in columns if column is not None}
     if Field.NAME not in fields:
-        raise InputError("the table has no column Name", where=where, hint=_HINT)
+        raise InputError("missing-field", "the table has no column Name", where=where, hint=_HINT)
     if Field.CALLS not in fields:
         meant = did_you_mean("# of Calls", unknown) if unknown else ""
-        raise InputError(f"the table has no column # of Calls{meant}", where=where, hint=_HINT)
+        raise InputError("missing-field", f"the table has no column # of Calls{meant}", where=where, hint=_HINT)
     if not fields & set(TIMES):
-        raise InputError("the table has no column of times", where=where, hint=_HINT)
+        raise InputError("missing-field", "the table has no column of times", where=where, hint=_HINT)
 
 
 _HINT: Final = "give all of what print(prof.key_averages().table()) wrote: Name, Self CPU, CPU total, …, # of Calls"

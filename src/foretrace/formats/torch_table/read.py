@@ -46,14 +46,14 @@ def parse_tables(text: str, path: str) -> tuple[Table, ...]:
     plain, colours = _COLOURS.subn("", text)
     lines = [line.removesuffix("\r") for line in plain.split("\n")]
     if not plain.strip():
-        raise InputError("the file is empty", where=path, hint=_HINT)
+        raise InputError("empty-file", "the file is empty", where=path, hint=_HINT)
     places = find_tables(lines)
     if not places:
         raise _no_table(lines, path)
-    notes = (Diagnostic("note", "codes of a terminal's colours are left out", path),) if colours else ()
+    notes = (Diagnostic("note", "odd-layout", "codes of a terminal's colours are left out", path),) if colours else ()
     tables = tuple(_read(lines, place, path, notes) for place in places)
     if not any(table.rows for table in tables):
-        raise InputError("the table has no rows", where=f"{path}:{tables[0].line}", hint=_HINT)
+        raise InputError("empty-file", "the table has no rows", where=f"{path}:{tables[0].line}", hint=_HINT)
     return tables
 
 
@@ -76,7 +76,7 @@ def _decode(data: bytes, path: str) -> str:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", errors="replace")
     if b"\0" in data:
-        raise InputError("this is no text", where=path, hint=_HINT)
+        raise InputError("not-text", "this is no text", where=path, hint=_HINT)
     return data.decode("utf-8-sig", errors="replace")
 
 
@@ -84,13 +84,16 @@ def _no_table(lines: Sequence[str], path: str) -> InputError:
     for number, line in enumerate(lines, start=1):
         if looks_like_headings(line):
             return InputError(
+                "bad-syntax",
                 "there is no line of dashes below the headings, which says where the columns are",
                 where=f"{path}:{number}",
                 hint="give all of what table() wrote, its lines of dashes too",
             )
     dashes = next((number for number, line in enumerate(lines, start=1) if read_dashes(line)), None)
     where = path if dashes is None else f"{path}:{dashes}"
-    return InputError("there is no profiler table: no headings such as Name and Self CPU", where=where, hint=_HINT)
+    return InputError(
+        "wrong-format", "there is no profiler table: no headings such as Name and Self CPU", where=where, hint=_HINT
+    )
 
 
 def _read(lines: Sequence[str], place: Place, path: str, before: Sequence[Diagnostic] = ()) -> Table:
@@ -98,16 +101,24 @@ def _read(lines: Sequence[str], place: Place, path: str, before: Sequence[Diagno
     headings = split_headings(lines[place.headings][place.spans.offset :])
     if len(headings) != len(place.spans.widths):
         raise InputError(
+            "bad-syntax",
             f"{len(headings)} headings above {len(place.spans.widths)} columns of dashes",
             where=where,
             hint="give both lines as table() wrote them",
         )
     columns, device, unknown = read_headings(headings, where)
-    notes = [*before, *(Diagnostic("warning", f'column "{one}" is not known and not read', where) for one in unknown)]
+    notes = [
+        *before,
+        *(
+            Diagnostic("warning", "unknown-field", f'column "{one}" is not known and not read', where)
+            for one in unknown
+        ),
+    ]
     reader = _RowReader(columns, path, notes)
     for number in range(place.first, place.end):
         if not place.spans.fits(lines[number]):
             raise InputError(
+                "bad-syntax",
                 "what stands before the table has another width here, so that its columns cannot be told",
                 where=f"{path}:{number + 1}",
                 hint="take the logger's prefix off every line",
@@ -115,7 +126,12 @@ def _read(lines: Sequence[str], place: Place, path: str, before: Sequence[Diagno
         reader.add(place.spans.cells(lines[number]), number + 1)
     if not place.closed:
         notes.append(
-            Diagnostic("warning", "no line of dashes ends the table: rows may be missing", f"{path}:{place.end}")
+            Diagnostic(
+                "warning",
+                "truncated-file",
+                "no line of dashes ends the table: rows may be missing",
+                f"{path}:{place.end}",
+            )
         )
     totals = _totals(lines, place)
     title, top_level = _title(lines, place)
@@ -154,7 +170,9 @@ class _RowReader:
             self._found[-1][2].append(rest[0])
             return
         what = "an empty line is among the rows" if not rest else "a row has no name"
-        raise InputError(what, where=f"{self.path}:{line}", hint="a table's rows follow each other without a gap")
+        raise InputError(
+            "bad-syntax", what, where=f"{self.path}:{line}", hint="a table's rows follow each other without a gap"
+        )
 
     def rows(self) -> tuple[Row, ...]:
         """The rows; where stacks and FLOPs are under each other's heading, the right way round."""
@@ -163,7 +181,7 @@ class _RowReader:
         rows = tuple(self._row(line, cells, more, bare) for line, cells, more in self._found)
         if bare:
             text = f"{len(bare)} time{'s' if len(bare) > 1 else ''} without a unit: read as microseconds"
-            self.notes.append(Diagnostic("warning", text, f"{self.path}:{bare[0]}"))
+            self.notes.append(Diagnostic("warning", "assumed", text, f"{self.path}:{bare[0]}"))
         return rows
 
     def _unswap(self) -> None:
@@ -180,7 +198,7 @@ class _RowReader:
             for _, cells, _ in self._found:
                 cells[flops], cells[stack] = cells[stack], cells[flops]
             text = "source locations stand under the heading of FLOPs, and FLOPs under theirs: read as they are meant"
-            self.notes.append(Diagnostic("note", text, f"{self.path}:{self._found[0][0]}"))
+            self.notes.append(Diagnostic("note", "repaired-input", text, f"{self.path}:{self._found[0][0]}"))
 
     def _row(self, line: int, cells: list[str], more: list[str], bare: list[int]) -> Row:
         values: dict[str, Any] = {"line": line}
@@ -222,9 +240,12 @@ class _RowReader:
         number = self._at[column.field]
         if not any(cells[number:]) or (number + 1 < len(cells) and not any(cells[number + 1 :])):
             return InputError(
-                f'the line is cut off: it ends in column "{column.heading}"', where=where, hint="get the whole table"
+                "truncated-file",
+                f'the line is cut off: it ends in column "{column.heading}"',
+                where=where,
+                hint="get the whole table",
             )
-        return InputError(f'column "{column.heading}" has "{shortened(cell)}"', where=where, hint=expected)
+        return InputError("bad-value", f'column "{column.heading}" has "{shortened(cell)}"', where=where, hint=expected)
 
 
 def _is_flops(cell: str) -> bool:

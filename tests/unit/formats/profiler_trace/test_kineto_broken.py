@@ -103,7 +103,7 @@ def test_gzip_in_name_only(tmp_path: Path) -> None:
     path.write_text(json.dumps(document(small_step())))
     trace = read_trace(path)
     assert len(trace.events) == 4
-    assert "not compressed" in trace.diagnostics[0].message
+    assert trace.diagnostics[0].code == "odd-input"
     path.write_bytes(b"\x00\x01\x02\x03")
     assert "is no gzip file" in str(refusal(path))
     path.write_bytes(b"\x28\xb5\x2f\xfd1234")
@@ -146,7 +146,7 @@ def test_numbers_as_c_prints_them(tmp_path: Path) -> None:
     )
     trace = read_trace(write(tmp_path, text))
     assert len(trace.events) == 4
-    assert "invalid JSON" in trace.diagnostics[0].message
+    assert trace.diagnostics[0].code == "repaired-input"
 
 
 def test_a_duration_too_long_for_a_number_is_left_out_without_numpy_saying_so(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_event_beyond_repair_is_left_out(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, f'{{"traceEvents": [{", ".join(events)}]}}'))
     assert len(trace.events) == 4
     assert trace.diagnostics[0].level == "warning"
-    assert "1 events are no JSON: left out" in trace.diagnostics[0].message
+    assert trace.diagnostics[0].code == "rows-skipped"
 
 
 def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
@@ -173,4 +173,4 @@ def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
     path.write_bytes(data)
     trace = read_trace(path)
     assert "sg\ufffd\ufffdmm" in trace.strings
-    assert "no UTF-8" in trace.diagnostics[0].message
+    assert trace.diagnostics[0].code == "not-text"

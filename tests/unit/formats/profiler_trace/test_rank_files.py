@@ -38,23 +38,27 @@ def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
 def test_two_files_of_a_rank(tmp_path: Path) -> None:
     write(tmp_path, of_rank(3), "a.json")
     write(tmp_path, of_rank(3), "b.json")
-    with pytest.raises(InputError, match=r"b\.json: this and .*a\.json are both of rank 3"):
+    with pytest.raises(InputError, match=r"b\.json: this and .*a\.json are both of rank 3") as caught:
         read_traces([tmp_path])
+    assert caught.value.code == "duplicate-name"
 
 
 def test_ranks_that_are_not_known(tmp_path: Path) -> None:
     one = write(tmp_path, document(small_step()), "a.json")
     other = write(tmp_path, document(small_step()), "b.json")
     assert read_traces([one])[0].rank is None
-    with pytest.raises(InputError, match="the rank of this trace is not known"):
+    with pytest.raises(InputError) as caught:
         read_traces([one, other])
+    assert caught.value.code == "missing-field"
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no profiler trace"):
+    with pytest.raises(InputError) as caught:
         read_traces([tmp_path])
-    with pytest.raises(InputError, match="no file matches"):
+    assert caught.value.code == "nothing-to-do"
+    with pytest.raises(InputError) as caught:
         read_traces([str(tmp_path / "*.json")])
+    assert caught.value.code == "file-not-found"
     with pytest.raises(InputError, match="no such file"):
         read_traces([tmp_path / "absent.json"])
 

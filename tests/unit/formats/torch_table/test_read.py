@@ -80,22 +80,24 @@ def test_a_prefix_that_counts_at_one_width(prefix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", [6, 96])
 def test_a_prefix_of_changing_width_is_refused_where_it_changes(first: int) -> None:
     text = "".join(f"{first + number} INFO: {line}\n" for number, line in enumerate(NEW.splitlines()))
-    with pytest.raises(InputError, match="has another width here") as raised:
+    with pytest.raises(InputError) as raised:
         parse_tables(text, "log.txt")
+    assert raised.value.code == "bad-syntax"
     assert raised.value.where == "log.txt:5"
 
 
 def test_colours_of_a_terminal_are_left_out_with_a_note() -> None:
     table = the_table("".join(f"\x1b[32m{line}\x1b[0m\n" for line in NEW.splitlines()))
     assert table.rows == the_table(NEW).rows
-    assert [note.message for note in table.diagnostics] == ["codes of a terminal's colours are left out"]
+    assert [note.code for note in table.diagnostics] == ["odd-layout"]
     assert the_table(NEW).diagnostics == ()
 
 
 def test_a_table_without_rows_is_refused() -> None:
     head, *_, end = NEW.splitlines()[:3], NEW.splitlines()[5]
-    with pytest.raises(InputError, match="the table has no rows"):
+    with pytest.raises(InputError) as caught:
         parse_tables("\n".join([*head, end, ""]), "t.txt")
+    assert caught.value.code == "empty-file"
 
 
 def test_a_long_name_with_a_blank_just_where_its_column_ends() -> None:
@@ -141,7 +143,7 @@ def test_cut_names_negative_times_and_missing_units() -> None:
     assert table.rows[0].cut and table.rows[0].name == "aten::lo..."
     assert table.rows[0].self_cpu_s == pytest.approx(-16.028e-3)
     assert table.rows[0].cpu_average_s == pytest.approx(78.32e-6)
-    assert [note.level for note in table.diagnostics] == ["warning"] and "microseconds" in table.diagnostics[0].message
+    assert [(note.level, note.code) for note in table.diagnostics] == [("warning", "assumed")]
 
 
 @pytest.mark.parametrize(
@@ -165,12 +167,12 @@ def test_flops_and_what_has_none() -> None:
 
 def test_an_unknown_column_is_said_and_not_read() -> None:
     table = the_table(NEW.replace("CUDA time avg", "      Mystery"))
-    assert len(table.columns) == 10 and "Mystery" in table.diagnostics[0].message
+    assert len(table.columns) == 10 and table.diagnostics[0].code == "unknown-field"
 
 
 def test_a_table_without_an_end_is_read_and_said() -> None:
     table = the_table("\n".join(NEW.splitlines()[:5]))
-    assert len(table.rows) == 2 and "missing" in table.diagnostics[0].message
+    assert len(table.rows) == 2 and table.diagnostics[0].code == "truncated-file"
 
 
 class TestErrors:
@@ -227,8 +229,9 @@ class TestErrors:
 
     def test_a_file_that_is_no_text(self, tmp_path: Path) -> None:
         (tmp_path / "t.txt").write_bytes(b"\0\1\2" * 100)
-        with pytest.raises(InputError, match="no text"):
+        with pytest.raises(InputError) as caught:
             read_tables(tmp_path / "t.txt")
+        assert caught.value.code == "not-text"
         assert not looks_like_table(tmp_path / "t.txt")
 
 
