@@ -115,4 +115,17 @@ CODES: Final[dict[str, str]] = {
     "other-gpu": "Measurements are of another GPU than the others, or than the job runs on.",
     "no-device": "This machine has no GPU that could be measured.",
     "folder-in-use": "A folder that was written to held files before.",
+    # Programs, steps, machines and plans
+    "damaged-file": "A file's checksums or counts do not agree with its content.",
+    "bad-topology": "The parts of a network do not go together, or a file format cannot express them.",
+    "no-route": "The network has no way between two GPUs, or a link on the way carries nothing.",
+    "steps-not-settled": "Steps had not settled into a rhythm when the simulation ended.",
+    "steps-cycle": "Steps settle into a cycle of several, and the step time is its mean.",
+    "steps-drift": "Parts of the job run at a pace of their own, and the slowest sets the step time.",
+    "machine-differs": "What NCCL found on the machine differs from the cluster.",
+    "beats-line-rate": "A measurement is faster than the hardware of the cluster can be.",
+    "slowest-gpu": "Prices include that the slowest of many GPUs sets the pace.",
+    "power-clock": "Prices include the clock that the power drawn by the job leaves the GPU.",
+    "uneven-stages": "Layers do not divide evenly, and were given to the parts of the pipeline as the message says.",
+    "vocabulary-padded": "The vocabulary was padded to a size that can be split.",
 }

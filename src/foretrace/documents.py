@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from foretrace.errors import InputError, did_you_mean
+from foretrace.files import unreadable
 
 if TYPE_CHECKING:
     import yaml
@@ -52,19 +53,22 @@ class Document:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InputError(
-                f"cannot read the {self.noun}: {reason}", where=self.path, hint="expected a text file"
+                unreadable(error),
+                f"cannot read the {self.noun}: {reason}",
+                where=self.path,
+                hint="expected a text file",
             ) from None
         if len(data) > most_bytes:
             problem = f"the {self.noun} is larger than {most_bytes / 1e6:g} MB"
-            raise InputError(problem, where=self.path, hint=self.expected)
+            raise InputError("file-too-large", problem, where=self.path, hint=self.expected)
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = "\0"
         if "\0" in text:
-            raise InputError(f"the {self.noun} is not text", where=self.path, hint=self.expected)
+            raise InputError("not-text", f"the {self.noun} is not text", where=self.path, hint=self.expected)
         if not text.strip():
-            raise InputError(f"the {self.noun} is empty", where=self.path, hint=self.expected)
+            raise InputError("empty-file", f"the {self.noun} is empty", where=self.path, hint=self.expected)
         return text
 
     def compose(self, text: str) -> yaml.Node:
@@ -83,14 +87,16 @@ class Document:
             node: yaml.Node | None = yaml.compose(source, Loader=loader)
         except yaml.MarkedYAMLError as error:
             where = f"{self.path}:{error.problem_mark.line + 1}" if error.problem_mark else self.path
-            raise InputError(f"not valid YAML: {error.problem}", where=where, hint=hint) from None
+            raise InputError("bad-syntax", f"not valid YAML: {error.problem}", where=where, hint=hint) from None
         except yaml.reader.ReaderError as error:
             where = f"{self.path}:{source.count(chr(10), 0, error.position) + 1}"
-            raise InputError("not valid YAML: a character that text does not have", where=where, hint=hint) from None
+            raise InputError(
+                "bad-syntax", "not valid YAML: a character that text does not have", where=where, hint=hint
+            ) from None
         except (yaml.YAMLError, RecursionError):
-            raise InputError("not valid YAML", where=self.path, hint=hint) from None
+            raise InputError("bad-syntax", "not valid YAML", where=self.path, hint=hint) from None
         if node is None:
-            raise InputError(f"the {self.noun} is empty", where=self.path, hint=self.expected)
+            raise InputError("empty-file", f"the {self.noun} is empty", where=self.path, hint=self.expected)
         return node
 
     def where(self, node: yaml.Node) -> str:
@@ -99,7 +105,9 @@ class Document:
 
     def wrong(self, node: yaml.Node, expected: str) -> InputError:
         """The error for a node that is something else than expected."""
-        return InputError(f"expected {expected}", where=self.where(node), hint=f"for example {self.example}")
+        return InputError(
+            "bad-value", f"expected {expected}", where=self.where(node), hint=f"for example {self.example}"
+        )
 
     def entries(self, node: yaml.Node, expected: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """The key and value nodes of a mapping by name, each name once."""
@@ -111,7 +119,9 @@ class Document:
         for key, value in node.value:
             name = self.text(key, "a field name")
             if name in entries:
-                raise InputError(f"field {name} is given twice", where=self.where(key), hint="give it once")
+                raise InputError(
+                    "duplicate-name", f"field {name} is given twice", where=self.where(key), hint="give it once"
+                )
             entries[name] = (key, value)
         return entries
 
@@ -124,6 +134,7 @@ class Document:
         for name, (key, _) in entries.items():
             if name not in known:
                 raise InputError(
+                    "unknown-field",
                     f'field "{name}" is not known{did_you_mean(name, known)}',
                     where=self.where(key),
                     hint=f"known: {' '.join(known)}",
@@ -131,7 +142,10 @@ class Document:
         for name in needed:
             if name not in entries:
                 raise InputError(
-                    f"field {name} is missing", where=self.where(node), hint=f"expected e.g. {self.example}"
+                    "missing-field",
+                    f"field {name} is missing",
+                    where=self.where(node),
+                    hint=f"expected e.g. {self.example}",
                 )
         return Fields(self, node, {name: value for name, (_, value) in entries.items()})
 
@@ -156,7 +170,7 @@ class Document:
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         if not " ".join(text.split()).isprintable():
             problem = f"{expected} holds a character that cannot be shown"
-            raise InputError(problem, where=self.where(node), hint=f"for example {self.example}")
+            raise InputError("bad-value", problem, where=self.where(node), hint=f"for example {self.example}")
         return text
 
     def _is_json(self, text: str) -> bool:
@@ -167,7 +181,7 @@ class Document:
             if Path(self.path).suffix.lower() != ".json":
                 return False
             where = f"{self.path}:{error.lineno}"
-            raise InputError(f"not valid JSON: {error.msg}", where=where, hint=self.expected) from None
+            raise InputError("bad-syntax", f"not valid JSON: {error.msg}", where=where, hint=self.expected) from None
         except (RecursionError, ValueError):
             return False
         return True
@@ -215,7 +229,9 @@ class Fields:
             return default
         text = self.document.text(self[name], f"{name}: yes or no").lower()
         if text not in ("yes", "true", "on", "no", "false", "off"):
-            raise InputError(f'{name} "{text}" is neither yes nor no', where=self.where(name), hint="write yes or no")
+            raise InputError(
+                "bad-value", f'{name} "{text}" is neither yes nor no', where=self.where(name), hint="write yes or no"
+            )
         return text in ("yes", "true", "on")
 
     def number(
@@ -226,6 +242,7 @@ class Fields:
         value = parse(text, where=self.where(name))
         if not least <= value <= most:
             raise InputError(
+                "out-of-range",
                 f"{name} {text.strip()} is {show(value)}, which cannot be meant",
                 where=self.where(name),
                 hint=f"expected {show(least)} to {show(most)}",

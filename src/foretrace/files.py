@@ -21,12 +21,16 @@ def open_binary(path: str | Path, noun: str) -> io.BufferedReader:
         return Path(path).open("rb")
     except FileNotFoundError:
         near = _near_file(Path(path))
-        raise InputError("there is no such file", where=str(path), hint=near and f"did you mean {near}?") from None
+        raise InputError(
+            "file-not-found", "there is no such file", where=str(path), hint=near and f"did you mean {near}?"
+        ) from None
     except IsADirectoryError:
-        raise InputError("this is a folder", where=str(path), hint=f"give the name of a {noun}") from None
+        raise InputError(
+            "folder-instead-of-file", "this is a folder", where=str(path), hint=f"give the name of a {noun}"
+        ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"the {noun} cannot be read: {reason}", where=str(path)) from None
+        raise InputError("unreadable-file", f"the {noun} cannot be read: {reason}", where=str(path)) from None
 
 
 def read_whole(path: str | Path, noun: str, hint: str) -> bytes:
@@ -37,10 +41,17 @@ def read_whole(path: str | Path, noun: str, hint: str) -> bytes:
             too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
             data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
     except OSError as error:
-        raise InputError(f"the {noun} cannot be read: {error.strerror}", where=str(path)) from None
+        raise InputError(unreadable(error), f"the {noun} cannot be read: {error.strerror}", where=str(path)) from None
     if too_long or len(data) > LARGEST_FILE_BYTES:
-        raise InputError("the file has more than 512 MiB", where=str(path), hint=hint)
+        raise InputError("file-too-large", "the file has more than 512 MiB", where=str(path), hint=hint)
     return data
+
+
+def unreadable(error: OSError | ValueError) -> str:
+    """The code for a file that could not be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        return "file-not-found"
+    return "folder-instead-of-file" if isinstance(error, IsADirectoryError) else "unreadable-file"
 
 
 def _near_file(path: Path) -> str | None:
@@ -67,6 +78,7 @@ def write_whole(path: Path, parts: Iterable[bytes], noun: str) -> None:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
+            "unwritable-file",
             f"the {noun} cannot be written: {error.strerror}",
             where=str(path),
             hint="give the name of a file in a folder that exists and that you may write to",
@@ -78,4 +90,4 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from error
+        raise InputError("unwritable-file", f"cannot be written: {error.strerror}", where=str(path)) from error

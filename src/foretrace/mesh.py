@@ -79,7 +79,7 @@ class Mesh:
             _check_size(name, getattr(self, name))
         _check_order(self.order)
         if self.world > _MAX_WORLD:
-            raise InputError(f"mesh {self} has {self.world} ranks; at most {_MAX_WORLD} are possible")
+            raise InputError("too-large", f"mesh {self} has {self.world} ranks; at most {_MAX_WORLD} are possible")
         self._check_divisors()
         self._dense_dims()
         # A dense model never asks for expert groups: an order that only those cannot follow is no mistake.
@@ -126,11 +126,12 @@ class Mesh:
         dims = self._dims_with(given)
         if Axis.DP in given:
             if not given.keys().isdisjoint({Axis.SHARD, Axis.REPLICATE}):
-                raise InputError("give dp or its parts shard and replicate, not both")
+                raise InputError("conflicting-values", "give dp or its parts shard and replicate, not both")
             given[Axis.REPLICATE], given[Axis.SHARD] = divmod(given.pop(Axis.DP), self.size(Axis.SHARD))
         missing = [axis for axis, size in dims if size > 1 and axis not in given]
         if missing:
             raise InputError(
+                "bad-mesh",
                 f"the coordinates name more than one rank: {' '.join(missing)} not given",
                 hint="use where() for all ranks that match",
             )
@@ -176,7 +177,7 @@ class Mesh:
         try:
             return replace(base or cls(), **fields)
         except InputError as error:
-            raise InputError(error.message, where=where, hint=error.hint) from None
+            raise InputError(error.code, error.message, where=where, hint=error.hint) from None
 
     def __str__(self) -> str:
         """What ``parse`` reads: every axis longer than one, and what differs from its default."""
@@ -219,6 +220,7 @@ class Mesh:
         # A rank has one stage, however it is numbered; Megatron-core's initialize_model_parallel asserts it.
         if self.pp > 1 and _stride(dims, Axis.PP) != _stride(self._dense_dims(), Axis.PP):
             raise InputError(
+                "bad-mesh",
                 f"order {self.order} puts a rank on different stages for dense and expert layers in {self}",
                 hint=f"put pp last in the order, as in {DEFAULT_ORDER}",
             )
@@ -230,6 +232,7 @@ class Mesh:
         dense, expert = sorted(chosen & _DENSE_ONLY), sorted(chosen & _EXPERT_ONLY)
         if dense and expert:
             raise InputError(
+                "bad-mesh",
                 f"{' '.join(dense)} and {' '.join(expert)} number the ranks differently; they cannot mix",
                 hint="dense axes: tp cp dp shard replicate; expert axes: etp ep edp; pp goes with either",
             )
@@ -247,7 +250,7 @@ class Mesh:
         for axis in known:
             split += (Axis.SHARD, Axis.REPLICATE) if axis is Axis.DP else (axis,)
         if len(set(split)) < len(split):
-            raise InputError(f"axes {' '.join(known)} name the same ranks twice; name each axis once")
+            raise InputError("bad-mesh", f"axes {' '.join(known)} name the same ranks twice; name each axis once")
         return self._dims_with(known), tuple(split)
 
 
@@ -259,7 +262,7 @@ def parse_axes(text: str, where: str | None = None) -> dict[str, Any]:
         _check_field(name, value, item, fields, where)
         fields[name] = value if name == "order" else int(value)
     if not fields:
-        raise InputError("the mesh is empty", where=where, hint="expected axes such as tp=2,pp=4,dp=8")
+        raise InputError("bad-mesh", "the mesh is empty", where=where, hint="expected axes such as tp=2,pp=4,dp=8")
     return fields
 
 
@@ -317,6 +320,7 @@ def _ordered(order: str, parts: dict[Axis, _Dims]) -> _Dims:
         if axis not in named and size > 1:
             shown = part[0][0] if len(part) == 1 else axis
             raise InputError(
+                "bad-mesh",
                 f"order {order} leaves out {axis}, but {shown} is {size}",
                 hint=f"expected e.g. {DEFAULT_ORDER}",
             )
@@ -339,10 +343,10 @@ def _axis(name: str) -> Axis:
         axis = Axis(name)
     except ValueError:
         raise InputError(
-            f'axis "{name}" is not known{did_you_mean(name, Axis)}', hint=f"known: {' '.join(Axis)}"
+            "unknown-name", f'axis "{name}" is not known{did_you_mean(name, Axis)}', hint=f"known: {' '.join(Axis)}"
         ) from None
     if axis is Axis.EMBD:
-        raise InputError("embd is not a dimension of the mesh", hint="use embedding_groups()")
+        raise InputError("unknown-name", "embd is not a dimension of the mesh", hint="use embedding_groups()")
     return axis
 
 
@@ -350,7 +354,7 @@ def _check_size(name: str, size: int | None) -> None:
     if size is None and name in ("etp", "shard"):
         return
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError(f"{name}={size} is not an axis size", hint="expected a whole number of at least 1")
+        raise InputError("bad-mesh", f"{name}={size} is not an axis size", hint="expected a whole number of at least 1")
 
 
 def _check_divides(name: str, size: int, whole: int, shown: str) -> None:
@@ -360,7 +364,7 @@ def _check_divides(name: str, size: int, whole: int, shown: str) -> None:
     divisors = [*small, *(whole // n for n in small)]
     near = [max(n for n in divisors if n < size), min((n for n in divisors if n > size), default=1)]
     fitting = " and ".join(str(n) for n in sorted(set(near)))
-    raise InputError(f"{name}={size} does not divide {shown}", hint=f"nearest that fit: {fitting}")
+    raise InputError("not-divisible", f"{name}={size} does not divide {shown}", hint=f"nearest that fit: {fitting}")
 
 
 def _check_order(order: str) -> None:
@@ -369,16 +373,21 @@ def _check_order(order: str) -> None:
     for name in names:
         if name not in allowed:
             raise InputError(
+                "unknown-name",
                 f'order {order}: "{name}" is not an axis of the order{did_you_mean(name, allowed)}',
                 hint=f"expected the axes {' '.join(allowed)}, fastest first, as in {DEFAULT_ORDER}",
             )
         if names.count(name) > 1:
-            raise InputError(f"order {order} names {name} twice", hint=f"expected e.g. {DEFAULT_ORDER}")
+            raise InputError(
+                "duplicate-name", f"order {order} names {name} twice", hint=f"expected e.g. {DEFAULT_ORDER}"
+            )
 
 
 def _check_coordinate(axis: Axis, coordinate: int, size: int) -> None:
     if not 0 <= coordinate < size:
-        raise InputError(f"{axis}={coordinate} is not on the mesh", hint=f"expected {axis} from 0 to {size - 1}")
+        raise InputError(
+            "out-of-range", f"{axis}={coordinate} is not on the mesh", hint=f"expected {axis} from 0 to {size - 1}"
+        )
 
 
 def _check_field(name: str, value: str, item: str, seen: Iterable[str], where: str | None) -> None:
@@ -386,11 +395,14 @@ def _check_field(name: str, value: str, item: str, seen: Iterable[str], where: s
     known = ("tp", "cp", "dp", "pp", "ep", "etp", "shard", "order")
     if name not in known:
         raise InputError(
+            "unknown-name",
             f'"{item}": "{name}" is not known{did_you_mean(name, known)}',
             where=where,
             hint=f"known: {' '.join(known)}",
         )
     if name in seen:
-        raise InputError(f"{name} is given twice", where=where, hint=f"give {name} once")
+        raise InputError("duplicate-name", f"{name} is given twice", where=where, hint=f"give {name} once")
     if name != "order" and re.fullmatch("[0-9]{1,10}", value) is None:
-        raise InputError(f'"{item}" is not an axis and its size', where=where, hint=f"expected e.g. {name}=8")
+        raise InputError(
+            "bad-value", f'"{item}" is not an axis and its size', where=where, hint=f"expected e.g. {name}=8"
+        )

@@ -46,7 +46,9 @@ class Placement:
     def __post_init__(self) -> None:
         if self.host.ndim != 1 or self.host.shape != self.slot.shape:
             shapes = f"{self.host.shape} and {self.slot.shape}"
-            raise InputError(f"host and slot have shapes {shapes}", hint="expected one of each per rank")
+            raise InputError(
+                "bad-placement", f"host and slot have shapes {shapes}", hint="expected one of each per rank"
+            )
         for field in ("host", "slot"):
             array = np.array(getattr(self, field), dtype=np.int32)
             array.setflags(write=False)
@@ -57,7 +59,9 @@ class Placement:
         """Ranks in order, each host filled before the next."""
         if world < 1 or gpus_per_host < 1:
             raise InputError(
-                f"cannot place {world} ranks on hosts of {gpus_per_host} GPUs", hint="both must be at least 1"
+                "out-of-range",
+                f"cannot place {world} ranks on hosts of {gpus_per_host} GPUs",
+                hint="both must be at least 1",
             )
         host, slot = np.divmod(np.arange(world, dtype=np.int32), np.int32(gpus_per_host))
         return cls(host, slot)
@@ -66,7 +70,7 @@ class Placement:
     def load(cls, path: str | Path, world: int) -> Placement:
         """The placement of ``world`` ranks that a file gives; see the module for the kinds of file."""
         if world < 1:
-            raise InputError(f"cannot place {world} ranks", hint="a world has at least 1")
+            raise InputError("out-of-range", f"cannot place {world} ranks", hint="a world has at least 1")
         document = Document(str(path), "placement", _EXPECTED, _YAML_FORM)
         return _placed(_seats(document, world), document.path, world)
 
@@ -110,6 +114,7 @@ def _placed(seats: Iterable[_Seat], path: str, world: int) -> Placement:
         where = f"{path}:{seat.line}"
         if seat.rank >= world:
             raise InputError(
+                "no-such-rank",
                 f"rank {seat.rank} is not in a world of {world}",
                 where=where,
                 hint=f"expected 0 to {world - 1}",
@@ -117,12 +122,17 @@ def _placed(seats: Iterable[_Seat], path: str, world: int) -> Placement:
         first = by_rank.setdefault(seat.rank, seat)
         if first is not seat:
             places = f"on {first.host} (line {first.line}) and on {seat.host}"
-            raise InputError(f"rank {seat.rank} is placed twice, {places}", where=where, hint="name it once")
+            raise InputError(
+                "bad-placement", f"rank {seat.rank} is placed twice, {places}", where=where, hint="name it once"
+            )
         first = by_slot.setdefault((seat.host, seat.slot), seat)
         if first is not seat:
             ranks = f"rank {first.rank} (line {first.line}) and rank {seat.rank}"
             raise InputError(
-                f"{ranks} share slot {seat.slot} of {seat.host}", where=where, hint="give each its own slot"
+                "bad-placement",
+                f"{ranks} share slot {seat.slot} of {seat.host}",
+                where=where,
+                hint="give each its own slot",
             )
         number.setdefault(seat.host, len(number))
     _check_complete(by_rank, path, world)
@@ -136,6 +146,7 @@ def _check_complete(by_rank: Container[int], path: str, world: int) -> None:
     missing = [rank for rank in range(world) if rank not in by_rank]
     if missing:
         raise InputError(
+            "bad-placement",
             f"{len(missing)} of {world} ranks have no host: {_ranges(missing)}",
             where=path,
             hint=f"place every rank from 0 to {world - 1} once",
@@ -162,7 +173,7 @@ def _seats(document: Document, world: int) -> Iterator[_Seat]:
         if (content := line.partition("#")[0].strip())
     ]
     if not lines:
-        raise InputError("the placement has only comments", where=path, hint=document.expected)
+        raise InputError("empty-file", "the placement has only comments", where=path, hint=document.expected)
     first = lines[0][1]
     if re.match(r"rank\s", first):
         return _rankfile_seats(lines, path)
@@ -184,6 +195,7 @@ def _hostfile_seats(lines: list[tuple[int, str]], path: str, world: int) -> Iter
         if match is None or match[2] != "slots" or int(match[3]) < 1:
             near = did_you_mean(match[2], ["slots"]) if match and match[2] != "slots" else ""
             raise InputError(
+                "bad-syntax",
                 f'"{content}" is not a host and its slots{near}',
                 where=f"{path}:{line}",
                 hint=f'expected e.g. "{_HOSTFILE_FORM}"',
@@ -195,7 +207,10 @@ def _hostfile_seats(lines: list[tuple[int, str]], path: str, world: int) -> Iter
             rank += 1
     if rank < world:
         raise InputError(
-            f"the hosts have {rank} slots for {world} ranks", where=path, hint=f"list at least {world} slots"
+            "bad-placement",
+            f"the hosts have {rank} slots for {world} ranks",
+            where=path,
+            hint=f"list at least {world} slots",
         )
 
 
@@ -204,6 +219,7 @@ def _rankfile_seats(lines: list[tuple[int, str]], path: str) -> Iterator[_Seat]:
         match = re.fullmatch(r"rank\s+([0-9]{1,9})\s*=\s*(\S+)\s+slots?\s*=\s*([0-9]{1,9})", content)
         if match is None:
             raise InputError(
+                "bad-syntax",
                 f'"{content}" is not a rank, its host and its slot',
                 where=f"{path}:{line}",
                 hint=f'expected e.g. "{_RANKFILE_FORM}", the slot a GPU number',
@@ -225,7 +241,10 @@ def _yaml_seats(document: Document, text: str, world: int) -> Iterator[_Seat]:
                 slot += 1
         if slot == 0:
             raise InputError(
-                f"host {host} has no ranks", where=document.where(node), hint="leave out hosts without ranks"
+                "bad-placement",
+                f"host {host} has no ranks",
+                where=document.where(node),
+                hint="leave out hosts without ranks",
             )
 
 
@@ -246,6 +265,7 @@ def _rank_ranges(document: Document, node: yaml.Node, world: int) -> Iterator[tu
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise InputError(
+                "bad-value",
                 f'"{text}" is not a rank or a range of ranks',
                 where=document.where(item),
                 hint="expected 5 or 0-7",
@@ -257,6 +277,7 @@ def _rank_ranges(document: Document, node: yaml.Node, world: int) -> Iterator[tu
 def _check_new_host(host: str, seen: dict[str, int], path: str, line: int) -> None:
     if host in seen:
         raise InputError(
+            "duplicate-name",
             f"host {host} is listed twice, first on line {seen[host]}",
             where=f"{path}:{line}",
             hint="list every host once",

@@ -123,7 +123,7 @@ def parse_factor(value: str | float, *, where: str | None = None) -> float:
     """A ratio above 0, from "1.1x", "1.1" or "110%"."""
     factor = _parse(value, _FACTOR, where)
     if factor == 0.0:
-        raise _refusal(value, _FACTOR, where, "is zero")
+        raise _refusal("out-of-range", value, _FACTOR, where, "is zero")
     return factor
 
 
@@ -133,7 +133,7 @@ def parse_count(value: str | float, *, where: str | None = None) -> int:
         return value
     count = _parse(value, _COUNT, where)
     if not count.is_integer():
-        raise _refusal(value, _COUNT, where, "is not whole")
+        raise _refusal("bad-value", value, _COUNT, where, "is not whole")
     return int(count)
 
 
@@ -146,11 +146,11 @@ def _parse(value: str | float, quantity: _Quantity, where: str | None) -> float:
     elif isinstance(value, Real) and not isinstance(value, bool):
         amount = _as_float(value)
     else:
-        raise _refusal(value, quantity, where, "is neither text nor a number")
+        raise _refusal("bad-value", value, quantity, where, "is neither text nor a number")
     if not math.isfinite(amount):
-        raise _refusal(value, quantity, where, "is not a finite number")
+        raise _refusal("out-of-range", value, quantity, where, "is not a finite number")
     if amount < 0:
-        raise _refusal(value, quantity, where, "is negative")
+        raise _refusal("out-of-range", value, quantity, where, "is negative")
     return amount
 
 
@@ -166,13 +166,14 @@ def _split(text: str, quantity: _Quantity, where: str | None) -> tuple[str, str]
     """The number, ready for ``float``, and the unit after it."""
     stripped = text.strip()
     if not stripped:
-        raise _refusal(text, quantity, where, "is empty")
+        raise _refusal("bad-value", text, quantity, where, "is empty")
     if stripped[0] in f"-{MINUS}":
-        raise _refusal(text, quantity, where, "is negative")
+        raise _refusal("out-of-range", text, quantity, where, "is negative")
     match = _NUMBER.match(stripped)
     if match is None or not any(c.isdigit() for c in f"{match['whole'] or ''}{match['fraction'] or ''}"):
-        finite = re.match(r"\+?(nan|inf)", stripped, re.IGNORECASE) is None
-        raise _refusal(text, quantity, where, "does not start with a number" if finite else "is not a finite number")
+        if re.match(r"\+?(nan|inf)", stripped, re.IGNORECASE):
+            raise _refusal("out-of-range", text, quantity, where, "is not a finite number")
+        raise _refusal("bad-value", text, quantity, where, "does not start with a number")
     return match[0].replace(",", "").replace("_", ""), stripped[match.end() :].strip()
 
 
@@ -183,12 +184,12 @@ def _scale(text: str, number: str, unit: str, quantity: _Quantity, where: str | 
     if not unit and (quantity.bare is not None or float(number) == 0.0):
         return quantity.bare or 1.0
     if not unit:
-        raise _refusal(text, quantity, where, "has no unit")
+        raise _refusal("bad-value", text, quantity, where, "has no unit")
     if not quantity.scales or not unit[0].isalpha():
-        raise _refusal(text, quantity, where, f'has "{unit}" after the number')
+        raise _refusal("bad-value", text, quantity, where, f'has "{unit}" after the number')
     near = _near_units(unit, quantity)
     suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise _refusal(text, quantity, where, f'has the unknown unit "{unit}"{suggestion}')
+    raise _refusal("bad-value", text, quantity, where, f'has the unknown unit "{unit}"{suggestion}')
 
 
 def _near_units(unit: str, quantity: _Quantity) -> list[str]:
@@ -197,9 +198,11 @@ def _near_units(unit: str, quantity: _Quantity) -> list[str]:
     return same_letters[:2] or difflib.get_close_matches(unit, quantity.scales, n=2, cutoff=0.4)
 
 
-def _refusal(value: object, quantity: _Quantity, where: str | None, problem: str) -> InputError:
+def _refusal(code: str, value: object, quantity: _Quantity, where: str | None, problem: str) -> InputError:
     text = f'"{value}"' if isinstance(value, str) else repr(value)
-    return InputError(f"{quantity.name} {shortened(text)} {problem}", where=where, hint=f"expected {quantity.form}")
+    return InputError(
+        code, f"{quantity.name} {shortened(text)} {problem}", where=where, hint=f"expected {quantity.form}"
+    )
 
 
 def format_time(seconds: float, *, unit: str | None = None) -> str:

@@ -47,9 +47,9 @@ def test_files_that_are_no_documents(tmp_path: Path, data: bytes, problem: str) 
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    assert "No such file" in refusal(document(tmp_path / "missing").read).message
-    assert "directory" in refusal(document(tmp_path).read).message
-    assert "null" in refusal(document("a\0b").read).message
+    assert refusal(document(tmp_path / "missing").read).code == "file-not-found"
+    assert refusal(document(tmp_path).read).code == "folder-instead-of-file"
+    assert refusal(document("a\0b").read).code == "unreadable-file"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_text_that_is_no_yaml(text: str, where: str, problem: str) -> None:
 def test_a_json_file_must_be_json() -> None:
     refused = refusal(document("note.json").compose, '{"a": 1,\n"b": }')
     assert refused.where == "note.json:2"
-    assert "not valid JSON" in refused.message
+    assert refused.code == "bad-syntax"
 
 
 def test_json_with_tabs_and_escapes_reads_as_written() -> None:

@@ -112,8 +112,9 @@ def test_text_gives_the_mesh_and_back() -> None:
 def test_a_torch_device_mesh_gives_the_order() -> None:
     assert order_from_torch("pp-dp_replicate-dp_shard-cp-tp") == "tp-cp-ep-dp-pp"
     assert order_from_torch("dp_shard-pp-tp") == "tp-pp-ep-dp"
-    with pytest.raises(InputError, match="names dp twice"):
+    with pytest.raises(InputError) as caught:
         order_from_torch("dp_shard-pp-dp_replicate-tp")
+    assert caught.value.code == "duplicate-name"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +149,9 @@ def test_a_mesh_that_cannot_be_is_refused(text: str, problem: str) -> None:
 def test_a_dense_mesh_is_not_held_to_what_experts_need() -> None:
     mesh = Mesh(cp=2, dp=2, pp=2, order="tp-cp-ep-pp-dp")
     assert mesh.groups("pp").tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
-    with pytest.raises(InputError, match="different stages"):
+    with pytest.raises(InputError, match="different stages") as caught:
         mesh.groups("edp")
+    assert caught.value.code == "bad-mesh"
 
 
 def test_questions_that_make_no_sense_are_refused() -> None:

@@ -386,6 +386,7 @@ def _check_priced(
     elif kernels is None and (ops.ints("kernel")[unpriced] >= 0).any():
         hint = "the job says which kernels run, not how long: name a cluster, as in --cluster h100-dgx"
     raise InputError(
+        "unpriced-op",
         f'op {first - int(ops.start[ops.role[first]])} "{ops.names[first]}" of role "{role}" has no duration '
         f"({len(unpriced):,} ops in all)",
         hint=hint,

@@ -48,7 +48,11 @@ class Draws:
         for one in other.resources:
             number = numbers.setdefault(one.name, len(numbers))
             if number < len(self.resources) and self.resources[number] != one:
-                raise InputError(f'resource "{one.name}" is declared twice, differently', hint="give one another name")
+                raise InputError(
+                    "duplicate-name",
+                    f'resource "{one.name}" is declared twice, differently',
+                    hint="give one another name",
+                )
         fresh = [one for one in other.resources if numbers[one.name] >= len(self.resources)]
         renumbered = np.array([numbers[one.name] for one in other.resources], dtype=np.int64)
         mine, yours, profile_of = _told_apart(self, other)
@@ -185,7 +189,7 @@ class Prices:
         chosen = distinct(np.asarray(ranks, dtype=np.int64))
         if len(chosen) and (chosen[0] < 0 or chosen[-1] >= world):
             bad = chosen[-1] if chosen[-1] >= world else chosen[0]
-            raise InputError(f"there is no rank {bad}; the job has ranks 0 to {world - 1}")
+            raise InputError("no-such-rank", f"there is no rank {bad}; the job has ranks 0 to {world - 1}")
         slower = np.where(np.broadcast_to(ops, self.duration_s.shape[1]), factor, 1.0)
         profile_of = self.profile_of.copy()
         paid = distinct(self.profile_of[chosen])

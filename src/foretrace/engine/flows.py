@@ -97,7 +97,9 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws)
     if len(many) and many.min() == 0:
         at = int(np.argmin(many))
         name = draws.resources[int(draws.resource[row[at]])].name
-        raise InputError(f'{graph.place(int(node[at]))} draws on "{name}", but the rank is in none of its sets')
+        raise InputError(
+            "invalid-program", f'{graph.place(int(node[at]))} draws on "{name}", but the rank is in none of its sets'
+        )
     return Flows(
         latency_s=latency,
         work=work,
@@ -175,6 +177,7 @@ def _check_alone(graph: Graph, draws: Draws, node: Ints, row: Ints, busy: Floats
         at = int(np.flatnonzero(over)[0])
         name = draws.resources[int(draws.resource[row[at]])].name
         raise InputError(
+            "invalid-program",
             f'{graph.place(int(node[at]))} draws {draws.amount[row[at]]:g} from "{name}" in {busy[at]:g} s; '
-            f"at {capacity[at]:g} per second that takes {draws.amount[row[at]] / capacity[at]:g} s"
+            f"at {capacity[at]:g} per second that takes {draws.amount[row[at]] / capacity[at]:g} s",
         )

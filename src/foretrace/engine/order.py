@@ -219,5 +219,5 @@ def _cycle_error(graph: Graph, cycle: list[tuple[int, int, int]]) -> InputError 
         parts.append(f"{graph.place(waiter)} comes after {graph.place(cycle[position][2])}")
     text = "; ".join(parts[:6]) + (f"; … {len(parts) - 6} more" if len(parts) > 6 else "")
     if meets:
-        return DeadlockError(f"deadlock: {text}")
-    return InputError(f"the dependencies go round in a circle: {text}")
+        return DeadlockError("deadlock", f"deadlock: {text}")
+    return InputError("invalid-program", f"the dependencies go round in a circle: {text}")

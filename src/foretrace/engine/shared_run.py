@@ -75,7 +75,7 @@ class SharedRun:
         end = np.array(world.end).reshape(steps, len(self.graph))
         if np.isnan(end).any():
             stuck = int(np.flatnonzero(np.isnan(end[0]))[0]) if np.isnan(end[0]).any() else 0
-            raise DeadlockError(f"{self.graph.place(stuck)} is left nothing of a resource that others hold")
+            raise DeadlockError("deadlock", f"{self.graph.place(stuck)} is left nothing of a resource that others hold")
         return start, end
 
 

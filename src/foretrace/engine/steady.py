@@ -74,17 +74,19 @@ class Settled:
 
     def notes(self, settled: bool) -> tuple[Diagnostic, ...]:
         """What a reader should know of how the steps settled."""
-        text = ""
+        if not settled:
+            text = f"steps had not settled after {len(self.history)}; the mean of the later half is given"
+            return (Diagnostic("warning", "steps-not-settled", text),)
         if self.drifts:
             text = "nothing holds some parts of the job to the pace of the others; the slowest sets the step time"
-        elif self.cycle > 1:
+            return (Diagnostic("note", "steps-drift", text),)
+        if self.cycle > 1:
             text = (
                 f"steps settle into a cycle of {self.cycle}: the step time is its mean, and the breakdown and the "
                 "critical path are those of one of them"
             )
-        if not settled:
-            text = f"steps had not settled after {len(self.history)}; the mean of the later half is given"
-        return (Diagnostic("note" if settled else "warning", text),) if text else ()
+            return (Diagnostic("note", "steps-cycle", text),)
+        return ()
 
 
 def until_settled(step: Callable[[Floats], Floats], carried: Floats) -> tuple[Floats, int, tuple[Diagnostic, ...]]:

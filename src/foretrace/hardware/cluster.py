@@ -105,6 +105,7 @@ class Cluster:
         if self.gpus is not None and world > self.gpus:
             size = f"{self.nodes:,} nodes of {self.node.gpus}"
             raise InputError(
+                "cluster-too-small",
                 f"the job has {world:,} GPUs, the cluster {self.name} {self.gpus:,} ({size})",
                 where=where,
                 hint=f"ask for fewer with --gpus, or raise nodes in {self.where or 'the cluster'}",

@@ -96,9 +96,12 @@ def anything(name_or_path: str) -> Cluster | Node | Gpu | Nic:
         return load(name_or_path)
     choices = [f"{kind}s {' '.join(found[kind])}" for kind in largest_first if found[kind]]
     if choices:
-        raise InputError(f'"{shortened(name_or_path)}" may be several things', hint=f"one of: {'; '.join(choices)}")
+        raise InputError(
+            "ambiguous-name", f'"{shortened(name_or_path)}" may be several things', hint=f"one of: {'; '.join(choices)}"
+        )
     called = [name for kind in KINDS for name in _shelf(kind).presets]
     raise InputError(
+        "unknown-name",
         f'nothing is called "{shortened(name_or_path)}"{did_you_mean(name_or_path, called)}',
         hint="see foretrace list clusters (or nodes, gpus, nics), or give a path to a cluster file",
     )
@@ -155,10 +158,14 @@ def _resolved(kind: Kind, name: str, where: str | None) -> str:
     shown = shortened(name)
     if found:
         raise InputError(
-            f'"{shown}" may be any of {len(found)} {what}s', where=where, hint=f"one of: {' '.join(found)}"
+            "ambiguous-name",
+            f'"{shown}" may be any of {len(found)} {what}s',
+            where=where,
+            hint=f"one of: {' '.join(found)}",
         )
     path = "; or a path to a file that describes one" if kind == "cluster" and where is None else ""
     raise InputError(
+        "unknown-name",
         f'no {what} is called "{shown}"{did_you_mean(name, shelf.presets)}',
         where=where,
         hint=f"known: {' '.join(shelf.presets)}{path}",

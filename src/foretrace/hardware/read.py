@@ -247,6 +247,7 @@ def _topology(document: Document, fields: Fields, base: Topology) -> Topology:
         return replace(base, oversubscription=read_ratio(fields, "oversubscription", base.oversubscription))
     if "oversubscription" in fields:
         raise InputError(
+            "conflicting-values",
             "oversubscription is given beside topology",
             where=fields.where("oversubscription"),
             hint="give it once, within topology: {kind: fat-tree, oversubscription: 2}",
@@ -260,13 +261,19 @@ def _link_rate(fields: Fields, links: int, base: Gpu | None) -> float:
         if "link_bandwidth" in fields:
             problem = "link_bandwidth is given for a GPU without links"
             raise InputError(
-                problem, where=fields.where("link_bandwidth"), hint="say how many links there are: links: 18"
+                "conflicting-values",
+                problem,
+                where=fields.where("link_bandwidth"),
+                hint="say how many links there are: links: 18",
             )
         return 0.0
     if "link_bandwidth" not in fields and (base is None or base.links == 0):
         problem = "links are given without link_bandwidth"
         raise InputError(
-            problem, where=fields.where("links"), hint="all links together, one way: link_bandwidth: 450GB/s"
+            "missing-field",
+            problem,
+            where=fields.where("links"),
+            hint="all links together, one way: link_bandwidth: 450GB/s",
         )
     # Links of a base that are fewer or more keep their own rate.
     return _rate(fields, "link_bandwidth", lambda: _of(base).link_bytes_per_s * links / _of(base).links)
@@ -287,8 +294,15 @@ def _domain(fields: Fields, base: Node | None, gpu: Gpu, gpus: int) -> int:
     domain = _count(fields, "domain_gpus", kept if gpu.links else 1, most=100_000)
     where = fields.where("domain_gpus" if "domain_gpus" in fields else "gpus")
     if domain > 1 and gpu.links == 0:
-        raise InputError(f"domain_gpus is {domain}, but {gpu.name} has no links", where=where, hint="leave it out")
+        raise InputError(
+            "conflicting-values",
+            f"domain_gpus is {domain}, but {gpu.name} has no links",
+            where=where,
+            hint="leave it out",
+        )
     if max(domain, gpus) % min(domain, gpus):
         hint = "a domain is part of a node, a node, or several nodes: 2, 8 or 72"
-        raise InputError(f"domains of {domain} GPUs do not fit nodes of {gpus}", where=where, hint=hint)
+        raise InputError(
+            "conflicting-values", f"domains of {domain} GPUs do not fit nodes of {gpus}", where=where, hint=hint
+        )
     return domain

@@ -84,7 +84,9 @@ def _ratio(value: str | float, *, where: str | None = None) -> float:
     try:
         return parse_factor(text.removesuffix(":1"), where=where)
     except InputError:
-        raise InputError(f'"{text}" is no oversubscription', where=where, hint="expected a factor: 2 or 2:1") from None
+        raise InputError(
+            "bad-value", f'"{text}" is no oversubscription', where=where, hint="expected a factor: 2 or 2:1"
+        ) from None
 
 
 def _kind(text: str, where: str) -> TopologyKind:
@@ -92,6 +94,7 @@ def _kind(text: str, where: str) -> TopologyKind:
     kind = _SPELLINGS.get(wanted, wanted)
     if kind not in TOPOLOGY_KINDS:
         raise InputError(
+            "unknown-name",
             f'no kind of network is called "{shortened(text)}"{did_you_mean(kind, TOPOLOGY_KINDS)}',
             where=where,
             hint=f"known: {' '.join(TOPOLOGY_KINDS)}",
@@ -104,12 +107,17 @@ def _check_keys(fields: Fields, kind: TopologyKind) -> None:
     for name in _NOT_OF.get(kind, ("dimensions", "path")):
         if name in fields:
             raise InputError(
-                f"{name} says nothing of a network of kind {kind}", where=fields.where(name), hint="leave it out"
+                "unknown-field",
+                f"{name} says nothing of a network of kind {kind}",
+                where=fields.where(name),
+                hint="leave it out",
             )
     needed = {"torus": "dimensions", "file": "path"}.get(kind)
     if needed and needed not in fields:
         example = {"torus": "dimensions: [4, 4]", "file": "path: network.yaml"}[kind]
-        raise InputError(f"field {needed} is missing", where=fields.where(needed), hint=f"expected e.g. {example}")
+        raise InputError(
+            "missing-field", f"field {needed} is missing", where=fields.where(needed), hint=f"expected e.g. {example}"
+        )
 
 
 def _routing(fields: Fields, default: Routing) -> Routing:
@@ -117,6 +125,7 @@ def _routing(fields: Fields, default: Routing) -> Routing:
     known = get_args(Routing)
     if text not in known:
         raise InputError(
+            "unknown-name",
             f'no routing is called "{shortened(text)}"{did_you_mean(text, known)}',
             where=fields.where("routing"),
             hint=f"known: {' '.join(known)}",
@@ -137,7 +146,9 @@ def _dimensions(fields: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
             size = parse_count(word.strip(), where=fields.where("dimensions"))
             if not 1 <= size <= 1_000_000:
                 problem = f"a torus is not {size:,} nodes long"
-                raise InputError(problem, where=fields.where("dimensions"), hint="for example dimensions: [4, 4]")
+                raise InputError(
+                    "out-of-range", problem, where=fields.where("dimensions"), hint="for example dimensions: [4, 4]"
+                )
             sizes.append(size)
     return tuple(sizes)
 

@@ -29,7 +29,7 @@ def compose_layers(
     see everything; `without_rope` ones do not rotate queries and keys.
     """
     if count > MOST_LAYERS:
-        raise InputError(f"{count:,} layers cannot be meant", hint=f"at most {MOST_LAYERS:,}")
+        raise InputError("out-of-range", f"{count:,} layers cannot be meant", hint=f"at most {MOST_LAYERS:,}")
     kinds: dict[tuple[bool, bool, bool], Layer] = {}
     layers = []
     for number in range(count):

@@ -43,20 +43,22 @@ class _Reading:
     config: HfConfig
     said: list[Diagnostic] = field(default_factory=list)
 
-    def say(self, message: str, name: str = "") -> None:
+    def say(self, code: str, message: str, name: str = "") -> None:
         """A guess that a reader of the result should know."""
-        self.said.append(Diagnostic("note", message, self.config.where(name) if name else self.config.document.path))
+        self.said.append(
+            Diagnostic("note", code, message, self.config.where(name) if name else self.config.document.path)
+        )
 
     def count(self, name: str, *others: str, guess: int) -> int:
         """A field that may be absent; that it was guessed is said."""
         if not any(one in self.config for one in (name, *others)):
-            self.say(f"{name} is not given: taken as {guess:,}")
+            self.say("assumed", f"{name} is not given: taken as {guess:,}")
         return self.config.count(name, *others, default=guess, most=MOST_TOKENS)
 
     def flag(self, name: str, guess: bool, *, quiet: bool = False) -> bool:
         """A field that may be absent."""
         if name not in self.config and not quiet:
-            self.say(f"{name} is not given: taken as {'true' if guess else 'false'}")
+            self.say("assumed", f"{name} is not given: taken as {'true' if guess else 'false'}")
         return self.config.flag(name, guess)
 
     def activation(self, name: str, guess: str) -> Activation:
@@ -64,7 +66,9 @@ class _Reading:
         text = self.config.text(name, guess)
         if text not in _ACTIVATIONS:
             problem = f'{name} "{text}" is not known{did_you_mean(text, _ACTIVATIONS)}'
-            raise InputError(problem, where=self.config.where(name), hint=f"known: {' '.join(_ACTIVATIONS)}")
+            raise InputError(
+                "unknown-name", problem, where=self.config.where(name), hint=f"known: {' '.join(_ACTIVATIONS)}"
+            )
         return _ACTIVATIONS[text]
 
 
@@ -74,18 +78,20 @@ def model_from_hf(path: str | Path) -> tuple[Model, tuple[Diagnostic, ...]]:
     reading = _Reading(config)
     inner = config.inner("text_config")
     if inner is not None:
-        reading.say("the text model only: everything else in this file is left out", "text_config")
+        reading.say("not-modelled", "the text model only: everything else in this file is left out", "text_config")
         reading.config = config = inner
     build = _BUILDERS.get(config.model_type)
     if build is None:
         problem = f'model_type "{config.model_type}" is not known{did_you_mean(config.model_type, _BUILDERS)}'
-        raise InputError(problem, where=config.where("model_type"), hint=f"known: {' '.join(_BUILDERS)}")
+        raise InputError(
+            "unknown-name", problem, where=config.where("model_type"), hint=f"known: {' '.join(_BUILDERS)}"
+        )
     model = build(reading)
     if not model.name:
         called = f"{config.model_type} {_rounded(parameters(model))}"
         model = replace(model, name=called, title=called)
     for name in config.given(tuple(_UNMODELLED)):
-        reading.say(_UNMODELLED[name], name)
+        reading.say("not-modelled", _UNMODELLED[name], name)
     return model, tuple(reading.said)
 
 
@@ -124,7 +130,7 @@ def _grouped(reading: _Reading) -> SelfAttention:
     kv_heads = reading.count("num_key_value_heads", guess=heads)
     if heads % kv_heads:
         problem = f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
-        raise InputError(problem, where=config.where("num_key_value_heads"))
+        raise InputError("not-divisible", problem, where=config.where("num_key_value_heads"))
     return SelfAttention(
         heads,
         kv_heads,
@@ -143,7 +149,7 @@ def _whole_share(config: HfConfig, heads: int) -> int:
     hidden = config.count("hidden_size")
     if hidden % heads and "head_dim" not in config:
         problem = f"hidden_size {hidden} is no multiple of num_attention_heads {heads}"
-        raise InputError(problem, where=config.where("num_attention_heads"), hint="give head_dim")
+        raise InputError("not-divisible", problem, where=config.where("num_attention_heads"), hint="give head_dim")
     return hidden // heads
 
 
@@ -153,10 +159,10 @@ def _exceptions(reading: _Reading, attention: SelfAttention, count: int) -> tupl
     types = config.texts("layer_types")
     if types and len(types) != count:
         problem = f"layer_types has {len(types)} entries for {count} layers"
-        raise InputError(problem, where=config.where("layer_types"))
+        raise InputError("conflicting-values", problem, where=config.where("layer_types"))
     unlimited = frozenset(number for number, one in enumerate(types) if one == "full_attention")
     if not types and config.model_type == "gpt_oss":
-        reading.say("layer_types is not given: every second layer sees all tokens")
+        reading.say("assumed", "layer_types is not given: every second layer sees all tokens")
         unlimited = frozenset(range(1, count, 2))
     if not config.model_type.startswith("llama4"):
         return unlimited if attention.window else frozenset(), frozenset()
@@ -179,7 +185,7 @@ def _experts(reading: _Reading, activation: Activation) -> Experts | None:
     topk = config.count("num_experts_per_tok", "experts_per_token")
     if topk > count:
         where = config.where("num_experts_per_tok")
-        raise InputError(f"a token cannot go to {topk} of {count} experts", where=where)
+        raise InputError("out-of-range", f"a token cannot go to {topk} of {count} experts", where=where)
     expert = Mlp(ffn, True, activation, kind == "gpt_oss")
     shared = config.count("n_shared_experts", default=0, least=0) * ffn
     if kind == "qwen2_moe":
@@ -280,7 +286,9 @@ def _nemotron(reading: _Reading) -> Model:
 
 def _share(config: HfConfig, name: str, hidden: int, heads: int) -> int:
     if hidden % heads:
-        raise InputError(f"{name} {hidden} is no multiple of its {heads} heads", where=config.where(name))
+        raise InputError(
+            "not-divisible", f"{name} {hidden} is no multiple of its {heads} heads", where=config.where(name)
+        )
     return hidden // heads
 
 
@@ -322,7 +330,7 @@ def _seq_len(reading: _Reading) -> int:
     context = reading.count("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", guess=4096)
     if context <= SEQ_LEN_LIMIT:
         return context
-    reading.say(f"the context of {context:,} tokens is no training length: seq_len is taken as 4,096")
+    reading.say("assumed", f"the context of {context:,} tokens is no training length: seq_len is taken as 4,096")
     return 4096
 
 

@@ -77,7 +77,7 @@ class Experts:
         if self.count % self.groups or self.count // self.groups * self.topk_groups < self.topk:
             said = f"{self.topk} of {self.count} experts in {self.topk_groups} of {self.groups} groups"
             hint = "groups divide the experts, and the chosen ones hold topk"
-            raise InputError(f"a token cannot go to {said}", where=where, hint=hint)
+            raise InputError("out-of-range", f"a token cannot go to {said}", where=where, hint=hint)
         return self
 
 

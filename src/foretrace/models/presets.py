@@ -71,8 +71,11 @@ def _resolved(name: str, where: str | None) -> str:
     shown = shortened(name)
     if found:
         listed = " ".join(found[:_MOST_CHOICES]) + (" …" if len(found) > _MOST_CHOICES else "")
-        raise InputError(f'"{shown}" may be any of {len(found)} models', where=where, hint=f"one of: {listed}")
+        raise InputError(
+            "ambiguous-name", f'"{shown}" may be any of {len(found)} models', where=where, hint=f"one of: {listed}"
+        )
     raise InputError(
+        "unknown-name",
         f'no model is called "{shown}"{did_you_mean(name, _shelf().presets)}',
         where=where,
         hint="see foretrace list models; or give a config.json or a job file (foretrace init)",

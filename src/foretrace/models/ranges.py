@@ -16,11 +16,16 @@ def parse_ranges(text: str, count: int, *, where: str | None = None) -> frozense
     for part in text.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None or match[3] == "0" or (match[2] and int(match[2]) < int(match[1])):
-            raise InputError(f'"{part.strip()}" names no layers', where=where, hint="for example 0-2 or 1-35/2 or 3,7")
+            raise InputError(
+                "bad-value", f'"{part.strip()}" names no layers', where=where, hint="for example 0-2 or 1-35/2 or 3,7"
+            )
         last = int(match[2] or match[1])
         if last >= count:
             raise InputError(
-                f"there is no layer {last}", where=where, hint=f"layers are numbered from 0 to {count - 1}"
+                "no-such-rank",
+                f"there is no layer {last}",
+                where=where,
+                hint=f"layers are numbered from 0 to {count - 1}",
             )
         found.update(range(int(match[1]), last + 1, int(match[3] or 1)))
     return frozenset(found)

@@ -118,7 +118,9 @@ def _surrounded(model: Model, fields: Fields) -> Model:
 def _layers(fields: Fields, hidden: int) -> tuple[Layer, ...]:
     count = number(fields, "layers", most=MOST_LAYERS)
     if "mlp" not in fields and "experts" not in fields:
-        raise InputError("a model needs mlp or experts", where=fields.where("mlp"), hint="e.g. mlp: {ffn: 28672}")
+        raise InputError(
+            "missing-field", "a model needs mlp or experts", where=fields.where("mlp"), hint="e.g. mlp: {ffn: 28672}"
+        )
     mlp = _mlp(_inner(fields, "mlp", MLP_KEYS, ("ffn",))) if "mlp" in fields else None
     experts = (
         _experts(_inner(fields, "experts", EXPERTS_KEYS, ("count", "topk", "ffn"))) if "experts" in fields else None
@@ -128,7 +130,12 @@ def _layers(fields: Fields, hidden: int) -> tuple[Layer, ...]:
         for name in _RANGES
     }
     if chosen["dense_layers"] and mlp is None:
-        raise InputError("dense_layers need an mlp", where=fields.where("dense_layers"), hint="e.g. mlp: {ffn: 18432}")
+        raise InputError(
+            "missing-field",
+            "dense_layers need an mlp",
+            where=fields.where("dense_layers"),
+            hint="e.g. mlp: {ffn: 18432}",
+        )
     return compose_layers(
         count,
         _attention(fields, hidden),
@@ -148,17 +155,27 @@ def _attention(outer: Fields, hidden: int) -> SelfAttention | LatentAttention:
         grouped = [name for name in GROUPED_KEYS if name in fields]
         if grouped:
             hint = f"latent attention has heads {' '.join(LATENT_KEYS)}"
-            raise InputError(f"{grouped[0]} does not go with {latent[0]}", where=fields.where(grouped[0]), hint=hint)
+            raise InputError(
+                "conflicting-values",
+                f"{grouped[0]} does not go with {latent[0]}",
+                where=fields.where(grouped[0]),
+                hint=hint,
+            )
         rank = number(fields, "q_lora_rank") if "q_lora_rank" in fields else None
         rest = [required(fields, name) for name in LATENT_KEYS[1:]]
         return LatentAttention(heads, rank, *rest)
     if "head_dim" not in fields and hidden % heads:
         problem = f"hidden {hidden} is no multiple of heads {heads}"
-        raise InputError(problem, where=fields.where("heads"), hint="say head_dim")
+        raise InputError("not-divisible", problem, where=fields.where("heads"), hint="say head_dim")
     kv_heads = number(fields, "kv_heads", heads)
     if heads % kv_heads:
         problem = f"heads {heads} is no multiple of kv_heads {kv_heads}"
-        raise InputError(problem, where=fields.where("kv_heads"), hint="each key/value head serves as many query heads")
+        raise InputError(
+            "not-divisible",
+            problem,
+            where=fields.where("kv_heads"),
+            hint="each key/value head serves as many query heads",
+        )
     return SelfAttention(
         heads,
         kv_heads,
@@ -184,7 +201,9 @@ def _experts(fields: Fields) -> Experts:
     count, topk = number(fields, "count", most=100_000), number(fields, "topk", most=100_000)
     if topk > count:
         problem = f"topk {topk} is more than the {count} experts there are"
-        raise InputError(problem, where=fields.where("topk"), hint="a token goes to topk of count experts")
+        raise InputError(
+            "out-of-range", problem, where=fields.where("topk"), hint="a token goes to topk of count experts"
+        )
     groups = number(fields, "groups", 1, most=count)
     chosen = number(fields, "topk_groups", groups, most=groups)
     return Experts(
@@ -207,7 +226,7 @@ def required(fields: Fields, name: str) -> int:
     """A size that must be given."""
     if name not in fields:
         where, hint = fields.document.where(fields.node), f"expected {name}: a whole number"
-        raise InputError(f"field {name} is missing", where=where, hint=hint)
+        raise InputError("missing-field", f"field {name} is missing", where=where, hint=hint)
     return number(fields, name)
 
 
@@ -221,5 +240,5 @@ def word(fields: Fields, name: str, default: str, known: tuple[str, ...]) -> str
     text = fields.text(name, default)
     if text not in known:
         problem = f'{name} "{text}" is not known{did_you_mean(text, known)}'
-        raise InputError(problem, where=fields.where(name), hint=f"known: {' '.join(known)}")
+        raise InputError("unknown-name", problem, where=fields.where(name), hint=f"known: {' '.join(known)}")
     return text

@@ -23,11 +23,13 @@ def role_of(mesh: Mesh, roles: Sequence[RoleBuilder]) -> Ints:
     for role in roles:
         outside = role.ranks[(role.ranks < 0) | (role.ranks >= mesh.world)]
         if len(outside):
-            raise InputError(f'role "{role.name}" names rank {outside[0]}, outside the mesh of {mesh.world} ranks')
+            raise InputError(
+                "invalid-program", f'role "{role.name}" names rank {outside[0]}, outside the mesh of {mesh.world} ranks'
+            )
         if (found[role.ranks] >= 0).any():
             rank = role.ranks[found[role.ranks] >= 0][0]
             other = roles[int(found[rank])].name
-            raise InputError(f'rank {rank} has two roles, "{other}" and "{role.name}"')
+            raise InputError("invalid-program", f'rank {rank} has two roles, "{other}" and "{role.name}"')
         found[role.ranks] = role.number
     return found
 

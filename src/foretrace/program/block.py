@@ -62,7 +62,7 @@ class BlockBuilder:
         if name == "out":
             return len(self.rows) - 1
         known = ", ".join(dict.fromkeys(("in", "out", *self.ports)))
-        raise InputError(f'block "{self.name}" has no port "{name}"', hint=f"known: {known}")
+        raise InputError("unknown-name", f'block "{self.name}" has no port "{name}"', hint=f"known: {known}")
 
     def compute(self, name: str, duration_s: float = UNPRICED, *, lane: str = "compute", **facts: Any) -> OpRef:
         """Something the GPU computes, in seconds; see `add` for the facts it may carry."""
@@ -235,13 +235,18 @@ class BlockBuilder:
             fits = isinstance(value, Integral) and abs(int(value)) < _LIMIT if whole else isinstance(value, Real)
             if isinstance(value, bool) or not fits:
                 expected = "a whole number of bytes or the like" if whole else "a number in SI units"
-                raise InputError(f'block "{self.name}", op "{name}": {field} is {value!r}', hint=f"expected {expected}")
+                raise InputError(
+                    "bad-value", f'block "{self.name}", op "{name}": {field} is {value!r}', hint=f"expected {expected}"
+                )
             if whole and field not in ("layer", "chunk") and value < 0:
-                raise InputError(f'block "{self.name}", op "{name}": {field} is {value:,}; sizes are not negative')
+                raise InputError(
+                    "out-of-range", f'block "{self.name}", op "{name}": {field} is {value:,}; sizes are not negative'
+                )
 
     def _depend(self, op: int, ref: OpRef | PlacedOp) -> None:
         if not isinstance(ref, OpRef) or ref.block != self.number:
             raise InputError(
+                "invalid-program",
                 f'op {op} of block "{self.name}" waits for an op of another block',
                 hint="tie blocks together where they are placed: role.place(block, after={port: op})",
             )

@@ -63,7 +63,9 @@ class ProgramBuilder:
     def communicator(self, *axes: str, name: str | None = None, axis: str | None = None) -> Communicator:
         """The groups in which these axes of the mesh vary."""
         if not axes:
-            raise InputError("a communicator needs an axis", hint='for example build.communicator("tp")')
+            raise InputError(
+                "invalid-program", "a communicator needs an axis", hint='for example build.communicator("tp")'
+            )
         return Communicator(name or "-".join(axes), axis or axes[0], axes=axes)
 
     def pair(self, along: str, a: int, b: int, *, name: str | None = None, axis: str | None = None) -> Communicator:
@@ -88,7 +90,7 @@ class ProgramBuilder:
         own = None if capacities is None else tuple(float(one) for one in capacities)
         resource = Resource(name, capacity_per_s, instances, own)
         if self._tables.resources.setdefault(name, resource) != resource:
-            raise InputError(f'resource "{name}" is declared twice, differently')
+            raise InputError("duplicate-name", f'resource "{name}" is declared twice, differently')
         return name
 
     def program(self, *, checked: bool = True) -> Program:

@@ -50,25 +50,35 @@ def _check_names(program: Program) -> None:
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"a name is no text: {error.reason}") from error
+        raise InputError("invalid-program", f"a name is no text: {error.reason}") from error
     words = {"compute", "communication", "host", *(label(one) for one in (*Phase, *Collective))}
     axes = {communicator.axis for communicator in program.communicators}
     for name in sorted(axes & words):
-        raise InputError(f'an axis is called "{name}", which means ops of that kind', hint="choose another name")
+        raise InputError(
+            "invalid-program", f'an axis is called "{name}", which means ops of that kind', hint="choose another name"
+        )
     for resource in program.resources:
         if resource.name in words | axes:
-            raise InputError(f'a resource is called "{resource.name}", which means ops', hint="choose another name")
+            raise InputError(
+                "invalid-program",
+                f'a resource is called "{resource.name}", which means ops',
+                hint="choose another name",
+            )
     names = [resource.name for resource in program.resources]
     if len(set(names)) != len(names):
-        raise InputError(f'two resources are called "{max(names, key=names.count)}"')
+        raise InputError("invalid-program", f'two resources are called "{max(names, key=names.count)}"')
 
 
 def _check_ranks(program: Program) -> None:
     if program.world != program.mesh.world:
-        raise InputError(f"the mesh has {program.mesh.world} ranks, the program {program.world}")
+        raise InputError("invalid-program", f"the mesh has {program.mesh.world} ranks, the program {program.world}")
     lost = np.flatnonzero(_whole(program.role_of) < 0)
     if len(lost):
-        raise InputError(f"rank {lost[0]} has no role ({len(lost)} ranks in all)", hint="every rank runs something")
+        raise InputError(
+            "invalid-program",
+            f"rank {lost[0]} has no role ({len(lost)} ranks in all)",
+            hint="every rank runs something",
+        )
     _within(program.role_of, len(program.roles), "role_of", "role")
 
 
@@ -79,11 +89,13 @@ def _check_communicators(program: Program, members: Members) -> None:
         ranks = np.concatenate([group.ravel() for group in rows]) if rows else np.empty(0, np.int64)
         name = f'communicator "{communicator.name}"'
         if not len(ranks) or not all(group.size for group in rows):
-            raise InputError(f"{name} has no groups, or an empty one")
+            raise InputError("invalid-program", f"{name} has no groups, or an empty one")
         if ranks.min() < 0 or ranks.max() >= program.world:
-            raise InputError(f"{name} names a rank outside 0..{program.world - 1}")
+            raise InputError("invalid-program", f"{name} names a rank outside 0..{program.world - 1}")
         if np.bincount(ranks).max() > 1:
-            raise InputError(f"{name} has rank {np.argmax(np.bincount(ranks) > 1)} in two of its groups")
+            raise InputError(
+                "invalid-program", f"{name} has rank {np.argmax(np.bincount(ranks) > 1)} in two of its groups"
+            )
 
 
 def _check_indices(program: Program) -> None:
@@ -106,19 +118,23 @@ def _check_indices(program: Program) -> None:
     for info, size in zip(program.blocks, np.diff(templates.start).tolist(), strict=True):
         for port, op in info.ports.items():
             if not 0 <= op < size:
-                raise InputError(f'block "{info.name}": port "{port}" is op {op}, but the block has {size} ops')
+                raise InputError(
+                    "invalid-program", f'block "{info.name}": port "{port}" is op {op}, but the block has {size} ops'
+                )
     _check_dependencies(program)
     sizes = np.diff(templates.start)[placements.block].astype(np.int64)
     if sizes.sum() > MOST_OPS:
-        raise InputError(f"the program unrolls to {sizes.sum():,} ops; at most {MOST_OPS:,} can be run")
+        raise InputError("too-large", f"the program unrolls to {sizes.sum():,} ops; at most {MOST_OPS:,} can be run")
     _placed_op(placements.override_placement, placements.override_op, sizes, "placements.override_op")
     _placed_op(links.src_placement, links.src_op, sizes, "links.src_op")
     _placed_op(links.dst_placement, links.dst_op, sizes, "links.dst_op")
     role_of = np.repeat(np.arange(len(program.roles)), np.diff(placements.start))
     if (role_of[links.src_placement] != role_of[links.dst_placement]).any():
-        raise InputError("links: a dependency leads from one role to another", hint="ranks meet in rendezvous")
+        raise InputError(
+            "invalid-program", "links: a dependency leads from one role to another", hint="ranks meet in rendezvous"
+        )
     if len(links.steps) and not set(distinct(links.steps)) <= {0, 1}:
-        raise InputError("links.steps: a dependency reaches further than into the next step")
+        raise InputError("invalid-program", "links.steps: a dependency reaches further than into the next step")
 
 
 def _check_dependencies(program: Program) -> None:
@@ -127,17 +143,19 @@ def _check_dependencies(program: Program) -> None:
     across = np.flatnonzero(block_of[templates.dep_src] != block_of[templates.dep_dst])
     if len(across):
         op = int(templates.dep_dst[across[0]])
-        raise InputError(f"{where(program, op)}: it depends on an op of another block")
+        raise InputError("invalid-program", f"{where(program, op)}: it depends on an op of another block")
     itself = np.flatnonzero(templates.dep_src == templates.dep_dst)
     if len(itself):
-        raise InputError(f"{where(program, int(templates.dep_dst[itself[0]]))}: it depends on itself")
+        raise InputError(
+            "invalid-program", f"{where(program, int(templates.dep_dst[itself[0]]))}: it depends on itself"
+        )
 
 
 def _check_columns(program: Program) -> None:
     columns = program.templates.columns
     missing = set(COLUMNS) - set(columns)
     if missing:
-        raise InputError(f"templates: column {min(missing)} is missing")
+        raise InputError("invalid-program", f"templates: column {min(missing)} is missing")
     limits = {
         "kind": len(Kind),
         "phase": len(Phase),
@@ -161,22 +179,25 @@ def _check_columns(program: Program) -> None:
     odd = np.flatnonzero(meets != communicates)
     if len(odd):
         state = "has no communicator" if communicates[odd[0]] else "does not communicate but has a communicator"
-        raise InputError(f"{where(program, int(odd[0]))}: it {state}")
+        raise InputError("invalid-program", f"{where(program, int(odd[0]))}: it {state}")
 
 
 def _check_overrides(program: Program) -> None:
     placements = program.placements
     for column, value in zip(placements.override_column, placements.override_value.tolist(), strict=True):
         if column not in COLUMNS:
-            raise InputError(f"placements.override_column: there is no column {column}")
+            raise InputError("invalid-program", f"placements.override_column: there is no column {column}")
         if column in ("kind", "communicator", "collective"):
-            raise InputError(f"an override changes the {column} of an op", hint="write another block for it")
+            raise InputError(
+                "invalid-program", f"an override changes the {column} of an op", hint="write another block for it"
+            )
         dtype = COLUMNS[column][0]
         if np.issubdtype(dtype, np.integer):
             limits = np.iinfo(dtype)
             if not (math.isfinite(value) and value == math.floor(value) and limits.min <= value <= limits.max):
                 raise InputError(
-                    f"an override sets {column} to {value:g}; it takes whole numbers from {limits.min} to {limits.max}"
+                    "invalid-program",
+                    f"an override sets {column} to {value:g}; it takes whole numbers from {limits.min} to {limits.max}",
                 )
 
 
@@ -187,39 +208,50 @@ def _check_amounts(program: Program) -> None:
         if len(bad):
             at = int(bad[0])
             place = where(program, at) if at < len(program.templates.columns[name]) else "an override"
-            raise InputError(f"{place}: {name} is {values[at]:g}; it must be zero or more, and finite")
+            raise InputError(
+                "invalid-program", f"{place}: {name} is {values[at]:g}; it must be zero or more, and finite"
+            )
         if name.endswith("_s") and (values > LONGEST_S).any():
             at = int(np.flatnonzero(values > LONGEST_S)[0])
             raise InputError(
-                f"{name} of {values[at]:g} s is longer than {LONGEST_S:g} s", hint="durations are in seconds"
+                "invalid-program",
+                f"{name} of {values[at]:g} s is longer than {LONGEST_S:g} s",
+                hint="durations are in seconds",
             )
     columns = program.templates.columns
     late = np.flatnonzero(columns["latency_s"].astype(np.float64) > columns["duration_s"].astype(np.float64))
     if len(late):
-        raise InputError(f"{where(program, int(late[0]))}: its latency_s is longer than its duration_s")
+        raise InputError(
+            "invalid-program", f"{where(program, int(late[0]))}: its latency_s is longer than its duration_s"
+        )
     for name in ("memory_alloc_bytes", "memory_free_bytes", "send_bytes"):
         if (getattr(program.templates, name) < 0).any():
-            raise InputError(f"templates.{name}: a size is negative")
+            raise InputError("invalid-program", f"templates.{name}: a size is negative")
     if (program.resident.bytes < 0).any():
-        raise InputError("resident.bytes: a size is negative")
+        raise InputError("invalid-program", "resident.bytes: a size is negative")
     tokens = program.tokens_per_step
     if tokens is not None and not (math.isfinite(tokens) and tokens > 0):
-        raise InputError(f"tokens_per_step is {tokens:g}; it must be above zero")
+        raise InputError("invalid-program", f"tokens_per_step is {tokens:g}; it must be above zero")
     for source in program.sources:
         if not (0 <= source.low <= 1 <= source.high < math.inf):
-            raise InputError(f'source "{source.name}" has the band {source.low:g} to {source.high:g}; it must hold 1')
+            raise InputError(
+                "invalid-program",
+                f'source "{source.name}" has the band {source.low:g} to {source.high:g}; it must hold 1',
+            )
 
 
 def _check_resources(program: Program) -> None:
     templates = program.templates
     for resource in program.resources:
         if not (resource.capacity_per_s > 0 and math.isfinite(resource.capacity_per_s)):
-            raise InputError(f'resource "{resource.name}" has capacity {resource.capacity_per_s:g}')
+            raise InputError("invalid-program", f'resource "{resource.name}" has capacity {resource.capacity_per_s:g}')
         if resource.instances is not None and not all(resource.instances or [()]):
-            raise InputError(f'resource "{resource.name}" has no sets of ranks, or an empty one')
+            raise InputError("invalid-program", f'resource "{resource.name}" has no sets of ranks, or an empty one')
         ranks = np.concatenate([rows.ravel() for rows in resource.members()] or [np.empty(0, np.int64)])
         if len(ranks) and (ranks.min() < 0 or ranks.max() >= program.world or np.bincount(ranks).max() > 1):
-            raise InputError(f'resource "{resource.name}": a rank is in two sets, or outside the mesh')
+            raise InputError(
+                "invalid-program", f'resource "{resource.name}": a rank is in two sets, or outside the mesh'
+            )
         _check_capacities(resource, program.world)
     capacity = np.array([min((one.capacity_per_s, *(one.capacities or ()))) for one in program.resources])
     problems = {
@@ -229,16 +261,18 @@ def _check_resources(program: Program) -> None:
     }
     for problem, rows in problems.items():
         if rows.any():
-            raise InputError(f"{where(program, int(templates.draw_op[rows][0]))}: {problem}")
+            raise InputError("invalid-program", f"{where(program, int(templates.draw_op[rows][0]))}: {problem}")
 
 
 def _check_capacities(resource: Resource, world: int) -> None:
     own, count = resource.capacities, world if resource.instances is None else len(resource.instances)
     if own is not None and len(own) != count:
-        raise InputError(f'resource "{resource.name}" has {len(own)} capacities for {count} instances')
+        raise InputError(
+            "invalid-program", f'resource "{resource.name}" has {len(own)} capacities for {count} instances'
+        )
     for capacity in own or ():
         if not (capacity > 0 and math.isfinite(capacity)):
-            raise InputError(f'resource "{resource.name}" has an instance of capacity {capacity:g}')
+            raise InputError("invalid-program", f'resource "{resource.name}" has an instance of capacity {capacity:g}')
 
 
 def _check_sends(program: Program, members: Members) -> None:
@@ -248,7 +282,9 @@ def _check_sends(program: Program, members: Members) -> None:
     lost = np.flatnonzero((templates.send_to < 0) | (templates.send_to >= reach))
     if len(lost):
         op, to = int(templates.send_op[lost[0]]), int(templates.send_to[lost[0]])
-        raise InputError(f"{where(program, op)}: it sends to position {to} of a group of {reach[lost[0]]}")
+        raise InputError(
+            "invalid-program", f"{where(program, op)}: it sends to position {to} of a group of {reach[lost[0]]}"
+        )
 
 
 def _whole(values: Rows) -> NDArray[np.int64]:
@@ -265,17 +301,17 @@ def _within(values: Rows, limit: int, place: str, what: str) -> None:
     numbers = values.astype(np.float64)
     outside = np.flatnonzero(~((numbers >= 0) & (numbers < limit)))
     if len(outside):
-        raise InputError(f"{place}[{outside[0]}]: there is no {what} {values[outside[0]]}")
+        raise InputError("invalid-program", f"{place}[{outside[0]}]: there is no {what} {values[outside[0]]}")
 
 
 def _starts(values: Rows, total: int, count: int, place: str) -> None:
     whole = _whole(values)
     if len(whole) != count + 1 or whole[0] != 0 or whole[-1] != total or (np.diff(whole) < 0).any():
-        raise InputError(f"{place}: offsets do not divide {total} rows among {count}")
+        raise InputError("invalid-program", f"{place}: offsets do not divide {total} rows among {count}")
 
 
 def _placed_op(placement: Rows, op: Rows, sizes: NDArray[np.int64], place: str) -> None:
     _within(placement, len(sizes), place, "placement")
     lost = np.flatnonzero((_whole(op) < 0) | (_whole(op) >= sizes[_whole(placement)]))
     if len(lost):
-        raise InputError(f"{place}[{lost[0]}]: the block has no op {op[lost[0]]}")
+        raise InputError("invalid-program", f"{place}[{lost[0]}]: the block has no op {op[lost[0]]}")

@@ -111,7 +111,9 @@ def word(kind: type[Word], value: Word | str) -> Word:
         return kind[str(value).replace("-", "_").upper()]
     except KeyError:
         known = ", ".join(label(member) for member in kind)
-        raise InputError(f'{kind.__name__.lower()} "{value}" is not known', hint=f"known: {known}") from None
+        raise InputError(
+            "unknown-name", f'{kind.__name__.lower()} "{value}" is not known', hint=f"known: {known}"
+        ) from None
 
 
 def label(member: IntEnum) -> str:

@@ -104,27 +104,33 @@ def parse_dispatch(text: str) -> Dispatch:
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in NAMES or not value or name in values:
-            raise _unclear(text, _why_not(pair, values))
+            raise _unclear("bad-value", text, _why_not(pair, values))
         values[name] = value
     missing = [name for name in ("style", "experts", "topk") if name not in values]
     if word != "dispatch" or missing:
-        raise _unclear(text, f"{missing[0]}=… is missing" if word == "dispatch" else "")
+        raise _unclear("missing-field", text, f"{missing[0]}=… is missing" if word == "dispatch" else "")
     style = values.pop("style")
     if style not in STYLES:
         known = f"known: {', '.join(STYLES)}; NCCL's own all-to-all goes without a style"
-        raise _unclear(text, f'style "{shortened(style)}" is not known{did_you_mean(style, STYLES)}', known)
+        raise _unclear(
+            "unknown-name", text, f'style "{shortened(style)}" is not known{did_you_mean(style, STYLES)}', known
+        )
     wrong = [f"{name}={value}" for name, value in values.items() if not re.fullmatch("[0-9]{1,9}", value)]
     if wrong:
-        raise _unclear(text, f"{shortened(wrong[0])} is no whole number")
+        raise _unclear("bad-value", text, f"{shortened(wrong[0])} is no whole number")
     found = Dispatch(style, **{name: int(value) for name, value in values.items()})
     open_experts = found.experts * found.chosen // max(found.groups, 1)
     if not 0 < found.chosen <= found.groups <= found.experts:
-        raise _unclear(text, f"{found.chosen} of {found.groups} groups of {found.experts} experts cannot be chosen")
+        raise _unclear(
+            "out-of-range", text, f"{found.chosen} of {found.groups} groups of {found.experts} experts cannot be chosen"
+        )
     if not 0 < found.topk <= open_experts:
-        raise InputError(f'"{text}": a token cannot go to {found.topk} of {open_experts} experts', hint=_HINT)
+        raise InputError(
+            "out-of-range", f'"{text}": a token cannot go to {found.topk} of {open_experts} experts', hint=_HINT
+        )
     if found.experts % found.groups:
         said = f"{found.experts} experts are not {found.groups} equal groups"
-        raise InputError(f'"{text}": {said}', hint="groups divide the experts")
+        raise InputError("not-divisible", f'"{text}": {said}', hint="groups divide the experts")
     return found
 
 
@@ -140,5 +146,5 @@ def _why_not(pair: str, values: dict[str, str]) -> str:
     return f'"{shortened(name if equals else pair)}" is not known (known: {", ".join(NAMES)})'
 
 
-def _unclear(text: str, why: str, hint: str = _HINT) -> InputError:
-    return InputError(f'"{text}" does not say how tokens go to experts{": " if why else ""}{why}', hint=hint)
+def _unclear(code: str, text: str, why: str, hint: str = _HINT) -> InputError:
+    return InputError(code, f'"{text}" does not say how tokens go to experts{": " if why else ""}{why}', hint=hint)

@@ -109,7 +109,7 @@ def load(path: str | Path) -> Program:
         check(program)
     except ForetraceError as error:
         place = f"{path}: {error.where}" if error.where else str(path)
-        raise type(error)(error.message, where=place, hint=error.hint) from None
+        raise type(error)(error.code, error.message, where=place, hint=error.hint) from None
     return program
 
 
@@ -176,15 +176,18 @@ def _check_shapes(arrays: Mapping[str, Column], path: str) -> None:
     """Raises an error unless these are the arrays of a program, as far as their types and lengths go."""
     if odd := sorted(arrays.keys() ^ SECTIONS.keys()):
         state = "missing" if odd[0] in SECTIONS else "not known"
-        raise InputError(f"{odd[0]} is {state}", where=path, hint=f"a program has {', '.join(SECTIONS)}")
+        raise InputError(
+            "invalid-program", f"{odd[0]} is {state}", where=path, hint=f"a program has {', '.join(SECTIONS)}"
+        )
     for name, dtype in SECTIONS.items():
         if arrays[name].dtype != dtype or arrays[name].ndim != 1:
-            raise InputError(f"{name} is not a column of {dtype}", where=path)
+            raise InputError("invalid-program", f"{name} is not a column of {dtype}", where=path)
     for table in _TABLES:
         first = next(iter(table))
         for name in table:
             if len(arrays[name]) != len(arrays[first]):
                 raise InputError(
+                    "invalid-program",
                     f"{name} has {len(arrays[name])} rows, {first} has {len(arrays[first])}",
                     where=path,
                     hint="columns of one table are equally long",
@@ -248,7 +251,7 @@ def _parse(header: bytes) -> object:
     try:
         return json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"the header is not JSON: {error}", where="header") from None
+        raise InputError("bad-syntax", f"the header is not JSON: {error}", where="header") from None
 
 
 def _part(kind: type, part: str, arrays: Mapping[str, Column]) -> dict[str, Any]:
@@ -260,7 +263,7 @@ def _lane(value: object, place: str) -> Lane:
     lane = Lane(**_fields(value, place, name=(str,), kind=(str,)))
     if lane.kind not in get_args(LaneKind):
         known = ", ".join(get_args(LaneKind))
-        raise InputError(f'lane kind "{lane.kind}" is not known', where=place, hint=f"known: {known}")
+        raise InputError("unknown-name", f'lane kind "{lane.kind}" is not known', where=place, hint=f"known: {known}")
     return lane
 
 
@@ -269,9 +272,10 @@ def _source(value: object, place: str) -> Source:
 
 
 def _diagnostic(value: object, place: str) -> Diagnostic:
-    one = Diagnostic(**_fields(value, place, level=(str,), message=(str,), where=(str, _NOTHING)))
+    coded = {"code": "odd-input"} | value if isinstance(value, dict) else value  # older files have no codes
+    one = Diagnostic(**_fields(coded, place, level=(str,), code=(str,), message=(str,), where=(str, _NOTHING)))
     if one.level not in ("note", "warning"):
-        raise InputError(f'level "{one.level}" is not known', where=place, hint="known: note, warning")
+        raise InputError("unknown-name", f'level "{one.level}" is not known', where=place, hint="known: note, warning")
     return one
 
 
@@ -294,9 +298,9 @@ def _communicator(value: object, place: str) -> dict[str, Any]:
     if row["pair"] is not None:
         row["pair"] = _items(row["pair"], f"{place}, pair", int)
         if len(row["pair"]) != 2 or len(row["axes"]) != 1:
-            raise InputError("a pair is two coordinates on one axis", where=place)
+            raise InputError("invalid-program", "a pair is two coordinates on one axis", where=place)
     if row["groups"] == 0:
-        raise InputError("a communicator has at least one group", where=place)
+        raise InputError("invalid-program", "a communicator has at least one group", where=place)
     return row
 
 
@@ -321,9 +325,15 @@ def _split(counts: list[int | None], section: str, arrays: Mapping[str, Column])
     sizes, ranks = arrays[f"{section}_size"], arrays[f"{section}_rank"].tolist()
     given = [count or 0 for count in counts]
     if min(given, default=0) < 0 or sum(given) != len(sizes):
-        raise InputError(f'section "{section}_size" has {len(sizes)} groups', hint=f"the header names {sum(given)}")
+        raise InputError(
+            "invalid-program",
+            f'section "{section}_size" has {len(sizes)} groups',
+            hint=f"the header names {sum(given)}",
+        )
     if (sizes < 0).any() or int(sizes.sum(dtype=np.int64)) != len(ranks):
-        raise InputError(f'section "{section}_rank" does not have the ranks that {section}_size counts')
+        raise InputError(
+            "invalid-program", f'section "{section}_rank" does not have the ranks that {section}_size counts'
+        )
     groups = [tuple(ranks[a:b]) for a, b in pairwise(accumulate(sizes.tolist(), initial=0))]
     owned = [tuple(groups[a:b]) for a, b in pairwise(accumulate(given, initial=0))]
     return [None if count is None else mine for count, mine in zip(counts, owned, strict=True)]
@@ -332,7 +342,9 @@ def _split(counts: list[int | None], section: str, arrays: Mapping[str, Column])
 def _placements(overrides: tuple[str, ...], arrays: Mapping[str, Column]) -> Placements:
     numbers = arrays["placements.override_column"]
     if ((numbers < 0) | (numbers >= len(overrides))).any():
-        raise InputError('section "placements.override_column" names a column that the header does not')
+        raise InputError(
+            "invalid-program", 'section "placements.override_column" names a column that the header does not'
+        )
     columns = tuple(overrides[number] for number in numbers.tolist())
     return Placements(**_part(Placements, "placements", arrays) | {"override_column": columns})
 
@@ -340,17 +352,23 @@ def _placements(overrides: tuple[str, ...], arrays: Mapping[str, Column]) -> Pla
 def _fields(value: object, place: str, **kinds: tuple[type, ...]) -> dict[str, Any]:
     """The fields of a JSON object: all that are asked for, no others, each of one of its types."""
     if not isinstance(value, dict):
-        raise InputError("this is not an object", where=place, hint=f"expected the fields {', '.join(kinds)}")
+        raise InputError(
+            "bad-value", "this is not an object", where=place, hint=f"expected the fields {', '.join(kinds)}"
+        )
     for name in value:
         if name not in kinds:
-            raise InputError(f'field "{name}" is not known', where=place, hint=f"known: {', '.join(kinds)}")
+            raise InputError(
+                "unknown-field", f'field "{name}" is not known', where=place, hint=f"known: {', '.join(kinds)}"
+            )
     for name, allowed in kinds.items():
         if name not in value:
-            raise InputError(f'field "{name}" is missing', where=place)
+            raise InputError("missing-field", f'field "{name}" is missing', where=place)
         # The exact type: to Python a bool is an int.
         if type(value[name]) not in allowed:
             expected = " or ".join(_JSON_NAMES[kind] for kind in allowed)
-            raise InputError(f'field "{name}" is of the wrong type', where=place, hint=f"expected {expected}")
+            raise InputError(
+                "bad-value", f'field "{name}" is of the wrong type', where=place, hint=f"expected {expected}"
+            )
     return value
 
 
@@ -368,7 +386,9 @@ _JSON_NAMES: Final[dict[type, str]] = {
 def _items(values: list[object], place: str, kind: type) -> tuple[Any, ...]:
     for at, value in enumerate(values):
         if type(value) is not kind:
-            raise InputError(f"item {at} is of the wrong type", where=place, hint=f"expected {_JSON_NAMES[kind]}")
+            raise InputError(
+                "bad-value", f"item {at} is of the wrong type", where=place, hint=f"expected {_JSON_NAMES[kind]}"
+            )
     return tuple(values)
 
 

@@ -96,6 +96,7 @@ def instantiate(ops: Ops, classes: RankClasses, members: Members) -> Graph:
     start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     if start[-1] > MOST_NODES:
         raise InputError(
+            "too-large",
             f"{len(classes):,} ranks on their own have {start[-1]:,} ops; at most {MOST_NODES:,} can be run",
             hint="leave out --unfolded: ranks that behave alike are then run once",
         )

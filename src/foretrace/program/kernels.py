@@ -223,7 +223,7 @@ def _parse_one(text: str) -> tuple[int, Kernel]:
     word, *pairs = rest.split(" ")
     kind = _KINDS.get(word)
     if kind is None or not count.isdigit():
-        raise InputError(f'kernel "{text}" is not known', hint=f"known: {', '.join(_KINDS)}")
+        raise InputError("unknown-name", f'kernel "{text}" is not known', hint=f"known: {', '.join(_KINDS)}")
     types = {field.name: str(field.type) for field in fields(kind)}
     values: dict[str, int | str | bool] = {}
     try:
@@ -232,4 +232,6 @@ def _parse_one(text: str) -> tuple[int, Kernel]:
             values[name] = value if types[name] == "str" else bool(int(value)) if types[name] == "bool" else int(value)
         return int(count), kind(**values)  # type: ignore[arg-type]
     except (KeyError, ValueError, TypeError):
-        raise InputError(f'kernel "{text}" cannot be read', hint=f"{word} has {', '.join(types)}") from None
+        raise InputError(
+            "bad-value", f'kernel "{text}" cannot be read', hint=f"{word} has {', '.join(types)}"
+        ) from None

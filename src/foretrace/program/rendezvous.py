@@ -41,7 +41,9 @@ def check_rendezvous(program: Program, members: Members) -> None:
             group = program.communicators[number].group_of(program.mesh, program.world)
             rank = int(np.flatnonzero((program.role_of == outside[0]) & (group < 0))[0])
             who = issued.who(rank, of_role[outside[0]].start)
-            raise InputError(f'{who} meets others on "{name}", but the rank is in none of its groups')
+            raise InputError(
+                "invalid-program", f'{who} meets others on "{name}", but the rank is in none of its groups'
+            )
 
 
 def _doubtful(program: Program, members: Members) -> Longs:
@@ -134,8 +136,9 @@ def _check_group(issued: _Issued, name: str, ranks: Longs, ops: list[slice]) -> 
         less, more = int(np.argmin(counts)), int(np.argmax(counts))
         extra = issued.who(int(ranks[more]), ops[more].start + counts[less])
         raise InputError(
+            "rendezvous-mismatch",
             f"{extra} has no partner: rank {ranks[less]} issues {counts[less]} ops on {_group(name, ranks)}, "
-            f"rank {ranks[more]} issues {counts[more]}"
+            f"rank {ranks[more]} issues {counts[more]}",
         )
     ours = ops[0]
     if any(issued.transfers[ours]):
@@ -146,8 +149,9 @@ def _check_group(issued: _Issued, name: str, ranks: Longs, ops: list[slice]) -> 
             at = next(i for i, (one, other) in enumerate(pairs) if one != other)
             one, two = ours.start + at, theirs.start + at
             raise InputError(
+                "rendezvous-mismatch",
                 f"op {at} on {_group(name, ranks)} differs: {issued.who(int(ranks[0]), one)} issues "
-                f"{issued.does(one)}, {issued.who(int(rank), two)} {issued.does(two)}"
+                f"{issued.does(one)}, {issued.who(int(rank), two)} {issued.does(two)}",
             )
 
 
@@ -163,6 +167,7 @@ def _check_transfers(issued: _Issued, name: str, ranks: Longs, ops: list[slice])
             how = {0: "none of them sends", 1: "one sends to itself"}.get(senders, "more than one of them sends")
             who = " and ".join(issued.who(int(rank), mine.start + at) for rank, mine in zip(ranks, ops, strict=True))
             raise InputError(
+                "rendezvous-mismatch",
                 f"op {at} on {_group(name, ranks)} is a transfer of {who}, but {how}",
                 hint="one member gives the position it sends to (to=1), the other gives none",
             )

@@ -76,7 +76,9 @@ class RoleBuilder:
             op = placement[changed].op
             for column, value in values.items():
                 if column not in COLUMNS:
-                    raise InputError(f'there is no column "{column}"', hint=f"known: {', '.join(COLUMNS)}")
+                    raise InputError(
+                        "unknown-field", f'there is no column "{column}"', hint=f"known: {', '.join(COLUMNS)}"
+                    )
                 number = word(Phase, value) if column == "phase" else value
                 self.overrides.append((placement.number, op, column, float(number)))
         return placement
@@ -135,6 +137,7 @@ class RoleBuilder:
 
     def _stranger(self) -> InputError:
         return InputError(
+            "invalid-program",
             f'role "{self.name}" waits for an op of another role',
             hint="ranks meet in collectives and transfers; other waits are within one role",
         )

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
-from foretrace.files import write_whole
+from foretrace.files import unreadable, write_whole
 
 MAGIC: Final = b"\x93FORETRACE\r\n"
 VERSION: Final = 1
@@ -55,12 +55,16 @@ def read_file(path: Path, dtypes: Mapping[str, np.dtype[Any]]) -> tuple[bytes, d
     hint = "give the name of a program file, such as job.foretrace"
     try:
         if path.exists() and not path.is_file():
-            raise InputError("this is a folder or a device, not a file", where=str(path), hint=hint)
+            raise InputError(
+                "folder-instead-of-file", "this is a folder or a device, not a file", where=str(path), hint=hint
+            )
         with path.open("rb") as stream:
             reader = _Reader(stream, path.stat().st_size, str(path))
             return reader.header(), reader.sections(dtypes)
     except OSError as error:
-        raise InputError(f"the program cannot be read: {error.strerror}", where=str(path), hint=hint) from error
+        raise InputError(
+            unreadable(error), f"the program cannot be read: {error.strerror}", where=str(path), hint=hint
+        ) from error
 
 
 def _parts(header: bytes, sections: Mapping[str, Column]) -> Iterator[bytes]:
@@ -99,14 +103,14 @@ class _Reader:
         self.begin = 0
         self.at = 0
 
-    def fail(self, message: str, hint: str = _REWRITE) -> NoReturn:
-        raise InputError(message, where=f"{self.path}, byte {self.begin}", hint=hint)
+    def fail(self, code: str, message: str, hint: str = _REWRITE) -> NoReturn:
+        raise InputError(code, message, where=f"{self.path}, byte {self.begin}", hint=hint)
 
     def take(self, count: int, what: str) -> bytes:
         left = self.size - self.at
         data = self.stream.read(min(count, left))
         if len(data) < count:
-            self.fail(f"the file is cut short: {what} needs {count} bytes, {len(data)} are left")
+            self.fail("truncated-file", f"the file is cut short: {what} needs {count} bytes, {len(data)} are left")
         self.at += count
         return data
 
@@ -120,33 +124,35 @@ class _Reader:
         version = self.number("the format version")
         if version > VERSION:
             self.fail(
+                "unknown-version",
                 f"written by a newer Foretrace (format {version}); this one reads up to {VERSION}",
                 "upgrade Foretrace",
             )
         if version < 1:
-            self.fail(f"there is no format {version}")
+            self.fail("unknown-version", f"there is no format {version}")
         self.begin = self.at
         length, packed_length, crc = _HEADER.unpack(self.take(_HEADER.size, "the header"))
         packed = self.take(packed_length, "the header")
         if zlib.crc32(packed) != crc:
-            self.fail("the header is damaged: its checksum is wrong")
+            self.fail("damaged-file", "the header is damaged: its checksum is wrong")
         header = _inflate(packed, length)
         if header is None or len(header) != length:
-            self.fail(f"the header does not hold the {length} bytes it claims")
+            self.fail("damaged-file", f"the header does not hold the {length} bytes it claims")
         return header
 
     def check_magic(self) -> None:
         if not self.size:
-            self.fail("the file is empty", "expected a program file written by Foretrace")
+            self.fail("empty-file", "the file is empty", "expected a program file written by Foretrace")
         start = self.stream.read(len(MAGIC))
         if not start.startswith(MAGIC[: max(len(start), 1)]):
             packed = start.startswith(b"\x1f\x8b")
             self.fail(
+                "wrong-format",
                 "this is not a Foretrace program file",
                 "it is gzipped: unpack it first" if packed else "expected a file written by Foretrace",
             )
         if start != MAGIC:
-            self.fail("the file is cut short within its first bytes")
+            self.fail("truncated-file", "the file is cut short within its first bytes")
         self.at = len(MAGIC)
 
     def sections(self, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Column]:
@@ -155,13 +161,13 @@ class _Reader:
         while name_length := self.next_part():
             name, values = self.frame(name_length, dtypes)
             if name in found and (name != latest or len(found[name][-1]) < FRAME_ROWS):
-                self.fail(f'section "{name}" comes twice')
+                self.fail("duplicate-name", f'section "{name}" comes twice')
             found.setdefault(name, []).append(values)
             frames, latest = frames + 1, name
         self.check_end(frames)
         for name in dtypes:
             if name not in found:
-                self.fail(f'section "{name}" is missing')
+                self.fail("missing-field", f'section "{name}" is missing')
         return {name: np.concatenate(found[name]) if len(found[name]) > 1 else found[name][0] for name in dtypes}
 
     def next_part(self) -> int:
@@ -174,33 +180,37 @@ class _Reader:
         code, coding, rows, length = _FRAME.unpack(fields)
         crc = self.number("a frame's checksum")
         if length > (FRAME_ROWS + 1) * _MOST_BYTES_PER_ROW:
-            self.fail(f"a frame claims {length} bytes, more than any frame has")
+            self.fail("damaged-file", f"a frame claims {length} bytes, more than any frame has")
         name = title.decode("ascii", "replace")
         payload = self.take(length, f'section "{name}"')
         head = bytes([name_length]) + title + fields
         if zlib.crc32(payload, zlib.crc32(head)) != crc:
-            self.fail(f'section "{name}" is damaged: its checksum is wrong')
+            self.fail("damaged-file", f'section "{name}" is damaged: its checksum is wrong')
         if name not in dtypes:
-            self.fail(f'there is no section "{name}"', f"known: {', '.join(dtypes)}")
+            self.fail("unknown-field", f'there is no section "{name}"', f"known: {', '.join(dtypes)}")
         dtype = dtypes[name].newbyteorder("<")
         if code != dtype.str.encode("ascii"):
-            self.fail(f'section "{name}" has dtype {code.decode("ascii", "replace")}', f"expected {dtype.str}")
+            self.fail(
+                "bad-value", f'section "{name}" has dtype {code.decode("ascii", "replace")}', f"expected {dtype.str}"
+            )
         if rows > FRAME_ROWS:
-            self.fail(f'section "{name}": a frame claims {rows} rows', f"a frame has at most {FRAME_ROWS}")
+            self.fail(
+                "damaged-file", f'section "{name}": a frame claims {rows} rows', f"a frame has at most {FRAME_ROWS}"
+            )
         values = _decode(coding, payload, dtype, rows)
         if values is None:
-            self.fail(f'section "{name}" does not hold the {rows} rows it claims')
+            self.fail("damaged-file", f'section "{name}" does not hold the {rows} rows it claims')
         return name, values.astype(dtypes[name], copy=False)
 
     def check_end(self, frames: int) -> None:
         count, crc = self.number("the end"), self.number("the end")
         if zlib.crc32(b"\0" + _NUMBER.pack(count)) != crc:
-            self.fail("the end is damaged: its checksum is wrong")
+            self.fail("damaged-file", "the end is damaged: its checksum is wrong")
         if count != frames:
-            self.fail(f"{frames} frames are in the file, {count} were written")
+            self.fail("damaged-file", f"{frames} frames are in the file, {count} were written")
         if self.at != self.size:
             self.begin = self.at
-            self.fail(f"{self.size - self.at} bytes follow the end of the program")
+            self.fail("damaged-file", f"{self.size - self.at} bytes follow the end of the program")
 
 
 @dataclass(frozen=True, slots=True)

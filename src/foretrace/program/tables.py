@@ -48,5 +48,9 @@ class Tables:
     def resource(self, name: str) -> int:
         """The number of a resource, which must have been declared."""
         if name not in self.resources:
-            raise InputError(f'resource "{name}" is drawn on but not declared', hint="declare it: build.resource(...)")
+            raise InputError(
+                "unknown-name",
+                f'resource "{name}" is drawn on but not declared',
+                hint="declare it: build.resource(...)",
+            )
         return list(self.resources).index(name)

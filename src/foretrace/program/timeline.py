@@ -51,7 +51,9 @@ class Timeline:
         """What one rank did."""
         graph = self.graph
         if not 0 <= rank < graph.program.world:
-            raise InputError(f"there is no rank {rank}; the job has ranks 0 to {graph.program.world - 1}")
+            raise InputError(
+                "no-such-rank", f"there is no rank {rank}; the job has ranks 0 to {graph.program.world - 1}"
+            )
         owner = graph.classes.of_rank[rank]
         nodes = slice(int(graph.start[owner]), int(graph.start[owner + 1]))
         op = graph.op[nodes]

@@ -34,15 +34,20 @@ def _check_placement(schedule: Schedule) -> None:
         ("direction", schedule.direction, (schedule.microbatches,)),
     ):
         if table.shape != shape:
-            raise InputError(f"{word} of schedule {schedule.name} has shape {table.shape}, not {shape}")
+            raise InputError(
+                "invalid-schedule", f"{word} of schedule {schedule.name} has shape {table.shape}, not {shape}"
+            )
     if not np.isin(schedule.direction, schedule.chunk_direction).all():
-        raise InputError(f"schedule {schedule.name} sends microbatches in a direction that no chunk serves")
+        raise InputError(
+            "invalid-schedule", f"schedule {schedule.name} sends microbatches in a direction that no chunk serves"
+        )
     for direction in range(schedule.directions):
         held = np.sort(schedule.piece[:, schedule.chunk_direction == direction].ravel())
         if not np.array_equal(held, np.arange(schedule.pieces)):
             raise InputError(
+                "invalid-schedule",
                 f"the chunks of schedule {schedule.name} hold the pieces {held.tolist()} "
-                f"for direction {direction}; each of 0 to {schedule.pieces - 1} must be there once"
+                f"for direction {direction}; each of 0 to {schedule.pieces - 1} must be there once",
             )
 
 
@@ -50,7 +55,9 @@ def _check_columns(schedule: Schedule) -> None:
     """Rows name kinds, microbatches, chunks and slots that exist."""
     listed = len(schedule.stage_actions)
     if listed != schedule.stages:
-        raise InputError(f"schedule {schedule.name} has {schedule.stages} stages and lists actions for {listed}")
+        raise InputError(
+            "invalid-schedule", f"schedule {schedule.name} has {schedule.stages} stages and lists actions for {listed}"
+        )
     for stage, rows in enumerate(schedule.stage_actions):
         for word, column, count in (
             ("kind", rows.kind, len(ActionKind)),
@@ -60,15 +67,17 @@ def _check_columns(schedule: Schedule) -> None:
             outside = column[(column < 0) | (column >= count)]
             if outside.size:
                 raise InputError(
-                    f"stage {stage} names {word} {outside[0]}; schedule {schedule.name} has 0 to {count - 1}"
+                    "invalid-schedule",
+                    f"stage {stage} names {word} {outside[0]}; schedule {schedule.name} has 0 to {count - 1}",
                 )
         # The first row must be in slot 0, every other in the slot of the row before it or the next.
         steps = np.diff(rows.slot, prepend=-1)
         wrong = np.flatnonzero((steps < 0) | (steps > 1) | (rows.slot < 0))
         if wrong.size:
             raise InputError(
+                "invalid-schedule",
                 f"stage {stage} has {rows.action(int(wrong[0]))} in slot {rows.slot[wrong[0]]}; "
-                "slots must count up from 0 without gaps"
+                "slots must count up from 0 without gaps",
             )
 
 
@@ -84,7 +93,7 @@ def _check_each_once(schedule: Schedule, rows: Rows) -> None:
         stage, chunk, microbatch = map(int, both[0])
         whole = Action(ActionKind.BACKWARD, microbatch, chunk)
         part = Action(ActionKind.BACKWARD_INPUT, microbatch, chunk)
-        raise InputError(f"stage {stage} runs both {whole} and {part}, the same gradient twice")
+        raise InputError("invalid-schedule", f"stage {stage} runs both {whole} and {part}, the same gradient twice")
     named = ActionKind.BACKWARD if backward.any() else ActionKind.BACKWARD_INPUT
     _require_count(named, backward + backward_input, due)
     _require_count(ActionKind.BACKWARD_WEIGHT, backward_weight, backward_input)
@@ -96,7 +105,8 @@ def _require_count(kind: ActionKind, count: IntArray, due: IntArray) -> None:
         stage, chunk, microbatch = map(int, wrong[0])
         found, wanted = (int(table[stage, chunk, microbatch]) for table in (count, due))
         raise InputError(
-            f"stage {stage} must run {Action(kind, microbatch, chunk)} {_times(wanted)} and runs it {_times(found)}"
+            "invalid-schedule",
+            f"stage {stage} must run {Action(kind, microbatch, chunk)} {_times(wanted)} and runs it {_times(found)}",
         )
 
 
@@ -118,7 +128,9 @@ def _check_own_order(schedule: Schedule, rows: Rows) -> None:
         first = ActionKind.BACKWARD_INPUT if is_weight[row] else ActionKind.FORWARD
         action = rows.action(row)
         needed = Action(first, action.microbatch, action.chunk)
-        raise InputError(f"stage {rows.stage[row]} runs {action} before {needed} has ended; it must come after")
+        raise InputError(
+            "invalid-schedule", f"stage {rows.stage[row]} runs {action} before {needed} has ended; it must come after"
+        )
 
 
 def _per_place(schedule: Schedule, rows: Rows, chosen: NDArray[np.bool_]) -> IntArray:

@@ -25,11 +25,13 @@ def dualpipe(stages: int, microbatches: int) -> Schedule:
     """
     if stages % 2:
         raise InputError(
+            "invalid-schedule",
             f"dualpipe needs an even number of stages, not {stages}",
             hint=f"Use {stages + 1} stages, or dualpipe-v, which takes any number.",
         )
     if microbatches % 2 or microbatches < 2 * stages:
         raise InputError(
+            "invalid-schedule",
             f"dualpipe with {stages} stages needs an even number of microbatches, at least {2 * stages}, "
             f"not {microbatches}",
             hint=f"Use {max(2 * stages, microbatches + microbatches % 2)} microbatches, "
@@ -55,6 +57,7 @@ def dualpipe_v(stages: int, microbatches: int) -> Schedule:
     """DualPipeV: the first half of DualPipe folded into a V, so that no weight is held twice."""
     if microbatches < 2 * stages:
         raise InputError(
+            "invalid-schedule",
             f"dualpipe-v with {stages} stages needs at least {2 * stages} microbatches, not {microbatches}",
             hint="Use more microbatches, or a schedule without that rule such as 1f1b or zb-v.",
         )

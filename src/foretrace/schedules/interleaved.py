@@ -71,6 +71,7 @@ def _require_whole_groups(name: str, stages: int, microbatches: int) -> None:
         below = microbatches // stages * stages
         fitting = f"{below} or {below + stages}" if below else f"{stages}"
         raise InputError(
+            "not-divisible",
             f"{name} needs microbatches to be a multiple of its {stages} stages, not {microbatches}",
             hint=f"Use {fitting} microbatches, or a schedule without that rule such as 1f1b or zb-v.",
         )

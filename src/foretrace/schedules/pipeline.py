@@ -77,13 +77,17 @@ def pipeline(
     """
     if build.mesh.pp != schedule.stages:
         raise InputError(
-            f"the schedule has {schedule.stages} stages, the mesh pp={build.mesh.pp}", hint="make them equal"
+            "invalid-schedule",
+            f"the schedule has {schedule.stages} stages, the mesh pp={build.mesh.pp}",
+            hint="make them equal",
         )
     if transfers not in ("async", "batched"):
-        raise InputError(f'transfers "{transfers}" are not known', hint="known: async, batched")
+        raise InputError("unknown-name", f'transfers "{transfers}" are not known', hint="known: async, batched")
     if transfers == "batched" and schedule.name not in BATCHED:
         raise InputError(
-            f"batched transfers would deadlock under {schedule.name}", hint=f"they work for {' and '.join(BATCHED)}"
+            "deadlock",
+            f"batched transfers would deadlock under {schedule.name}",
+            hint=f"they work for {' and '.join(BATCHED)}",
         )
     parts = blocks
     if callable(parts):

@@ -72,9 +72,9 @@ def make(name: str, stages: int, microbatches: int, chunks: int | None = None) -
     name = resolve(name)
     for word, value in (("stages", stages), ("microbatches", microbatches)):
         if not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} needs at least 1 for {word}, not {value}")
+            raise InputError("out-of-range", f"{name} needs at least 1 for {word}, not {value}")
     if not isinstance(chunks, int | None):
-        raise InputError(f"{name} needs a whole number of chunks, not {chunks}")
+        raise InputError("bad-value", f"{name} needs a whole number of chunks, not {chunks}")
     return _made(name, stages, microbatches, chunks)
 
 
@@ -87,6 +87,7 @@ def _made(name: str, stages: int, microbatches: int, chunks: int | None) -> Sche
     chunks = _DEFAULT_CHUNKS if chunks is None else chunks
     if chunks < entry.least:
         raise InputError(
+            "invalid-schedule",
             f"{name} needs {entry.least} or more chunks per stage, not {chunks}",
             hint=f"Use {entry.least} or more, or 1f1b or zb-h1, which have one." if entry.least > 1 else None,
         )
@@ -98,6 +99,7 @@ def _require_fixed_chunks(name: str, fixed: int, chunks: int | None) -> None:
         return
     free = ", ".join(other for other, entry in _SCHEDULES.items() if isinstance(entry, _AnyChunks))
     raise InputError(
+        "invalid-schedule",
         f"{name} has {fixed} chunk{'s' if fixed > 1 else ''} per stage, not {chunks}",
         hint=f"Leave the number of chunks out, or use a schedule that takes any: {free}.",
     )
@@ -111,7 +113,9 @@ def resolve(name: str) -> str:
     if plain in known:
         return known[plain]
     raise InputError(
-        f'schedule "{name}" is not known{did_you_mean(name, _SCHEDULES)}', hint=f"known: {', '.join(_SCHEDULES)}"
+        "unknown-name",
+        f'schedule "{name}" is not known{did_you_mean(name, _SCHEDULES)}',
+        hint=f"known: {', '.join(_SCHEDULES)}",
     )
 
 

@@ -139,6 +139,6 @@ class Schedule:
             ("piece", piece, self.pieces),
         ):
             if not 0 <= value < count:
-                raise InputError(f"{word} {value} does not exist: {self.name} has 0 to {count - 1}")
+                raise InputError("no-such-rank", f"{word} {value} does not exist: {self.name} has 0 to {count - 1}")
         stage, chunk = self.route(int(self.direction[microbatch]))
         return int(stage[piece]), int(chunk[piece])

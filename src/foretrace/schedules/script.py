@@ -137,4 +137,4 @@ class _StageWriter:
             before = Action(kind, action.microbatch, needed.source[1])
             if before in self.done:
                 return [self.done[before]]
-        raise InputError(f"stage {self.stage}: {action} comes before what it needs")
+        raise InputError("invalid-schedule", f"stage {self.stage}: {action} comes before what it needs")

@@ -104,6 +104,7 @@ def _deadlock(schedule: Schedule, graph: SlotGraph, head: IntArray, done: NDArra
         stage = other
     cycle = "; ".join(waits[visited.index(stage) :])
     return DeadlockError(
+        "deadlock",
         f"schedule {schedule.name} deadlocks: {cycle}",
         hint="Order every stage so that a forward follows the forward of the piece before it, "
         "and a backward the backward of the piece after it.",

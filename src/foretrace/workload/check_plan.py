@@ -26,24 +26,31 @@ _NAMES: Final = ("schedule", "stack")
 def check_plan(plan: Plan) -> Plan:
     """The plan, its lists as tuples; an error names the field that cannot be meant."""
     if not isinstance(plan, Plan):
-        raise InputError(f"a plan is no {type(plan).__name__}", hint="for example Plan(gpus=512, tp=4, pp=4, gbs=1024)")
+        raise InputError(
+            "bad-value", f"a plan is no {type(plan).__name__}", hint="for example Plan(gpus=512, tp=4, pp=4, gbs=1024)"
+        )
     _check_sizes(plan)
     _check_flags_and_words(plan)
     if plan.zero is not None and (isinstance(plan.zero, bool) or plan.zero not in (0, 1, 2, 3)):
-        raise InputError(f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
+        raise InputError("bad-value", f"zero is {plan.zero}", hint="expected 0, 1, 2 or 3")
     routing = tuple(plan.routing) if isinstance(plan.routing, tuple | list) else plan.routing
     for factor in routing if isinstance(routing, tuple) else (routing,):
         if not (isinstance(factor, int | float) and math.isfinite(factor) and factor >= 1):
             raise InputError(
-                f"routing is {factor}", hint="expected how many times the mean the busiest rank receives, 1 or more"
+                "out-of-range",
+                f"routing is {factor}",
+                hint="expected how many times the mean the busiest rank receives, 1 or more",
             )
     if plan.recompute_layers is not None and plan.recompute != "full":
         raise InputError(
+            "bad-plan",
             f"recompute_layers is {plan.recompute_layers}, but recompute is {plan.recompute}",
             hint="whole layers are recomputed under recompute full",
         )
     if plan.vpp > 1 and plan.pp == 1:
-        raise InputError(f"vpp is {plan.vpp}, but pp is 1", hint="chunks of stages need a pipeline: pp of 2 or more")
+        raise InputError(
+            "bad-plan", f"vpp is {plan.vpp}, but pp is 1", hint="chunks of stages need a pipeline: pp of 2 or more"
+        )
     stage_layers = _numbers("stage_layers", plan.stage_layers, 0)
     return replace(plan, routing=routing, stage_layers=stage_layers, documents=_numbers("documents", plan.documents))
 
@@ -51,9 +58,9 @@ def check_plan(plan: Plan) -> Plan:
 def check_size(name: str, value: object, most: int | None = None) -> None:
     """Raises an error where a value is no whole number from 1 on, or more than `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value}", hint="expected a whole number of at least 1")
+        raise InputError("bad-value", f"{name} is {value}", hint="expected a whole number of at least 1")
     if most is not None and value > most:
-        raise InputError(f"{name} {value:,} cannot be meant", hint=f"at most {most:,}")
+        raise InputError("out-of-range", f"{name} {value:,} cannot be meant", hint=f"at most {most:,}")
 
 
 def _check_sizes(plan: Plan) -> None:
@@ -67,25 +74,25 @@ def _check_sizes(plan: Plan) -> None:
     counts += [] if plan.recompute_layers is None else [("recompute_layers", plan.recompute_layers)]
     for name, value in counts:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise InputError(f"{name} is {value}", hint="expected a whole number of layers, 0 or more")
+            raise InputError("bad-value", f"{name} is {value}", hint="expected a whole number of layers, 0 or more")
         if value > MOST_LAYERS:
-            raise InputError(f"{name} {value:,} cannot be meant", hint=f"at most {MOST_LAYERS:,}")
+            raise InputError("out-of-range", f"{name} {value:,} cannot be meant", hint=f"at most {MOST_LAYERS:,}")
 
 
 def _check_flags_and_words(plan: Plan) -> None:
     for name in (*_FLAGS, *_OPEN_FLAGS):
         value = getattr(plan, name)
         if not isinstance(value, bool) and (value is not None or name in _FLAGS):
-            raise InputError(f'{name} is "{value}"', hint="expected True or False")
+            raise InputError("bad-value", f'{name} is "{value}"', hint="expected True or False")
     for name, known in WORDS.items():
         value = getattr(plan, name)
         if value not in known:
             near = did_you_mean(str(value), known)
-            raise InputError(f'{name} "{value}" is not known{near}', hint=f"known: {', '.join(known)}")
+            raise InputError("unknown-name", f'{name} "{value}" is not known{near}', hint=f"known: {', '.join(known)}")
     for name in _NAMES:
         value = getattr(plan, name)
         if value is not None and (not isinstance(value, str) or not value.strip()):
-            raise InputError(f'{name} is "{value}"', hint="expected a name, or leave it out")
+            raise InputError("bad-value", f'{name} is "{value}"', hint="expected a name, or leave it out")
 
 
 def _numbers(name: str, values: Sequence[int] | None, least: int = 1) -> tuple[int, ...] | None:
@@ -95,5 +102,5 @@ def _numbers(name: str, values: Sequence[int] | None, least: int = 1) -> tuple[i
         isinstance(one, int) and not isinstance(one, bool) and one >= least for one in values
     )
     if not whole:
-        raise InputError(f"{name} is {values}", hint=f"expected whole numbers from {least} on")
+        raise InputError("bad-value", f"{name} is {values}", hint=f"expected whole numbers from {least} on")
     return tuple(values)

@@ -61,8 +61,8 @@ class _Reading:
     asked: set[str] = field(default_factory=set)
     plan_guesses: dict[str, str] = field(default_factory=dict)
 
-    def say(self, message: str, name: str = "") -> None:
-        self.said.append(Diagnostic("note", message, self.args.where(name)))
+    def say(self, code: str, message: str, name: str = "") -> None:
+        self.said.append(Diagnostic("note", code, message, self.args.where(name)))
 
     def has(self, *names: str) -> bool:
         self.asked.update(names)
@@ -84,9 +84,14 @@ def job_from_megatron(path: str | Path) -> MegatronJob:
     plan = {**_sizes(reading, len(model.layers)), **_habits(reading)}
     for name, consequence in _UNREAD.items():
         if reading.has(name):
-            reading.say(f"--{name}: {consequence}", name)
+            reading.say("field-ignored", f"--{name}: {consequence}", name)
     unknown = [
-        Diagnostic("warning", f"--{name} has a value that is not in this file: left out", reading.args.where(name))
+        Diagnostic(
+            "warning",
+            "field-ignored",
+            f"--{name} has a value that is not in this file: left out",
+            reading.args.where(name),
+        )
         for name in sorted(reading.asked)
         if name in reading.args.options and name not in reading.args
     ]
@@ -121,11 +126,11 @@ def _model(reading: _Reading) -> Model:
 
 def _drops(reading: _Reading) -> bool:
     if not reading.has("hidden-dropout") or not reading.has("attention-dropout"):
-        reading.say("--hidden-dropout or --attention-dropout is not given: Megatron's default, 0.1")
+        reading.say("assumed", "--hidden-dropout or --attention-dropout is not given: Megatron's default, 0.1")
     try:
         return any(float(reading.text(name, "0.1")) > 0 for name in ("hidden-dropout", "attention-dropout"))
     except ValueError:
-        raise InputError("a dropout is no number", where=reading.args.where("hidden-dropout")) from None
+        raise InputError("bad-value", "a dropout is no number", where=reading.args.where("hidden-dropout")) from None
 
 
 def _position_kind(reading: _Reading) -> PositionKind:
@@ -134,7 +139,9 @@ def _position_kind(reading: _Reading) -> PositionKind:
     text = reading.text("position-embedding-type", "learned_absolute")
     if text not in _POSITIONS:
         problem = f'--position-embedding-type "{text}" is not known'
-        raise InputError(problem, where=reading.args.where("position-embedding-type"), hint=" ".join(_POSITIONS))
+        raise InputError(
+            "unknown-name", problem, where=reading.args.where("position-embedding-type"), hint=" ".join(_POSITIONS)
+        )
     return _POSITIONS[text]
 
 
@@ -151,11 +158,11 @@ def _attention(reading: _Reading, hidden: int, kind: PositionKind) -> SelfAttent
         )
     if hidden % heads and not reading.has("kv-channels"):
         problem = f"--hidden-size {hidden} is no multiple of --num-attention-heads {heads}"
-        raise InputError(problem, where=reading.args.where("hidden-size"), hint="give --kv-channels")
+        raise InputError("not-divisible", problem, where=reading.args.where("hidden-size"), hint="give --kv-channels")
     groups = reading.count("num-query-groups", 1) if reading.has("group-query-attention") else heads
     if heads % groups:
         problem = f"--num-attention-heads {heads} is no multiple of --num-query-groups {groups}"
-        raise InputError(problem, where=reading.args.where("num-query-groups"))
+        raise InputError("not-divisible", problem, where=reading.args.where("num-query-groups"))
     bias = not reading.has("disable-bias-linear")
     return SelfAttention(
         heads,
@@ -180,7 +187,7 @@ def _mlp(reading: _Reading, hidden: int) -> Mlp:
     guess = int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
     ffn = reading.count("ffn-hidden-size", guess)
     if not reading.has("ffn-hidden-size"):
-        reading.say(f"--ffn-hidden-size is not given: Megatron's default, {guess:,}")
+        reading.say("assumed", f"--ffn-hidden-size is not given: Megatron's default, {guess:,}")
     return Mlp(ffn, gated, activation, not reading.has("disable-bias-linear"))
 
 
@@ -193,7 +200,7 @@ def _experts(reading: _Reading, hidden: int) -> Experts | None:
     count, topk = reading.count("num-experts"), reading.count("moe-router-topk", 2)
     if topk > count:
         where = reading.args.where("moe-router-topk")
-        raise InputError(f"a token cannot go to {topk} of {count} experts", where=where)
+        raise InputError("out-of-range", f"a token cannot go to {topk} of {count} experts", where=where)
     shared = reading.count("moe-shared-expert-intermediate-size", 0, least=0)
     groups = reading.count("moe-router-num-groups", 1)
     return Experts(
@@ -219,7 +226,9 @@ def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
             pattern += [int(one) for one in ones.split(",") if one] * int(times or 1)
     if len(pattern) != count:
         problem = f"--moe-layer-freq {text} does not say which of {count} layers have experts"
-        raise InputError(problem, where=reading.args.where("moe-layer-freq"), hint="e.g. 1 or ([0]*3+[1]*58)")
+        raise InputError(
+            "bad-value", problem, where=reading.args.where("moe-layer-freq"), hint="e.g. 1 or ([0]*3+[1]*58)"
+        )
     return frozenset(number for number, one in enumerate(pattern) if not one)
 
 
@@ -239,11 +248,12 @@ def _vocab(reading: _Reading) -> int:
         size, why = presets.model(named).vocab, f"that of {presets.model(named).name}"
     else:
         raise InputError(
+            "missing-field",
             "--vocab-size is missing, and the tokenizer does not tell",
             where=reading.args.where("tokenizer-type"),
             hint="add --vocab-size to the script: the entries of the tokenizer",
         )
-    reading.say(f"--vocab-size is not given: taken as {size:,}, {why}")
+    reading.say("guessed", f"--vocab-size is not given: taken as {size:,}, {why}")
     return size
 
 
@@ -261,7 +271,9 @@ def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
         each = reading.count("num-layers-per-virtual-pipeline-stage")
         if layers % (pp * each):
             problem = f"{layers} layers are no multiple of {pp} stages with {each} layers in each chunk"
-            raise InputError(problem, where=reading.args.where("num-layers-per-virtual-pipeline-stage"))
+            raise InputError(
+                "not-divisible", problem, where=reading.args.where("num-layers-per-virtual-pipeline-stage")
+            )
         plan["vpp"] = layers // (pp * each)
     elif reading.has("num-virtual-stages-per-pipeline-rank"):
         plan["vpp"] = reading.count("num-virtual-stages-per-pipeline-rank")
@@ -275,7 +287,7 @@ def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
         kind = reading.text("cp-comm-type", "p2p")
         plan["cp_comm"] = kind if kind in ("p2p", "all_gather", "a2a") else "p2p"
         if kind != plan["cp_comm"]:
-            reading.say(f"--cp-comm-type {kind} is taken as p2p", "cp-comm-type")
+            reading.say("replaced-option", f"--cp-comm-type {kind} is taken as p2p", "cp-comm-type")
     return plan
 
 
@@ -288,12 +300,16 @@ def _habits(reading: _Reading) -> dict[str, PlanValue]:
     granularity = reading.text("recompute-granularity", "selective" if reading.has("recompute-activations") else "none")
     if granularity not in ("none", "selective", "full"):
         where = reading.args.where("recompute-granularity")
-        raise InputError(f'--recompute-granularity "{granularity}" is not known', where=where, hint="selective full")
+        raise InputError(
+            "unknown-name", f'--recompute-granularity "{granularity}" is not known', where=where, hint="selective full"
+        )
     plan["recompute"] = granularity
     if granularity == "full" and reading.text("recompute-method", "") == "block":
         plan["recompute_layers"] = reading.count("recompute-num-layers", 1)
     elif granularity == "selective" and reading.has("recompute-modules"):
-        reading.say("--recompute-modules is not read: the core of attention is recomputed", "recompute-modules")
+        reading.say(
+            "field-ignored", "--recompute-modules is not read: the core of attention is recomputed", "recompute-modules"
+        )
     plan["grad_overlap"] = reading.has("overlap-grad-reduce")
     plan["param_overlap"] = reading.has("overlap-param-gather")
     backend = reading.text("moe-flex-dispatcher-backend", "deepep" if reading.has("moe-enable-deepep") else "")
@@ -323,5 +339,7 @@ def _precision(reading: _Reading) -> str:
     recipe = reading.text("fp8-recipe", "delayed")
     if recipe not in _FP8_RECIPES:
         where = reading.args.where("fp8-recipe")
-        raise InputError(f'--fp8-recipe "{recipe}" is not known', where=where, hint=" ".join(_FP8_RECIPES))
+        raise InputError(
+            "unknown-name", f'--fp8-recipe "{recipe}" is not known', where=where, hint=" ".join(_FP8_RECIPES)
+        )
     return _FP8_RECIPES[recipe]

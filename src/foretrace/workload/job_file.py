@@ -93,7 +93,9 @@ def _routing(fields: Fields) -> float:
     factor = 1.0 if text == "balanced" else parse_factor(text, where=fields.where("routing"))
     if factor < 1:
         hint = "the busiest expert rank over the mean: balanced, or e.g. 1.5x"
-        raise InputError(f"routing {text} is less than the mean", where=fields.where("routing"), hint=hint)
+        raise InputError(
+            "out-of-range", f"routing {text} is less than the mean", where=fields.where("routing"), hint=hint
+        )
     return factor
 
 
@@ -103,5 +105,5 @@ def _whole_numbers(fields: Fields, name: str) -> tuple[int, ...]:
     least = 0 if name == "stage_layers" else 1
     if not parts or not all(part.isdecimal() and len(part) < 10 and int(part) >= least for part in parts):
         problem = f"{name}: expected whole numbers from {least} on"
-        raise InputError(problem, where=fields.where(name), hint=f"{name}: [20, 20]")
+        raise InputError("bad-value", problem, where=fields.where(name), hint=f"{name}: [20, 20]")
     return tuple(int(part) for part in parts)

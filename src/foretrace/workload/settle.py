@@ -67,6 +67,7 @@ def _check_routing(model: Model, plan: Plan) -> None:
     layers = len(model.layers)
     if isinstance(plan.routing, tuple) and len(plan.routing) != layers:
         raise InputError(
+            "bad-plan",
             f"routing is of {len(plan.routing)} layers, {model.name} has {layers}",
             hint="give one number for all layers, or one for each; those of layers without experts do not count",
         )
@@ -85,6 +86,7 @@ def _data_parallel(plan: Plan) -> int:
     fixed = plan.tp * plan.cp * plan.pp
     if plan.gpus % fixed:
         raise InputError(
+            "not-divisible",
             f"gpus {plan.gpus} cannot be divided by tp·cp·pp = {plan.tp}·{plan.cp}·{plan.pp} = {fixed}",
             hint=f"nearest that can: {_nearest(plan.gpus, fixed)}",
         )
@@ -95,6 +97,7 @@ def _microbatches(plan: Plan, dp: int, gbs: int) -> int:
     together = plan.mbs * dp
     if gbs % together:
         raise InputError(
+            "not-divisible",
             f"gbs {gbs} cannot be divided by mbs·dp = {plan.mbs}·{dp} = {together}",
             hint=f"nearest that can: {_nearest(gbs, together)}",
         )
@@ -105,6 +108,7 @@ def _check_layers(model: Model, plan: Plan) -> None:
     for name in ("recompute_layers", "offload_layers"):
         if (getattr(plan, name) or 0) > len(model.layers):
             raise InputError(
+                "bad-plan",
                 f"{name} is {getattr(plan, name)}, but {model.name} has {len(model.layers)} layers",
                 hint="expected a number of layers",
             )
@@ -117,6 +121,7 @@ def _check_length(model: Model, plan: Plan, microbatches: int) -> None:
         split_layers(layers, pieces, plan.stage_layers)
     if microbatches * max(layers, pieces) > MOST_LAYER_RUNS:
         raise InputError(
+            "too-large",
             f"{microbatches:,} microbatches of {layers:,} layers are more than can be run",
             hint="take a smaller gbs: once the pipeline is full, the step grows in proportion to it",
         )
@@ -126,17 +131,20 @@ def _check_sequence(plan: Plan, seq_len: int, split: bool) -> None:
     check_size("seq_len", seq_len)
     if plan.cp > 1 and seq_len % (2 * plan.cp):
         raise InputError(
+            "not-divisible",
             f"seq_len {seq_len} cannot be divided by 2·cp = {2 * plan.cp}",
             hint="each rank takes a part from the front and one from the back, so that causal attention is balanced; "
             f"nearest that can: {_nearest(seq_len, 2 * plan.cp)}",
         )
     if split and seq_len // plan.cp % plan.tp:
         raise InputError(
+            "not-divisible",
             f"seq_len {seq_len} over cp {plan.cp} cannot be divided by tp {plan.tp}, as sequence parallelism asks",
             hint=f"nearest that can: {_nearest(seq_len, plan.cp * plan.tp)}, or sequence_parallel off",
         )
     if plan.documents is not None and sum(plan.documents) != seq_len:
         raise InputError(
+            "bad-plan",
             f"documents add up to {sum(plan.documents)} tokens, seq_len is {seq_len}",
             hint="give the documents of one packed sequence",
         )
@@ -158,13 +166,17 @@ def _check_widths(model: Model, plan: Plan) -> None:
         if ffn.shared is not None:
             _check_split("shared expert ffn", ffn.shared.ffn, "tp", plan.tp)
     if not experts and (plan.ep > 1 or plan.etp > 1):
-        raise InputError(f"ep is {plan.ep} and etp {plan.etp}, but {model.name} has no experts", hint="leave both at 1")
+        raise InputError(
+            "bad-plan", f"ep is {plan.ep} and etp {plan.etp}, but {model.name} has no experts", hint="leave both at 1"
+        )
 
 
 def _check_split(what: str, count: int, axis: str, size: int) -> None:
     if count % size:
         fits = ", ".join(str(n) for n in range(1, min(count, 4 * size) + 1) if count % n == 0)
-        raise InputError(f"{what} {count} cannot be divided by {axis} {size}", hint=f"{axis} may be {fits}")
+        raise InputError(
+            "not-divisible", f"{what} {count} cannot be divided by {axis} {size}", hint=f"{axis} may be {fits}"
+        )
 
 
 def _shard(plan: Plan, dp: int, zero: int) -> int:
@@ -173,9 +185,12 @@ def _shard(plan: Plan, dp: int, zero: int) -> int:
     if plan.shard is None:
         return ranks if zero else 1
     if zero != 3:
-        raise InputError(f"shard is {plan.shard}, but zero is {zero}", hint="shard is a choice of zero 3 (HSDP)")
+        raise InputError(
+            "bad-plan", f"shard is {plan.shard}, but zero is {zero}", hint="shard is a choice of zero 3 (HSDP)"
+        )
     if ranks % plan.shard or plan.shard % plan.cp:
         raise InputError(
+            "not-divisible",
             f"shard {plan.shard} does not split dp·cp = {dp}·{plan.cp}",
             hint=f"expected a multiple of cp that divides {ranks}",
         )
@@ -236,41 +251,45 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
         chosen.append(f"sequence parallelism {'on' if setting.sequence_parallel else 'off'}")
     if plan.schedule is None and plan.pp > 1:
         chosen.append(f"schedule {setting.schedule}")
-    notes = [f"not given, taken: {'; '.join(chosen)}"] if chosen else []
-    notes += [uneven] if uneven else []
+    notes = [Diagnostic("note", "assumed", f"not given, taken: {'; '.join(chosen)}")] if chosen else []
+    notes += [Diagnostic("note", "uneven-stages", uneven)] if uneven else []
     if plan.schedule is not None and plan.pp > 1 and plan.vpp not in (1, setting.chunks_per_stage):
-        notes.append(f"{setting.schedule} has {setting.chunks_per_stage} chunks a stage")
+        notes.append(
+            Diagnostic("note", "replaced-option", f"{setting.schedule} has {setting.chunks_per_stage} chunks a stage")
+        )
     if setting.vocab != setting.model.vocab:
-        notes.append(f"vocabulary padded from {setting.model.vocab:,} to {setting.vocab:,}")
+        text = f"vocabulary padded from {setting.model.vocab:,} to {setting.vocab:,}"
+        notes.append(Diagnostic("note", "vocabulary-padded", text))
     moe = _has_experts(setting.model)
     if plan.routing_of() > 1 and moe:
         most = "up to " * isinstance(plan.routing, tuple) + f"{plan.routing_of():g} times the mean"
-        notes.append(f"every expert rank is taken to be as busy as the busiest, {most}")
+        notes.append(Diagnostic("note", "assumed", f"every expert rank is taken to be as busy as the busiest, {most}"))
     if plan.moe_overlap and moe:
-        notes.append("all-to-alls are taken to run beside computation wherever it is long enough (moe overlap)")
+        text = "all-to-alls are taken to run beside computation wherever it is long enough (moe overlap)"
+        notes.append(Diagnostic("note", "assumed", text))
     if setting.schedule == "dualpipe":
-        notes.append("dualpipe: gradients of a stage's two copies are reduced over dp only")
+        notes.append(
+            Diagnostic("note", "not-modelled", "dualpipe: gradients of a stage's two copies are reduced over dp only")
+        )
     idle = _idle(setting, moe)
     if idle:
-        notes.append(f"without effect in this job: {'; '.join(idle)}")
-    return [
-        *(Diagnostic("warning", text) for text in _warnings(setting)),
-        *(Diagnostic("note", text) for text in notes),
-    ]
+        notes.append(Diagnostic("note", "field-ignored", f"without effect in this job: {'; '.join(idle)}"))
+    return [*_warnings(setting), *notes]
 
 
-def _warnings(setting: Setting) -> list[str]:
+def _warnings(setting: Setting) -> list[Diagnostic]:
     """Where the answer is known to be too good."""
-    plan, found = setting.plan, []
+    plan = setting.plan
+    found: list[Diagnostic] = []
     if setting.zero == 2 and setting.microbatches > 1 and setting.dp * plan.cp > 1:
-        found.append(
+        text = (
             "zero 2: gradients are reduced once a step, as under zero 1; software that keeps only its part of them "
             f"reduces in each of {setting.microbatches} microbatches, which takes longer"
         )
+        found.append(Diagnostic("warning", "not-modelled", text))
     if plan.cp >= 4:
-        found.append(
-            "cp of 4 and more came out a third too fast against the measured runs there are (docs/accuracy.md)"
-        )
+        text = "cp of 4 and more came out a third too fast against the measured runs there are (docs/accuracy.md)"
+        found.append(Diagnostic("warning", "uncertain", text))
     return found
 
 

@@ -25,6 +25,7 @@ def _counts(layers: int, pieces: int, given: Sequence[int] | None) -> tuple[list
     if given is not None:
         if len(given) != pieces or sum(given) != layers or min(given) < 0:
             raise InputError(
+                "bad-plan",
                 f"stage_layers has {len(given)} parts of {sum(given)} layers in all; the model has {layers} layers "
                 f"in {pieces} part{'s' * (pieces > 1)}",
                 hint=f"give {pieces} numbers that add up to {layers}",
@@ -38,6 +39,7 @@ def _counts(layers: int, pieces: int, given: Sequence[int] | None) -> tuple[list
         return [each - 1, *([each] * (pieces - 2)), each - 1], note
     if layers < pieces:
         raise InputError(
+            "bad-plan",
             f"{layers} layers cannot fill {pieces} parts of a pipeline (pp times chunks)",
             hint=f"at most {layers} parts, or stage_layers with zeros",
         )

@@ -201,5 +201,7 @@ def stack(name: str, *, where: str | None = None) -> Stack:
     found = STACKS.get(plain)
     if found is None:
         hint = f"known: {', '.join(STACKS)}"
-        raise InputError(f'stack "{name}" is not known{did_you_mean(plain, STACKS)}', where=where, hint=hint)
+        raise InputError(
+            "unknown-name", f'stack "{name}" is not known{did_you_mean(plain, STACKS)}', where=where, hint=hint
+        )
     return found

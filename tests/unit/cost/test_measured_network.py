@@ -171,14 +171,14 @@ class TestAnchored:
         one = network(fast)
         assert price(one, Collective.ALL_REDUCE, EIGHT, size)[0] == fast[0].time_s
         (note,) = one.notes
-        assert note.level == "warning" and "beats the line rates" in note.message and note.where == "fast.csv"
+        assert (note.level, note.code, note.where) == ("warning", "beats-line-rate", "fast.csv")
         least = float(bound_s(A100, Collective.ALL_GATHER, layout(one, EIGHT), np.array([2.0 * size]))[0])
         assert price(one, Collective.ALL_GATHER, EIGHT, 2 * size)[0] == least == 2 * size * 7 / 8 / 300e9
 
 
 def test_groups_that_nodes_cannot_hold_are_not_used() -> None:
     one = network(table((Collective.ALL_REDUCE, 16, 1), {1 << 20: 1e-4}))
-    assert "nodes of a100-dgx have 8" in one.notes[0].message
+    assert one.notes[0].code == "price-source" and "nodes of a100-dgx have 8" in one.notes[0].message
     assert price(one, Collective.ALL_REDUCE, EIGHT, 1e6)[1] == MODEL
 
 

@@ -47,8 +47,9 @@ def test_what_is_written_stays() -> None:
 
 
 def test_without_a_cluster_bytes_have_no_price() -> None:
-    with pytest.raises(InputError, match="no duration") as caught:
+    with pytest.raises(InputError) as caught:
         simulate(threes())
+    assert caught.value.code == "unpriced-op"
     assert "--cluster" in str(caught.value.hint)
 
 
@@ -110,8 +111,9 @@ def test_an_override_of_bytes_is_priced() -> None:
 
 
 def test_a_cluster_too_small_is_refused() -> None:
-    with pytest.raises(InputError, match=r"the job has 24 GPUs, the cluster h100-dgx 16 \(2 nodes of 8\)"):
+    with pytest.raises(InputError, match=r"the job has 24 GPUs, the cluster h100-dgx 16 \(2 nodes of 8\)") as caught:
         simulate(threes(), cluster=replace(H100, nodes=2))
+    assert caught.value.code == "cluster-too-small"
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,9 @@ def test_ranges(text: str, numbers: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "2-1", "1-5/0", "-1", "1,,2", "9" * 50])
 def test_texts_that_name_no_layers(text: str) -> None:
-    with pytest.raises(InputError, match="names no layers"):
+    with pytest.raises(InputError, match="names no layers") as caught:
         parse_ranges(text, 10)
+    assert caught.value.code == "bad-value"
 
 
 def test_a_layer_without_a_feed_forward_part_is_no_layer() -> None:

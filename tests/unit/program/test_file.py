@@ -26,7 +26,10 @@ from foretrace.program.sections import FRAME_ROWS, MAGIC, read_file, write_file
 
 def sample() -> Program:
     """Two stages with everything a program may have."""
-    notes = [Diagnostic("note", "bytes guessed", "job.txt:1"), Diagnostic("warning", "cut short")]
+    notes = [
+        Diagnostic("note", "guessed", "bytes guessed", "job.txt:1"),
+        Diagnostic("warning", "odd-input", "cut short"),
+    ]
     build = ProgramBuilder(Mesh(dp=2, pp=2), title="two stages, “quoted”", tokens_per_step=8192.0, diagnostics=notes)
     build.resource("nic", 50e9, shared_by=[[0, 1], [2, 3]])
     build.resource("hbm", 3e12)
@@ -182,8 +185,9 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(path: Path, monkeypa
 
     before = path.read_bytes()
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match="No space left"):
+    with pytest.raises(InputError) as caught:
         save(pipeline(2, 2), path)
+    assert caught.value.code == "unwritable-file"
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
@@ -334,3 +338,28 @@ def test_a_sealed_file_that_makes_no_sense_is_refused(spoil: Spoil, message: str
 def test_a_header_that_is_no_json_object_is_refused(text: bytes, path: Path) -> None:
     write_file(path, text, read_file(path, SECTIONS)[1])
     assert re.search("header: (the header is not JSON|this is not an object)", refusal(path))
+
+
+def test_files_from_before_diagnostics_had_codes_are_read(path: Path) -> None:
+    text, arrays = read_file(path, SECTIONS)
+    header = json.loads(text)
+    assert [one.pop("code") for one in header["diagnostics"]] == ["guessed", "odd-input"]
+    write_file(path, json.dumps(header).encode(), arrays)
+    assert [(one.code, one.message) for one in load(path).diagnostics] == [
+        ("odd-input", "bytes guessed"),
+        ("odd-input", "cut short"),
+    ]
+
+
+def test_errors_of_a_file_keep_their_codes(path: Path) -> None:
+    text, arrays = read_file(path, SECTIONS)
+    header = json.loads(text)
+    header["diagnostics"][0]["code"] = 3
+    write_file(path, json.dumps(header).encode(), arrays)
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert caught.value.code == "bad-value"
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert caught.value.code == "truncated-file"

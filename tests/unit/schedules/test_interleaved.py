@@ -46,5 +46,6 @@ def test_microbatches_must_fill_whole_groups(name: str) -> None:
 
 
 def test_one_chunk_is_not_interleaved() -> None:
-    with pytest.raises(InputError, match="2 or more chunks per stage, not 1"):
+    with pytest.raises(InputError, match="2 or more chunks per stage, not 1") as caught:
         make("interleaved-1f1b", 4, 8, chunks=1)
+    assert caught.value.code == "invalid-schedule"

@@ -53,12 +53,15 @@ def test_chunks_that_do_not_fit_are_refused() -> None:
 
 
 def test_nothing_to_schedule_is_refused() -> None:
-    with pytest.raises(InputError, match="at least 1 for stages, not 0"):
+    with pytest.raises(InputError, match="at least 1 for stages, not 0") as caught:
         make("1f1b", 0, 8)
-    with pytest.raises(InputError, match="at least 1 for microbatches, not 0"):
+    assert caught.value.code == "out-of-range"
+    with pytest.raises(InputError, match="at least 1 for microbatches, not 0") as caught:
         make("1f1b", 4, 0)
+    assert caught.value.code == "out-of-range"
 
 
 def test_where_refuses_what_does_not_exist() -> None:
-    with pytest.raises(InputError, match="piece 4 does not exist: 1f1b has 0 to 3"):
+    with pytest.raises(InputError, match="piece 4 does not exist: 1f1b has 0 to 3") as caught:
         make("1f1b", 4, 8).where(0, 4)
+    assert caught.value.code == "no-such-rank"

@@ -76,10 +76,12 @@ def test_what_cannot_be_is_refused_with_what_could(plan: Plan, said: str) -> Non
 
 
 def test_experts_must_divide() -> None:
-    with pytest.raises(InputError, match="experts 6 cannot be divided by ep 4"):
+    with pytest.raises(InputError, match="experts 6 cannot be divided by ep 4") as caught:
         setting_of(4, Plan(8, ep=4), experts=6)
-    with pytest.raises(InputError, match="ep=16 does not divide"):
+    assert caught.value.code == "not-divisible"
+    with pytest.raises(InputError, match="ep=16 does not divide") as caught:
         setting_of(4, Plan(8, ep=16), experts=16)
+    assert caught.value.code == "not-divisible"
 
 
 def test_hsdp_splits_within_and_replicates_across() -> None:
@@ -90,7 +92,7 @@ def test_hsdp_splits_within_and_replicates_across() -> None:
 def test_a_vocabulary_is_padded_as_the_stack_does() -> None:
     setting = settle(replace(model(2), vocab=1000), Plan(2, tp=2), replace(STACK, padded_vocab=128))
     assert setting.vocab == 1024
-    assert any("padded from 1,000 to 1,024" in note.message for note in setting.diagnostics)
+    assert any(note.code == "vocabulary-padded" and "1,024" in note.message for note in setting.diagnostics)
 
 
 def test_layers_that_do_not_divide() -> None:
@@ -186,5 +188,6 @@ def test_routing_may_differ_by_layer() -> None:
     assert any("up to 1.5 times the mean" in one.message for one in setting.diagnostics)
     with pytest.raises(InputError, match="routing is of 2 layers, qwen3-30b-a3b has 48"):
         settle(mixture, Plan(gpus=8, ep=8, routing=(1.0, 1.5)))
-    with pytest.raises(InputError, match=r"routing is 0\.5"):
+    with pytest.raises(InputError, match=r"routing is 0\.5") as caught:
         settle(mixture, Plan(gpus=8, ep=8, routing=(0.5,) * 48))
+    assert caught.value.code == "out-of-range"

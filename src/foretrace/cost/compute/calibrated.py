@@ -128,4 +128,4 @@ def _step_note(calibration: Calibration) -> tuple[Diagnostic, ...]:
         f"{calibration.name}: all kernels take {fit.factor:.3f} times as long, as {fit.rows} whole steps call for "
         f"(which leaves {100 * fit.error:.1f} % of {100 * fit.before:.1f} % mean error of them)"
     )
-    return (Diagnostic("note", text),)
+    return (Diagnostic("note", "price-source", text),)

@@ -123,7 +123,7 @@ class ClockedPricer:
         text = (
             f"products take {abs(self.factor - 1):.1%} {way} than amid a kernel profile's mix: the power this job draws"
         )
-        return (*self.pricer.notes, Diagnostic("note", f"{text} leaves the GPU another clock"))
+        return (*self.pricer.notes, Diagnostic("note", "power-clock", f"{text} leaves the GPU another clock"))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """What each kernel takes at the job's own clock."""

@@ -162,10 +162,14 @@ def kernel_pricer(
     this GPU, used instead of the one that ships for it.
     """
     if prices not in get_args(PriceSource):
-        raise InputError(f'prices "{prices}" are not known', hint=f"known: {', '.join(get_args(PriceSource))}")
+        raise InputError(
+            "unknown-name", f'prices "{prices}" are not known', hint=f"known: {', '.join(get_args(PriceSource))}"
+        )
     if silicon and not installed():
         raise InputError(
-            "NVIDIA's kernel tables are not installed", hint="pip install foretrace[silicon], or leave silicon out"
+            "missing-package",
+            "NVIDIA's kernel tables are not installed",
+            hint="pip install foretrace[silicon], or leave silicon out",
         )
     if prices == "roofline":
         return RooflinePricer(gpu)
@@ -196,10 +200,14 @@ def _stacked(gpu: Gpu, prices: PriceSource, silicon: bool, profile: Path | None)
     notes: list[Diagnostic] = []
     alike = gpu_preset(model.constants.like)
     if alike.name != gpu.name:
-        notes.append(Diagnostic("note", f"kernels of {gpu.name} are priced with the efficiencies of {alike.name}"))
+        notes.append(
+            Diagnostic(
+                "note", "price-source", f"kernels of {gpu.name} are priced with the efficiencies of {alike.name}"
+            )
+        )
     if alike.architecture != gpu.architecture:
         text = f"no kernel was measured on {gpu.architecture or 'such a GPU'}: efficiencies of {alike.name} are assumed"
-        notes.append(Diagnostic("warning", text))
+        notes.append(Diagnostic("warning", "extrapolated", text))
     if prices == "best":
         own = profile or _shipped(gpu.name)
         if own is not None:

@@ -47,7 +47,7 @@ class SlowestPricer:
     def notes(self) -> tuple[Diagnostic, ...]:
         """Those of the other, and how much slower the slowest is."""
         text = f"of {self.gpus:,} GPUs the slowest sets the pace: products take {slowest(self.gpus) - 1:.1%} longer"
-        return (*self.pricer.notes, Diagnostic("note", f"{text} than on a middling one"))
+        return (*self.pricer.notes, Diagnostic("note", "slowest-gpu", f"{text} than on a middling one"))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """What each kernel takes on the slowest GPU."""

@@ -39,7 +39,9 @@ def network_of(
     cluster.check_fits(world)
     if placement is not None and placement.world != world:
         raise InputError(
-            f"the placement has {placement.world:,} ranks, the job {world:,}", hint="place every rank once"
+            "bad-placement",
+            f"the placement has {placement.world:,} ranks, the job {world:,}",
+            hint="place every rank once",
         )
     placed = placement or Placement.packed(world, cluster.node.gpus)
     said = nccl or NcclSettings()

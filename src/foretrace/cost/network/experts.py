@@ -112,7 +112,7 @@ def _way(what: Collective, layout: Layout, way: str) -> Dispatch | None:
     if not way or way == COPIES:
         return None
     if what != Collective.ALL_TO_ALL:
-        raise InputError(f'"{way}" says how an all-to-all goes, not a {label(what)}')
+        raise InputError("unknown-collective", f'"{way}" says how an all-to-all goes, not a {label(what)}')
     return parse_dispatch(way) if layout.size > 1 else None
 
 

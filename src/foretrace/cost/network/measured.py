@@ -103,7 +103,7 @@ class MeasuredNetwork:
             if found.source != _MEASURED:
                 sizes[what, found.how].add(layout.size)
         unmeasured = (
-            Diagnostic("note", f"no {_called(what)} measurement of {_listed(sorted(gpus))} GPUs {how}")
+            Diagnostic("note", "extrapolated", f"no {_called(what)} measurement of {_listed(sorted(gpus))} GPUs {how}")
             for (what, how), gpus in sizes.items()
         )
         return (*self.model.notes, *self._odd, *unmeasured)
@@ -150,7 +150,7 @@ class MeasuredNetwork:
             if self.measurements.partial:  # of tables that nobody gave, what does not fit is no one's mistake
                 return []
             message = f"the measured {group} is not used: nodes of {self.model.cluster.name} have {node.gpus}"
-            return [Diagnostic("warning", message, table.files[0])]
+            return [Diagnostic("warning", "price-source", message, table.files[0])]
         one = _Measured(table, self._layout(table.gpus, table.nodes))
         self._tables[table.collective].append(one)
         least = bound_s(self.model.cluster, table.collective, one.layout, table.size_bytes)
@@ -163,7 +163,7 @@ class MeasuredNetwork:
             f"{int(beats.sum())} of {len(beats)} sizes ({table.size_bytes[worst]:,.0f} bytes in "
             f"{table.time_s[worst] / least[worst]:.2f} of the least time); it is kept"
         )
-        return [Diagnostic("warning", message, table.files[0])]
+        return [Diagnostic("warning", "beats-line-rate", message, table.files[0])]
 
     def _layout(self, gpus: int, nodes: int) -> Layout:
         """Of so many GPUs spread evenly over so many nodes, with nothing else on them."""

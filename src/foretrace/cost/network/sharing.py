@@ -125,7 +125,9 @@ def _resource(one: Exit) -> Resource:
     """An exit as something that ops divide; parts whose exit is out of service are left out."""
     open_ = np.flatnonzero(one.bytes_per_s > 0)
     if not len(open_):
-        raise InputError(f"no {one.name} of this network is in service", hint="see what the cluster says has failed")
+        raise InputError(
+            "no-route", f"no {one.name} of this network is in service", hint="see what the cluster says has failed"
+        )
     own = tuple(one.bytes_per_s[open_].tolist())
     alike = min(own) == max(own)
     members = np.split(np.argsort(one.part, kind="stable"), np.cumsum(np.bincount(one.part))[:-1])

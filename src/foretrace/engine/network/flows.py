@@ -48,7 +48,9 @@ def run_flows(capacity: Floats, messages: Messages, *, window_s: float = 0.0, fo
     """
     link_bytes = bytes_by_link(messages, len(capacity))
     if ((link_bytes > 0) & (capacity <= 0)).any():
-        raise InputError("a message crosses a link that carries nothing", hint="background traffic takes all of it")
+        raise InputError(
+            "no-route", "a message crosses a link that carries nothing", hint="background traffic takes all of it"
+        )
     small = fold(messages, capacity) if folded and len(messages) >= FOLDS_FROM else None
     run, rates = (messages, capacity) if small is None else (small.messages, small.capacity)
     fast = jit.pays(32 * len(run))
@@ -56,7 +58,7 @@ def run_flows(capacity: Floats, messages: Messages, *, window_s: float = 0.0, fo
     events = (jit.compiled(simulate) if fast else simulate)(world, window_s)
     start, end, busy = np.array(world.start), np.array(world.end), np.array(world.busy)
     if np.isnan(end).any():
-        raise InputError(f"{int(np.isnan(end).sum()):,} messages wait for each other and never start")
+        raise InputError("deadlock", f"{int(np.isnan(end).sum()):,} messages wait for each other and never start")
     if small is not None:
         start, end, busy = start[small.message_kind], end[small.message_kind], busy[small.link_kind]
     return Ran(start, end, link_bytes, np.where(link_bytes > 0, busy, 0.0), events, len(run))

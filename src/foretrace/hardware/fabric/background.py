@@ -28,6 +28,7 @@ def with_background(fabric: Fabric, cluster: Cluster) -> Fabric:
         links = links_named(fabric, name, cluster.where)
         if len(links) and not working[links].any():
             raise InputError(
+                "conflicting-values",
                 f'"{name}" is out of service and carries no background traffic',
                 where=cluster.where,
                 hint="take it out of background, or out of failed",
@@ -37,6 +38,7 @@ def with_background(fabric: Fabric, cluster: Cluster) -> Fabric:
         if len(over):
             rate = format_bandwidth(float(fabric.bytes_per_s[over[0]]))
             raise InputError(
+                "out-of-range",
                 f"background traffic of {format_bandwidth(float(taken[over[0]]))} is more than "
                 f"{fabric.link_label(int(over[0]))} carries ({rate})",
                 where=cluster.where,

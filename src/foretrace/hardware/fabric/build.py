@@ -60,14 +60,16 @@ def _built(cluster: Cluster, nodes: int) -> Fabric:
 
 def _check_size(cluster: Cluster, nodes: int) -> None:
     if nodes < 1:
-        raise InputError(f"a network of {nodes} nodes cannot be built", hint="at least one")
+        raise InputError("out-of-range", f"a network of {nodes} nodes cannot be built", hint="at least one")
     if cluster.nodes is not None and nodes > cluster.nodes:
         raise InputError(
+            "cluster-too-small",
             f"the job has {nodes:,} nodes, the cluster {cluster.name} {cluster.nodes:,}",
             hint=f"raise nodes in {cluster.where or 'the cluster'}",
         )
     if nodes * cluster.node.gpus > MOST_GPUS:
         raise InputError(
+            "too-large",
             f"a network of {nodes * cluster.node.gpus:,} GPUs is not built link by link",
             hint=f"at most {MOST_GPUS:,}; --network analytic needs links only where the topology is narrow or hashed",
         )

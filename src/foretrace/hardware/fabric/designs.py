@@ -95,7 +95,10 @@ def _design(
     if planes > 1 and (tors % planes if tors > 1 else node.nics % planes):
         of = f"the {tors} ports of a NIC" if tors > 1 else f"the {node.nics} NICs of a node"
         raise InputError(
-            f"{of} cannot be dealt evenly to {planes} planes", where=cluster.where, hint="change planes, tors or nics"
+            "not-divisible",
+            f"{of} cannot be dealt evenly to {planes} planes",
+            where=cluster.where,
+            hint="change planes, tors or nics",
         )
     return Design(
         rails=rails,

@@ -54,6 +54,7 @@ def _join_groups(draft: Draft, spines: Longs, ports: int, cluster: Cluster) -> N
     each = outward // (groups - 1)
     if each < 1:
         raise InputError(
+            "bad-topology",
             f"{outward:,} outward cables of a group cannot join {groups:,} groups each to each",
             where=cluster.where,
             hint="larger groups: pod_gpus, or a smaller core_oversubscription",

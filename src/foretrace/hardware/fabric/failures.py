@@ -42,9 +42,12 @@ def _check_no_gpu(fabric: Fabric, name: str, where: str | None) -> None:
     wanted = " ".join(name.split()).casefold()
     if ">" in wanted or wanted in ("nodes", "uplinks"):
         raise InputError(
-            f'"{name}" cannot fail', where=where, hint='name a switch, a NIC or a link: "leaf 3", "leaf 3 - spine 1"'
+            "bad-value",
+            f'"{name}" cannot fail',
+            where=where,
+            hint='name a switch, a NIC or a link: "leaf 3", "leaf 3 - spine 1"',
         )
     for number in np.flatnonzero(fabric.kind == Device.GPU):
         if fabric.labels[int(number)].casefold() == wanted:
             hint = "leave its node out of the job; links and switches can fail"
-            raise InputError(f"{name} is a GPU, without which the job cannot run", where=where, hint=hint)
+            raise InputError("bad-value", f"{name} is a GPU, without which the job cannot run", where=where, hint=hint)

@@ -33,9 +33,12 @@ def links_named(fabric: Fabric, name: str, where: str | None) -> Longs:
         if len(links):
             return links
         raise InputError(
-            f"no link joins {ends[0]} and {ends[1]} in {fabric.name}", where=where, hint=_neighbours(fabric, first)
+            "unknown-name",
+            f"no link joins {ends[0]} and {ends[1]} in {fabric.name}",
+            where=where,
+            hint=_neighbours(fabric, first),
         )
-    raise InputError(f'"{shortened(text)}" is no link', where=where, hint='for example "leaf 3 - spine 1"')
+    raise InputError("bad-value", f'"{shortened(text)}" is no link', where=where, hint='for example "leaf 3 - spine 1"')
 
 
 def _device(fabric: Fabric, name: str, where: str | None) -> int:
@@ -50,6 +53,7 @@ def _device(fabric: Fabric, name: str, where: str | None) -> int:
     near = did_you_mean(name, fabric.labels) if fabric.devices < 10_000 and not joined else ""
     link = 'a link is written "leaf 0 - spine 0", with spaces; ' if joined else ""
     raise InputError(
+        "unknown-name",
         f'{fabric.name} has no device called "{shortened(name)}"{near}',
         where=where,
         hint=f"{link}devices are called {shown}",

@@ -166,6 +166,7 @@ class Router:
             if len(gpu) and not 0 <= int(gpu.min()) <= int(gpu.max()) < self._fabric.gpus:
                 wrong = int(gpu.min()) if int(gpu.min()) < 0 else int(gpu.max())
                 raise InputError(
+                    "no-such-rank",
                     f"there is no GPU {wrong:,} in {self._fabric.name}",
                     hint=f"its GPUs are numbered from 0 to {self._fabric.gpus - 1:,}",
                 )
@@ -174,6 +175,7 @@ class Router:
         labels = self._fabric.labels
         failed = f"; failed: {', '.join(self._topology.failed)}" if self._topology.failed else ""
         return InputError(
+            "no-route",
             f"the network of {self._fabric.name} has no way from {labels[source]} to {labels[target]}{failed}",
             hint="put a link back, or leave out the nodes that are cut off",
         )

@@ -18,7 +18,7 @@ def simai_topology(fabric: Fabric, gpu: str, path: str) -> SimaiTopology:
     direct = (fabric.kind[fabric.source] == Device.GPU) & (fabric.kind[fabric.target] == Device.GPU)
     if direct.any():
         hint = "SimAI's GPUs are joined by switches; clusters whose nodes are switched can be written"
-        raise InputError("SimAI's topologies have no links from GPU to GPU", where=path, hint=hint)
+        raise InputError("bad-topology", "SimAI's topologies have no links from GPU to GPU", where=path, hint=hint)
     kept = np.flatnonzero(np.isin(fabric.kind, (Device.LINK_SWITCH, Device.LEAF, Device.SPINE, Device.CORE)))
     kept = kept[np.argsort(fabric.kind[kept], kind="stable")]
     number = np.full(fabric.devices, -1, dtype=np.int64)

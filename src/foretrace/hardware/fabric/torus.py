@@ -18,15 +18,24 @@ def torus_nodes(cluster: Cluster, nodes: int) -> int:
     sizes = cluster.topology.dimensions
     example = "topology: {kind: torus, dimensions: [4, 4]}"
     if not sizes:
-        raise InputError("a torus needs its dimensions, in nodes", where=cluster.where, hint=f"for example {example}")
+        raise InputError(
+            "missing-field",
+            "a torus needs its dimensions, in nodes",
+            where=cluster.where,
+            hint=f"for example {example}",
+        )
     held = math.prod(sizes)
     shape = " × ".join(str(size) for size in sizes)
     if nodes > held:
         raise InputError(
-            f"a torus of {shape} has {held:,} nodes, the job {nodes:,}", where=cluster.where, hint="change dimensions"
+            "bad-topology",
+            f"a torus of {shape} has {held:,} nodes, the job {nodes:,}",
+            where=cluster.where,
+            hint="change dimensions",
         )
     if cluster.nodes is not None and cluster.nodes != held:
         raise InputError(
+            "bad-topology",
             f"a torus of {shape} has {held:,} nodes, the cluster {cluster.nodes:,}",
             where=cluster.where,
             hint="change dimensions or nodes",

@@ -36,20 +36,23 @@ def written_fabric(cluster: Cluster, nodes: int) -> Fabric:
     path = cluster.topology.path
     if path is None:
         hint = "for example topology: {kind: file, path: network.yaml}"
-        raise InputError("a topology of kind file needs its path", where=cluster.where, hint=hint)
+        raise InputError("missing-field", "a topology of kind file needs its path", where=cluster.where, hint=hint)
     text = read_whole(path, "topology file", "expected a topology in YAML, or one of SimAI's").decode(
         "utf-8", "replace"
     )
     fabric = _simai_fabric(parse_topology(text, path)) if looks_like_simai(text) else _yaml_fabric(path)
     if fabric.gpus_per_node != cluster.node.gpus:
         raise InputError(
+            "bad-topology",
             f"the file has nodes of {fabric.gpus_per_node} GPUs, the cluster {cluster.name} of {cluster.node.gpus}",
             where=path,
             hint="the file's nodes and the cluster's must be of one size",
         )
     if fabric.gpus < nodes * cluster.node.gpus:
         held = fabric.gpus // fabric.gpus_per_node
-        raise InputError(f"the file has {held:,} nodes, the job {nodes:,}", where=path, hint="use fewer nodes")
+        raise InputError(
+            "cluster-too-small", f"the file has {held:,} nodes, the job {nodes:,}", where=path, hint="use fewer nodes"
+        )
     return fabric
 
 
@@ -119,7 +122,9 @@ def _link(document: Document, node: yaml.Node) -> _Link:
     fields = document.fields(node, ("from", "to", "rate", "latency"), ("from", "to", "rate"))
     ends = tuple(_name(document, fields[end], fields.where(end)) for end in ("from", "to"))
     if ends[0] == ends[1]:
-        raise InputError(f"a link joins {ends[0]} to itself", where=document.where(node), hint=f"e.g. {_EXAMPLE}")
+        raise InputError(
+            "bad-topology", f"a link joins {ends[0]} to itself", where=document.where(node), hint=f"e.g. {_EXAMPLE}"
+        )
     rate = fields.number("rate", parse_bandwidth, 1e6, 1e15, format_bandwidth)
     latency = fields.number("latency", parse_time, 0.0, 1.0, format_time) if "latency" in fields else 0.0
     return _Link((ends[0], ends[1]), rate, latency)
@@ -134,7 +139,9 @@ def _name(document: Document, node: yaml.Node, where: str) -> str:
     root = match is not None and match[4].casefold() == "root"
     if match is None or bool(match[1]) != in_node or (root and kind != Device.PCIE_SWITCH):
         names = '"node 0 GPU 1", "node 0 NIC 1", "node 0 PCIe 0", "link switch 0", "leaf 3", "spine 1", "core 0"'
-        raise InputError(f'"{shortened(text)}" is no name of a device', where=where, hint=f"names are like {names}")
+        raise InputError(
+            "bad-value", f'"{shortened(text)}" is no name of a device', where=where, hint=f"names are like {names}"
+        )
     last = match[4].casefold() if not match[4].isdecimal() else str(int(match[4]))
     own = f"{WORDS[kind]} {last}"
     return f"node {int(match[2])} {own}" if in_node else own
@@ -150,7 +157,7 @@ def _gpus(names: list[str], path: str) -> tuple[int, list[str]]:
     """How many GPUs a node has, and all of them in order; every node must have the same slots, from 0 on."""
     found = {name for name in names if _kind(name) == Device.GPU}
     if not found:
-        raise InputError("no link has a GPU", where=path, hint=f"for example {_EXAMPLE}")
+        raise InputError("bad-topology", "no link has a GPU", where=path, hint=f"for example {_EXAMPLE}")
     places = [(int(words[1]), int(words[3])) for words in (name.split() for name in found)]
     nodes, slots = max(node for node, _ in places) + 1, max(slot for _, slot in places) + 1
     # Of numbers with gaps, which may be huge, the first that is missing lies among the first few.
@@ -159,6 +166,9 @@ def _gpus(names: list[str], path: str) -> tuple[int, list[str]]:
     missing = next((name for name in wanted if name not in found), None)
     if missing is not None:
         raise InputError(
-            f"{missing} has no link", where=path, hint="nodes and their GPUs are numbered from 0, without gaps"
+            "bad-topology",
+            f"{missing} has no link",
+            where=path,
+            hint="nodes and their GPUs are numbered from 0, without gaps",
         )
     return slots, wanted

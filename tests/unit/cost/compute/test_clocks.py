@@ -105,5 +105,5 @@ def test_products_and_attention_take_longer_streams_do_not() -> None:
     ratio = ClockedPricer(base, 1.1).price(kernels).duration_s / base.price(kernels).duration_s
     assert ratio.tolist() == [pytest.approx(1.1), pytest.approx(1.1), 1.0]
     (note,) = ClockedPricer(base, 1.1).notes
-    assert note.message.startswith("products take 10.0% longer")
+    assert note.code == "power-clock" and note.message.startswith("products take 10.0% longer")
     assert ClockedPricer(base, 1.001).notes == base.notes

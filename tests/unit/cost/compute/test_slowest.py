@@ -34,4 +34,4 @@ def test_kernels_that_compute_take_longer_and_streams_do_not() -> None:
     ratio = of_many.price(kernels).duration_s / alone.price(kernels).duration_s
     assert ratio == pytest.approx([slowest(512), slowest(512), 1.0, 1.0])
     assert of_many.sources == alone.sources
-    assert "512 GPUs" in of_many.notes[-1].message
+    assert of_many.notes[-1].code == "slowest-gpu" and "512 GPUs" in of_many.notes[-1].message

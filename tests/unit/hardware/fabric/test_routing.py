@@ -69,8 +69,9 @@ def test_planes_that_meet_nowhere_are_reached_through_the_node() -> None:
     assert way(cluster_of(planes), 2, 0, 10)[:4] == ["node 0 GPU 0", "link switch 0", "node 0 GPU 2", "node 0 NIC 2"]
     bare = cluster_of(planes)
     bare = replace(bare, node=replace(bare.node, domain_gpus=1, switched=False))
-    with pytest.raises(InputError, match="no way from node 0 GPU 0 to node 1 GPU 1"):
+    with pytest.raises(InputError, match="no way from node 0 GPU 0 to node 1 GPU 1") as caught:
         way(bare, 2, 0, 9)
+    assert caught.value.code == "no-route"
 
 
 def test_equal_paths_share_a_flow() -> None:
@@ -203,8 +204,9 @@ def test_gpus_that_are_not_there() -> None:
     fabric = fabric_of(cluster_of(Topology()), 2)
     router = Router(fabric, Topology())
     for wrong in (-1, 16):
-        with pytest.raises(InputError, match=f"there is no GPU {wrong}"):
+        with pytest.raises(InputError, match=f"there is no GPU {wrong}") as caught:
             router.routes(np.array([0]), np.array([wrong]))
+        assert caught.value.code == "no-such-rank"
     nothing = router.routes(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     assert nothing.start.tolist() == [0]
 

@@ -77,6 +77,7 @@ class Forced:
         could = "; ".join(f"{algorithm} ({', '.join(protocols)})" for algorithm, protocols in ways.items())
         what = label(collective).replace("_", "-")
         return InputError(
+            "unknown-collective",
             f"{' and '.join(said)} leaves no way to run the {what} of {group}",
             hint=f"NCCL would stop here too; it could use {could}" if could else "NCCL would stop here too",
         )
@@ -92,12 +93,12 @@ def _parsed(text: str | None, name: str, all_of: tuple[str, ...], called: Callab
     entries = [entry.strip() for entry in text.split(";")]
     entries = [entry for entry in entries if entry]
     if not entries:
-        raise InputError(f"{name} is empty", hint=_example(name, all_of))
+        raise InputError("bad-value", f"{name} is empty", hint=_example(name, all_of))
     for index, entry in enumerate(entries):
         function, colon, words = entry.rpartition(":")
         if not colon and index > 0:
             problem = f'only the first entry may be for all collectives, "{shortened(entry)}" is not'
-            raise InputError(problem, where=name, hint="write allreduce:tree;allgather:ring")
+            raise InputError("bad-value", problem, where=name, hint="write allreduce:tree;allgather:ring")
         listed = _listed(words, name, all_of, called)
         for what in (_function(function, name),) if colon else FUNCTIONS.values():
             allowed[what] = listed
@@ -109,7 +110,7 @@ def _function(text: str, name: str) -> Collective:
     if found is None:
         known = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
         problem = f'"{shortened(text)}" is no function with algorithms{did_you_mean(text, known)}'
-        raise InputError(problem, where=name, hint=f"known: {', '.join(known)}")
+        raise InputError("unknown-collective", problem, where=name, hint=f"known: {', '.join(known)}")
     return found
 
 
@@ -123,11 +124,15 @@ def _listed(text: str, name: str, all_of: tuple[str, ...], called: Callable[[str
             known = [as_nccl_writes(each) for each in all_of]
             kind = "algorithm" if all_of is ALGORITHMS else "protocol"
             problem = f'"{shortened(word)}" is no {kind} of NCCL{did_you_mean(word, known)}'
-            raise InputError(problem, where=name, hint=f"known: {', '.join(known)}; ^ before the first means all but")
+            raise InputError(
+                "unknown-name", problem, where=name, hint=f"known: {', '.join(known)}; ^ before the first means all but"
+            )
         found.add(one)
     left = set(all_of) - found if without else found
     if not left:
-        raise InputError(f'"{shortened(text)}" leaves nothing to choose from', where=name, hint=_example(name, all_of))
+        raise InputError(
+            "bad-value", f'"{shortened(text)}" leaves nothing to choose from', where=name, hint=_example(name, all_of)
+        )
     return frozenset(left)
 
 

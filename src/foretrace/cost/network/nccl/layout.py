@@ -82,11 +82,13 @@ def _check_placement(cluster: Cluster, placement: Placement) -> None:
     if int(placement.slot.max()) >= node.gpus:
         rank = int(placement.slot.argmax())
         raise InputError(
+            "bad-placement",
             f"rank {rank} is placed on GPU {int(placement.slot[rank])}, but nodes of {cluster.name} have {node.gpus}",
             hint=f"GPUs of a node are numbered from 0 to {node.gpus - 1}",
         )
     if cluster.nodes is not None and placement.hosts > cluster.nodes:
         raise InputError(
+            "cluster-too-small",
             f"the placement has {placement.hosts:,} hosts, the cluster {cluster.name} {cluster.nodes:,} nodes",
             hint=f"place the ranks on fewer, or raise nodes in {cluster.where or 'the cluster'}",
         )

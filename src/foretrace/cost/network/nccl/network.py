@@ -125,4 +125,4 @@ def _notes(cluster: Cluster) -> tuple[Diagnostic, ...]:
     if not within:
         return ()
     text = f"formulas take the links within a node to be whole, without what failed: {', '.join(within[:4])}"
-    return (Diagnostic("warning", text),)
+    return (Diagnostic("warning", "not-modelled", text),)

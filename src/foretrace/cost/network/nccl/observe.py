@@ -43,7 +43,11 @@ def observe(paths: Sequence[str | Path]) -> Observed:
     observations = [*_of_logs(read.logs, notes), *_of_graphs(read.graphs)]
     versions = sorted({version for log in read.logs for version in log.versions})
     if len(versions) > 1:
-        notes.append(Diagnostic("warning", f"logs of NCCL {' and '.join(versions)} are taken to be of one machine"))
+        notes.append(
+            Diagnostic(
+                "warning", "conflicting-values", f"logs of NCCL {' and '.join(versions)} are taken to be of one machine"
+            )
+        )
     system = _one_system(read.systems, notes)
     nics, rate = _nics(system, read.logs)
     return refuse_empty(
@@ -68,10 +72,10 @@ def _read_file(path: str | Path, read: _Read) -> None:
         head = b""
     if head.lstrip()[:1] != b"<":
         if head.strip() and (b"\0" in head or not (is_log(head) or _is_text(head))):
-            raise InputError("this is neither text nor XML", where=str(path), hint=EXPECTED)
+            raise InputError("wrong-format", "this is neither text nor XML", where=str(path), hint=EXPECTED)
         if not head.strip():
             read_whole(path, "log or dump of NCCL", EXPECTED)  # says why there is nothing
-            raise InputError("the file is empty", where=str(path), hint=EXPECTED)
+            raise InputError("empty-file", "the file is empty", where=str(path), hint=EXPECTED)
         read.logs.append(read_log(path))
         return
     root = parse_xml(read_whole(path, "dump of NCCL", EXPECTED), str(path), EXPECTED)
@@ -100,9 +104,13 @@ def _of_logs(logs: Sequence[NcclLog], notes: list[Diagnostic]) -> list[Observati
                 kinds[one.ranks, nodes].append(one)
         if log.unplaced:
             message = f"{log.unplaced:,} calls do not say whose they are and are left out"
-            notes.append(Diagnostic("note", message, log.name))
+            notes.append(Diagnostic("note", "rows-skipped", message, log.name))
     if unsaid:
-        notes.append(Diagnostic("note", f"{unsaid:,} communicators do not say on how many nodes they are: left out"))
+        notes.append(
+            Diagnostic(
+                "note", "rows-skipped", f"{unsaid:,} communicators do not say on how many nodes they are: left out"
+            )
+        )
     return [_observation(gpus, nodes, ours, notes) for (gpus, nodes), ours in sorted(kinds.items())]
 
 
@@ -123,7 +131,13 @@ def _observation(gpus: int, nodes: int, ours: Sequence[Communicator], notes: lis
     for name, kinds in graphs.items():
         if len({(graph.nchannels, graph.speed_intra, graph.speed_inter) for graph in kinds}) > 1:
             said = " and ".join(sorted({f"{graph.nchannels} × {graph.speed_intra:g} GB/s" for graph in kinds}))
-            notes.append(Diagnostic("warning", f"ranks of {where} differ in their {name} graph ({said}): the slowest"))
+            notes.append(
+                Diagnostic(
+                    "warning",
+                    "conflicting-values",
+                    f"ranks of {where} differ in their {name} graph ({said}): the slowest",
+                )
+            )
     return _with_graphs(
         Observation(
             gpus_per_node=gpus // nodes,
@@ -150,7 +164,9 @@ def _running(ours: Sequence[Communicator], where: str, notes: list[Diagnostic]) 
                     said[name].add(count)
     if len(said["ring"]) > 1:
         listed = " and ".join(map(str, sorted(said["ring"])))
-        notes.append(Diagnostic("warning", f"ranks of {where} have {listed} channels: the fewest"))
+        notes.append(
+            Diagnostic("warning", "conflicting-values", f"ranks of {where} have {listed} channels: the fewest")
+        )
     return {name: min(counts) for name, counts in said.items() if counts}
 
 
@@ -210,7 +226,7 @@ def _choices(choices: Iterable[Choice], where: str, notes: list[Diagnostic]) -> 
         found[collective].append(Choice(collective, size, *way, ways.total()))
     if mixed:
         message = f"calls of {mixed:,} sizes among {where} were run in several ways: the most frequent"
-        notes.append(Diagnostic("note", message))
+        notes.append(Diagnostic("note", "odd-input", message))
     return {collective: tuple(ours) for collective, ours in found.items()}
 
 
@@ -230,7 +246,7 @@ def _one_system(systems: Sequence[tuple[System, str]], notes: list[Diagnostic]) 
     for other, name in systems[1:]:
         if _looks(other) != _looks(first):
             message = f"the node differs from that of {systems[0][1]} ({_looks(other)}, not {_looks(first)}): the first"
-            notes.append(Diagnostic("warning", message, name))
+            notes.append(Diagnostic("warning", "conflicting-values", message, name))
     return first
 
 
@@ -257,14 +273,23 @@ def _forced(logs: Sequence[NcclLog], notes: list[Diagnostic]) -> Forced:
     for log in logs:
         for name, text in log.environment:
             if name in ("NCCL_ALGO", "NCCL_PROTO") and texts.setdefault(name, text) != text:
-                notes.append(Diagnostic("warning", f"ranks had {name}={texts[name]} and {text}: the first", log.name))
+                notes.append(
+                    Diagnostic(
+                        "warning",
+                        "conflicting-values",
+                        f"ranks had {name}={texts[name]} and {text}: the first",
+                        log.name,
+                    )
+                )
     try:
         forced = Forced.of(texts.get("NCCL_ALGO"), texts.get("NCCL_PROTO"))
     except InputError as error:
         notes.append(
-            Diagnostic("warning", f"{error.where or 'what was forced'} of the log is left out: {error.message}")
+            Diagnostic(
+                "warning", error.code, f"{error.where or 'what was forced'} of the log is left out: {error.message}"
+            )
         )
         return Forced()
     for name, text in texts.items():
-        notes.append(Diagnostic("note", f"the machine ran with {name}={text}, and so it is priced"))
+        notes.append(Diagnostic("note", "price-source", f"the machine ran with {name}={text}, and so it is priced"))
     return forced

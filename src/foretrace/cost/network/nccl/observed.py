@@ -137,7 +137,7 @@ class Observed:
         rate = f"{self.nic_bytes_per_s * 8 / 1e9:g}"
         found = f"{self.nics} NIC{'s' if self.nics > 1 else ''} of {rate} Gb/s"
         has = f"{node.nics} of {node.nic.bytes_per_s * 8 / 1e9:g}"
-        notes.append(_note(f"NCCL found {found} in a node, {cluster.name} has {has}: NCCL's count"))
+        notes.append(_note("machine-differs", f"NCCL found {found} in a node, {cluster.name} has {has}: NCCL's count"))
         nic = Nic(f"{rate}gbps", f"NIC of {rate} Gb/s", self.nic_bytes_per_s)
         return replace(cluster, node=replace(node, nic=nic, nics=self.nics)), tuple(notes)
 
@@ -159,14 +159,22 @@ class Observed:
             return
         gpu, found = cluster.gpu, self.system.gpus[0]
         if (links := max(one.links for one in self.system.gpus)) != gpu.links:
-            yield _warning(f"NCCL found {links} NVLinks on a GPU, {gpu.name} has {gpu.links}: the cluster's count")
+            yield _warning(
+                "machine-differs",
+                f"NCCL found {links} NVLinks on a GPU, {gpu.name} has {gpu.links}: the cluster's count",
+            )
         family = gpu.architecture.lower().partition(" ")[0]
         if found.sm and _ARCHITECTURES.get(found.sm, family) != family:
-            yield _warning(f"NCCL found GPUs of compute capability {found.sm / 10:g}, {gpu.name} is {family}")
+            yield _warning(
+                "machine-differs", f"NCCL found GPUs of compute capability {found.sm / 10:g}, {gpu.name} is {family}"
+            )
         hosts = {one.host for one in self.system.gpus}
         if len(self.system.gpus) > cluster.node.gpus * len(hosts):
             count = len(self.system.gpus)
-            yield _warning(f"NCCL found {count} GPUs in a node, {cluster.name} has {cluster.node.gpus}: the cluster's")
+            yield _warning(
+                "machine-differs",
+                f"NCCL found {count} GPUs in a node, {cluster.name} has {cluster.node.gpus}: the cluster's",
+            )
 
 
 def _nearest(seen: Sequence[Choice], size_bytes: float) -> Choice:
@@ -177,12 +185,12 @@ def _nearest(seen: Sequence[Choice], size_bytes: float) -> Choice:
     return below if size_bytes**2 <= float(below.size_bytes) * above.size_bytes else above
 
 
-def _note(message: str) -> Diagnostic:
-    return Diagnostic("note", message)
+def _note(code: str, message: str) -> Diagnostic:
+    return Diagnostic("note", code, message)
 
 
-def _warning(message: str) -> Diagnostic:
-    return Diagnostic("warning", message)
+def _warning(code: str, message: str) -> Diagnostic:
+    return Diagnostic("warning", code, message)
 
 
 def refuse_empty(observed: Observed) -> Observed:
@@ -191,6 +199,7 @@ def refuse_empty(observed: Observed) -> Observed:
     if one.observations or one.nics or one.system is not None or one.forced:
         return one
     raise InputError(
+        "nothing-to-do",
         "NCCL says nothing here that a price could use",
         where=", ".join(one.files),
         hint="run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING",
