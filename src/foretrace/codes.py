@@ -89,6 +89,16 @@ CODES: Final[dict[str, str]] = {
     "unknown-mesh": "The input does not tell the mesh, or the axis of a group, and it has to be given.",
     "cannot-change": "A recording does not hold what a job changed in this way would do.",
     "not-recorded": "The recording lacks a size, a time or a reason that the job needs.",
+    # Simulations and their machines
+    "cluster-unused": "The job carries all its prices, so that the cluster changes nothing.",
+    "overlap-cost": "Kernels run slower next to collectives; the message says how much of the step that is.",
+    "jitter": "Computation varies, and groups wait for their slowest.",
+    "replay-differs": "The replay of a recording does not take what was recorded.",
+    "slowest-not-modelled": "A recording of few GPUs does not tell how slow the slowest of many is.",
+    "compute-of-other-gpu": "Computation keeps the time of the GPU it was recorded on, which the cluster does not have.",
+    "profiled-steps": "Steps are as recorded, slowed by the profiler.",
+    "calibration-of-other-stack": "A calibration holds kernels of another stack than the plan's.",
+    "reads-measured": "A prediction reads the measurement that it is compared with.",
     # Analyses and reports
     "different-mesh": "Two compared runs do not have the same ranks in the same places.",
     "different-microbatches": "Two compared runs do not have the same number of microbatches.",

@@ -1,9 +1,11 @@
-"""What every answer contains, as one object; screens, JSON and files are readings of it."""
+"""The answer to a question about a job, as one object; screens, JSON and files are readings of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +16,16 @@ from foretrace.analysis.critical import CriticalPath
 from foretrace.analysis.critical import critical_path as find_critical_path
 from foretrace.analysis.lanes import LaneUse, lane_use
 from foretrace.analysis.memory import Floats, Longs, MemoryTrack
+from foretrace.analysis.model_figures import ModelFigures, StepParts, step_parts
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sharing import NetworkUse
 from foretrace.errors import Diagnostic
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Phase
 from foretrace.program.timeline import Timeline
+
+if TYPE_CHECKING:
+    from foretrace.analysis.memory_fit import MemoryFit
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class PeakMemory:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """A source of prices, the share of all op time that rests on it, and its band as factors."""
+    """A source of prices, the share of all op time that it priced, and its band as factors."""
 
     source: str
     share: float
@@ -54,12 +60,12 @@ class Provenance:
 
 
 @dataclass(frozen=True, repr=False)  # without slots: what takes long to read off is read off when it is asked for
-class Simulation:
-    """The answer to a simulation.
+class Answer:
+    """The answer to a simulation or a prediction.
 
-    `step_time_s` is the steady period where the job `repeats`, otherwise the makespan of the one step there is. Where a
-    scenario changes the job, `unchanged_step_time_s` is what it takes without. The band is None where it was not
-    worked out.
+    `step_time_s` is the steady period where the job `repeats`, otherwise the makespan of the one step there is. Where
+    the scenario or the options change the job, `unchanged_step_time_s` is what it takes without. The band is None where
+    it was not worked out.
     """
 
     title: str
@@ -76,7 +82,7 @@ class Simulation:
     tokens_per_s_per_gpu: float | None
     gains: tuple[Bottleneck, ...] | None
     """What each family of ops and each resource would gain; None where it was not worked out."""
-    memory: tuple[MemoryTrack, ...]
+    memory_tracks: tuple[MemoryTrack, ...]
     peak_memory: PeakMemory | None
     provenance: tuple[Provenance, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -84,12 +90,16 @@ class Simulation:
     network: NetworkUse | None = None
     """How communications shared links; None where the job carries the prices of all of them."""
     step_time_unprofiled_s: float | None = None
-    """Of a profiler's trace: what the step takes without what profiling cost its host."""
+    """Of a profiler trace: what the step takes without what profiling cost its host."""
     step_time_unprofiled_band_s: tuple[float, float] | None = None
     unchanged_step_time_unprofiled_s: float | None = None
     """The same without the changes of the scenario; None where there are none."""
     overlap_cost_s: float = 0.0
     """By how much longer a rank computes, on average, for collectives that run at the same time."""
+    changes: tuple[str, ...] = ()
+    """How the job was built otherwise than it was recorded, in words."""
+    model: ModelFigures | None = None
+    """What is known of a model's step beyond its timeline; None for inputs that are not a model."""
 
     @cached_property
     def breakdown(self) -> Breakdown:
@@ -127,7 +137,27 @@ class Simulation:
             return ()
         bubble = self.breakdown.mean_s.get("bubble")
         lost = () if bubble is None else (Bottleneck("bubble", bubble, None, bubble),)
-        return tuple(sorted((*self.gains, *lost), key=lambda one: -one.gain_if_free_s))
+        return tuple(sorted((*self.gains, *lost), key=lambda gain: -gain.gain_if_free_s))
+
+    @cached_property
+    def parts(self) -> StepParts:
+        """How long the forward, the backward after it and the optimizer after that take."""
+        return step_parts(self.timeline)
+
+    @property
+    def memory(self) -> MemoryFit | None:
+        """What every stage holds, next to what a GPU has; None for inputs that are not a model."""
+        return None if self.model is None else self.model.memory
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: the model's FLOPs over what the GPUs could do at their dense peak."""
+        return None if self.model is None else self.model.mfu(self.step_time_s)
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOPs utilisation: the same with everything that is computed, recomputation included."""
+        return None if self.model is None else self.model.hfu(self.step_time_s)
 
     @cached_property
     def _chain(self) -> Chain:
@@ -135,10 +165,26 @@ class Simulation:
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {seconds:.6g}" for name, seconds in self.breakdown.mean_s.items())
-        return f"<Simulation: step {self.step_time_s:.6g} s on {self.world_size:,} ranks; seconds by part: {parts}>"
+        return f"<Answer: step {self.step_time_s:.6g} s on {self.world_size:,} ranks; seconds by part: {parts}>"
+
+    def describe_changes(self) -> list[str]:
+        """Returns what is different from the job as it was given, in words."""
+        return [*self.changes, *self.scenario.describe()]
 
     def memory_by_rank(self) -> dict[int, tuple[Floats, dict[str, Longs]]]:
-        """The memory of every rank over the step: moments, and bytes by category from each on."""
+        """Returns the memory of every rank over the step: moments, and bytes by category from each on."""
         of_rank = self.timeline.graph.classes.of_rank
-        tracks = [(track.time_s, track.by_category()) for track in self.memory]
+        tracks = [(track.time_s, track.by_category()) for track in self.memory_tracks]
         return {rank: tracks[number] for rank, number in enumerate(of_rank.tolist())} if tracks else {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the whole answer as plain values, SI units, keys as in `--json` (docs/json.md)."""
+        from foretrace.analysis.answer_record import answer_dict  # runs seldom ask for it
+
+        return answer_dict(self)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the answer with its timeline to a file that `foretrace.open` reads."""
+        from foretrace.analysis.answer_file import save_answer
+
+        save_answer(self, path)

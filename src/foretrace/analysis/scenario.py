@@ -1,8 +1,10 @@
-"""A scenario: what is different from the job as it is."""
+"""A scenario: what is different from normal."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,33 +17,37 @@ from foretrace.program.arrays import distinct
 from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops
 
-MOST_TIMES = 1e6
+MAX_FACTOR = 1e6
 """No part of a machine gets a million times as fast, or as slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Families of ops or resources that are so many times as fast; ranks that compute so many times as slowly; ranks
-    whose communication over an axis is so many times as slow; and by which share of its time every computation varies
-    (one standard deviation)."""
+    """What is different from normal.
 
-    what_if: dict[str, float] = field(default_factory=dict)
-    stragglers: dict[int, float] = field(default_factory=dict)
-    slow_links: dict[tuple[int, str], float] = field(default_factory=dict)
+    Attributes:
+        what_if: How many times as fast families of ops or resources are: `{"compute": 1.1, "name:attention*": 2}`.
+        stragglers: How many times as slowly ranks compute: `{5: 1.2}`.
+        slow_links: How many times as slow the communication of a rank over an axis is: `{(5, "dp"): 2}`.
+        jitter: By which share of its time every computation varies: 0.03 is a standard deviation of 3 %.
+    """
+
+    what_if: Mapping[str, float] = field(default_factory=dict)
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    slow_links: Mapping[tuple[int, str], float] = field(default_factory=dict)
     jitter: float = 0.0
-    choices: tuple[str, ...] = ()
-    """How the job was built otherwise than it was traced, in words: these change the program, not its prices."""
 
     def __post_init__(self) -> None:
+        for name in ("what_if", "stragglers", "slow_links"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "jitter", check_jitter(self.jitter))
 
     def __bool__(self) -> bool:
         return bool(self.what_if or self.stragglers or self.slow_links or self.jitter)
 
     def describe(self) -> list[str]:
-        """Each change in words."""
+        """Returns each change in words."""
         return [
-            *self.choices,
             *(f"{what} {factor:g}× as fast" for what, factor in self.what_if.items()),
             *(f"rank {rank} computes {factor:g}× as slowly" for rank, factor in self.stragglers.items()),
             *(f"{axis} of rank {rank} {factor:g}× as slow" for (rank, axis), factor in self.slow_links.items()),
@@ -70,14 +76,13 @@ class Scenario:
 def _check_rank(ops: Ops, rank: int) -> None:
     world = ops.program.world
     if not 0 <= rank < world:
-        raise InputError(f"there is no rank {rank}; the job has ranks 0 to {world - 1}")
+        raise InputError("no-such-rank", f"there is no rank {rank}; the job has ranks 0 to {world - 1}")
 
 
 def _check_factor(text: str, factor: float) -> None:
-    if not 1 / MOST_TIMES <= factor <= MOST_TIMES:
-        raise InputError(
-            f"{text} cannot be {factor:g} times as fast or slow", hint=f"factors lie between 1e-6 and {MOST_TIMES:g}"
-        )
+    if not 1 / MAX_FACTOR <= factor <= MAX_FACTOR:
+        problem = f"{text} cannot be {factor:g} times as fast or slow"
+        raise InputError("out-of-range", problem, hint=f"factors lie between 1e-6 and {MAX_FACTOR:g}")
 
 
 def _slow_link(ops: Ops, prices: Prices, rank: int, axis: str, factor: float) -> Prices:
@@ -91,7 +96,7 @@ def _slow_link(ops: Ops, prices: Prices, rank: int, axis: str, factor: float) ->
     }
     groups = {number: group for number, group in groups.items() if group[rank] >= 0}
     if not groups:
-        raise InputError(f"rank {rank} does not communicate over {axis}")
+        raise InputError("unknown-name", f"rank {rank} does not communicate over {axis}")
     for number, group in groups.items():
         partners = np.flatnonzero(group == group[rank]).tolist()
         prices = prices.slowed(partners, factor, chosen & (communicator == number))

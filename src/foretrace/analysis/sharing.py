@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 
+from foretrace.cost.machine import NetworkMode
 from foretrace.cost.prices import Draws
 from foretrace.engine.flows import rows_of_nodes
-from foretrace.errors import InputError, did_you_mean
 from foretrace.program.program import Floats, Longs, Resource
 from foretrace.program.timeline import Timeline
-
-NetworkMode = Literal["analytic", "flow"]
-"""analytic: every communication takes what it takes alone; flow: those that meet on links divide them."""
-
-MODES: Final[tuple[str, ...]] = get_args(NetworkMode)
 
 SLOWER: Final = 1e-6
 """By less than this share of its time nothing is called slower: that is rounding."""
@@ -51,12 +46,6 @@ class NetworkUse:
     analytic_step_time_s: float
     slowed: tuple[Slowed, ...] = ()
     hot: tuple[Hot, ...] = ()
-
-
-def check_mode(mode: str, known: tuple[str, ...] = MODES) -> None:
-    """Raises an error where a way to run the network is not among those known."""
-    if mode not in known:
-        raise InputError(f'network "{mode}" is not known{did_you_mean(mode, known)}', hint=f"known: {', '.join(known)}")
 
 
 def network_use(alone: Timeline, shared: Timeline, draws: Draws) -> NetworkUse:

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.analysis.answer import Bottleneck, PeakMemory, Provenance, Simulation
+from foretrace.analysis.answer import Bottleneck, PeakMemory, Provenance, Answer
 from foretrace.analysis.families import families
 from foretrace.analysis.jitter import Waits
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.analysis.overlap import overlap_cost_s, settles
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
-from foretrace.analysis.sharing import NetworkMode, NetworkUse, check_mode, network_use
-from foretrace.cost.compute.interface import KernelPricer
-from foretrace.cost.network import NcclSettings, Network, network_of
-from foretrace.cost.network.silicon import slowdown_in_training
-from foretrace.cost.network.sources import measured_collectives
-from foretrace.cost.price import price, unpriced_kernels
+from foretrace.analysis.sharing import NetworkUse, network_use
+from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
 from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware.cluster import Cluster
-from foretrace.hardware.presets import cluster as load_cluster
-from foretrace.placement import Placement
 from foretrace.program.arrays import ranges
 from foretrace.program.collector import collector_paused
 from foretrace.program.columns import Kind
-from foretrace.program.expand import Ops, expand
+from foretrace.program.expand import Ops
 from foretrace.program.fold import fold, unfold
 from foretrace.program.graph import Graph
 from foretrace.program.program import Program
 from foretrace.program.timeline import Timeline
-
-if TYPE_CHECKING:
-    from foretrace.cost.compute.clocks import Mix
-    from foretrace.cost.network.sharing import Sharing
-    from foretrace.cost.sources import PriceSource
-    from foretrace.formats.calibration import Calibration
 
 Floats = NDArray[np.float64]
 Executor = Literal["auto", "fixed", "shared"]
@@ -50,141 +36,49 @@ Executor = Literal["auto", "fixed", "shared"]
 ENDLESS = 1e9
 """So much of a resource that it never holds anything up."""
 
-WORTH_SAYING = 0.01
+MIN_REPORTED_OVERLAP = 0.01
 """Of the step: what overlap costs is said in a note from here on."""
 
-MOST_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
+MAX_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
 """Beyond this many nodes, running the job again for every family would take longer than a person waits."""
 
 
-def simulate(
+def simulate_program(
     program: Program,
+    machine: Machine,
+    scenario: Scenario,
     *,
-    cluster: Cluster | str | Path | None = None,
-    placement: Placement | None = None,
-    collectives: str | Path | None = None,
-    calibration: Calibration | str | Path | None = None,
-    kernels: KernelPricer | None = None,
-    prices: PriceSource = "best",
-    silicon: bool | None = None,
-    nccl: NcclSettings | None = None,
-    what_if: Mapping[str, float] | None = None,
-    stragglers: Mapping[int, float] | None = None,
-    slow_links: Mapping[tuple[int, str], float] | None = None,
-    jitter: float = 0.0,
-    network: NetworkMode = "analytic",
-    overlap_cost: bool = True,
     executor: Executor = "auto",
     folded: bool = True,
     explain: bool = True,
-) -> Simulation:
-    """Runs a program: at the prices it carries, and where it carries none, at those of a cluster's network.
+) -> Answer:
+    """Runs a program at the prices it carries and, where it carries none, at those of the machine.
 
-    `cluster` is a preset's name, a file or a `Cluster`; ranks fill its nodes in order unless a `placement` says
-    otherwise. `collectives` names measurements of nccl-tests, which price communication before anything else does;
-    `prices` says by what kernels and collectives are priced: the best source there is for the cluster's GPU, the
-    model alone, or the roofline (of kernels); `silicon` whether NVIDIA's tables count among the best (None: if they are
-    installed); `kernels` is a source of one's own. `calibration` (`foretrace calibrate` writes one) comes before all of
-    these, for kernels, collectives and, in `predict`, the host. `nccl` says what NCCL may choose, and what it said on a
-    user's machine.
-    `what_if` makes families of ops or resources so many times as fast (`{"compute": 1.1, "name:attention*": 2}`);
-    `stragglers` makes ranks compute so many times as slowly (`{5: 1.2}`); `slow_links` does so to what a rank
-    communicates over an axis, with whom it may be (`{(5, "dp"): 2}`); `jitter` makes every computation vary by this
-    share of its time (0.03: one standard deviation is 3 %), so that groups wait for their slowest. `network` says
-    whether communications that meet on the links of the cluster divide them (`flow`) or each goes as if alone
-    (`analytic`); `overlap_cost` whether kernels take longer beside a collective, which holds SMs and takes of the
-    memory's rate. `executor` says whether ops that draw on one resource at once divide it (`shared`, chosen by itself
-    where there are such draws) or not (`fixed`).
-    `explain=False` leaves out what takes further runs: the gains and the band.
+    Args:
+        program: What to run.
+        machine: What it runs on; a machine without a cluster prices nothing.
+        scenario: What is different from normal.
+        executor: Whether ops that draw on one resource at once divide it (`shared`), or run as if alone (`fixed`);
+            `auto` chooses `shared` where there are such draws.
+        folded: Whether ranks that behave identically are run once.
+        explain: Whether to find the band and what each family of ops would gain, which takes further runs.
     """
     if executor not in ("auto", "fixed", "shared"):
-        raise InputError(f'executor "{executor}" is not known', hint="known: auto, fixed, shared")
-    check_mode(network)
-    if network == "flow" and executor == "fixed":
-        raise InputError("the fixed executor runs each op as if alone", hint="leave it out, or network flow")
+        raise InputError("unknown-name", f'executor "{executor}" is not known', hint="known: auto, fixed, shared")
+    if machine.network not in JOB_MODES:
+        problem = f'network "{machine.network}" runs single collectives, not jobs'
+        raise InputError("conflicting-options", problem, hint=f"for jobs: {', '.join(JOB_MODES)}")
+    if machine.network == "flow" and executor == "fixed":
+        problem = "the fixed executor runs each op as if alone"
+        raise InputError("conflicting-options", problem, hint="leave it out, or network flow")
     with collector_paused():
-        ops = expand(program)
-        if cluster is not None and not isinstance(cluster, Cluster):
-            cluster = load_cluster(str(cluster))
-        if cluster is None:
-            _check_needs_no_cluster(placement, collectives, network, nccl, calibration)
-        fit = _calibration(calibration, cluster)
-        if kernels is None and cluster is not None and _says_kernels(program):
-            from foretrace.cost.sources import kernel_prices  # most jobs do without, and start faster
-
-            kernels = kernel_prices(cluster, program.world, prices, silicon, fit, _mix(ops, fit))
-        priced_by: Network | None = None
-        said: tuple[Diagnostic, ...] = ()
-        if cluster is not None:
-            settings = nccl or NcclSettings()
-            cluster, said = settings.on(cluster)
-            slowdown = slowdown_in_training(cluster.gpu)
-            measured = measured_collectives(cluster, collectives, prices, silicon, slowdown, settings.forced, fit)
-            priced_by = network_of(cluster, program.world, placement, measured, settings, slowdown)
-        sharing = _sharing(cluster, program.world, placement) if network == "flow" else None
-        as_is = price(ops, priced_by, None if cluster is None else cluster.gpu, kernels, sharing, overlap_cost)
-        unused = cluster if cluster is not None and as_is.sources == program.sources else None
-        if unused is not None:
-            cluster = None  # the job carries all its prices
-        scenario = Scenario(dict(what_if or {}), dict(stragglers or {}), dict(slow_links or {}), jitter)
+        priced = machine.price(program)
+        ops, as_is, cluster = priced.ops, priced.prices, priced.cluster
         shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
         runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded, scenario.jitter)
         unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
-        notes = () if priced_by is None or cluster is None else (*said, *priced_by.notes)
-        if kernels is not None and as_is.mix.size and as_is.mix.max() >= 0:
-            notes = (*notes, *kernels.notes)
-        if cluster is not None and collectives is not None:
-            text = f"measured collectives of {collectives} are taken to be {cluster.name}'s own"
-            notes = (Diagnostic("note", text), *notes)
-        if unused is not None and program.op_count:
-            notes = (Diagnostic("note", f"{unused.name} prices nothing: the job carries all its prices"),)
-        used = _network_use(runner, network) if cluster is not None else None
-        return _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
-
-
-def _calibration(given: Calibration | str | Path | None, cluster: Cluster | None) -> Calibration | None:
-    """A calibration of a cluster's GPU."""
-    if given is None or cluster is None:
-        return None
-    from foretrace.formats.calibration import calibration_of
-
-    return calibration_of(given, cluster.gpu.name)
-
-
-def _mix(ops: Ops, calibration: Calibration | None) -> Mix | None:
-    """The kernels of a job, where a calibration prices them."""
-    if calibration is None:
-        return None
-    from foretrace.cost.mix import mix_of
-
-    return mix_of(ops)
-
-
-def _check_needs_no_cluster(
-    placement: Placement | None,
-    collectives: str | Path | None,
-    network: NetworkMode,
-    nccl: NcclSettings | None,
-    calibration: Calibration | str | Path | None,
-) -> None:
-    """Raises an error where something is said that only a cluster has."""
-    asked = (
-        (placement is not None, "a placement says where ranks sit on a cluster"),
-        (collectives is not None, "collectives price the network of a cluster"),
-        (network == "flow", "network flow divides the links of a cluster"),
-        (bool(nccl), "what NCCL does is of a cluster"),
-        (calibration is not None, "a calibration prices the GPUs of a cluster"),
-    )
-    for given, text in asked:
-        if given:
-            raise InputError(f"{text}, but there is none", hint="name a cluster")
-
-
-def _sharing(cluster: Cluster | None, world: int, placement: Placement | None) -> Sharing | None:
-    """What the communications of a job share on a cluster."""
-    from foretrace.cost.network.sharing import Sharing  # most jobs do without, and start faster
-
-    return None if cluster is None else Sharing(cluster, placement or Placement.packed(world, cluster.node.gpus))
+        used = _network_use(runner, machine.network) if cluster is not None else None
+        return _read_off(runner, scenario, cluster, unchanged, priced.notes, explain, used)
 
 
 def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:
@@ -192,14 +86,6 @@ def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:
     if mode == "analytic":
         return NetworkUse(mode, runner.timeline().step_time_s)
     return network_use(runner.alone().timeline(), runner.timeline(), runner.prices.draws)
-
-
-def _says_kernels(program: Program) -> bool:
-    """Whether any op has kernels and no duration."""
-    columns = program.templates.columns
-    return bool(
-        len(unpriced_kernels(columns["kind"], columns["kernel"], np.asarray(columns["duration_s"], dtype=np.float64)))
-    )
 
 
 class _Runner:
@@ -342,7 +228,7 @@ def _read_off(
     network_notes: tuple[Diagnostic, ...],
     explain: bool,
     network: NetworkUse | None,
-) -> Simulation:
+) -> Answer:
     timeline, prices, program = runner.timeline(), runner.prices, runner.graph.program
     graph, step = timeline.graph, timeline.step_time_s
     tracks = memory_tracks(timeline)
@@ -354,23 +240,23 @@ def _read_off(
     if scenario.jitter:
         notes.append(_jitter_note(scenario.jitter))
     if prices.draws and not runner.shares:
-        notes.append(Diagnostic("note", "ops of this job share resources; the fixed executor runs each as if alone"))
-    if explain and len(graph) <= MOST_EXPLAINED[kind]:
+        notes.append(Diagnostic("note", "left-out", "ops of this job share resources; the fixed executor runs each as if alone"))
+    if explain and len(graph) <= MAX_EXPLAINED[kind]:
         limits, gains = _explained(runner)
         gains = (*gains, *runner.resource_gains(step))
-    elif explain and network is not None and network.mode == "flow" and len(graph) <= MOST_EXPLAINED["fixed"]:
-        notes.append(Diagnostic("note", "gains and band are those of communications as if alone: quicker to run again"))
+    elif explain and network is not None and network.mode == "flow" and len(graph) <= MAX_EXPLAINED["fixed"]:
+        notes.append(Diagnostic("note", "left-out", "gains and band are those of communications as if alone: quicker to run again"))
         (low, high), gains = _explained(runner.alone())
         longer = step - network.analytic_step_time_s
         limits = (low + longer, high + longer)
     elif explain:
-        notes.append(Diagnostic("note", f"gains and band left out: {len(graph):,} ops take too long to run again"))
+        notes.append(Diagnostic("note", "left-out", f"gains and band left out: {len(graph):,} ops take too long to run again"))
     # A dot product would wake BLAS's threads, which then spin for longer than all of this takes.
     overlapped = float((runner.overlap_s * runner.graph.weight).sum()) / max(program.world, 1)
-    if overlapped > WORTH_SAYING * step:
+    if overlapped > MIN_REPORTED_OVERLAP * step:
         notes.append(_overlap_note(overlapped / step))
     tokens = program.tokens_per_step
-    return Simulation(
+    return Answer(
         title=program.title,
         world_size=program.world,
         mesh=str(program.mesh),
@@ -384,7 +270,7 @@ def _read_off(
         steps_run=timeline.steps_run,
         tokens_per_s_per_gpu=tokens / step / program.world if tokens and step > 0 else None,
         gains=gains,
-        memory=tuple(tracks),
+        memory_tracks=tuple(tracks),
         peak_memory=_peak(timeline, tracks),
         provenance=tuple(_provenance(prices, runner)),
         diagnostics=tuple(notes),
@@ -404,6 +290,7 @@ def _explained(runner: _Runner) -> tuple[tuple[float, float], tuple[Bottleneck, 
 def _overlap_note(share: float) -> Diagnostic:
     return Diagnostic(
         "note",
+        "overlap-cost",
         f"collectives hold SMs and take memory bandwidth from kernels beside them: {100 * share:.1f} % of the step "
         "(--no-overlap-cost leaves that out)",
     )
@@ -412,6 +299,7 @@ def _overlap_note(share: float) -> Diagnostic:
 def _jitter_note(jitter: float) -> Diagnostic:
     return Diagnostic(
         "note",
+        "jitter",
         f"every computation varies by {100 * jitter:g} % (one standard deviation), each by itself; the wait for the "
         "slowest is its expectation, worked out for normal arrivals, and counts with the op that waits (exposed)",
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from foretrace.formats.nccl_tests import Measurements, read_measurements
+from foretrace.formats.nccl_tests import Measurements
 from foretrace.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -17,25 +16,25 @@ NetworkPrices = Literal["best", "model", "roofline"]
 
 def measured_collectives(
     cluster: Cluster,
-    collectives: str | Path | None = None,
+    own: Measurements | None = None,
     prices: NetworkPrices = "best",
     silicon: bool | None = None,
     slowdown: float = 1.0,
     forced: Forced | None = None,
     calibration: Calibration | None = None,
 ) -> tuple[Measurements, ...]:
-    """Best first: a user's own measurements, and those of a calibration, which count wherever they are given, then
+    """Returns, best first, a user's own measurements, and those of a calibration, which count wherever they are given, then
     NVIDIA's tables of the cluster's GPU (`silicon`: None if they are installed), for `prices` that are the best there
     are.
 
     NVIDIA measured what NCCL chooses by itself, so where a user forces a choice, the tables say nothing.
     """
-    own = () if collectives is None else (read_measurements(collectives),)
+    best = () if own is None else (own,)
     if calibration is not None and calibration.collectives is not None:
-        own = (*own, calibration.collectives)
+        best = (*best, calibration.collectives)
     if prices != "best" or silicon is False or forced:
-        return own
+        return best
     from foretrace.cost.network.silicon import silicon_collectives  # takes a while, and not every job needs it
 
     tables = silicon_collectives(cluster.gpu, slowdown)
-    return own if tables is None else (*own, tables)
+    return best if tables is None else (*best, tables)

@@ -1,0 +1,299 @@
+"""The machine that a job runs on: a cluster, where its ranks sit, and where prices come from.
+
+A `Machine` owns what it has read and priced, so that a second question about the same machine is cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import numpy as np
+
+from foretrace.cost.compute.interface import KernelPricer, PriceSource
+from foretrace.cost.network import NcclSettings, Network, network_of
+from foretrace.cost.network.silicon import slowdown_in_training
+from foretrace.cost.network.sources import measured_collectives
+from foretrace.cost.price import price, unpriced_kernels
+from foretrace.cost.prices import Prices
+from foretrace.errors import Diagnostic, InputError, did_you_mean
+from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.presets import cluster as load_cluster
+from foretrace.placement import Placement
+from foretrace.program.expand import Ops, expand
+from foretrace.program.program import Program
+
+if TYPE_CHECKING:
+    from foretrace.cost.network.sharing import Sharing
+    from foretrace.formats.calibration import Calibration
+    from foretrace.formats.nccl_tests import Measurements
+
+NetworkMode = Literal["analytic", "flow", "packets"]
+"""analytic: every communication takes what it takes alone; flow: those that meet on links divide them; packets: single
+collectives are run packet by packet (ns-3)."""
+
+JOB_MODES: Final = ("analytic", "flow")
+"""The network modes that whole jobs can be run with."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceSources:
+    """Which sources price kernels and collectives.
+
+    `source` is `best` (each price from the best source that knows it), `model` (the fitted model alone) or `roofline`
+    (the datasheet, for kernels). `silicon` says whether NVIDIA's tables count among the best; None means if they are
+    installed. `kernels` is a source of one's own for kernels, used instead of all others.
+    """
+
+    source: PriceSource = "best"
+    silicon: bool | None = None
+    kernels: KernelPricer | None = None
+
+    def __post_init__(self) -> None:
+        known = get_args(PriceSource)
+        if self.source not in known:
+            problem = f'prices "{self.source}" are not known{did_you_mean(str(self.source), known)}'
+            raise InputError("unknown-name", problem, hint=f"known: {', '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedProgram:
+    """A program whose ops have prices. `cluster` is None where nothing of it was needed."""
+
+    ops: Ops
+    prices: Prices
+    cluster: Cluster | None
+    notes: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(slots=True)
+class _Cache:
+    """What a machine has read and priced."""
+
+    networks: dict[tuple[int, bool], Network] = field(default_factory=dict)
+    placements: dict[int, Placement] = field(default_factory=dict)
+    measured: dict[tuple[str, PriceSource, float], tuple[Measurements, ...]] = field(default_factory=dict)
+    own: Measurements | None = None
+    calibration: Calibration | None = None
+    last: PricedProgram | None = None
+
+
+class Machine:
+    """What a job runs on. It cannot be changed; `with_` makes another.
+
+    A machine without a cluster runs programs that carry all their prices.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster | str | Path | None = None,
+        *,
+        placement: Placement | str | Path | None = None,
+        prices: PriceSources | PriceSource = "best",
+        collectives: str | Path | None = None,
+        calibration: Calibration | str | Path | None = None,
+        nccl: NcclSettings | None = None,
+        network: NetworkMode = "analytic",
+        overlap_cost: bool = True,
+    ) -> None:
+        """Describes a machine.
+
+        Args:
+            cluster: A `Cluster`, the name of a preset (`foretrace list clusters`) or the path of a cluster file.
+            placement: Which GPU of which node each rank runs on, or a file that says so. Ranks fill nodes in order
+                unless it is given.
+            prices: The sources of prices: `best`, `model`, `roofline`, or `PriceSources`.
+            collectives: Measurements of nccl-tests (a file or folder), which price communication before all else.
+            calibration: A user's calibration of this GPU, or its file; its prices come before all other sources.
+            nccl: What NCCL may choose, and what it reported on the user's machine.
+            network: Whether communications that meet on links divide them (`flow`) or each runs as if alone
+                (`analytic`).
+            overlap_cost: Whether kernels run slower while a collective holds SMs and memory bandwidth.
+        """
+        _check_mode(network)
+        named = cluster is None or isinstance(cluster, Cluster | str | Path)
+        if not named:
+            raise InputError("bad-value", f"a cluster is not a {type(cluster).__name__}", hint='a name: "h100-dgx"')
+        self.cluster: Final = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
+        self.placement: Final = placement
+        self.prices: Final = prices if isinstance(prices, PriceSources) else PriceSources(prices)
+        self.collectives: Final = collectives
+        self.nccl: Final = nccl or NcclSettings()
+        self.network: Final[NetworkMode] = network
+        self.overlap_cost: Final = overlap_cost
+        self._calibration: Final = calibration
+        self._cache: Final = _Cache()
+
+    def __repr__(self) -> str:
+        name = "no cluster" if self.cluster is None else self.cluster.name
+        return f"<Machine: {name}, prices {self.prices.source}, network {self.network}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": _Cache()}
+
+    def with_(self, **changes: Any) -> Machine:
+        """Returns a machine with some arguments changed; it has its own caches."""
+        same = {
+            "cluster": self.cluster,
+            "placement": self.placement,
+            "prices": self.prices,
+            "collectives": self.collectives,
+            "calibration": self._calibration,
+            "nccl": self.nccl,
+            "network": self.network,
+            "overlap_cost": self.overlap_cost,
+        }
+        return Machine(**{**same, **changes})
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration, read once; an error where it is of another GPU."""
+        if self._cache.calibration is None and self._calibration is not None:
+            from foretrace.formats.calibration import calibration_of, read_calibration
+
+            given = self._calibration
+            read = read_calibration(given) if isinstance(given, str | Path) else given
+            self._cache.calibration = read if self.cluster is None else calibration_of(read, self.cluster.gpu.name)
+        return self._cache.calibration
+
+    def needed_cluster(self) -> Cluster:
+        """Returns the cluster; raises an error where there is none."""
+        if self.cluster is None:
+            hint = "for example --cluster h100-dgx; see foretrace list clusters"
+            raise InputError("needs-cluster", "on what cluster?", hint=hint)
+        return self.cluster
+
+    def placed(self, world: int) -> Placement:
+        """Returns where `world` ranks sit."""
+        given = self.placement
+        if isinstance(given, Placement):
+            return given
+        if world not in self._cache.placements:
+            packed = given is None
+            self._cache.placements[world] = (
+                Placement.packed(world, self.needed_cluster().node.gpus) if packed else Placement.load(str(given), world)
+            )
+        return self._cache.placements[world]
+
+    def price(self, program: Program) -> PricedProgram:
+        """Prices every op of a program: as written in it, else by this machine.
+
+        The last program is remembered, so that scenarios of one job are priced once.
+        """
+        last = self._cache.last
+        if last is None or last.ops.program is not program:
+            last = self._cache.last = self._priced(expand(program))
+        return last
+
+    def _priced(self, ops: Ops) -> PricedProgram:
+        program = ops.program
+        if self.cluster is None:
+            self._check_needs_no_cluster()
+            return PricedProgram(ops, price(ops, None, None, self.prices.kernels, None, self.overlap_cost), None)
+        kernels = self._kernels(ops)
+        cluster, notes = self.nccl.on(self.cluster)
+        network = self.network_of(program.world, in_training=True)
+        sharing = self._sharing(cluster, program.world)
+        found = price(ops, network, cluster.gpu, kernels, sharing, self.overlap_cost)
+        if found.sources == program.sources:  # the job carries all its prices
+            text = f"{cluster.name} prices nothing: the job carries all its prices"
+            unused = (Diagnostic("note", "cluster-unused", text),) if program.op_count else ()
+            return PricedProgram(ops, found, None, unused)
+        notes = (*notes, *network.notes)
+        if kernels is not None and found.mix.size and found.mix.max() >= 0:
+            notes = (*notes, *kernels.notes)
+        if self.collectives is not None:
+            notes = (self.collectives_note(cluster), *notes)
+        return PricedProgram(ops, found, cluster, notes)
+
+    def collectives_note(self, cluster: Cluster) -> Diagnostic:
+        """Says whose collectives the measured ones are taken to be."""
+        text = f"measured collectives of {self.collectives} are taken to be {cluster.name}'s own"
+        return Diagnostic("note", "price-source", text)
+
+    def network_of(self, world: int, *, in_training: bool = False) -> Network:
+        """Returns the network as a job of `world` ranks meets it.
+
+        `in_training`: SMs run at the frequency of training instead of that of a benchmark of collectives.
+        """
+        key = (world, in_training)
+        if key not in self._cache.networks:
+            self._cache.networks[key] = self.network_for(self.placed(world), in_training=in_training)
+        return self._cache.networks[key]
+
+    def network_for(self, placement: Placement, *, in_training: bool = False) -> Network:
+        """Returns the network for ranks that sit as `placement` says."""
+        cluster, _ = self.nccl.on(self.needed_cluster())
+        slowdown = slowdown_in_training(cluster.gpu) if in_training else 1.0
+        # Measured times of a single collective say nothing of the links that its messages meet on.
+        source = self.prices.source if in_training or self.network == "analytic" else "model"
+        measured = self._measured(cluster, source, slowdown)
+        return network_of(cluster, placement.world, placement, measured, self.nccl, slowdown)
+
+    def _measured(self, cluster: Cluster, source: PriceSource, slowdown: float) -> tuple[Measurements, ...]:
+        """Returns the measured collectives that price communication before the model does, best first."""
+        key = (cluster.name, source, slowdown)
+        if key not in self._cache.measured:
+            silicon, forced = self.prices.silicon, self.nccl.forced
+            self._cache.measured[key] = measured_collectives(
+                cluster, self._own_collectives(), source, silicon, slowdown, forced, self.calibration
+            )
+        return self._cache.measured[key]
+
+    def _own_collectives(self) -> Measurements | None:
+        if self._cache.own is None and self.collectives is not None:
+            from foretrace.formats.nccl_tests import read_measurements
+
+            self._cache.own = read_measurements(self.collectives)
+        return self._cache.own
+
+    def _kernels(self, ops: Ops) -> KernelPricer | None:
+        """Returns what prices the kernels of a job; None where all of them carry their times."""
+        if self.prices.kernels is not None or not _says_kernels(ops.program):
+            return self.prices.kernels
+        from foretrace.cost.mix import mix_of  # most jobs carry their times, and start faster without
+        from foretrace.cost.sources import kernel_prices
+
+        fit = self.calibration
+        mix = None if fit is None else mix_of(ops)
+        return kernel_prices(
+            self.needed_cluster(), ops.program.world, self.prices.source, self.prices.silicon, fit, mix
+        )
+
+    def _sharing(self, cluster: Cluster, world: int) -> Sharing | None:
+        """Returns what the communications of a job share on the links; None where each runs as if alone."""
+        if self.network != "flow":
+            return None
+        from foretrace.cost.network.sharing import Sharing  # most jobs do without, and start faster
+
+        return Sharing(cluster, self.placed(world))
+
+    def _check_needs_no_cluster(self) -> None:
+        """Raises an error where something was given that only a cluster has."""
+        given = (
+            (self.placement is not None, "a placement says where ranks sit on a cluster"),
+            (self.collectives is not None, "collectives price the network of a cluster"),
+            (self.network == "flow", "network flow divides the links of a cluster"),
+            (bool(self.nccl), "what NCCL does is of a cluster"),
+            (self._calibration is not None, "a calibration prices the GPUs of a cluster"),
+        )
+        for is_given, text in given:
+            if is_given:
+                raise InputError("needs-cluster", f"{text}, but there is none", hint="name a cluster")
+
+
+def _says_kernels(program: Program) -> bool:
+    """Whether any op has kernels and no duration."""
+    columns = program.templates.columns
+    duration_s = np.asarray(columns["duration_s"], dtype=np.float64)
+    return bool(len(unpriced_kernels(columns["kind"], columns["kernel"], duration_s)))
+
+
+def _check_mode(mode: str) -> None:
+    known = get_args(NetworkMode)
+    if mode not in known:
+        problem = f'network "{mode}" is not known{did_you_mean(str(mode), known)}'
+        raise InputError("unknown-name", problem, hint=f"known: {', '.join(known)}")
+
+

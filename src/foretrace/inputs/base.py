@@ -1,0 +1,190 @@
+"""What every input can be asked.
+
+An input is a job as the user gave it: files that were read once, or a model with a plan, and the options that decide
+what these leave open. A kind of input is a subclass in a folder of its own, named in `registry.KINDS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from foretrace.errors import Diagnostic, InputError, UsageError
+from foretrace.files import GivenPath
+
+if TYPE_CHECKING:
+    from foretrace.formats.calibration import Calibration
+    from foretrace.inputs.inventory import Inventory
+    from foretrace.mesh import Mesh
+    from foretrace.program.program import Program
+    from foretrace.program.timeline import Timeline
+    from foretrace.workload.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """The options of an input that leaves nothing open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The job as it was recorded, where options change it; `changes` says how, in words."""
+
+    job: Input
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unprofiled:
+    """A profiled step without what profiling cost its host.
+
+    `program` is None where the host does not run as profiled anyway. `slow` and `fast` are the step with its host at
+    either end of what its time may be; None where the host sets no pace. `device_spread` is how far the device may be
+    off, as a share.
+    """
+
+    program: Program | None
+    slow: Program | None
+    fast: Program | None
+    device_spread: float
+
+
+class Input(ABC):
+    """A job as the user gave it.
+
+    Inputs are immutable: `with_options` returns another that shares what was read.
+
+    Attributes:
+        kind: The name of this kind of input, as JSON and messages have it.
+        noun: What one is called in messages: "a workload file".
+        Options: A frozen dataclass of what this kind of input leaves open.
+        paths: The paths as they were given; empty where nothing was read.
+        options: The options of this input.
+    """
+
+    kind: ClassVar[str]
+    noun: ClassVar[str]
+    Options: ClassVar[type[Any]] = NoOptions
+    paths: tuple[str, ...] = ()
+    options: Any
+
+    @classmethod
+    @abstractmethod
+    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+        """Returns whether these paths are of this kind, by names and first bytes. Never raises an error."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, given: Sequence[GivenPath]) -> Self:
+        """Reads the files; nothing else does."""
+
+    @abstractmethod
+    def program(self) -> Program:
+        """Returns the job as a program, as its options have it."""
+
+    @abstractmethod
+    def inventory(self) -> Inventory:
+        """Returns what is in the input, counted."""
+
+    @property
+    def title(self) -> str:
+        """What to call the input in messages."""
+        return " ".join(self.paths)
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What was seen while reading that the program does not say itself."""
+        return ()
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that the input itself names."""
+        return None
+
+    @property
+    def size_place(self) -> str:
+        """The place that an error about the number of GPUs names."""
+        return self.title
+
+    def with_options(self, **changes: Any) -> Self:
+        """Returns the same input with other options."""
+        known = {field.name for field in fields(self.Options)}
+        for name in changes:
+            if name not in known:
+                raise self.refuse_option(name)
+        changed = copy(self)
+        changed.options = replace(self.options, **changes)
+        return changed
+
+    def read_options(self, texts: Mapping[str, Any]) -> Self:
+        """Returns the same input with options as a command line gives them: texts, and True for flags.
+
+        An option that this kind of input does not have is a usage error, raised here and nowhere else.
+        """
+        if not texts:
+            return self
+        try:
+            return self.with_options(**self.parse_options(dict(texts)))
+        except UsageError:
+            raise
+        except InputError as error:
+            raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+
+    @classmethod
+    def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:
+        """Returns fields of `Options` from the texts of options; names that are not known are kept."""
+        return texts
+
+    def refuse_option(self, name: str) -> UsageError:
+        """Returns the error of an option that this input does not have."""
+        from foretrace.inputs.options import flag_of, flags_of
+
+        known = flags_of(self.Options)
+        hint = f"its options: {' '.join(known)}" if known else "it settles everything itself"
+        return UsageError("option-not-for-input", f"{flag_of(name)}: {self.title} is {self.noun}", hint=hint)
+
+    def with_axis(self, axis: str, size: int) -> Self:
+        """Returns the input with another size of one axis of its mesh; others stay as they are."""
+        raise self.refuse_option(axis) from None
+
+    def priced(self) -> Self:
+        """Returns the input with its recorded communication left to a machine to price."""
+        return self
+
+    def calibrated(self, calibration: Calibration) -> Self:
+        """Returns the input as the host of a calibration would run it."""
+        del calibration
+        return self
+
+    def recorded(self) -> Timeline | None:
+        """Returns the measured timeline; None where nothing was measured."""
+        return None
+
+    def baseline(self) -> Baseline | None:
+        """Returns the job as it was recorded, where options change it; None where they do not."""
+        return None
+
+    def unprofiled(self) -> Unprofiled | None:
+        """Returns the step without what a profiler cost it; None where no profiler recorded it."""
+        return None
+
+    @property
+    def recorded_step_s(self) -> float | None:
+        """The recorded step that a replay of the input should take; None where there is none."""
+        return None
+
+    @property
+    def recorded_gpu(self) -> str | None:
+        """The name of the GPU that the input's computation was recorded on, where it says so."""
+        return None
+
+    def setting(self) -> Setting | None:
+        """Returns the model and its settled plan; None for inputs that are not a model."""
+        return None
+
+    def mesh(self) -> Mesh:
+        """Returns the mesh of the job."""
+        return self.program().mesh
