@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.breakdown import COMPUTE_PARTS
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.graph import Graph
@@ -84,7 +84,7 @@ class Account:
     until_optimizer_s: float | None
 
 
-def account(simulation: Simulation) -> Account:
+def account(simulation: Answer) -> Account:
     """Adds up one run; it looks at nothing else."""
     nodes = _Nodes.of(simulation.timeline)
     return Account(
@@ -192,7 +192,7 @@ def _groups(nodes: _Nodes) -> dict[Group, Spent]:
     return found
 
 
-def _ranks(simulation: Simulation, nodes: _Nodes) -> RankTimes:
+def _ranks(simulation: Answer, nodes: _Nodes) -> RankTimes:
     parts, per_class = simulation.breakdown.parts, simulation.breakdown.per_class_s
     compute, late = (per_class[:, [parts.index(part) for part in some]].sum(axis=1) for some in (COMPUTE_PARTS, LATE))
     classes = nodes.graph.classes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from foretrace.analysis.account import Account, Group, PerMicrobatch, Spent, account
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.errors import Diagnostic
 from foretrace.mesh import Mesh
 
@@ -109,8 +109,8 @@ class Comparison:
     and are empty where the two jobs do not have the same ranks in the same places.
     """
 
-    predicted: Simulation
-    measured: Simulation
+    predicted: Answer
+    measured: Answer
     step: Pair
     until_optimizer: Pair | None
     breakdown: tuple[Part, ...]
@@ -132,7 +132,7 @@ class Comparison:
         return band[0] <= self.measured.step_time_s <= band[1]
 
 
-def compare(predicted: Simulation, measured: Simulation) -> Comparison:
+def compare(predicted: Answer, measured: Answer) -> Comparison:
     """Lays a prediction beside a measurement of the same job; either may be a simulation or a recording."""
     ours, theirs = account(predicted), account(measured)
     alike = _same_mesh(predicted.timeline.graph.program.mesh, measured.timeline.graph.program.mesh)
@@ -174,7 +174,7 @@ def _kinds(predicted: Mapping[str, Spent], measured: Mapping[str, Spent]) -> tup
     return tuple(sorted(rows, key=lambda row: -abs(row.running.difference_s)))
 
 
-def _path_parts(simulation: Simulation) -> dict[str, float]:
+def _path_parts(simulation: Answer) -> dict[str, float]:
     """What the critical path consists of, with the stretches between its ops, so that it makes up the whole step."""
     path, step = simulation.critical_path, simulation.step_time_s
     gaps = step - path.length_s
@@ -233,7 +233,7 @@ class _Unlike:
 
 
 def _unlike(
-    predicted: Simulation, measured: Simulation, ours: Account, theirs: Account, same_mesh: bool
+    predicted: Answer, measured: Answer, ours: Account, theirs: Account, same_mesh: bool
 ) -> list[_Unlike]:
     """What keeps the two runs from being the same job."""
     found = []
@@ -250,7 +250,7 @@ def _unlike(
     return found
 
 
-def _differences(predicted: Simulation, measured: Simulation, ours: Account, theirs: Account) -> list[Diagnostic]:
+def _differences(predicted: Answer, measured: Answer, ours: Account, theirs: Account) -> list[Diagnostic]:
     """What the two runs do not measure alike, though the job be the same."""
     notes = []
     if predicted.repeats != measured.repeats:

@@ -24,7 +24,7 @@ from foretrace.program.expand import Ops
 from foretrace.program.program import Floats, Longs
 
 if TYPE_CHECKING:
-    from foretrace.analysis.answer import Simulation
+    from foretrace.analysis.answer import Answer
     from foretrace.cost.network.interface import Network
     from foretrace.hardware.cluster import Cluster
     from foretrace.hardware.fabric.fabric import Fabric
@@ -97,7 +97,7 @@ class _Flows:
     bytes: Floats
 
 
-def link_loads(simulation: Simulation, cluster: Cluster | None = None, placement: Placement | None = None) -> LinkLoads:
+def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Placement | None = None) -> LinkLoads:
     """The links of a cluster (the simulation's unless another is given) under one step of a job."""
     from foretrace.cost.network import network_of
     from foretrace.hardware.fabric.build import fabric_of

@@ -1,19 +1,17 @@
-"""Whether a job fits into the memory of its GPUs, by stage, and what would make it fit."""
+"""Whether a job fits into the memory of its GPUs, by stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from foretrace.errors import ForetraceError
+from foretrace.errors import InfeasibleError
+from foretrace.units import format_bytes
 
 if TYPE_CHECKING:
-    from foretrace.analysis.answer import Simulation
+    from foretrace.analysis.answer import Answer
     from foretrace.analysis.memory import MemoryTrack
-    from foretrace.hardware.cluster import Cluster
-    from foretrace.workload.plan import Plan
-    from foretrace.workload.setting import Setting
+    from foretrace.analysis.relief import Relief
 
 OVERHEAD_BYTES: Final = 3 << 29
 """What a training process holds outside the framework's allocator: the CUDA context with its loaded kernels (about half
@@ -56,13 +54,13 @@ class MemoryFit:
         return self.peak_bytes + self.overhead_bytes <= self.capacity_bytes
 
 
-def memory_fit(simulation: Simulation, cluster: Cluster) -> MemoryFit:
-    """The memory of a simulated job, one entry per role in the program's order: its worst class of ranks."""
-    graph = simulation.timeline.graph
+def memory_fit(answer: Answer, capacity_bytes: int) -> MemoryFit:
+    """Returns the memory of a simulated job, one entry per role in the program's order: its worst class of ranks."""
+    graph = answer.timeline.graph
     program, classes = graph.program, graph.classes
     worst: dict[str, MemoryTrack] = {}
     ranks: dict[str, int] = {}
-    for track in simulation.memory:
+    for track in answer.memory_tracks:
         role = program.roles[int(program.role_of[int(classes.representative[track.rank_class])])]
         ranks[role] = ranks.get(role, 0) + int(classes.count[track.rank_class])
         if role not in worst or track.peak_bytes > worst[role].peak_bytes:
@@ -70,51 +68,22 @@ def memory_fit(simulation: Simulation, cluster: Cluster) -> MemoryFit:
     stages = tuple(
         StageMemory(role, ranks[role], track.peak_bytes, track.at_peak(), track) for role, track in worst.items()
     )
-    return MemoryFit(stages, int(cluster.gpu.memory_bytes))
+    return MemoryFit(stages, capacity_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Relief:
-    """A change of the plan in words, and the peak it would have."""
-
-    words: str
-    plan: Plan
-    peak_bytes: int
-
-
-def relief(setting: Setting, cluster: Cluster, measure: Callable[[Plan], MemoryFit]) -> Relief | None:
-    """The first change of a short list that makes the job fit; None where none does. `measure` finds a plan's memory;
-    plans that make no sense are left out."""
-    for words, plan in _changes(setting, cluster):
-        try:
-            found = measure(plan)
-        except ForetraceError:
-            continue
-        if found.fits:
-            return Relief(words, plan, found.peak_bytes)
-    return None
-
-
-def _changes(setting: Setting, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
-    """Changes, what costs least time first: state split further, smaller microbatches, recomputation, more model
-    parallelism; then the last two together."""
-    plan = replace(setting.plan, gbs=setting.gbs, seq_len=setting.seq_len)
-    if setting.zero == 0 and setting.dp > 1:
-        yield "--zero 1", replace(plan, zero=1)
-    if plan.mbs > 1:
-        yield f"--mbs {plan.mbs // 2}", replace(plan, mbs=plan.mbs // 2)
-    layers = None if plan.recompute_layers is None else len(setting.model.layers)
-    full = replace(plan, recompute="full", recompute_layers=layers)
-    fully = "--recompute full" + ("" if layers is None else f" --recompute-layers {layers}")
-    if plan.recompute == "none":
-        yield "--recompute selective", replace(plan, recompute="selective")
-    if plan.recompute != "full" or plan.recompute_layers is not None:
-        yield fully, full
-    for base, words in ((plan, ""), (full, f"{fully} ")):
-        for factor in (2, 4, 8):
-            if plan.tp * factor <= cluster.node.domain_gpus:
-                yield f"{words}--tp {plan.tp * factor}", replace(base, tp=plan.tp * factor)
-            yield f"{words}--pp {plan.pp * factor}", replace(base, pp=plan.pp * factor)
-    if setting.zero != 3 and setting.dp > 1:
-        yield "--zero 3", replace(plan, zero=3)
-        yield f"--zero 3 {fully}", replace(full, zero=3)
+def misfit(answer: Answer, relief: Relief | None) -> InfeasibleError:
+    """Returns the error of a job that does not fit, with the change by which it would."""
+    hint = "no single change of recomputation, ZeRO, tp or pp makes it fit: use more GPUs, or predict --even-if-oom"
+    if relief is not None:
+        size = format_bytes(relief.peak_bytes)
+        hint = f"{relief.words} would: {size} at the peak; or predict --even-if-oom for the time"
+    memory, cluster = answer.memory, answer.cluster
+    assert answer.model is not None and memory is not None and memory.worst is not None
+    worst = memory.worst
+    kinds = ", ".join(f"{name} {format_bytes(size)}" for name, size in worst.by_category.items())
+    message = (
+        f"{answer.model.name} needs {format_bytes(worst.peak_bytes)} on {worst.role} ({kinds}) and about "
+        f"{format_bytes(memory.overhead_bytes)} for CUDA and NCCL, of {format_bytes(memory.capacity_bytes)} "
+        f"that {cluster.gpu.title if cluster is not None else 'a GPU'} has"
+    )
+    return InfeasibleError("out-of-memory", message, hint=hint)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -20,19 +19,15 @@ from foretrace.analysis.network_words import (
     name_of,
     read_collective,
 )
-from foretrace.analysis.seats import SeatedGroups, seated, seated_by
-from foretrace.analysis.sharing import check_mode
-from foretrace.cost.network import MeasuredNetwork, NcclNetwork, NcclSettings, Network, network_of
+from foretrace.analysis.placed_groups import PlacedGroups, groups_of_placement, placed_groups
+from foretrace.cost.machine import Machine, NetworkMode
+from foretrace.cost.network import MeasuredNetwork, NcclNetwork, Network
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.candidates import Candidate, candidates
 from foretrace.cost.network.nccl.layout import Layout
-from foretrace.cost.network.sources import measured_collectives
 from foretrace.errors import Diagnostic, InputError, UsageError
-from foretrace.formats.calibration import Calibration, calibration_of
-from foretrace.formats.nccl_tests import Measurements
 from foretrace.hardware.cluster import Cluster
-from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.placement import Placement
 from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.units import parse_bytes
@@ -40,14 +35,10 @@ from foretrace.units import parse_bytes
 if TYPE_CHECKING:
     from foretrace.analysis.on_links import LinkRun, OnLinks
 
-Mode = Literal["analytic", "flow", "packets"]
-"""Formulas; messages that divide the links they meet on; packets, by ns-3."""
-
-MODES: Final[tuple[str, ...]] = get_args(Mode)
 WORD_BYTES: Final = 4
 """What a barrier reduces."""
 
-MOST_NAMED: Final = 4
+MAX_NAMED: Final = 4
 """Of what is out of service, or carries other traffic, so many are named."""
 
 
@@ -68,7 +59,7 @@ class NetworkAnswer:
     groups: int
     """So many such groups are at work at once."""
     cluster: Cluster
-    mode: Mode
+    mode: NetworkMode
     time_s: float
     band_s: tuple[float, float]
     latency_s: float
@@ -84,7 +75,7 @@ class NetworkAnswer:
     source_band: tuple[float, float]
     """What the source may be off, as factors."""
     way: str = ""
-    """How tokens go to their experts, where that is what is asked."""
+    """How tokens go to their experts, where that is what is question."""
     candidates: tuple[Candidate, ...] = ()
     """How NCCL could have run it, where it had a choice."""
     links: LinkRun | None = None
@@ -111,17 +102,15 @@ class NetworkTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Everything a question says besides size and number of ranks, with files read."""
+class CollectiveQuestion:
+    """Everything a question about a collective says besides its size and number of ranks."""
 
     called: Called
+    machine: Machine
     cluster: Cluster
+    """The machine's cluster as its NCCL sees it."""
     groups: int = 1
     ranks_per_node: int | None = None
-    placement: str | Path | Placement | None = None
-    mode: Mode = "analytic"
-    measured: tuple[Measurements, ...] = ()
-    nccl: NcclSettings | None = None
     notes: tuple[Diagnostic, ...] = ()
 
     @property
@@ -133,123 +122,90 @@ class Asked:
 def network(
     collective: str,
     size_bytes: int | str,
+    machine: Machine,
     *,
-    cluster: Cluster | str | Path,
     ranks: int | None = None,
     ranks_per_node: int | None = None,
     groups: int = 1,
-    placement: str | Path | Placement | None = None,
-    mode: Mode = "analytic",
-    prices: Literal["best", "model"] = "best",
-    silicon: bool | None = None,
-    collectives: str | Path | None = None,
-    nccl: NcclSettings | None = None,
     way: str | None = None,
-    calibration: Calibration | str | Path | None = None,
 ) -> NetworkAnswer:
-    """What a collective of so many bytes takes in a group of so many ranks, alone on the cluster but for `groups` − 1
-    others like it.
+    """Returns what a collective takes in a group of ranks, alone on the machine but for `groups` − 1 others like it.
 
-    `size_bytes` is nccl-tests' size, a number or text such as "256MiB". `ranks` are those of one group (None: a node's
-    GPUs, or 2 for a transfer); they fill nodes in order, `ranks_per_node` on each, or sit as `placement` says. `mode`
-    says whether formulas answer, messages that divide the links of the cluster (`flow`), or packets (`packets`).
-    `collectives` names measurements of nccl-tests, which come before NVIDIA's tables (`silicon`: None if they are
-    installed) and these before the model; `prices="model"` leaves the tables out. `nccl` is what a user says of NCCL.
-    `way` says how tokens go to their experts, for "dispatch" and "combine": "style=deepep experts=256 topk=8".
-    `calibration` names one with collectives, which come after `collectives` and before the tables.
+    Args:
+        collective: Its name: "all-reduce".
+        size_bytes: The size as nccl-tests counts it, a number or text such as "256MiB".
+        machine: What it runs on. Its network mode says whether formulas answer (`analytic`), messages that divide the
+            links of the cluster (`flow`), or packets (`packets`).
+        ranks: Ranks of one group; None is a node's GPUs, or 2 for a transfer.
+        ranks_per_node: Ranks on each node; None fills nodes in order. A placement of the machine decides instead.
+        groups: How many such groups are at work at once.
+        way: How tokens go to their experts, for "dispatch" and "combine": "style=deepep experts=256 topk=8".
     """
-    asked = asked_for(
-        collective,
-        cluster=cluster,
-        ranks_per_node=ranks_per_node,
-        groups=groups,
-        placement=placement,
-        mode=mode,
-        prices=prices,
-        silicon=silicon,
-        collectives=collectives,
-        nccl=nccl,
-        way=way,
-        calibration=calibration,
-    )
-    count = default_ranks(asked) if ranks is None else ranks
-    return network_table(asked, [parse_bytes(size_bytes, where="size")], [count]).answers[0]
+    question = ask_network(collective, machine, ranks_per_node=ranks_per_node, groups=groups, way=way)
+    count = default_ranks(question) if ranks is None else ranks
+    return network_table(question, [parse_bytes(size_bytes, where="size")], [count]).answers[0]
 
 
-def asked_for(
+def ask_network(
     collective: str,
+    machine: Machine,
     *,
-    cluster: Cluster | str | Path,
     ranks_per_node: int | None = None,
     groups: int = 1,
-    placement: str | Path | Placement | None = None,
-    mode: Mode = "analytic",
-    prices: Literal["best", "model"] = "best",
-    silicon: bool | None = None,
-    collectives: str | Path | None = None,
-    nccl: NcclSettings | None = None,
     way: str | None = None,
-    calibration: Calibration | str | Path | None = None,
-) -> Asked:
-    """A question with its files read; as in `network`."""
+) -> CollectiveQuestion:
+    """Checks a question about a collective; the arguments are those of `network`."""
     called = read_collective(collective, way)
-    check_mode(mode, MODES)
-    if placement is not None and ranks_per_node is not None:
-        raise UsageError("a placement says how many ranks a node has", hint="leave out --ranks-per-node")
-    if called.way and mode != "analytic":
+    if machine.placement is not None and ranks_per_node is not None:
+        problem = "a placement says how many ranks a node has"
+        raise UsageError("conflicting-options", problem, hint="leave out --ranks-per-node")
+    if called.way and machine.network != "analytic":
         raise UsageError(
+            "conflicting-options",
             f"{called.name}: messages on links are those of NCCL's own all-to-all",
             hint="ask for all-to-all without --way, or for --network analytic",
         )
-    if collectives is not None and mode != "analytic":
-        raise UsageError("measured collectives are whole times, without links", hint="leave out --collectives")
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(str(cluster))
-    notes = list(called.notes)
-    if nccl is not None and nccl.observed is not None:
-        where, differences = nccl.observed.on(where)
-        notes += [*nccl.observed.notes, *differences]
-    forced = None if nccl is None else nccl.forced
-    # What was measured says nothing of the links that messages meet on.
-    source = prices if mode == "analytic" else "model"
-    fit = calibration_of(calibration, where.gpu.name)
-    if fit is not None and (mode != "analytic" or fit.collectives is None):
+    if machine.collectives is not None and machine.network != "analytic":
+        problem = "measured collectives are whole times, without links"
+        raise UsageError("conflicting-options", problem, hint="leave out --collectives")
+    cluster, differences = machine.nccl.on(machine.needed_cluster())
+    notes = [*called.notes, *differences]
+    fit = machine.calibration
+    if fit is not None and (machine.network != "analytic" or fit.collectives is None):
         why = "its collectives are whole times" if fit.collectives is not None else "it has no collectives"
-        notes.append(Diagnostic("note", f"{fit.name} is not used: {why}"))
-        fit = None
-    measured = measured_collectives(where, collectives, prices=source, silicon=silicon, forced=forced, calibration=fit)
-    if collectives is not None:
-        text = f"measured collectives of {collectives} are taken to be {where.name}'s own"
-        notes.append(Diagnostic("note", text))
-    return Asked(called, where, groups, ranks_per_node, placement, mode, measured, nccl, tuple(notes))
+        notes.append(Diagnostic("note", "price-source", f"{fit.name} is not used: {why}"))
+    if machine.collectives is not None:
+        notes.append(machine.collectives_note(cluster))
+    return CollectiveQuestion(called, machine, cluster, groups, ranks_per_node, tuple(notes))
 
 
-def default_ranks(asked: Asked) -> int:
+def default_ranks(question: CollectiveQuestion) -> int:
     """How many ranks a group has where nobody says: the two of a transfer, the GPUs of a node, a rank for each of what
     is placed."""
-    if asked.collective in ONE_TO_ONE:
+    if question.collective in ONE_TO_ONE:
         return 2
-    if isinstance(asked.placement, Placement):
-        return asked.placement.world // max(asked.groups, 1)
-    return asked.cluster.node.gpus
+    if isinstance(question.machine.placement, Placement):
+        return question.machine.placement.world // max(question.groups, 1)
+    return question.cluster.node.gpus
 
 
 def network_table(
-    asked: Asked, sizes: Sequence[int], ranks: Sequence[int], starts: Callable[[int, int], None] | None = None
+    question: CollectiveQuestion, sizes: Sequence[int], ranks: Sequence[int], starts: Callable[[int, int], None] | None = None
 ) -> NetworkTable:
-    """An answer for each number of ranks and size. What cannot be asked is an error before anything runs; an interrupt
+    """An answer for each number of ranks and size. What cannot be question is an error before anything runs; an interrupt
     ends the table and keeps what is finished. `starts` is told how many of how many are finished."""
     for size in sizes:
         check_size(size)
-        if asked.collective is Collective.BARRIER and size > WORD_BYTES:
+        if question.collective is Collective.BARRIER and size > WORD_BYTES:
             raise InputError("a barrier has no size: it is an all-reduce of a word", hint="leave the size out")
     for count in ranks:
-        check_ranks(count, asked.groups)
-        if asked.collective in ONE_TO_ONE and count != 2:
-            name = name_of(asked.collective)
+        check_ranks(count, question.groups)
+        if question.collective in ONE_TO_ONE and count != 2:
+            name = name_of(question.collective)
             article = "an" if name[0] in "aeiou" else "a"
             raise InputError(f"{article} {name} is between 2 ranks, not {count:,}", hint="leave out --ranks")
     # The largest first: if any is too large, that is said at once.
-    built = {count: _Group.of(asked, count) for count in sorted(ranks, reverse=True)}
+    built = {count: _Group.of(question, count) for count in sorted(ranks, reverse=True)}
     groups = [built[count] for count in ranks]
     found: list[NetworkAnswer] = []
     try:
@@ -269,34 +225,33 @@ def network_table(
 class _Group:
     """Groups in their places on a priced network, and the kinds they are of."""
 
-    asked: Asked
-    seats: SeatedGroups
+    question: CollectiveQuestion
+    groups: PlacedGroups
     network: Network
     layouts: tuple[Hashable, ...]
 
     @classmethod
-    def of(cls, asked: Asked, ranks: int) -> _Group:
-        world, placed = asked.groups * ranks, asked.placement
-        if placed is None:
-            seats = seated(asked.cluster, ranks, asked.groups, asked.ranks_per_node)
+    def of(cls, question: CollectiveQuestion, ranks: int) -> _Group:
+        machine = question.machine
+        if machine.placement is None:
+            groups = placed_groups(question.cluster, ranks, question.groups, question.ranks_per_node)
         else:
-            placed = placed if isinstance(placed, Placement) else Placement.load(placed, world)
-            seats = seated_by(placed, ranks, asked.groups)
-        network = network_of(asked.cluster, world, seats.placement, asked.measured, asked.nccl)
-        return cls(asked, seats, network, tuple(network.layouts(seats.groups)[0]))
+            groups = groups_of_placement(machine.placed(question.groups * ranks), ranks, question.groups)
+        network = machine.network_for(groups.placement)
+        return cls(question, groups, network, tuple(network.layouts(groups.ranks)[0]))
 
     def on_links(self) -> OnLinks | None:
         """The groups on the links of the cluster; None where formulas answer."""
-        if self.asked.mode == "analytic" or self.seats.groups.shape[1] == 1:
+        if self.question.machine.network == "analytic" or self.groups.ranks.shape[1] == 1:
             return None
         from foretrace.analysis.on_links import OnLinks  # formulas do without, and start faster
 
-        return OnLinks.of(self.asked.collective, self.seats, self.asked.cluster, self.asked.mode)
+        return OnLinks.of(self.question.collective, self.groups, self.question.cluster, self.question.machine.network)
 
     def analytic(self, size_bytes: int) -> NetworkAnswer:
         """The answer of the slowest kind of group, by formulas."""
-        asked, ranks, way = self.asked, self.seats.groups.shape[1], self.asked.called.way
-        what, size = asked.collective, float(size_bytes)
+        question, ranks, way = self.question, self.groups.ranks.shape[1], self.question.called.way
+        what, size = question.collective, float(size_bytes)
         explained = [explain_call(self.network, what, layout, size, way) for layout in self.layouts]
         slowest = max(range(len(explained)), key=lambda number: explained[number].time_s)
         one, layout = explained[slowest], self.layouts[slowest]
@@ -308,13 +263,13 @@ class _Group:
         source = self.network.sources[int(priced.source[0])]
         algbw = size_bytes / one.time_s if one.time_s and what is not Collective.BARRIER else None
         return NetworkAnswer(
-            collective=asked.called.name,
+            collective=question.called.name,
             size_bytes=size_bytes,
             ranks=ranks,
-            nodes=self.seats.nodes,
-            ranks_per_node=self.seats.most_on_a_node,
-            groups=asked.groups,
-            cluster=asked.cluster,
+            nodes=self.groups.nodes,
+            ranks_per_node=self.groups.most_on_a_node,
+            groups=question.groups,
+            cluster=question.cluster,
             mode="analytic",
             time_s=one.time_s,
             band_s=(one.time_s * source.low, one.time_s * source.high),
@@ -334,12 +289,12 @@ class _Group:
         )
 
     def _notes(self) -> tuple[Diagnostic, ...]:
-        notes = [*self.asked.notes, *self.network.notes]
-        if self.seats.groups.shape[1] == 1:
+        notes = [*self.question.notes, *self.network.notes]
+        if self.groups.ranks.shape[1] == 1:
             notes.append(Diagnostic("note", "a group of one rank communicates with nobody: it takes no time"))
         if len(self.layouts) > 1:
             notes.append(Diagnostic("note", f"the groups sit in {len(self.layouts)} ways; this is the slowest"))
-        topology = self.asked.cluster.topology
+        topology = self.question.cluster.topology
         if topology.failed:
             notes.append(Diagnostic("note", f"out of service: {_named(topology.failed)}"))
         if topology.background:
@@ -350,8 +305,8 @@ class _Group:
 
 def _named(places: Sequence[str]) -> str:
     """Some of these names, and how many more there are."""
-    more = len(places) - MOST_NAMED
-    return ", ".join(places[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(places) - MAX_NAMED
+    return ", ".join(places[:MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _candidates(network: Network, what: Collective, layout: Hashable, size_bytes: float) -> tuple[Candidate, ...]:

@@ -11,7 +11,8 @@ from foretrace.analysis.flow_network import FlowNetwork, flow_network
 from foretrace.analysis.flows import NEAR, FlowAnswer, difference, flow_time, runs_as
 from foretrace.analysis.links import LinkLoads
 from foretrace.analysis.packets import check_installed, packet_time
-from foretrace.analysis.seats import SeatedGroups
+from foretrace.analysis.placed_groups import PlacedGroups
+from foretrace.cost.machine import NetworkMode
 from foretrace.cost.network.nccl.ring import LINK_SHARES
 from foretrace.cost.network.nccl.tables import NVLS_EFFICIENCY, row_of
 from foretrace.cost.network.nccl.tree import CHAIN
@@ -20,7 +21,7 @@ from foretrace.errors import Diagnostic
 from foretrace.program.columns import Collective
 
 if TYPE_CHECKING:
-    from foretrace.analysis.network import Mode, NetworkAnswer
+    from foretrace.analysis.network import NetworkAnswer
     from foretrace.hardware.cluster import Cluster
 
 TREES = ("tree", "nvls-tree")
@@ -37,7 +38,7 @@ OWN = ("ring", "tree", "pairs")
 class LinkRun:
     """What a collective took on links: its seconds, those by formulas, and what each link carried of what it can."""
 
-    mode: Mode
+    mode: NetworkMode
     time_s: float
     analytic_time_s: float
     messages: int
@@ -50,16 +51,16 @@ class OnLinks:
     """Groups in their places on the links of a cluster."""
 
     collective: Collective
-    seats: SeatedGroups
+    groups: PlacedGroups
     network: FlowNetwork
-    mode: Mode = "flow"
+    mode: NetworkMode = "flow"
 
     @classmethod
-    def of(cls, collective: Collective, seats: SeatedGroups, cluster: Cluster, mode: Mode) -> OnLinks:
+    def of(cls, collective: Collective, groups: PlacedGroups, cluster: Cluster, mode: NetworkMode) -> OnLinks:
         """The links of a cluster with groups on them."""
         if mode == "packets":
             check_installed()
-        return cls(collective, seats, flow_network(cluster, cluster.nodes or seats.placement.hosts), mode)
+        return cls(collective, groups, flow_network(cluster, cluster.nodes or groups.placement.hosts), mode)
 
     def run(self, analytic: NetworkAnswer) -> LinkRun:
         """Runs a collective that formulas have answered; the part that does not grow with bytes is theirs."""
@@ -67,7 +68,7 @@ class OnLinks:
         algorithm: Literal["ring", "tree"] = "tree" if analytic.algorithm in TREES else "ring"
         if self.mode == "packets":
             return self._packets(analytic, algorithm)
-        groups = self.seats.gpu_numbers(fabric.gpus_per_node)
+        groups = self.groups.gpu_numbers(fabric.gpus_per_node)
         together = int(np.bincount(self.network.nodes_of(groups[0])).max())
         network = self.network.with_links(_link_share(analytic, what, together))
         found = flow_time(
@@ -89,7 +90,7 @@ class OnLinks:
     def _packets(self, analytic: NetworkAnswer, algorithm: Literal["ring", "tree"]) -> LinkRun:
         """Runs it packet by packet; the part that does not grow with bytes is added."""
         fabric, size = self.network.fabric, _wire_bytes(analytic)
-        groups = self.seats.gpu_numbers(fabric.gpus_per_node)
+        groups = self.groups.gpu_numbers(fabric.gpus_per_node)
         found = packet_time(self.collective, size, groups, self.network, algorithm=algorithm)
         time_s = found.time_s + analytic.latency_s
         carries = replace(fabric, bytes_per_s=self.network.capacity)

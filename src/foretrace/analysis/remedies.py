@@ -3,55 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
 
 from foretrace.analysis.explain import Remedy
-from foretrace.analysis.job import Job
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate import simulate_program
+from foretrace.cost.machine import Machine
 from foretrace.errors import ForetraceError
-from foretrace.lower.choices import Choices
-from foretrace.lower.load import file_kind
 from foretrace.program.program import Program
+from foretrace.progress import doing
 
-MOST_OPS = 3_000_000
+if TYPE_CHECKING:
+    from foretrace.inputs.base import Input
+
+MAX_OPS: Final = 3_000_000
 """Of all roles: a larger job takes longer to run several times than a person waits."""
 
 
-def remedies(job: Job, recorded: bool) -> tuple[Remedy, ...]:
-    """What each change would make of the step, the shortest time of a microbatch first; changes that the job does not
-    admit are left out. A recorded run is built anew, so that both sides leave out the same."""
-    if file_kind(job.paths[0]) == "program":
+def remedies(job: Input, machine: Machine) -> tuple[Remedy, ...]:
+    """Returns what each change would make of the step, the shortest time of a microbatch first.
+
+    Changes that the job does not admit are left out. A recorded run is built again, so that both sides leave out the
+    same.
+    """
+    base = job.schedulable()
+    if base is None:
         return ()
-    base = replace(job, choices=replace(job.choices, schedule="1f1b")) if recorded else job
+    base = base if machine.cluster is None else base.priced()
     try:
         program = base.program()
-        if _ops(program) > MOST_OPS or program.world == 1:
+        if _ops(program) > MAX_OPS or program.world == 1:
             return ()
-        before = base.run(program, explain=False).step_time_s
+        before_s = _step_s(program, machine)
     except ForetraceError:
         return ()
-    found = []
-    for name, choices, microbatches in _changes(base.choices, program):
+    tried = []
+    for name, changes, microbatches in _changes(base, program):
         try:
-            with job.watch(f"trying {name}"):
-                after = replace(base, choices=choices)
-                step = after.run(after.program(), explain=False).step_time_s
+            with doing(f"trying {name}"):
+                after_s = _step_s(base.with_options(**changes).program(), machine)
         except ForetraceError:
             continue
-        found.append(Remedy(name, before, step, microbatches))
-    return tuple(sorted(found, key=lambda one: one.change))
+        tried.append(Remedy(name, before_s, after_s, microbatches))
+    return tuple(sorted(tried, key=lambda remedy: remedy.change))
+
+
+def _step_s(program: Program, machine: Machine) -> float:
+    return simulate_program(program, machine, Scenario(), explain=False).step_time_s
 
 
 def _ops(program: Program) -> int:
-    """Ops of one rank of every role."""
+    """Returns the ops of one rank of every role."""
     return int(program.op_count / max(program.world / max(len(program.roles), 1), 1))
 
 
-def _changes(choices: Choices, program: Program) -> Iterator[tuple[str, Choices, float]]:
-    """Changes, in words, as choices, and how many times the microbatches they have."""
+def _changes(job: Input, program: Program) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Yields changes in words, as options, and how many times the microbatches they have."""
+    known = {field.name for field in fields(job.Options)}
     count = int(program.placements.microbatch.max(initial=0)) + 1
-    if program.mesh.ep > 1 and choices.routing is None:
-        yield "balanced routing (--routing balanced)", replace(choices, routing=1.0), 1.0
+    if program.mesh.ep > 1 and "routing" in known and job.options is not None and job.options.routing is None:
+        yield "balanced routing (--routing balanced)", {"routing": 1.0}, 1.0
     if program.mesh.pp > 1:
-        yield "zero-bubble schedule (--schedule zb-h1)", replace(choices, schedule="zb-h1"), 1.0
-        yield "interleaved schedule (--schedule interleaved-1f1b)", replace(choices, schedule="interleaved-1f1b"), 1.0
-        yield f"twice the microbatches (--microbatches {2 * count})", replace(choices, microbatches=2 * count), 2.0
+        yield "zero-bubble schedule (--schedule zb-h1)", {"schedule": "zb-h1"}, 1.0
+        yield "interleaved schedule (--schedule interleaved-1f1b)", {"schedule": "interleaved-1f1b"}, 1.0
+        if "microbatches" in known:
+            yield f"twice the microbatches (--microbatches {2 * count})", {"microbatches": 2 * count}, 2.0

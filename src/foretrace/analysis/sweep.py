@@ -11,18 +11,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Literal
 
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.jitter import check_jitter
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate_input import simulate_input
+from foretrace.cost.machine import Machine
 from foretrace.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean
+from foretrace.hardware.presets import gpu
+from foretrace.progress import doing
 from foretrace.units import format_count, parse_count, parse_factor
+
+if TYPE_CHECKING:
+    from foretrace.inputs.base import Input
 
 AxisKind = Literal["count", "cluster", "gpu", "batch", "jitter", "routing", "straggler", "what-if"]
 Value = int | float | str
 
-COUNTS = ("microbatches", "gpus", "dp", "pp", "ep")
+AXES = ("dp", "pp", "ep", "tp", "cp")
+COUNTS = ("microbatches", "gpus", *AXES, "etp", "vpp", "mbs", "gbs", "seq_len", "zero", "recompute_layers")
 KINDS: dict[str, AxisKind] = {
     "cluster": "cluster",
     "gpu": "gpu",
@@ -31,7 +40,7 @@ KINDS: dict[str, AxisKind] = {
     "routing": "routing",
 }
 """Those of other axes, by their names; what is not here or counted is a what-if."""
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """More would not be read, and take long."""
 
 _NAMED = {"cluster": "cluster=a100-dgx,h100-dgx", "gpu": "gpu=h100-sxm,b200"}
@@ -97,9 +106,90 @@ class Sweep:
         return max(ran, key=lambda one: one.efficiency or 0.0) if len(ran) > 1 else None
 
 
-def sweep(axis: Axis, run: Callable[[Value], Simulation], starts: Callable[[int, Sweep], None] | None = None) -> Sweep:
-    """Runs every value of an axis. What is wrong with one value is kept as its outcome; an interrupt ends the sweep and
-    keeps what is finished. `starts` is told the number of each value before it runs, and what there is so far."""
+def sweep(job: Input, axis: Axis, machine: Machine, scenario: Scenario) -> Sweep:
+    """Simulates a job for every value of an axis.
+
+    What is wrong with one value is kept as its outcome; an interrupt ends the sweep and keeps what is finished.
+    """
+    _check(job, axis, machine)
+    with doing(f"sweep over {axis.name}") as progress:
+
+        def show(number: int, found: Sweep) -> None:
+            best = f", best so far {found.best.label}" if found.best is not None else ""
+            what = f"{axis.name} {axis.label(axis.values[number])}"
+            text = f"sweep: {what}, {number + 1} of {len(axis.values)}{best}"
+            if progress is not None:
+                progress.text = text  # type: ignore[attr-defined]
+
+        found = run_axis(axis, lambda value: _run(job, axis, value, machine, scenario), show)
+    if job.unprofiled() is None or job.options.host != "profiled":
+        return found
+    text = "steps as recorded, slowed by the profiler; without it: --what-if unprofiled"
+    return replace(found, warnings=(*found.warnings, Diagnostic("note", "profiled-steps", text)))
+
+
+def _check(job: Input, axis: Axis, machine: Machine) -> None:
+    """Raises an error where no value of the axis could mean anything."""
+    if axis.kind == "cluster" and machine.cluster is not None:
+        raise UsageError("conflicting-options", "--over cluster=… names the clusters", hint="leave out --cluster")
+    known = {field.name for field in fields(job.Options)}
+    if axis.kind in ("batch", "gpu", "routing") and axis.name not in known:
+        raise job.refuse_option(axis.name)
+    if axis.kind in ("batch", "gpu") and getattr(job.options, axis.name) not in (None, 1.0):
+        hint = f"leave out --what-if {axis.name}=…"
+        raise UsageError("conflicting-options", f"--over {axis.name} names them all", hint=hint)
+    if axis.kind == "gpu":
+        for value in axis.values:
+            check_gpu(str(value), "--over gpu")
+    if axis.kind == "count" and axis.name not in known and axis.name not in AXES:
+        raise job.refuse_option(axis.name)
+    if axis.kind == "count" and not known:
+        raise UsageError(
+            "option-not-for-input",
+            f"{job.title} is {job.noun}: {axis.name}",
+            hint="sweep over what-ifs, stragglers, jitter or clusters, or sweep the workload it was made of",
+        )
+
+
+def check_gpu(name: str, where: str) -> None:
+    """Raises a usage error where no GPU has this name."""
+    try:
+        gpu(name)
+    except InputError as error:
+        raise UsageError(error.code, error.message, where=where, hint=error.hint) from None
+
+
+def _run(job: Input, axis: Axis, value: Value, machine: Machine, scenario: Scenario) -> Answer:
+    """Simulates the job at one value."""
+    match axis.kind:
+        case "cluster":
+            machine = machine.with_(cluster=str(value))
+        case "count":
+            job = _counted(job, axis.name, int(value))
+        case "batch" | "routing":
+            job = job.with_options(**{axis.name: float(value)})
+        case "gpu":
+            job = job.with_options(gpu=str(value))
+        case "jitter":
+            scenario = replace(scenario, jitter=float(value))
+        case "straggler":
+            scenario = replace(scenario, stragglers={**scenario.stragglers, axis.rank: float(value)})
+        case "what-if":
+            scenario = replace(scenario, what_if={**scenario.what_if, axis.what: float(value)})
+    return simulate_input(job, machine, scenario)
+
+
+def _counted(job: Input, name: str, count: int) -> Input:
+    """Returns the job with one count: an option of its own, or an axis of its mesh, the others as they are."""
+    if name in {field.name for field in fields(job.Options)}:
+        return job.with_options(**{name: count})
+    return job.with_axis(name, count)
+
+
+def run_axis(
+    axis: Axis, run: Callable[[Value], Answer], starts: Callable[[int, Sweep], None] | None = None
+) -> Sweep:
+    """Runs every value of an axis; `starts` is told the number of each value before it runs, and what there is."""
     found = Sweep(axis, ())
     for number, value in enumerate(axis.values):
         label = axis.label(value)
@@ -127,7 +217,7 @@ def _common(title: str, other: str) -> str:
     return " · ".join(parts)
 
 
-def _outcome(axis: Axis, value: Value, answer: Simulation, before: Iterable[Outcome]) -> Outcome:
+def _outcome(axis: Axis, value: Value, answer: Answer, before: Iterable[Outcome]) -> Outcome:
     mine = Outcome(
         value,
         axis.label(value),
@@ -160,16 +250,16 @@ def parse_axis(text: str) -> Axis:
     name, equals, values = (part.strip() for part in text.partition("="))
     where = f"--over {text}"
     if not equals or not name or not values:
-        raise UsageError("a sweep needs a name and values", where=where, hint=_FORM)
+        raise UsageError("missing-argument", "a sweep needs a name and values", where=where, hint=_FORM)
     name = "communication" if name == "network" else name
     try:
         axis = _kind_of(name, values, where)
         found = _values(axis, values, where)
     except InputError as error:
-        raise UsageError(error.message, where=where, hint=error.hint) from None
+        raise UsageError(error.code, error.message, where=where, hint=error.hint) from None
     if len(set(found)) < len(found):
         twice = next(one for one in found if found.count(one) > 1)
-        raise UsageError(f"{axis.label(twice)} is given twice", where=where)
+        raise UsageError("repeated-option", f"{axis.label(twice)} is given twice", where=where)
     return replace(axis, values=found)
 
 
@@ -178,7 +268,7 @@ def _kind_of(name: str, values: str, where: str) -> Axis:
     if head == "straggler":
         rank = rest.removeprefix("rank").strip()
         if not colon or not rank.isdecimal():
-            raise UsageError("which rank is slow?", where=where, hint="example: --over straggler:5=1x,1.2x,1.5x")
+            raise UsageError("missing-argument", "which rank is slow?", where=where, hint="example: --over straggler:5=1x,1.2x,1.5x")
         return Axis(name, "straggler", (), rank=int(rank))
     if name in KINDS:
         return Axis(name, KINDS[name], ())
@@ -187,6 +277,7 @@ def _kind_of(name: str, values: str, where: str) -> Axis:
         return Axis(name, "count", ())
     if not factors:
         raise UsageError(
+            "bad-value",
             f'"{name}" takes factors{did_you_mean(name, (*COUNTS, *KINDS))}',
             where=where,
             hint=f"{name}=1x,2x makes it so many times as fast; counts: {', '.join(COUNTS)}",
@@ -198,7 +289,7 @@ def _values(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
     if axis.kind in ("cluster", "gpu"):
         names = tuple(part.strip() for part in text.split(","))
         if not all(names):
-            raise UsageError("a name is missing", where=where, hint=f"example: --over {_NAMED[axis.kind]}")
+            raise UsageError("missing-argument", "a name is missing", where=where, hint=f"example: --over {_NAMED[axis.kind]}")
         return names
     if ":" in text:
         return _range(axis, text, where)
@@ -211,20 +302,20 @@ def _value(axis: Axis, text: str, where: str) -> int | float:
         case "count":
             count = parse_count(text, where=where)
             if count < 1:
-                raise UsageError(f"{axis.name} of {count} cannot be", where=where, hint="counts begin at 1")
+                raise UsageError("out-of-range", f"{axis.name} of {count} cannot be", where=where, hint="counts begin at 1")
             return count
         case "jitter":
             return check_jitter(0.0 if text.strip() in ("0", "0%") else parse_factor(text, where=where))
         case "straggler":
             factor = parse_factor(text, where=where)
             if factor < 1:
-                raise UsageError(f"{factor:g} times as slow would be faster", where=where, hint="20 % slower is 1.2x")
+                raise UsageError("out-of-range", f"{factor:g} times as slow would be faster", where=where, hint="20 % slower is 1.2x")
             return factor
         case _:
             factor = parse_factor(text, where=where)
             if axis.kind == "what-if" and factor < 1 and text.strip().endswith("%"):
                 hint = "20 % faster is 1.2x; a fifth as fast is 0.2x"
-                raise UsageError(f"{text.strip()} of what?", where=where, hint=hint)
+                raise UsageError("bad-value", f"{text.strip()} of what?", where=where, hint=hint)
             return factor
 
 
@@ -234,19 +325,19 @@ def _range(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
     times = re.fullmatch(r"x\s*([0-9.]+)", parts[2].strip()) if len(parts) == 3 else None
     if len(parts) > 3 or (len(parts) == 3 and times is None):
         raise UsageError(
-            f'"{text}" is no range', where=where, hint="a range is low:high or low:high:xFACTOR, as 4:64:x2"
+            "bad-value", f'"{text}" is not a range', where=where, hint="a range is low:high or low:high:xFACTOR, as 4:64:x2"
         )
     low, high = _value(axis, parts[0], where), _value(axis, parts[1], where)
     factor = parse_factor(times[1], where=where) if times else 2.0
     if low <= 0 or high < low or factor <= 1:
         raise UsageError(
-            f'"{text}" goes nowhere', where=where, hint="low is above 0, high above low, the factor above 1"
+            "out-of-range", f'"{text}" goes nowhere', where=where, hint="low is above 0, high above low, the factor above 1"
         )
     found: list[Value] = []
     value = float(low)
     while value <= high * (1 + 1e-9):
-        if len(found) == MOST_POINTS:
-            raise UsageError(f'"{text}" has more than {MOST_POINTS:,} values', where=where, hint="take a larger factor")
+        if len(found) == MAX_POINTS:
+            raise UsageError("too-large", f'"{text}" has more than {MAX_POINTS:,} values', where=where, hint="take a larger factor")
         exact = round(value) if axis.kind == "count" else float(f"{value:.12g}")
         found += [exact] if exact not in found else []
         value *= factor

@@ -73,7 +73,7 @@ class _Cache:
 
     networks: dict[tuple[int, bool], Network] = field(default_factory=dict)
     placements: dict[int, Placement] = field(default_factory=dict)
-    measured: dict[tuple[str, PriceSource, float], tuple[Measurements, ...]] = field(default_factory=dict)
+    measured: dict[tuple[str, float], tuple[Measurements, ...]] = field(default_factory=dict)
     own: Measurements | None = None
     calibration: Calibration | None = None
     last: PricedProgram | None = None
@@ -227,15 +227,15 @@ class Machine:
         cluster, _ = self.nccl.on(self.needed_cluster())
         slowdown = slowdown_in_training(cluster.gpu) if in_training else 1.0
         # Measured times of a single collective say nothing of the links that its messages meet on.
-        source = self.prices.source if in_training or self.network == "analytic" else "model"
-        measured = self._measured(cluster, source, slowdown)
+        on_links = not in_training and self.network != "analytic"
+        measured = () if on_links else self._measured(cluster, slowdown)
         return network_of(cluster, placement.world, placement, measured, self.nccl, slowdown)
 
-    def _measured(self, cluster: Cluster, source: PriceSource, slowdown: float) -> tuple[Measurements, ...]:
+    def _measured(self, cluster: Cluster, slowdown: float) -> tuple[Measurements, ...]:
         """Returns the measured collectives that price communication before the model does, best first."""
-        key = (cluster.name, source, slowdown)
+        key = (cluster.name, slowdown)
         if key not in self._cache.measured:
-            silicon, forced = self.prices.silicon, self.nccl.forced
+            source, silicon, forced = self.prices.source, self.prices.silicon, self.nccl.forced
             self._cache.measured[key] = measured_collectives(
                 cluster, self._own_collectives(), source, silicon, slowdown, forced, self.calibration
             )

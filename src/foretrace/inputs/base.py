@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from foretrace.errors import Diagnostic, InputError, UsageError
-from foretrace.files import GivenPath
+from foretrace.files import GivenPath, InputFile
 
 if TYPE_CHECKING:
     from foretrace.formats.calibration import Calibration
@@ -41,15 +41,21 @@ class Baseline:
 class Unprofiled:
     """A profiled step without what profiling cost its host.
 
-    `program` is None where the host does not run as profiled anyway. `slow` and `fast` are the step with its host at
-    either end of what its time may be; None where the host sets no pace. `device_spread` is how far the device may be
-    off, as a share.
+    `program` is None where the host of the job does not run as profiled anyway. `host_spread` and `device_spread` are
+    how far the times of host and device may be off, as shares; the host's is None where the host sets no pace.
     """
 
     program: Program | None
-    slow: Program | None
-    fast: Program | None
+    host_spread: float | None
     device_spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Computation rescaled to `batch` times the samples, and to another GPU (None: the same)."""
+
+    batch: float = 1.0
+    gpu: str | None = None
 
 
 class Input(ABC):
@@ -68,8 +74,11 @@ class Input(ABC):
     kind: ClassVar[str]
     noun: ClassVar[str]
     Options: ClassVar[type[Any]] = NoOptions
-    paths: tuple[str, ...] = ()
-    options: Any
+
+    def __init__(self, paths: tuple[str, ...], options: Any) -> None:
+        self.paths = paths
+        self.options = options
+        self._program: Program | None = None
 
     @classmethod
     @abstractmethod
@@ -82,12 +91,18 @@ class Input(ABC):
         """Reads the files; nothing else does."""
 
     @abstractmethod
-    def program(self) -> Program:
-        """Returns the job as a program, as its options have it."""
+    def build_program(self) -> Program:
+        """Writes the job as a program, as its options have it."""
 
     @abstractmethod
     def inventory(self) -> Inventory:
         """Returns what is in the input, counted."""
+
+    def program(self) -> Program:
+        """Returns the job as a program; it is built once."""
+        if self._program is None:
+            self._program = self.build_program()
+        return self._program
 
     @property
     def title(self) -> str:
@@ -117,6 +132,7 @@ class Input(ABC):
                 raise self.refuse_option(name)
         changed = copy(self)
         changed.options = replace(self.options, **changes)
+        changed._program = None
         return changed
 
     def read_options(self, texts: Mapping[str, Any]) -> Self:
@@ -159,6 +175,15 @@ class Input(ABC):
         del calibration
         return self
 
+    @property
+    def rebuild(self) -> Rebuild | None:
+        """How the computation of the program is to be rescaled; None where it stays as it is."""
+        return None
+
+    def schedulable(self) -> Self | None:
+        """Returns a job whose options can be tried out one by one; None where everything is settled."""
+        return self
+
     def recorded(self) -> Timeline | None:
         """Returns the measured timeline; None where nothing was measured."""
         return None
@@ -179,6 +204,21 @@ class Input(ABC):
     @property
     def recorded_gpu(self) -> str | None:
         """The name of the GPU that the input's computation was recorded on, where it says so."""
+        return None
+
+    @property
+    def traced_ranks(self) -> int | None:
+        """Ranks that were recorded, each of which may stand for many; None where the input does not tell."""
+        return None
+
+    @property
+    def measured_microbatches(self) -> int | None:
+        """Microbatches of a measured step; None where nothing was measured, or the input has none."""
+        return None
+
+    @property
+    def answer_file(self) -> InputFile | None:
+        """The file of a saved answer, where the input is one."""
         return None
 
     def setting(self) -> Setting | None:

@@ -40,7 +40,7 @@ def coarsest(colour: NDArray[np.integer], groups: Sequence[NDArray[np.integer]])
         keys = [classes] + [_company(classes, rows, count, population) for rows in groups]
         classes, finer = _compact(_combine(keys))
         if finer == count:
-            return _classes(classes)
+            return classes_of(classes)
         count = finer
 
 
@@ -103,6 +103,6 @@ def _row_codes(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return codes
 
 
-def _classes(of_rank: NDArray[np.int64]) -> RankClasses:
+def classes_of(of_rank: NDArray[np.int64]) -> RankClasses:
     _, representative, count = np.unique(of_rank, return_index=True, return_counts=True)
     return RankClasses(of_rank.astype(np.int32), representative.astype(np.int32), count.astype(np.int32))

@@ -1,4 +1,4 @@
-"""The program file, `job.foretrace`: a program as bytes and back, bit for bit.
+"""The program file, `job.foretrace`: a program as bytes and back, bit for bit; with a timeline, `job.answer`.
 
 Names and small tables are JSON in the header; every array is a section (see `sections`). Groups of ranks that
 are written out, and the columns that overrides name, are arrays too: there may be one for each rank.
@@ -19,8 +19,10 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from foretrace.errors import Diagnostic, ForetraceError, InputError
+from foretrace.files import InputFile
 from foretrace.mesh import Mesh
 from foretrace.program.check import check
+from foretrace.program.classes import classes_of
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, LaneKind, Phase, label
 from foretrace.program.program import (
     BlockInfo,
@@ -34,7 +36,10 @@ from foretrace.program.program import (
     Source,
     Templates,
 )
+from foretrace.program.expand import expand
+from foretrace.program.graph import instantiate, members_met
 from foretrace.program.sections import Column, read_file, write_file
+from foretrace.program.timeline import Timeline
 
 _TABLES: Final[tuple[dict[str, type], ...]] = (
     {"role_of": np.int32},
@@ -74,6 +79,14 @@ _TABLES: Final[tuple[dict[str, type], ...]] = (
 SECTIONS: Final = {name: np.dtype(dtype) for table in _TABLES for name, dtype in table.items()}
 """The dtype of every section, in the order of the file."""
 
+TIMELINE_SECTIONS: Final = {
+    "timeline.class_of_rank": np.dtype(np.int32),
+    **dict.fromkeys(
+        ("timeline.ready_s", "timeline.start_s", "timeline.end_s", "timeline.end_before_s"), np.dtype(np.float64)
+    ),
+}
+"""The sections that a timeline adds to those of its program."""
+
 _NOTHING: Final = type(None)
 _LIST: Final = (list, _NOTHING)
 _COUNT: Final = (int, _NOTHING)
@@ -95,22 +108,82 @@ def save(program: Program, path: str | Path) -> None:
     """Writes a program file; a file that is there is replaced as a whole."""
     arrays = _arrays(program)
     _check_shapes(arrays, str(path))
-    # Ports and coordinates may be numpy's whole numbers, which JSON does not know.
-    header = json.dumps(_header(program), separators=(",", ":"), default=index).encode("ascii")
-    write_file(Path(path), header, {name: arrays[name] for name in SECTIONS})
+    _write(path, _header(program), {name: arrays[name] for name in SECTIONS})
 
 
-def load(path: str | Path) -> Program:
+def load(path: str | Path | InputFile) -> Program:
     """Reads and checks a program file; what is wrong is named with the file and the byte, section or op."""
-    header, arrays = read_file(Path(path), SECTIONS)
+    header, arrays = read_file(path, SECTIONS)
+    return _checked(_parsed(header, path), arrays, path)
+
+
+def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, Any]) -> None:
+    """Writes a timeline with its program, and `attached`, which JSON must be able to hold."""
+    program, arrays = timeline.graph.program, _arrays(timeline.graph.program)
+    _check_shapes(arrays, str(path))
+    times = (timeline.ready_s, timeline.start_s, timeline.end_s, timeline.end_before_s)
+    columns = [timeline.graph.classes.of_rank.astype(np.int32), *(np.asarray(one, dtype=np.float64) for one in times)]
+    run = {
+        "step_time_s": timeline.step_time_s,
+        "steps_run": timeline.steps_run,
+        "diagnostics": [_plain(one) for one in timeline.diagnostics],
+        "attached": attached,
+    }
+    more = dict(zip(TIMELINE_SECTIONS, columns, strict=True))
+    _write(path, _header(program) | {"run": run}, {name: arrays[name] for name in SECTIONS} | more)
+
+
+def load_timeline(path: str | Path | InputFile) -> tuple[Timeline, Any]:
+    """Reads what `save_timeline` wrote: the timeline, and what was attached to it."""
+    raw, arrays = read_file(path, SECTIONS | TIMELINE_SECTIONS)
+    header = _parsed(raw, path)
+    run = header.pop("run", None) if isinstance(header, dict) else None
+    given = {name: arrays.pop(name) for name in TIMELINE_SECTIONS}
+    program = _checked(header, arrays, path)
+    try:
+        fields_ = _fields(run, "run", step_time_s=(float,), steps_run=(int,), diagnostics=(list,), attached=(dict,))
+        notes = tuple(_diagnostic(one, f"run, diagnostic {i}") for i, one in enumerate(fields_["diagnostics"]))
+    except ForetraceError as error:
+        raise _located(error, path) from None
+    of_rank, *times = given.values()
+    classes = int(of_rank.max(initial=-1)) + 1
+    if len(of_rank) != program.world or of_rank.min(initial=0) < 0 or len(np.unique(of_rank)) != classes:
+        raise InputError("damaged-file", "the rank classes do not fit the program", where=str(path))
+    ops = expand(program)
+    graph = instantiate(ops, classes_of(of_rank.astype(np.int64)), members_met(ops))
+    if any(len(column) != len(graph) or not np.isfinite(column).all() for column in times):
+        raise InputError("damaged-file", "the timeline does not fit the program", where=str(path))
+    timeline = Timeline(graph, *times, fields_["step_time_s"], fields_["steps_run"], notes)
+    return timeline, fields_["attached"]
+
+
+def _write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Column]) -> None:
+    # Ports and coordinates may be numpy's whole numbers, which JSON does not know.
+    text = json.dumps(header, separators=(",", ":"), default=index, allow_nan=False)
+    write_file(Path(path), text.encode("ascii"), arrays)
+
+
+def _parsed(header: bytes, path: str | Path | InputFile) -> Any:
+    try:
+        return _parse(header)
+    except ForetraceError as error:
+        raise _located(error, path) from None
+
+
+def _checked(header: object, arrays: Mapping[str, Column], path: str | Path | InputFile) -> Program:
     _check_shapes(arrays, str(path))
     try:
         program = _program(header, arrays)
         check(program)
     except ForetraceError as error:
-        place = f"{path}: {error.where}" if error.where else str(path)
-        raise type(error)(error.code, error.message, where=place, hint=error.hint) from None
+        raise _located(error, path) from None
     return program
+
+
+def _located(error: ForetraceError, path: str | Path | InputFile) -> ForetraceError:
+    """Returns the error with the file before its place."""
+    place = f"{path}: {error.where}" if error.where else str(path)
+    return type(error)(error.code, error.message, where=place, hint=error.hint)
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -221,8 +294,8 @@ def _count(groups: Groups | None) -> int | None:
     return None if groups is None else len(groups)
 
 
-def _program(header: bytes, arrays: Mapping[str, Column]) -> Program:
-    given = _fields(_parse(header), "header", **_HEADER)
+def _program(header: object, arrays: Mapping[str, Column]) -> Program:
+    given = _fields(header, "header", **_HEADER)
     return Program(
         title=given["title"],
         mesh=Mesh.parse(given["mesh"], where="header, mesh"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.compare import Comparison, GroupRow, KindRow, Pair, Part, RankRow, StageRow
 from foretrace.report.json import diagnostics_json
 from foretrace.report.perfetto import NamedTimeline, PerfettoSummary, write_timelines
@@ -74,7 +74,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _run(simulation: Simulation) -> dict[str, Any]:
+def _run(simulation: Answer) -> dict[str, Any]:
     return {
         "title": simulation.title,
         "world_size": simulation.world_size,

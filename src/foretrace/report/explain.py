@@ -29,7 +29,7 @@ MOST_LOADS = 16
 
 def explanation_json(explanation: Explanation) -> dict[str, Any]:
     """All of it, in SI units."""
-    simulation, path, experts = explanation.simulation, explanation.critical_path, explanation.experts
+    simulation, path, experts = explanation.answer, explanation.critical_path, explanation.experts
     line, slowest = explanation.pipeline, explanation.pipeline.slowest
     return {
         "schema": EXPLANATION_SCHEMA,
@@ -74,7 +74,7 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
     lines += _calls(explanation.calls) + _worst(explanation.worst_calls)
     lines += _stages(explanation) + _ranks(explanation)
     lines += [[], *_facts(explanation, screen)]
-    lines += diagnostic_lines((*explanation.notes, *explanation.simulation.diagnostics), screen, MOST_NOTES)
+    lines += diagnostic_lines((*explanation.notes, *explanation.answer.diagnostics), screen, MOST_NOTES)
     lines.append(
         [("  see      --json: every rank, stage and call · --perfetto out.pftrace: the timeline", "bright_black")]
     )
@@ -82,7 +82,7 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
 
 
 def _headline(explanation: Explanation) -> list[list[Span]]:
-    simulation = explanation.simulation
+    simulation = explanation.answer
     kind = "recorded" if explanation.recorded else "predicted, not recorded"
     count = explanation.pipeline.microbatches
     axes = simulation.mesh.replace(",", " · ").replace("=", " ")
@@ -186,7 +186,7 @@ def _worst(worst: Sequence[WorstCall]) -> list[list[Span]]:
 
 def _stages(explanation: Explanation) -> list[list[Span]]:
     line = explanation.pipeline
-    if len(line.stages) == 1 or explanation.simulation.step_time_s <= 0:
+    if len(line.stages) == 1 or explanation.answer.step_time_s <= 0:
         return []
     chosen = sorted(line.stages, key=lambda one: (one is not line.slowest, -one.waits_s))[:MOST_STAGES]
     rows = [
@@ -196,7 +196,7 @@ def _stages(explanation: Explanation) -> list[list[Span]]:
             _pass(one.backward),
             format_time(one.bubble_s),
             format_time(one.embd_wait_s + one.idle_s),
-            format_percent(one.waits_s / explanation.simulation.step_time_s),
+            format_percent(one.waits_s / explanation.answer.step_time_s),
         )
         for one in sorted(chosen, key=lambda one: one.stage)
     ]
@@ -230,7 +230,7 @@ def _ranks(explanation: Explanation) -> list[list[Span]]:
 
 def _facts(explanation: Explanation, screen: Screen) -> list[list[Span]]:
     """What fits into a line each: experts, variation, the critical path, the host."""
-    path, host, step = explanation.critical_path, explanation.host, explanation.simulation.step_time_s
+    path, host, step = explanation.critical_path, explanation.host, explanation.answer.step_time_s
     texts = [("experts", _experts(explanation)), ("jitter", _variation(explanation))]
     if path.by_part_s and step > 0:
         gaps = {"gaps": path.gaps_s} if path.gaps_s > 1e-9 * step else {}

@@ -7,11 +7,13 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from foretrace.analysis.memory_fit import MemoryFit, Relief, StageMemory
-from foretrace.analysis.predict import Prediction
+from foretrace.analysis.answer import Answer
+from foretrace.analysis.answer_record import MemoryRecord
+from foretrace.analysis.memory_fit import MemoryFit, StageMemory
+from foretrace.analysis.relief import Relief
 from foretrace.program.columns import Category, label
+from foretrace.plain import to_plain
 from foretrace.report.json import diagnostics_json
-from foretrace.report.predict import memory_fit_json, plan_json
 from foretrace.report.table import table
 from foretrace.report.terminal import MOST_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 from foretrace.units import format_bytes, format_count, format_percent, format_time
@@ -22,17 +24,18 @@ _WIDTH = 80
 _GIB = 1 << 30
 
 
-def memory_json(prediction: Prediction, found: Relief | None = None) -> dict[str, Any]:
-    """The memory of a job, with the track of its fullest stage, and what was found to make it fit."""
-    memory = prediction.memory
-    worst = memory.worst
+def memory_json(answer: Answer, relief: Relief | None = None) -> dict[str, Any]:
+    """Returns the memory of a job, with the track of its fullest stage, and what would make it fit."""
+    figures, cluster = answer.model, answer.cluster
+    assert figures is not None
+    worst = figures.memory.worst
     return {
         "schema": MEMORY_SCHEMA,
-        "model": prediction.setting.model.name,
-        "plan": plan_json(prediction.setting),
-        "cluster": prediction.cluster.name,
-        **memory_fit_json(memory),
-        "would_fit": None if found is None else {"options": found.words, "peak_bytes": found.peak_bytes},
+        "model": figures.name,
+        "plan": to_plain(figures.plan),
+        "cluster": None if cluster is None else cluster.name,
+        **to_plain(MemoryRecord.of(figures.memory)),
+        "would_fit": None if relief is None else {"options": relief.words, "peak_bytes": relief.peak_bytes},
         "worst": None
         if worst is None
         else {
@@ -40,30 +43,30 @@ def memory_json(prediction: Prediction, found: Relief | None = None) -> dict[str
             "time_s": worst.track.time_s.tolist(),
             "held_bytes": worst.track.total_bytes.tolist(),
         },
-        "diagnostics": diagnostics_json(prediction.simulation.diagnostics),
+        "diagnostics": diagnostics_json(answer.diagnostics),
     }
 
 
-def print_memory(prediction: Prediction, stream: TextIO | None = None) -> None:
-    """The screen of a job's memory."""
-    screen, memory = Screen.of(stream or sys.stdout), prediction.memory
-    worst = memory.worst
-    if worst is None:
+def print_memory(answer: Answer, stream: TextIO | None = None) -> None:
+    """Prints the screen of a job's memory."""
+    screen, memory = Screen.of(stream or sys.stdout), answer.memory
+    worst = None if memory is None else memory.worst
+    if memory is None or worst is None:
         show(screen, [[], [("  nothing is known of this job's memory", "")]])
         return
-    lines: list[list[Span]] = [[], *_headline(prediction, worst), [], *_stages(memory)]
-    lines += [*_over_time(worst, prediction.step_time_s, screen), []]
-    lines += diagnostic_lines(prediction.simulation.diagnostics, screen, MOST_DIAGNOSTICS)
+    lines: list[list[Span]] = [[], *_headline(answer, memory, worst), [], *_stages(memory)]
+    lines += [*_over_time(worst, answer.step_time_s, screen), []]
+    lines += diagnostic_lines(answer.diagnostics, screen, MOST_DIAGNOSTICS)
     show(screen, lines)
 
 
-def _headline(prediction: Prediction, worst: StageMemory) -> list[list[Span]]:
-    memory = prediction.memory
+def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[list[Span]]:
     needed = worst.peak_bytes + memory.overhead_bytes
     verdict = "fits" if memory.fits else "does not fit"
     peak, capacity = format_bytes(worst.peak_bytes), format_bytes(memory.capacity_bytes)
-    axes = prediction.simulation.mesh.replace(",", " · ").replace("=", " ")
-    job = f"{format_count(prediction.setting.plan.gpus)} × {prediction.cluster.gpu.title} · {axes}"
+    axes = answer.mesh.replace(",", " · ").replace("=", " ")
+    gpu = "GPU" if answer.cluster is None else answer.cluster.gpu.title
+    job = f"{format_count(answer.world_size)} × {gpu} · {axes}"
     share = format_percent(needed / memory.capacity_bytes)
     rest = f"and about {format_bytes(memory.overhead_bytes)} for CUDA and NCCL: {share} of {capacity}, {verdict}"
     return [

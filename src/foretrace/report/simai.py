@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
+from foretrace.analysis.answer_record import SIMULATION_SCHEMA
 from foretrace.compat.simai.compare import Comparison
 from foretrace.compat.simai.defects import Defect
 from foretrace.compat.simai.totals import figures_json
 from foretrace.errors import Diagnostic
-from foretrace.report.json import SIMULATION_SCHEMA, diagnostics_json, simulation_json
-from foretrace.report.terminal import Screen, Span, diagnostic_lines, print_simulation, show
+from foretrace.report.json import diagnostics_json
+from foretrace.report.terminal import Screen, Span, diagnostic_lines, print_answer, show
 from foretrace.units import MINUS
 
 _PARTS = {
@@ -39,8 +40,8 @@ _OWN_PARTS = {
 def comparison_json(comparison: Comparison, *, explained: bool) -> dict[str, Any]:
     """Our answer, with SimAI's figures in whole microseconds under `simai` (null where it prints NaN)."""
     own = comparison.own
-    if isinstance(own, Simulation):
-        result = simulation_json(own)
+    if isinstance(own, Answer):
+        result = own.to_dict()
     else:
         refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
         seen = diagnostics_json((refused, *comparison.diagnostics))
@@ -64,8 +65,8 @@ def print_comparison(comparison: Comparison, *, explained: bool) -> None:
     """Our screen, then SimAI's figures and why they differ."""
     own, screen = comparison.own, Screen.of(sys.stdout)
     lines: list[list[Span]] = []
-    if isinstance(own, Simulation):
-        print_simulation(own)
+    if isinstance(own, Answer):
+        print_answer(own)
     else:
         refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
         lines += [[], *diagnostic_lines((refused, *comparison.diagnostics), screen)]
@@ -81,9 +82,9 @@ def _figures(comparison: Comparison) -> list[list[Span]]:
     printed = figures_json(comparison.figures)
     own = comparison.own
     lines: list[list[Span]] = [
-        [(f"  {'µs':<14} {'SimAI-Analytical':>16} {'ours' if isinstance(own, Simulation) else '':>16}", "bold")]
+        [(f"  {'µs':<14} {'SimAI-Analytical':>16} {'ours' if isinstance(own, Answer) else '':>16}", "bold")]
     ]
-    ours = _own_parts(own) if isinstance(own, Simulation) else {}
+    ours = _own_parts(own) if isinstance(own, Answer) else {}
     for key, word in {**_PARTS, "other_us": "other", "total_us": "total"}.items():
         if key in printed or ours.get(key):
             theirs = _whole(printed[key]) if key in printed else ""
@@ -95,7 +96,7 @@ def _figures(comparison: Comparison) -> list[list[Span]]:
     return lines
 
 
-def _own_parts(own: Simulation) -> dict[str, float]:
+def _own_parts(own: Answer) -> dict[str, float]:
     """Our breakdown under SimAI's headings, in microseconds; what it has no heading for is `other_us`."""
     seconds = dict(own.breakdown.mean_s)
     parts = {key: sum(seconds.pop(part, 0.0) for part in ours) for key, ours in _OWN_PARTS.items()}

@@ -8,7 +8,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import TextIO
 
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
+from foretrace.analysis.model_figures import ModelFigures
 from foretrace.errors import Diagnostic, printable
 from foretrace.report.gantt import MOST_ROWS, gantt, legend
 from foretrace.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
@@ -21,6 +22,7 @@ MOST_HOT = 3
 ROUNDING = 1e-9
 """A smaller share of the step than this is no change but rounding."""
 SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE"
+SEE_MODEL = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace memory, with the same options"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES = {
     "compute": "green",
@@ -66,31 +68,17 @@ Span = tuple[str, str]
 """Text and its style."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What is known of a model's step beyond its timeline: the model's FLOPs by second and GPU, utilisation as shares
-    of a GPU's dense peak for a dtype, and the memory of a GPU in bytes."""
-
-    flops_per_s: float
-    mfu: float
-    hfu: float
-    peak_flops: float
-    peak_dtype: str
-    capacity_bytes: int
-
-
-def print_simulation(
-    simulation: Simulation, stream: TextIO | None = None, facts: ModelFacts | None = None, see: str = SEE
-) -> None:
-    """The screen of a simulation; `see` says in its last line where to look next."""
+def print_answer(answer: Answer, stream: TextIO | None = None) -> None:
+    """Prints the screen of an answer."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
-    lines += _headline(simulation, facts)
-    lines += [[], *_breakdown(simulation, screen)]
-    lines += _bottlenecks(simulation)
-    lines += _network(simulation)
-    lines += _gantt(simulation, screen)
-    lines += [[], *_footer(simulation, screen), [(f"  see      {see}", "bright_black")]]
+    lines += _headline(answer)
+    lines += [[], *_breakdown(answer, screen)]
+    lines += _bottlenecks(answer)
+    lines += _network(answer)
+    lines += _gantt(answer, screen)
+    see = SEE if answer.model is None else SEE_MODEL
+    lines += [[], *_footer(answer, screen), [(f"  see      {see}", "bright_black")]]
     show(screen, lines)
 
 
@@ -109,7 +97,7 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
         console.print(Text.assemble(*line), soft_wrap=True)
 
 
-def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Span]]:
+def _headline(simulation: Answer) -> list[list[Span]]:
     band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
     unsure = {one.source.partition(" ")[0] for one in simulation.provenance if one.low != one.high}
     if band and unsure and any(one.low == one.high for one in simulation.provenance):
@@ -134,19 +122,19 @@ def _headline(simulation: Simulation, about: ModelFacts | None) -> list[list[Spa
         facts.append(f"{_three(rate)} tokens/s per GPU, {_three(rate * simulation.world_size)} in all")
     if simulation.peak_memory is not None:
         peak = simulation.peak_memory
-        of = "" if about is None else f" of {format_bytes(about.capacity_bytes)}"
+        of = "" if simulation.memory is None else f" of {format_bytes(simulation.memory.capacity_bytes)}"
         facts.append(f"peak memory {format_bytes(peak.bytes)}{of} (rank {peak.rank}, {peak.role})")
     if facts:
         lines.append([("         " + "     ".join(facts), "")])
-    if about is not None:
-        lines.append([("         " + _utilisation(about), "")])
+    if simulation.model is not None:
+        lines.append([("         " + _utilisation(simulation.model, simulation.step_time_s), "")])
     lines += _changes(simulation)
     if simulation.title:
         lines.append([(f"  Job    {simulation.title}", "")])
     return lines
 
 
-def _changes(simulation: Simulation) -> list[list[Span]]:
+def _changes(simulation: Answer) -> list[list[Span]]:
     """What a scenario amounts to; of a profiler's trace, without the profiler."""
     step, before, what = simulation.step_time_s, simulation.unchanged_step_time_s, ""
     if simulation.step_time_unprofiled_s is not None and simulation.unchanged_step_time_unprofiled_s is not None:
@@ -154,18 +142,18 @@ def _changes(simulation: Simulation) -> list[list[Span]]:
         what = " without the profiler"
     if before is None:
         return []
-    changes = " · ".join(simulation.scenario.describe())
+    changes = " · ".join(simulation.describe_changes())
     by = step - before
     sign = "+" if by > 0 else MINUS
     gain, on = (f"{sign}{format_time(abs(by))}", "on") if abs(by) > ROUNDING * before else ("no change", "from")
     return [[(f"  With   {changes}: ", ""), (gain, "bold"), (f" {on} {format_time(before)}{what}", "")]]
 
 
-def _utilisation(about: ModelFacts) -> str:
-    """How fast the model is computed, and what share of what that is."""
-    peak = f"of {format_flops(about.peak_flops)} ({about.peak_dtype})"
-    used = f"MFU {format_percent(about.mfu)} {peak}, HFU {format_percent(about.hfu)}"
-    return f"{format_flops(about.flops_per_s)} per GPU: {used}"
+def _utilisation(model: ModelFigures, step_s: float) -> str:
+    """Returns how fast the model is computed, and what share of the peak that is."""
+    peak = f"of {format_flops(model.peak_flops)} ({model.peak_dtype})"
+    used = f"MFU {format_percent(model.mfu(step_s))} {peak}, HFU {format_percent(model.hfu(step_s))}"
+    return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
 
 
 def _three(number: float) -> str:
@@ -183,7 +171,7 @@ def _band(step: float, low: float, high: float) -> str:
     return "  " + " ".join(shown) if shown else ""
 
 
-def _breakdown(simulation: Simulation, screen: Screen) -> list[list[Span]]:
+def _breakdown(simulation: Answer, screen: Screen) -> list[list[Span]]:
     step = simulation.step_time_s
     parts = sorted(simulation.breakdown.mean_s.items(), key=lambda part: -part[1])
     name_width = max([len(name) for name, _ in parts] + [12])
@@ -210,7 +198,7 @@ def share_bar(share: float) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def _bottlenecks(simulation: Simulation) -> list[list[Span]]:
+def _bottlenecks(simulation: Answer) -> list[list[Span]]:
     rounding = ROUNDING * simulation.step_time_s
     helpful = [one for one in simulation.bottlenecks if one.gain_if_free_s > rounding]
     shown = helpful[:MOST_BOTTLENECKS]
@@ -231,7 +219,7 @@ def _bottlenecks(simulation: Simulation) -> list[list[Span]]:
     return lines
 
 
-def _network(simulation: Simulation) -> list[list[Span]]:
+def _network(simulation: Answer) -> list[list[Span]]:
     """What sharing links did, and what is hot; nothing where every communication went as if alone."""
     use = simulation.network
     if use is None or use.mode == "analytic":
@@ -254,7 +242,7 @@ def _gain(seconds: float, rounding: float) -> str:
     return f"{MINUS}{format_time(seconds)}" if seconds > rounding else "nothing"
 
 
-def _gantt(simulation: Simulation, screen: Screen) -> list[list[Span]]:
+def _gantt(simulation: Answer, screen: Screen) -> list[list[Span]]:
     roles = simulation.timeline.graph.program.roles
     label = max((len(role) for role in roles), default=0)
     rows = gantt(simulation.timeline, max(min(screen.width - label - 6, 100), 20))
@@ -282,7 +270,7 @@ def _coloured(letters: str) -> list[Span]:
     return spans
 
 
-def _footer(simulation: Simulation, screen: Screen) -> list[list[Span]]:
+def _footer(simulation: Answer, screen: Screen) -> list[list[Span]]:
     several = len(simulation.provenance) > 1
     sources = [
         one.source + (f" {format_percent(one.share)}" if several else "") + _limits(one.low, one.high)

@@ -48,7 +48,7 @@ def _experts(found: Explanation) -> Iterator[Advice]:
     if experts is None or experts.max_load < _UNEVEN:
         return
     one = experts.busiest
-    lost = sum(other.held_others_s for other in experts.loads if other.load >= _UNEVEN) / found.simulation.world_size
+    lost = sum(other.held_others_s for other in experts.loads if other.load >= _UNEVEN) / found.answer.world_size
     who = f"rank {one.ranks[0]} (stage {one.stage}, experts {one.ep}) receives"
     if len(one.ranks) > 1:
         who = f"{len(one.ranks)} ranks ({one.ranks[0]}, …; stage {one.stage}, experts {one.ep}) receive"
@@ -68,7 +68,7 @@ def _stragglers(found: Explanation) -> Iterator[Advice]:
     if not flagged:
         return
     one = max(flagged, key=lambda each: each.held_others_s)
-    lost = one.held_others_s * one.alike / found.simulation.world_size
+    lost = one.held_others_s * one.alike / found.answer.world_size
     slow = ""
     if one.compute_ratio is not None and one.compute_ratio > 1:
         slow = f" computes {format_percent(one.compute_ratio - 1)} longer than the median of its stage and"
@@ -108,7 +108,7 @@ def _stages(found: Explanation) -> Iterator[Advice]:
 def _calls(found: Explanation) -> Iterator[Advice]:
     exposed = {
         part.removesuffix(" exposed"): seconds
-        for part, seconds in found.simulation.breakdown.mean_s.items()
+        for part, seconds in found.answer.breakdown.mean_s.items()
         if part.endswith(" exposed")
     }
     if not exposed:
@@ -119,7 +119,7 @@ def _calls(found: Explanation) -> Iterator[Advice]:
         return
     rate = "" if kind.bytes_per_s is None else f" at {format_bandwidth(kind.bytes_per_s)}"
     seconds = exposed[axis]
-    alone = " One rank alone does not tell how much of that is waiting." if found.simulation.world_size == 1 else ""
+    alone = " One rank alone does not tell how much of that is waiting." if found.answer.world_size == 1 else ""
     text = (
         f"{axis} communication is exposed for {format_time(seconds)}, {format_percent(seconds / found.step_s)} of the "
         f"step, most of it {kind.collective} ({format_time(kind.transfer.mean_s)} a call{rate}).{alone}"
@@ -128,12 +128,12 @@ def _calls(found: Explanation) -> Iterator[Advice]:
 
 
 def _optimizer(found: Explanation) -> Iterator[Advice]:
-    seconds = found.simulation.breakdown.mean_s.get("optimizer", 0.0)
+    seconds = found.answer.breakdown.mean_s.get("optimizer", 0.0)
     share = seconds / found.step_s
     text = (
         f"the optimizer takes {format_time(seconds)}, {format_percent(share)} of the step; over dp it could be sharded."
     )
-    if found.simulation.timeline.graph.program.mesh.dp == 1:
+    if found.answer.timeline.graph.program.mesh.dp == 1:
         text = f"the optimizer takes {format_time(seconds)}, {format_percent(share)} of the step."
     if share > 5 * _WORTH_SAYING:
         yield Advice("optimizer", seconds, text)
@@ -178,7 +178,7 @@ def _path(found: Explanation) -> Iterator[Advice]:
 
 
 def _compute(found: Explanation) -> Iterator[Advice]:
-    seconds = found.simulation.breakdown.mean_s.get("compute", 0.0)
+    seconds = found.answer.breakdown.mean_s.get("compute", 0.0)
     text = (
         f"compute is {format_time(seconds)}, {format_percent(seconds / found.step_s)} of the step; the rest is the "
         "most that better communication and balance could gain."

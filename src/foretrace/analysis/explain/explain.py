@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretrace.analysis.account import account
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.explain.advice import Advice, advice
 from foretrace.analysis.explain.communication import CallKind, WorstCall, call_kinds, worst_calls
 from foretrace.analysis.explain.experts import Experts, experts
@@ -27,7 +27,7 @@ class Explanation:
     recorded and someone has run it: how far the story told here accounts for the step.
     """
 
-    simulation: Simulation
+    answer: Answer
     calls: tuple[CallKind, ...]
     worst_calls: tuple[WorstCall, ...]
     pipeline: Pipeline
@@ -43,7 +43,7 @@ class Explanation:
     @property
     def step_s(self) -> float:
         """The step."""
-        return self.simulation.step_time_s
+        return self.answer.step_time_s
 
     @property
     def advice(self) -> tuple[Advice, ...]:
@@ -58,12 +58,12 @@ class Explanation:
     @property
     def recorded(self) -> bool:
         """Whether the run was recorded; otherwise it is a prediction."""
-        return self.simulation.executor == "recorded"
+        return self.answer.executor == "recorded"
 
     @property
     def replay_error(self) -> float | None:
         """By how much the replay differs from the recorded step, as a share of it; None without either."""
-        step = self.simulation.step_time_s
+        step = self.answer.step_time_s
         return None if self.replay_step_s is None or step <= 0 else self.replay_step_s / step - 1
 
     @property
@@ -72,12 +72,12 @@ class Explanation:
         return tuple(sorted((one for one in self.ranks if one.flags), key=lambda one: -one.held_others_s))
 
 
-def explain(simulation: Simulation) -> Explanation:
+def explain(simulation: Answer) -> Explanation:
     """Reads a run: recorded or simulated, of any program."""
     rows, spent = Rows.of(simulation), account(simulation)
     ranks = lateness(rows, spent)
     return Explanation(
-        simulation=simulation,
+        answer=simulation,
         calls=call_kinds(rows),
         worst_calls=worst_calls(rows),
         pipeline=pipeline(simulation, rows, spent),
@@ -91,9 +91,9 @@ def explain(simulation: Simulation) -> Explanation:
 
 def _missing(found: Explanation) -> list[Diagnostic]:
     texts = []
-    if found.simulation.world_size == 1 and found.calls:
+    if found.answer.world_size == 1 and found.calls:
         texts.append("one rank alone: what it waited for others cannot be told from what communication took")
-    elif found.simulation.world_size == 1:
+    elif found.answer.world_size == 1:
         texts.append("one rank: there are no partners to wait for, and no peers to compare it with")
     elif not found.calls:
         texts.append("nothing communicates: ranks do not wait for each other")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.explain.rows import Place, Rows
 from foretrace.program.columns import Kind
 
@@ -46,7 +46,7 @@ class HostGaps:
     longest: tuple[LongOp, ...]
 
 
-def path_reading(simulation: Simulation, rows: Rows) -> PathReading:
+def path_reading(simulation: Answer, rows: Rows) -> PathReading:
     """Reads the critical path of a run."""
     path = simulation.critical_path
     place = np.searchsorted(rows.node, path.node)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.analysis.account import Account, PerMicrobatch
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.explain.rows import ACROSS_STAGES, Floats, Rows
 
 _ROUNDING = 1e-12
@@ -61,7 +61,7 @@ class Pipeline:
         return most if len(self.stages) > 1 and most is not None and most.microbatch_s > 0 else None
 
 
-def pipeline(simulation: Simulation, rows: Rows, account: Account) -> Pipeline:
+def pipeline(simulation: Answer, rows: Rows, account: Account) -> Pipeline:
     """The stages of a run."""
     mesh, classes = rows.graph.program.mesh, rows.graph.classes
     ranks = np.zeros((len(classes), mesh.pp))

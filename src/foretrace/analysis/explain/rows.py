@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.chain import Chain
 from foretrace.program.columns import Collective, Kind
 from foretrace.program.expand import Ops
@@ -73,7 +73,7 @@ class Rows:
     before: Longs
 
     @classmethod
-    def of(cls, simulation: Simulation) -> Rows:
+    def of(cls, simulation: Answer) -> Rows:
         """The rows of a run."""
         timeline = simulation.timeline
         graph, ops = timeline.graph, timeline.graph.ops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from foretrace.analysis.answer import Simulation
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.simulate import simulate
 from foretrace.compat.simai.defects import Defect, explain, remainder
 from foretrace.compat.simai.flags import SimaiFlags
@@ -23,7 +23,7 @@ class Comparison:
     have no meaning), and the defects that lie between."""
 
     figures: Figures
-    own: Simulation | ForetraceError
+    own: Answer | ForetraceError
     defects: tuple[Defect, ...]
     diagnostics: tuple[Diagnostic, ...]
     """What was seen in the file and the flags; part of our answer, where there is one."""
@@ -47,14 +47,14 @@ def compare(
     defects: list[Defect] = []
     if explained:
         defects = explain(workload, flags, tables)
-        if isinstance(own, Simulation):
+        if isinstance(own, Answer):
             defects.append(remainder(defects, theirs.total_us, own.step_time_s * 1e6))
     return Comparison(theirs, own, tuple(defects), (*workload.diagnostics, *seen))
 
 
 def _own(
     workload: Workload, flags: SimaiFlags, choices: Choices, seen: tuple[Diagnostic, ...], silicon: bool | None
-) -> Simulation | ForetraceError:
+) -> Answer | ForetraceError:
     try:
         program = lower_workload(workload, choices)
         program = replace(program, diagnostics=(*program.diagnostics, *seen))

@@ -9,7 +9,7 @@ from typing import Any
 from foretrace.formats.aicb import Pass, Row
 from foretrace.lower.aicb.groups import Call, Calls, PassName
 from foretrace.lower.aicb.microbatches import Microbatch
-from foretrace.lower.choices import Overlap
+from foretrace.lower.options import Overlap
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import Kind, label

@@ -13,7 +13,7 @@ from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import hidden_size
 from foretrace.lower.aicb.plan import Plan, make_plan
 from foretrace.lower.aicb.step_end import step_call
-from foretrace.lower.choices import Choices
+from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.program.columns import label
 
 
@@ -61,7 +61,7 @@ def take_inventory(workload: Workload) -> WorkloadInventory:
     diagnostics = workload.diagnostics
     try:
         structure = find_structure(workload)
-        plan = make_plan(workload, structure, Choices())
+        plan = make_plan(workload, structure, WorkloadOptions())
         traffic = _traffic(workload, Calls(workload, plan.mesh))
         diagnostics = lower_workload(workload).diagnostics
     except InputError as error:

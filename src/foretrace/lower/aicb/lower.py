@@ -13,7 +13,8 @@ from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import oddities
 from foretrace.lower.aicb.plan import Plan, make_plan
 from foretrace.lower.aicb.step_end import StepEndWriter, Turns, find_step_end
-from foretrace.lower.choices import Choices, Overlap
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.collector import collector_paused
@@ -23,19 +24,16 @@ from foretrace.schedules import Action, ActionKind, Schedule
 from foretrace.schedules.pipeline import BATCHED, Pipeline, Transfer, pipeline
 
 
-def lower_workload(workload: Workload, choices: Choices = Choices()) -> Program:  # noqa: B008
+def lower_workload(workload: Workload, options: WorkloadOptions = WorkloadOptions()) -> Program:  # noqa: B008
     """The program of a workload, its communication not yet priced; what was guessed is among its diagnostics."""
     with collector_paused():
-        return _lower(workload, choices)
+        return _lower(workload, options)
 
 
-def _lower(workload: Workload, choices: Choices) -> Program:
-    choices.refuse(
-        ("mesh", "traced", "routing", "priced"), "a workload file settles this (--gpus changes dp)", workload.at_header
-    )
+def _lower(workload: Workload, options: WorkloadOptions) -> Program:
     _refuse_cut_short(workload)
     structure = find_structure(workload)
-    plan = make_plan(workload, structure, choices)
+    plan = make_plan(workload, structure, options)
     calls = Calls(workload, plan.mesh)
     end, odd_end = find_step_end(workload, structure, calls, plan.schedule.directions)
     notes = [
@@ -52,7 +50,7 @@ def _lower(workload: Workload, choices: Choices) -> Program:
         *odd_end,
         *oddities(workload, structure, plan.mesh),
     ]
-    notes += _overlap_notes(workload, plan, choices)
+    notes += _overlap_notes(workload, plan, options)
     build = ProgramBuilder(
         plan.mesh,
         title=_title(workload, plan),
@@ -60,14 +58,14 @@ def _lower(workload: Workload, choices: Choices) -> Program:
         tokens_per_step=plan.tokens_per_step,
         diagnostics=notes,
     )
-    writer = BlockWriter(build, calls, choices.overlap)
-    stages = _write_pipeline(build, writer, structure, plan, choices)
+    writer = BlockWriter(build, calls, options.overlap)
+    stages = _write_pipeline(build, writer, structure, plan, options)
     if plan.trains:
         ends = StepEndWriter(build, end, writer)
-        beside = bool(choices.overlap & {Overlap.GRAD, Overlap.PARAM})
+        beside = bool(options.overlap & {Overlap.GRAD, Overlap.PARAM})
         for stage, role in enumerate(stages.stages):
             turns = _turns(stages, plan.schedule, stage, writer) if beside else Turns([], [], [])
-            ends.write(role, turns, stage == 0 or choices.ends == "every-stage")
+            ends.write(role, turns, stage == 0 or options.ends == "every-stage")
     # All groups but pairs of stages lie within one stage, whose ranks all do the same, and pairs follow the schedule.
     return build.program(checked=False)
 
@@ -91,10 +89,10 @@ def _title(workload: Workload, plan: Plan) -> str:
     return f"{Path(workload.path).name} · {what}"
 
 
-def _overlap_notes(workload: Workload, plan: Plan, choices: Choices) -> list[Diagnostic]:
+def _overlap_notes(workload: Workload, plan: Plan, options: WorkloadOptions) -> list[Diagnostic]:
     if not plan.trains:
         return []
-    chosen = ", ".join(sorted(choices.overlap))
+    chosen = ", ".join(sorted(options.overlap))
     text = (
         f"{chosen} overlapped with computation"
         if chosen
@@ -107,9 +105,9 @@ def _overlap_notes(workload: Workload, plan: Plan, choices: Choices) -> list[Dia
 
 
 def _write_pipeline(
-    build: ProgramBuilder, writer: BlockWriter, structure: Structure, plan: Plan, choices: Choices
+    build: ProgramBuilder, writer: BlockWriter, structure: Structure, plan: Plan, options: WorkloadOptions
 ) -> Pipeline:
-    schedule, everywhere = plan.schedule, choices.ends == "every-stage"
+    schedule, everywhere = plan.schedule, options.ends == "every-stage"
     stretches, listed = Stretches(structure.microbatches), len(structure.microbatches)
     piece, last_piece = schedule.piece.tolist(), schedule.pieces - 1
     parts = [_part(schedule, chunk) for chunk in range(schedule.chunks)]
@@ -126,7 +124,7 @@ def _write_pipeline(
             blocks[key] = writer.write(action.kind, chunk, stretches.stretch(rows, part, count))
         return blocks[key]
 
-    waits = schedule.name in BATCHED and Overlap.PP not in choices.overlap
+    waits = schedule.name in BATCHED and Overlap.PP not in options.overlap
     transfer = Transfer(bytes=plan.transfer_bytes)
     return pipeline(build, schedule, block, transfer, transfers="batched" if waits else "async")
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Row, Workload, split_collective
 from foretrace.lower.aicb.microbatches import Structure
-from foretrace.lower.choices import Choices, Overlap
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from foretrace.lower.limits import MOST_STAGES, check_gpus, check_ops
 from foretrace.mesh import Mesh
 from foretrace.schedules import Schedule, make
@@ -29,28 +30,28 @@ class Plan:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def make_plan(workload: Workload, structure: Structure, choices: Choices) -> Plan:
+def make_plan(workload: Workload, structure: Structure, options: WorkloadOptions) -> Plan:
     """Decides what the file leaves open, and says so."""
     notes: list[Diagnostic] = []
-    mesh = _mesh(workload, choices, notes)
+    mesh = _mesh(workload, options, notes)
     notes += _unread(workload, structure)
     trains = workload.header.mode != 1
-    microbatches = choices.microbatches or len(structure.microbatches)
-    if choices.microbatches and choices.microbatches != len(structure.microbatches):
+    microbatches = options.microbatches or len(structure.microbatches)
+    if options.microbatches and options.microbatches != len(structure.microbatches):
         text = f"{microbatches:,} microbatches as asked; the list holds {len(structure.microbatches)}, taken in turn"
         notes.append(Diagnostic("note", "changed-as-asked", text, workload.at_header))
     if trains:
-        schedule = _schedule(workload, structure, choices, mesh.pp, microbatches, notes)
+        schedule = _schedule(workload, structure, options, mesh.pp, microbatches, notes)
     else:
         _check_size(structure, mesh.pp, microbatches, workload.at_header)
         schedule = forward_only(mesh.pp, microbatches)
         text = "an inference file (mode: 1): forward only, the time of one pass"
-        ignored = [f"--schedule {choices.schedule}"] if choices.schedule else []
-        ignored += [f"--overlap {kind}" for kind in sorted(choices.overlap - {Overlap.TP})]
+        ignored = [f"--schedule {options.schedule}"] if options.schedule else []
+        ignored += [f"--overlap {kind}" for kind in sorted(options.overlap - {Overlap.TP})]
         text += f"; {', '.join(ignored)} ignored" if ignored else ""
         notes.append(Diagnostic("note", "odd-input", text, workload.at_header))
     _check_chunks(workload, structure, schedule)
-    transfer = _transfer_bytes(workload, structure, choices, mesh, notes) if mesh.pp > 1 else 0
+    transfer = _transfer_bytes(workload, structure, options, mesh, notes) if mesh.pp > 1 else 0
     tokens = tokens_of(structure)
     per_step = None if tokens is None else float(tokens * microbatches * mesh.dp)
     return Plan(mesh, schedule, trains, transfer, per_step, tuple(notes))
@@ -77,7 +78,7 @@ def _unread(workload: Workload, structure: Structure) -> list[Diagnostic]:
     return [Diagnostic("warning", code, text, workload.at_header) for code, text in found]
 
 
-def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh:
+def _mesh(workload: Workload, options: WorkloadOptions, notes: list[Diagnostic]) -> Mesh:
     header, where = workload.header, workload.at_header
     tp, pp, ep = header.tp or 1, header.pp or 1, header.ep or 1
     absent = [name for name, size in (("tp", header.tp), ("pp", header.pp), ("ep", header.ep)) if size is None]
@@ -90,7 +91,7 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
             where=where,
             hint=f"at most {MOST_STAGES:,}",
         )
-    given = choices.gpus or header.all_gpus
+    given = options.gpus or header.all_gpus
     if given is None:
         raise InputError(
             "missing-field", "the header has no all_gpus", where=where, hint="say how many GPUs: --gpus 128"
@@ -103,9 +104,9 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
             where=where,
             hint=f"ask for a multiple of {tp * pp}, as in --gpus {max(given // (tp * pp), 1) * tp * pp}",
         )
-    if choices.gpus and header.all_gpus and choices.gpus != header.all_gpus:
-        times = choices.gpus / header.all_gpus
-        text = f"{choices.gpus:,} GPUs as asked, {header.all_gpus:,} in the header: dp {given // (tp * pp)}"
+    if options.gpus and header.all_gpus and options.gpus != header.all_gpus:
+        times = options.gpus / header.all_gpus
+        text = f"{options.gpus:,} GPUs as asked, {header.all_gpus:,} in the header: dp {given // (tp * pp)}"
         text += f", and {times:g} times the tokens in a step (--microbatches decides how many)"
         notes.append(Diagnostic("note", "changed-as-asked", text, where))
     dp = given // (tp * pp)
@@ -125,13 +126,13 @@ def _mesh(workload: Workload, choices: Choices, notes: list[Diagnostic]) -> Mesh
 def _schedule(
     workload: Workload,
     structure: Structure,
-    choices: Choices,
+    options: WorkloadOptions,
     stages: int,
     microbatches: int,
     notes: list[Diagnostic],
 ) -> Schedule:
-    where, asked = workload.at_header, choices.schedule
-    chunks = _chunks(workload, structure, choices, stages, notes)
+    where, asked = workload.at_header, options.schedule
+    chunks = _chunks(workload, structure, options, stages, notes)
     if chunks is not None and chunks > structure.layers:
         raise InputError(
             "invalid-schedule",
@@ -146,7 +147,7 @@ def _schedule(
             made = make(name, stages, microbatches, chunks)
         except InputError:
             # Chunks that only the header wants give way to a schedule that the user wants.
-            if asked is None or chunks is None or isinstance(choices.vpp, int):
+            if asked is None or chunks is None or isinstance(options.vpp, int):
                 raise
             made = make(name, stages, microbatches)
             notes.append(
@@ -176,24 +177,24 @@ def _check_size(structure: Structure, stages: int, microbatches: int, where: str
 
 
 def _chunks(
-    workload: Workload, structure: Structure, choices: Choices, stages: int, notes: list[Diagnostic]
+    workload: Workload, structure: Structure, options: WorkloadOptions, stages: int, notes: list[Diagnostic]
 ) -> int | None:
     """Chunks per stage as the user or the header wants them; None leaves them to the schedule."""
     written, layers, where = workload.header.vpp, structure.layers, workload.at_header
-    if isinstance(choices.vpp, int):
-        return choices.vpp
+    if isinstance(options.vpp, int):
+        return options.vpp
     if written is None:
-        if stages > 1 and choices.schedule is None:
+        if stages > 1 and options.schedule is None:
             text = "no vpp in the header, by which SimAI divides: 1 chunk per stage taken"
             notes.append(Diagnostic("note", "assumed", text, where))
         return None
     if written <= 1 or stages == 1:
         return None
-    if choices.vpp == "chunks":
+    if options.vpp == "chunks":
         return written
-    if choices.vpp == "layers" or written == layers:
+    if options.vpp == "layers" or written == layers:
         found = f"the list has {layers} layers per stage, which AICB writes there"
-        why = "as asked" if choices.vpp == "layers" else found
+        why = "as asked" if options.vpp == "layers" else found
         notes.append(
             Diagnostic("note", "vpp-reading", f"vpp {written} read as layers per stage, not chunks: {why}", where)
         )
@@ -228,10 +229,10 @@ def _check_chunks(workload: Workload, structure: Structure, schedule: Schedule) 
 
 
 def _transfer_bytes(
-    workload: Workload, structure: Structure, choices: Choices, mesh: Mesh, notes: list[Diagnostic]
+    workload: Workload, structure: Structure, options: WorkloadOptions, mesh: Mesh, notes: list[Diagnostic]
 ) -> int:
-    if choices.pp_comm_bytes is not None:
-        return choices.pp_comm_bytes
+    if options.pp_comm_bytes is not None:
+        return options.pp_comm_bytes
     written = workload.header.pp_comm_bytes
     found = _activation(structure, mesh)
     if written:

@@ -12,7 +12,7 @@ from foretrace.formats.aicb.records import base_name
 from foretrace.lower.aicb.blocks import COMPUTE, NS, BlockWriter
 from foretrace.lower.aicb.groups import PASSES, Call, Calls, PassName
 from foretrace.lower.aicb.microbatches import Structure
-from foretrace.lower.choices import Overlap
+from foretrace.lower.options import Overlap
 from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import Collective, label

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Literal
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.megatron_trace import RankTrace, TraceOp, read_runs
-from foretrace.lower.choices import Choices
+from foretrace.formats.megatron_trace import RankTrace, Run, TraceOp
+from foretrace.lower.megatron_trace.options import MegatronTraceOptions
+from foretrace.lower.options import changed_options
 from foretrace.lower.limits import check_gpus, check_ops
 from foretrace.lower.megatron_trace.calls import (
     GRADIENT_OPS,
@@ -37,47 +37,46 @@ from foretrace.schedules.pipeline import Transfer
 from foretrace.schedules.registry import make, resolve
 
 REBUILT_BY = ("microbatches", "schedule", "vpp", "gpus", "routing", "pp_comm_bytes")
-"""Choices for which a real run is not replayed but built anew of what its ops take."""
+"""MegatronTraceOptions for which a real run is not replayed but built anew of what its ops take."""
 
 
-def lower_traces(paths: Sequence[str | Path], choices: Choices) -> Program:
-    """The program of traces: a real run as it was, or the whole job that ex-situ campaigns foretell. Choices that
-    change a real run build it anew, of what its ops took."""
-    choices.refuse(("overlap", "ends"), "only a workload file leaves this open", str(paths[0]))
-    if choices.vpp in ("layers", "chunks"):
-        raise InputError(
-            "option-not-for-input",
-            "vpp is a word of workload files",
-            where=str(paths[0]),
-            hint="give a number of chunks: --vpp 2",
-        )
+def lower_runs(runs: Sequence[Run], options: MegatronTraceOptions) -> Program:
+    """Builds the program of rank traces: a real run as it was, or the whole job that ex-situ campaigns predict.
+
+    Options that change a real run build it again from what its ops took.
+    """
     with collector_paused():
-        job = _job(paths, choices)
-        target = _target(job, choices)
-        if not job.ex_situ and choices.microbatches == _microbatches(job):
-            choices = replace(choices, microbatches=None)  # as it was
-        rebuilt = target != job.mesh or any(name in REBUILT_BY for name in choices.made())
-        if job.alone and not job.ex_situ:
-            choices.refuse(REBUILT_BY, "one rank alone cannot be built anew: give --mesh", job.runs[0].path)
-        if job.ex_situ or rebuilt:
-            return _whole(job, choices, target)
+        job = trace_job(runs, options)
+        target = _target(job, options)
+        if not job.ex_situ and options.microbatches == _microbatches(job):
+            options = replace(options, microbatches=None)  # as it was
+        changed = changed_options(options) & set(REBUILT_BY)
+        if job.alone and not job.ex_situ and changed:
+            raise InputError(
+                "cannot-change",
+                f"{', '.join(sorted(changed))}: one rank alone cannot be built anew: give --mesh",
+                where=job.runs[0].path,
+            )
+        if job.ex_situ or changed or target != job.mesh:
+            return _whole(job, options, target)
         recording = make_recording(job)
         notes = [*run_notes(job), *recording.notes]
         if job.alone:
             text = "one rank alone: what it waited for others cannot be told from what communication took"
             notes.append(Diagnostic("warning", "uncertain", text, job.runs[0].path))
-        if choices.priced:
-            notes.append(Diagnostic("note", "repriced", "communication of the real run is priced anew on the cluster"))
-        return replay(recording, notes, priced=choices.priced)
+        if options.priced:
+            text = "communication of the real run is priced anew on the cluster"
+            notes.append(Diagnostic("note", "repriced", text))
+        return replay(recording, notes, priced=options.priced)
 
 
-def read_recording(paths: Sequence[str | Path], choices: Choices) -> Recording | None:
-    """What was recorded, where the traces are of a real run."""
+def recording_of(runs: Sequence[Run], options: MegatronTraceOptions) -> Recording | None:
+    """Returns what was recorded, where the traces are of a real run."""
     with collector_paused():
-        job = _job(paths, choices)
+        job = trace_job(runs, options)
         if job.ex_situ:
             return None
-        if _target(job, choices) != job.mesh:
+        if _target(job, options) != job.mesh:
             raise InputError(
                 "cannot-change",
                 f"the run was recorded on {job.mesh}",
@@ -87,8 +86,9 @@ def read_recording(paths: Sequence[str | Path], choices: Choices) -> Recording |
         return make_recording(job)
 
 
-def _job(paths: Sequence[str | Path], choices: Choices) -> TraceJob:
-    return find_job(read_runs(paths), choices.mesh if choices.traced is None else choices.traced)
+def trace_job(runs: Sequence[Run], options: MegatronTraceOptions) -> TraceJob:
+    """Returns the job that rank traces are of."""
+    return find_job(runs, options.mesh if options.traced is None else options.traced)
 
 
 def run_notes(job: TraceJob) -> list[Diagnostic]:
@@ -99,10 +99,10 @@ def run_notes(job: TraceJob) -> list[Diagnostic]:
     return [*(one for run in job.runs for one in run.diagnostics), *of_files.values(), *job.notes]
 
 
-def _target(job: TraceJob, choices: Choices) -> Mesh:
+def _target(job: TraceJob, options: MegatronTraceOptions) -> Mesh:
     """The mesh of the job to build."""
-    target = job.mesh if choices.mesh is None else mesh_of(choices.mesh, job.mesh)
-    if choices.gpus is None:
+    target = job.mesh if options.mesh is None else mesh_of(options.mesh, job.mesh)
+    if options.gpus is None:
         return target
     if job.alone:
         raise InputError(
@@ -111,28 +111,28 @@ def _target(job: TraceJob, choices: Choices) -> Mesh:
             hint="give the mesh: --mesh pp=2,ep=8,dp=8",
         )
     inner = target.tp * target.cp * target.pp
-    if choices.gpus % (inner * target.ep):
+    if options.gpus % (inner * target.ep):
         raise InputError(
             "not-divisible",
-            f"{choices.gpus:,} GPUs do not divide into {target}",
+            f"{options.gpus:,} GPUs do not divide into {target}",
             hint=f"ask for a multiple of {inner * target.ep:,}",
         )
-    return replace(target, dp=choices.gpus // inner)
+    return replace(target, dp=options.gpus // inner)
 
 
-def _whole(job: TraceJob, choices: Choices, target: Mesh) -> Program:
+def _whole(job: TraceJob, options: MegatronTraceOptions, target: Mesh) -> Program:
     stones = read_stones(job)
     recording = None if job.ex_situ else make_recording(job)
-    recorded = {} if recording is None or choices.priced else _recorded_calls(recording, target)
-    if target != job.mesh or choices.routing is not None:
-        stones = resized(job, stones, target, choices.routing)
-    if recording is not None and not choices.priced:
+    recorded = {} if recording is None or options.priced else _recorded_calls(recording, target)
+    if target != job.mesh or options.routing is not None:
+        stones = resized(job, stones, target, options.routing)
+    if recording is not None and not options.priced:
         _check_recorded(stones, recorded, job)
         stones = Stones({key: _timed(work, recorded) for key, work in stones.work.items()}, stones.pools, stones.notes)
     notes = [*run_notes(job), *stones.notes]
     gap = HOST_GAP_S if recording is None else _mean_gap(recording)
-    plan = _plan(job, target, choices, recorded, gap, notes)
-    if choices.priced or job.ex_situ:
+    plan = _plan(job, target, options, recorded, gap, notes)
+    if options.priced or job.ex_situ:
         text = (
             "computation takes what the traces say, on the GPU they were taken on; a cluster prices communication only"
         )
@@ -218,18 +218,18 @@ def _timed(work: RankWork, recorded: _Recorded) -> RankWork:
 
 
 def _plan(
-    job: TraceJob, target: Mesh, choices: Choices, recorded: _Recorded, gap_s: float, notes: list[Diagnostic]
+    job: TraceJob, target: Mesh, options: MegatronTraceOptions, recorded: _Recorded, gap_s: float, notes: list[Diagnostic]
 ) -> Plan:
-    count = choices.microbatches or _microbatches(job)
-    if job.ex_situ and choices.microbatches is None:
+    count = options.microbatches or _microbatches(job)
+    if job.ex_situ and options.microbatches is None:
         text = "1 microbatch a step taken: the traces do not say (choose with --microbatches)"
         notes.append(Diagnostic("warning", "assumed", text))
-    name = resolve(choices.schedule or "1f1b")
-    if choices.schedule is None and target.pp > 1:
+    name = resolve(options.schedule or "1f1b")
+    if options.schedule is None and target.pp > 1:
         notes.append(Diagnostic("note", "assumed", "no schedule in the traces: 1f1b taken (choose with --schedule)"))
     _check_size(job, target, count)
-    schedule = make(name, target.pp, count, choices.vpp if isinstance(choices.vpp, int) else None)
-    size, tokens = _activation(job, target, choices, notes)
+    schedule = make(name, target.pp, count, options.vpp)
+    size, tokens = _activation(job, target, options, notes)
     chunks = f", {schedule.chunks} chunks" if schedule.chunks > 1 else ""
     taken = recorded.get((Collective.TRANSFER, "pp", size), UNPRICED)
     return Plan(
@@ -258,14 +258,14 @@ def _microbatches(job: TraceJob) -> int:
     return max(sum(op.op == "forward_step" for op in last_iteration(trace)), 1)
 
 
-def _activation(job: TraceJob, target: Mesh, choices: Choices, notes: list[Diagnostic]) -> tuple[int, int | None]:
+def _activation(job: TraceJob, target: Mesh, options: MegatronTraceOptions, notes: list[Diagnostic]) -> tuple[int, int | None]:
     """What crosses a stage boundary for a microbatch, in bytes, and the tokens of a microbatch where they are known."""
     facts = job.facts
     tokens = facts.sequence * (facts.micro_batch or 1) if facts.sequence else None
     if facts.sequence and facts.micro_batch is None:
         notes.append(Diagnostic("note", "assumed", "the names do not say the micro batch: 1 taken"))
-    if choices.pp_comm_bytes is not None or target.pp == 1:
-        return choices.pp_comm_bytes or 0, tokens
+    if options.pp_comm_bytes is not None or target.pp == 1:
+        return options.pp_comm_bytes or 0, tokens
     for trace, op in _ops(job):
         if op.op in ("send_forward", "recv_forward") and op.shape:
             return tensor_bytes(op.shape, op.dtype, trace.at(op.line)), tokens

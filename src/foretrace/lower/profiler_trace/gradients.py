@@ -15,7 +15,7 @@ import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Call, Category, Events, Floats, ProfilerTrace
-from foretrace.lower.choices import Choices
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.communication import communications, element_bytes
 from foretrace.lower.profiler_trace.layout import ADDED, find_layout
 from foretrace.lower.profiler_trace.links import Links
@@ -41,24 +41,24 @@ class _Bucket:
     dtype: str
 
 
-def with_gradients_reduced(traces: Sequence[ProfilerTrace], choices: Choices) -> list[ProfilerTrace]:
+def with_gradients_reduced(traces: Sequence[ProfilerTrace], options: ProfilerTraceOptions) -> list[ProfilerTrace]:
     """The traces; where replicas are asked for and none were recorded, with the all-reduces that these need."""
-    check_said(choices, traces[0].path)
-    if choices.mesh is None and choices.gpus is None:
+    check_said(options, traces[0].path)
+    if options.mesh is None and options.gpus is None:
         return list(traces)
-    return [_with_reduced(trace, choices) for trace in traces]
+    return [_with_reduced(trace, options) for trace in traces]
 
 
-def _with_reduced(trace: ProfilerTrace, choices: Choices) -> ProfilerTrace:
+def _with_reduced(trace: ProfilerTrace, options: ProfilerTraceOptions) -> ProfilerTrace:
     links = Links(trace)
-    layout = find_layout([trace], communications(trace, links).values(), choices)
-    target = target_mesh(layout.mesh, choices, trace.path)
+    layout = find_layout([trace], communications(trace, links).values(), options)
+    target = target_mesh(layout.mesh, options, trace.path)
     reduced = any({"dp", "shard", "edp", "replicate"} & set(axes) for axes in layout.of_group.values())
     if reduced or layout.mesh.dp > 1 or target.dp == 1:
         return trace
     steps = find_steps(trace, links)
-    found, note = _buckets(trace, links, steps, choices)
-    overlap = dict(choices.sizes).get("overlap", "on")
+    found, note = _buckets(trace, links, steps, options)
+    overlap = dict(options.sizes).get("overlap", "on")
     total = sum(one.elements * (element_bytes(one.dtype) or 4) for one in found[0]) if found else 0
     how = "each bucket under the backward" if overlap == "on" else "all of them after the backward"
     count = "1 bucket" if len(found[0]) == 1 else f"{len(found[0])} buckets"
@@ -72,9 +72,9 @@ def _with_reduced(trace: ProfilerTrace, choices: Choices) -> ProfilerTrace:
     return replace(added.trace(), diagnostics=(*trace.diagnostics, Diagnostic("note", "assumed", text, trace.path)))
 
 
-def _buckets(trace: ProfilerTrace, links: Links, steps: Steps, choices: Choices) -> tuple[list[list[_Bucket]], str]:
+def _buckets(trace: ProfilerTrace, links: Links, steps: Steps, options: ProfilerTraceOptions) -> tuple[list[list[_Bucket]], str]:
     """The buckets of each step in which gradients come, and from what they are known."""
-    said, sized = _said_gradients(choices), gradients(trace)
+    said, sized = _said_gradients(options), gradients(trace)
     if said is None and not sized:
         raise InputError(
             "not-recorded",
@@ -148,8 +148,8 @@ class _SaidGradients:
     how: str
 
 
-def _said_gradients(choices: Choices) -> _SaidGradients | None:
-    said = Said(dict(choices.sizes))
+def _said_gradients(options: ProfilerTraceOptions) -> _SaidGradients | None:
+    said = Said(dict(options.sizes))
     dtype, elements = said.dtype(), said.count("params")
     if elements is not None:
         return _SaidGradients(elements, _C10_TYPES[dtype], f"--set params, {dtype}")

@@ -8,7 +8,7 @@ from math import prod
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import ProfilerTrace
-from foretrace.lower.choices import Choices
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.axes import axes_of, said_axes
 from foretrace.lower.profiler_trace.communication import Communication, Group
 from foretrace.mesh import Mesh
@@ -32,9 +32,9 @@ class Layout:
         return self.of_group[what.group, what.collective]
 
 
-def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication], choices: Choices) -> Layout:
+def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication], options: ProfilerTraceOptions) -> Layout:
     """The layout of a recorded job, from its groups and what the user says (`group.3=tp`, `traced=tp=2,dp=4`)."""
-    said, where = said_axes(choices.sizes), traces[0].path
+    said, where = said_axes(options.sizes), traces[0].path
     kinds = dict.fromkeys((what.group, what.collective) for what in found)
     world = max((trace.world or 1 for trace in traces), default=1)
     world = max(world, *(group.size for group, _ in kinds), 1)
@@ -50,7 +50,7 @@ def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication],
                 hint=f"say it: --set group.{group.name}=tp (known: tp cp dp pp ep edp shard replicate)",
             )
         of_group[group, collective] = axes
-    traced = traced_mesh(choices)
+    traced = traced_mesh(options)
     recorded = max((trace.world or 0 for trace in traces), default=0)
     if traced is not None and recorded and traced.world != recorded:
         raise InputError(
@@ -63,12 +63,12 @@ def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication],
     return Layout(mesh, of_group, tuple(_group_notes(of_group)))
 
 
-def traced_mesh(choices: Choices) -> Mesh | None:
+def traced_mesh(options: ProfilerTraceOptions) -> Mesh | None:
     """The recorded mesh as the user says it."""
-    text = dict(choices.sizes).get("traced")
-    if isinstance(choices.traced, Mesh):
-        return choices.traced
-    text = choices.traced or text
+    text = dict(options.sizes).get("traced")
+    if isinstance(options.traced, Mesh):
+        return options.traced
+    text = options.traced or text
     return None if text is None else Mesh.parse(text, where="--set traced")
 
 

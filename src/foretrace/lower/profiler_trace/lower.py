@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.lower.choices import Choices, HostMode
-from foretrace.lower.profiler_trace.execution import read_with_shapes
+from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
+from foretrace.lower.options import HostMode
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
 from foretrace.lower.profiler_trace.modes import mode_notes, times
 from foretrace.lower.profiler_trace.notes import grouped
@@ -23,20 +24,15 @@ from foretrace.program.kernels import kernel_text
 from foretrace.program.program import Program
 
 
-def lower_profile(paths: Sequence[str | Path], choices: Choices) -> Program:
-    """The program of a job's traces, one of each rank: a steady step, as `choices` wants its host to run."""
-    return read_profile(paths, choices).program(choices.host)
-
-
-def read_profile(paths: Sequence[str | Path], choices: Choices) -> Profile:
-    """A job's traces, read for whatever host; `choices` decides all else."""
-    traces = with_gradients_reduced(read_with_shapes(paths), choices)
-    ranks = _together([read_step(trace, choices.steps) for trace in traces])
+def profile_of(traces: Sequence[ProfilerTrace], options: ProfilerTraceOptions) -> Profile:
+    """Understands a job's traces, for whatever host; `options` decides all else."""
+    traces = with_gradients_reduced(traces, options)
+    ranks = _together([read_step(trace, options.steps) for trace in traces])
     met = communicate(
         [rank.trace for rank in ranks],
         [rank.links for rank in ranks],
         [rank.alike.device.ravel() for rank in ranks],
-        choices,
+        options,
     )
     kernels = (device_kernels(rank.trace, rank.links) for rank in ranks)
     texts = tuple({event: kernel_text(one) for event, one in found.items()} for found in kernels)

@@ -6,7 +6,7 @@ import numpy as np
 
 from foretrace.errors import Diagnostic
 from foretrace.formats.profiler_trace.records import Floats
-from foretrace.lower.choices import HostMode
+from foretrace.lower.options import HostMode
 from foretrace.lower.profiler_trace.concurrency import alone_s, gpu_share
 from foretrace.lower.profiler_trace.host import HostStep
 from foretrace.lower.profiler_trace.overhead import (

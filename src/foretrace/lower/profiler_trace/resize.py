@@ -15,7 +15,7 @@ import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import Longs, ProfilerTrace
-from foretrace.lower.choices import Choices
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.limits import check_gpus
 from foretrace.lower.profiler_trace.communication import Communication, communications
 from foretrace.lower.profiler_trace.layout import Layout, find_layout
@@ -36,40 +36,40 @@ _WHY_FIXED: Final = {
 
 
 def communicate(
-    traces: Sequence[ProfilerTrace], links: Sequence[Links], taken: Sequence[Longs], choices: Choices
+    traces: Sequence[ProfilerTrace], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
     """The communications of the work taken (see `ranks.meet`): as recorded, or priced anew on the mesh that is asked
     for, or, with a cluster, on the recorded one."""
     world = max((trace.world or 1 for trace in traces), default=1)
-    if choices.mesh is None and choices.gpus is None:
-        if not choices.priced or len(traces) >= world:
-            met = meet(traces, links, taken, priced=choices.priced)
-            return replace(met, notes=(*met.notes, *said_in_vain(choices, (), traces[0].path)))
+    if options.mesh is None and options.gpus is None:
+        if not options.priced or len(traces) >= world:
+            met = meet(traces, links, taken, priced=options.priced)
+            return replace(met, notes=(*met.notes, *said_in_vain(options, (), traces[0].path)))
         try:
-            return _resized(traces, links, taken, choices)
+            return _resized(traces, links, taken, options)
         except InputError as error:
             met = meet(traces, links, taken)
             text = f"communication is as recorded, not priced on the cluster: {error.message}"
             return replace(met, notes=(Diagnostic("warning", "as-recorded", text, error.where), *met.notes))
-    return _resized(traces, links, taken, choices)
+    return _resized(traces, links, taken, options)
 
 
-def target_mesh(traced: Mesh, choices: Choices, where: str) -> Mesh:
+def target_mesh(traced: Mesh, options: ProfilerTraceOptions, where: str) -> Mesh:
     """The mesh that is asked for; axes that are not named are as traced."""
-    asked = choices.mesh
+    asked = options.mesh
     if isinstance(asked, str):
         asked = Mesh.parse(asked, where="--mesh", base=traced)
     target = traced if asked is None else asked
-    if choices.gpus is not None and choices.gpus != target.world:
+    if options.gpus is not None and options.gpus != target.world:
         rest = target.world // target.dp
-        if asked is not None or choices.gpus % rest:
+        if asked is not None or options.gpus % rest:
             raise InputError(
                 "conflicting-options",
-                f"--gpus {choices.gpus} asked, the mesh {target} has {target.world}",
+                f"--gpus {options.gpus} asked, the mesh {target} has {target.world}",
                 where=where,
                 hint=f"give a multiple of {rest}, or the mesh alone",
             )
-        target = replace(target, dp=choices.gpus // rest)
+        target = replace(target, dp=options.gpus // rest)
     check_gpus(target.world, where)
     for axis in _FIXED:
         if target.size(axis) != traced.size(axis):
@@ -83,7 +83,7 @@ def target_mesh(traced: Mesh, choices: Choices, where: str) -> Mesh:
 
 
 def _resized(
-    traces: Sequence[ProfilerTrace], links: Sequence[Links], taken: Sequence[Longs], choices: Choices
+    traces: Sequence[ProfilerTrace], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
     found = [
         {event: all_[event] for event in those.tolist() if event in all_}
@@ -91,8 +91,8 @@ def _resized(
         for all_ in [communications(trace, joins)]
     ]
     where = traces[0].path
-    layout = find_layout(traces, (what for one in found for what in one.values()), choices)
-    target = target_mesh(layout.mesh, choices, where)
+    layout = find_layout(traces, (what for one in found for what in one.values()), options)
+    target = target_mesh(layout.mesh, options, where)
     if layout.mesh.pp > 1:
         raise InputError(
             "cannot-change",
@@ -101,12 +101,12 @@ def _resized(
             hint="traces of pipelines are replayed as recorded, without --mesh",
         )
     _check_experts(layout, target, found, where)
-    resizer = _Resizer(layout, target, choices, where)
+    resizer = _Resizer(layout, target, options, where)
     calls = [
         {event: resizer.met(what, float(trace.events.duration_s[event])) for event, what in mine.items()}
         for trace, mine in zip(traces, found, strict=True)
     ]
-    vain = said_in_vain(choices, (what for one in found for what in one.values()), where)
+    vain = said_in_vain(options, (what for one in found for what in one.values()), where)
     notes = [*layout.notes, *_notes(traces, layout, target), *resizer.notes(), *vain]
     ranks = _standing_for(traces, layout.mesh, target)
     return Meetings(target, ranks, tuple(calls), (0.0,) * len(traces), tuple(notes))
@@ -131,7 +131,7 @@ class _Resizer:
 
     layout: Layout
     target: Mesh
-    choices: Choices
+    options: ProfilerTraceOptions
     where: str
     unsized: int = 0
 
@@ -154,7 +154,7 @@ class _Resizer:
 
     def _said_bytes(self, what: Communication) -> int | None:
         name = f"{label(what.collective)}.bytes"
-        said = Said(dict(self.choices.sizes)).bytes(name)
+        said = Said(dict(self.options.sizes)).bytes(name)
         if said is not None:
             return said
         if self.target != self.layout.mesh:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.lower.choices import Choices
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.axes import said_axes
 from foretrace.lower.profiler_trace.communication import Communication
 from foretrace.lower.profiler_trace.layout import ADDED, traced_mesh
@@ -31,28 +31,28 @@ KNOWN: Final = {
 _OVERLAPS: Final = ("on", "none")
 
 
-def check_said(choices: Choices, where: str) -> None:
+def check_said(options: ProfilerTraceOptions, where: str) -> None:
     """Raises an error where something is said that is not known, or that has no use without a mesh or a cluster."""
-    Said.checked(choices.sizes, tuple(KNOWN), where)
-    said_axes(choices.sizes)
-    traced_mesh(choices)
-    overlap = dict(choices.sizes).get("overlap", "on")
+    Said.checked(options.sizes, tuple(KNOWN), where)
+    said_axes(options.sizes)
+    traced_mesh(options)
+    overlap = dict(options.sizes).get("overlap", "on")
     if overlap not in _OVERLAPS:
         raise InputError(
             "unknown-name", f"--set overlap={overlap} is not known", where=where, hint=f"known: {', '.join(_OVERLAPS)}"
         )
-    if choices.sizes and choices.mesh is None and choices.gpus is None and not choices.priced:
+    if options.sizes and options.mesh is None and options.gpus is None and not options.priced:
         raise InputError(
             "option-not-for-command",
-            f"--set {choices.sizes[0][0]}: communication is as recorded, and nothing else can be set",
+            f"--set {options.sizes[0][0]}: communication is as recorded, and nothing else can be set",
             where=where,
             hint="add --cluster NAME, and --mesh dp=64 for another number of ranks",
         )
 
 
-def said_in_vain(choices: Choices, found: Iterable[Communication], where: str) -> list[Diagnostic]:
+def said_in_vain(options: ProfilerTraceOptions, found: Iterable[Communication], where: str) -> list[Diagnostic]:
     """A warning of what is said and has no use for these communications."""
-    every, said = list(found), dict(choices.sizes)
+    every, said = list(found), dict(options.sizes)
     groups = {one.group.name for one in every}
     unsized = {f"{label(one.collective)}.bytes" for one in every if one.bytes < 0}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.errors import Diagnostic
-from foretrace.lower.choices import Choices
+from foretrace.lower.torch_table.options import ProfilerTableOptions
 from foretrace.lower.torch.kinds import WorkKind
 from foretrace.lower.torch.recorded_on import TABLE
 from foretrace.lower.torch_table.calls import Calls, SizedCall
@@ -44,7 +44,7 @@ class Writer:
     mesh: Mesh
     sizes: Sizes
     steps: int
-    choices: Choices
+    options: ProfilerTableOptions
     path: str
 
     def program(self, notes: Sequence[Diagnostic]) -> Program:
@@ -207,7 +207,7 @@ class Writer:
     def _has_host(self) -> bool:
         """Whether the host's work is known well enough to hold the device up: that of a first step is not."""
         host = self.profile.host
-        return self.choices.host != "none" and host.work_s > 0 and not host.start_up_s
+        return self.options.host != "none" and host.work_s > 0 and not host.start_up_s
 
     def _said(self, found: list[SizedCall]) -> list[Diagnostic]:
         """What is assumed, and what is missing."""

@@ -1,4 +1,4 @@
-"""Where the ranks of groups sit that communicate at once: packed into nodes, or so many to a node."""
+"""Where the ranks of groups sit that communicate at once: packed into nodes, or a given number to a node."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from foretrace.program.program import Longs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SeatedGroups:
-    """Groups of ranks in their places: `groups` [groups, ranks] holds rank numbers of `placement`."""
+class PlacedGroups:
+    """Groups of ranks on their GPUs: `ranks` [groups, ranks of a group] holds rank numbers of `placement`."""
 
     placement: Placement
-    groups: Longs
+    ranks: Longs
 
     @property
     def nodes(self) -> int:
         """Nodes that the first group sits on."""
-        return len(np.unique(self.placement.host[self.groups[0]]))
+        return len(np.unique(self.placement.host[self.ranks[0]]))
 
     @property
     def most_on_a_node(self) -> int:
         """Ranks of the first group on the node that has most of them."""
-        return int(np.bincount(self.placement.host[self.groups[0]]).max())
+        return int(np.bincount(self.placement.host[self.ranks[0]]).max())
 
     def gpu_numbers(self, gpus_per_node: int) -> Longs:
         """The GPU of each rank of each group, counted through all nodes."""
         place = self.placement.host.astype(np.int64) * gpus_per_node + self.placement.slot
-        return np.asarray(place[self.groups])
+        return np.asarray(place[self.ranks])
 
 
-def seated(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node: int | None = None) -> SeatedGroups:
+def placed_groups(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node: int | None = None) -> PlacedGroups:
     """Groups of so many ranks each. A group fills its nodes in order, with `ranks_per_node` on each (None: as many as a
     node has GPUs); groups that leave GPUs of their nodes free are joined there by the next ones."""
     gpus = cluster.node.gpus
@@ -55,14 +55,14 @@ def seated(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node: int | 
             hint=f"ask for fewer --ranks, or raise nodes in {cluster.where or 'the cluster'}",
         )
     placement = Placement(host.astype(np.int32), slot.astype(np.int32))
-    return SeatedGroups(placement, np.arange(groups * ranks).reshape(groups, ranks))
+    return PlacedGroups(placement, np.arange(groups * ranks).reshape(groups, ranks))
 
 
-def seated_by(placement: Placement, ranks: int, groups: int) -> SeatedGroups:
+def groups_of_placement(placement: Placement, ranks: int, groups: int) -> PlacedGroups:
     """The ranks of a placement in groups of so many, one after the other."""
     if placement.world != groups * ranks:
         said = f"{groups:,} groups of {ranks:,}" if groups > 1 else f"the group {ranks:,}"
         raise InputError(
             "bad-placement", f"the placement has {placement.world:,} ranks, {said}", hint="place every rank once"
         )
-    return SeatedGroups(placement, np.arange(placement.world).reshape(groups, ranks))
+    return PlacedGroups(placement, np.arange(placement.world).reshape(groups, ranks))

@@ -1,0 +1,73 @@
+"""What would make a job fit into memory: changes of its plan, each one simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from foretrace.analysis.memory_fit import memory_fit
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate import simulate_program
+from foretrace.cost.machine import Machine
+from foretrace.errors import ForetraceError
+from foretrace.workload.assemble import program_of
+from foretrace.workload.settle import settle
+
+if TYPE_CHECKING:
+    from foretrace.hardware.cluster import Cluster
+    from foretrace.workload.plan import Plan
+    from foretrace.workload.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """A change of the plan in words, and the peak it would have."""
+
+    words: str
+    plan: Plan
+    peak_bytes: int
+
+
+def find_relief(setting: Setting, machine: Machine) -> Relief | None:
+    """Returns the first change of a short list that makes a job fit; None where none does.
+
+    Plans that make no sense are left out.
+    """
+    cluster = machine.needed_cluster()
+    alone = Machine(cluster, prices=machine.prices)
+    for words, plan in _changes(setting, cluster):
+        try:
+            program = program_of(settle(setting.model, plan))
+            answer = simulate_program(program, alone, Scenario(), explain=False)
+        except ForetraceError:
+            continue
+        memory = memory_fit(answer, int(cluster.gpu.memory_bytes))
+        if memory.fits:
+            return Relief(words, plan, memory.peak_bytes)
+    return None
+
+
+def _changes(setting: Setting, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
+    """Changes, what costs least time first: state split further, smaller microbatches, recomputation, more model
+    parallelism; then the last two together."""
+    plan = replace(setting.plan, gbs=setting.gbs, seq_len=setting.seq_len)
+    if setting.zero == 0 and setting.dp > 1:
+        yield "--zero 1", replace(plan, zero=1)
+    if plan.mbs > 1:
+        yield f"--mbs {plan.mbs // 2}", replace(plan, mbs=plan.mbs // 2)
+    layers = None if plan.recompute_layers is None else len(setting.model.layers)
+    full = replace(plan, recompute="full", recompute_layers=layers)
+    fully = "--recompute full" + ("" if layers is None else f" --recompute-layers {layers}")
+    if plan.recompute == "none":
+        yield "--recompute selective", replace(plan, recompute="selective")
+    if plan.recompute != "full" or plan.recompute_layers is not None:
+        yield fully, full
+    for base, words in ((plan, ""), (full, f"{fully} ")):
+        for factor in (2, 4, 8):
+            if plan.tp * factor <= cluster.node.domain_gpus:
+                yield f"{words}--tp {plan.tp * factor}", replace(base, tp=plan.tp * factor)
+            yield f"{words}--pp {plan.pp * factor}", replace(base, pp=plan.pp * factor)
+    if setting.zero != 3 and setting.dp > 1:
+        yield "--zero 3", replace(plan, zero=3)
+        yield f"--zero 3 {fully}", replace(full, zero=3)

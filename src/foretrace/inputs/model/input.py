@@ -1,0 +1,186 @@
+"""A model with a plan as an input: a preset's name, a Hugging Face config.json, or a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from foretrace.errors import Diagnostic, UsageError
+from foretrace.files import GivenPath
+from foretrace.inputs.base import Input
+from foretrace.models.model import Model
+from foretrace.workload.plan import Plan
+
+if TYPE_CHECKING:
+    from foretrace.formats.calibration import Calibration
+    from foretrace.inputs.inventory import Inventory
+    from foretrace.program.program import Program
+    from foretrace.workload.setting import Setting
+
+_YAML: Final = (".yaml", ".yml")
+_CONFIGURATION: Final = (b'"model_type"', b'"num_hidden_layers"', b'"architectures"')
+_KNOWN: Final = frozenset(field.name for field in fields(Plan))
+
+EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
+"""Kernels that only activations written op by op have: fused stacks run one for all of them."""
+
+
+class ModelInput(Input):
+    """A model and how it is parallelised and run. Its options are the fields of `Plan`."""
+
+    kind: ClassVar[str] = "model"
+    noun: ClassVar[str] = "a model"
+    Options: ClassVar[type[Any]] = Plan
+
+    def __init__(
+        self,
+        model: Model,
+        plan: Plan | Mapping[str, Any],
+        *,
+        paths: tuple[str, ...] = (),
+        cluster: str | None = None,
+        diagnostics: tuple[Diagnostic, ...] = (),
+    ) -> None:
+        given = plan if isinstance(plan, Mapping) else {one: getattr(plan, one) for one in _KNOWN}
+        super().__init__(paths, None)
+        self.model = model
+        self._fields: dict[str, Any] = dict(given)
+        self._cluster = cluster
+        self._diagnostics = diagnostics
+        self._calibration: Calibration | None = None
+        self._setting: Setting | None = None
+
+    @classmethod
+    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+        """Takes job files, configurations, folders with a config.json, and names of models that no file has."""
+        if len(given) != 1 or given[0].is_pattern:
+            return False
+        path = given[0]
+        if path.is_folder:
+            return any(file.name == "config.json" for file in path.first_files)
+        if path.is_file:
+            name = path.path.name.lower()
+            if name.endswith(_YAML):
+                return True
+            return name.endswith(".json") and any(word in path.files[0].head() for word in _CONFIGURATION)
+        from foretrace.models.presets import matches
+
+        return bool(matches(path.text))
+
+    @classmethod
+    def open(cls, given: Sequence[GivenPath]) -> Self:
+        """Finds the model that is named, or reads what a file describes."""
+        path = given[0]
+        if path.path.name.lower().endswith(_YAML):
+            from foretrace.workload.job_file import read_job
+
+            job = read_job(path.files[0] if path.is_file else path.text)
+            return cls(job.model, job.plan_fields, paths=(path.text,), cluster=job.cluster, diagnostics=job.diagnostics)
+        from foretrace.models.load import read_model
+
+        model, guesses = read_model(path.files[0] if path.is_file else path.text)
+        return cls(model, {}, paths=(path.text,), diagnostics=guesses)
+
+    @classmethod
+    def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:
+        """Reads the texts of options."""
+        from foretrace.inputs.model.options import plan_fields
+
+        return plan_fields(texts)
+
+    @property
+    def title(self) -> str:
+        """The name of the model."""
+        return self.model.name
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What was guessed in reading the model, and how a calibration of another stack applies."""
+        return (*self._diagnostics, *self._calibration_notes())
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that a job file names."""
+        return self._cluster
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; an error where the number of GPUs is not given."""
+        if "gpus" not in self._fields:
+            raise UsageError("missing-argument", "on how many GPUs?", hint="for example --gpus 512")
+        return Plan(**self._fields)
+
+    def with_options(self, **changes: Any) -> Self:
+        """Returns the same model with other fields of its plan."""
+        for name in changes:
+            if name not in _KNOWN:
+                raise self.refuse_option(name)
+        changed = copy(self)
+        changed._fields = {**self._fields, **changes}
+        changed._program = changed._setting = None
+        return changed
+
+    def with_axis(self, axis: str, size: int) -> Self:
+        """Changes an axis: dp through the number of GPUs, others through their field of the plan."""
+        if axis != "dp":
+            return self.with_options(**{axis: size})
+        plan = self.plan
+        return self.with_options(gpus=plan.tp * plan.cp * plan.pp * size)
+
+    def calibrated(self, calibration: Calibration) -> Self:
+        """Returns the model with its host launching as fast as a calibration's."""
+        changed = copy(self)
+        changed._calibration = calibration
+        changed._program = changed._setting = None
+        return changed
+
+    def setting(self) -> Setting:
+        """Returns the plan with every choice made and checked."""
+        if self._setting is None:
+            from foretrace.workload.settle import settle
+
+            self._setting = _with_host(settle(self.model, self.plan), self._calibration)
+        return self._setting
+
+    def build_program(self) -> Program:
+        """Writes the step of the model under its plan."""
+        from foretrace.workload.assemble import program_of
+
+        return program_of(self.setting())
+
+    def inventory(self) -> Inventory:
+        """Counts what the model and its plan hold."""
+        from foretrace.inputs.model.inventory import model_inventory
+
+        planned = "gpus" in self._fields
+        setting = self.setting() if planned else self.with_options(gpus=1).setting()
+        return model_inventory(setting, self.program() if planned else None, self.title)
+
+    def _calibration_notes(self) -> tuple[Diagnostic, ...]:
+        """Returns a note where a calibration holds PyTorch's kernels one by one, and the plan's stack runs others."""
+        fit = self._calibration
+        if fit is None or self.setting().stack.pointwise == "eager":
+            return ()
+        names = {one.name.removeprefix("stream ").partition("_")[0] for one in fit.families}
+        if not names & EAGER_STREAMS or names & {"swiglu", "geglu"}:
+            return ()
+        text = (
+            f"calibration {fit.name} holds kernels of eager PyTorch, and {self.setting().stack.name} runs others next "
+            "to its products: these keep their usual prices (--stack torch-eager, if that is what you run)"
+        )
+        return (Diagnostic("note", "calibration-of-other-stack", text),)
+
+
+def _with_host(setting: Setting, calibration: Calibration | None) -> Setting:
+    """Returns a setting whose host launches as fast as a calibration's: other stacks by the ratio that its own shows."""
+    if calibration is None or calibration.host is None:
+        return setting
+    from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER
+
+    host = calibration.host
+    usual = (TORCH_EAGER if host.style == "eager" else TORCH_COMPILE).launch_s
+    launch_s = setting.stack.launch_s * host.launch_s / usual
+    stack = replace(setting.stack, launch_s=launch_s, launch_source=f"host launches, calibration {calibration.name}")
+    return replace(setting, stack=stack)

@@ -1,0 +1,79 @@
+"""The fields of a plan from the texts of options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from foretrace.errors import UsageError, did_you_mean
+from foretrace.files import read_whole
+from foretrace.inputs.options import flag_of, read_texts, read_whole_number
+from foretrace.units import parse_factor
+from foretrace.workload.plan import WORDS
+
+_MAX_DIGITS: Final = 12
+_OVERLAPS: Final = {"grad": "grad_overlap", "param": "param_overlap", "tp": "tp_overlap", "moe": "moe_overlap"}
+_NEXT_TO_LAYERS: Final = {"tp", "moe"}
+_KNOWN_OVERLAPS: Final = f"{', '.join(_OVERLAPS)}, dp = grad,param; all; none"
+_NUMBERS: Final = (
+    *("gpus", "tp", "pp", "gbs", "mbs", "seq_len", "cp", "vpp", "ep", "etp", "zero", "shard", "prefetch"),
+    *("recompute_layers", "offload_layers"),
+)
+
+
+def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
+    """Returns fields of `Plan`; `settle` checks what sizes may be."""
+    readers = {
+        **{name: read_whole_number(name) for name in _NUMBERS},
+        **{name: _word_reader(name) for name in WORDS},
+        "documents": lambda text: _numbers(text, "documents", least=1),
+        "stage_layers": lambda text: _numbers(text, "stage_layers", least=0),
+        "routing": _routing,
+    }
+    values = read_texts(texts, readers)
+    if "overlap" in values:
+        values |= _overlaps(values.pop("overlap"))
+    return values
+
+
+def _word_reader(name: str) -> Any:
+    def read(text: str) -> str:
+        known, plain = WORDS[name], text.lower().replace("-", "_")
+        if plain not in known:
+            problem = f'{flag_of(name)} "{text}" is not known{did_you_mean(text, known)}'
+            raise UsageError("unknown-name", problem, hint=f"known: {', '.join(known)}")
+        return plain
+
+    return read
+
+
+def _numbers(text: str, name: str, least: int) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) <= _MAX_DIGITS and int(part) >= least for part in parts):
+        problem = f"{flag_of(name)} {text}: expected whole numbers from {least} on"
+        raise UsageError("bad-value", problem, hint=f"example: {flag_of(name)} 4096,4096")
+    return tuple(int(part) for part in parts)
+
+
+def _overlaps(text: str) -> dict[str, bool]:
+    words = {word.strip() for word in text.split(",")}
+    # Stacks have a habit for gradients and parameters; who names tp or experts alone does not mean to change it.
+    decided = set(_OVERLAPS) if words - _NEXT_TO_LAYERS else _NEXT_TO_LAYERS
+    words -= {"none"}
+    words = words - {"dp"} | {"grad", "param"} if "dp" in words else words
+    words = set(_OVERLAPS) if words == {"all"} else words
+    for word in sorted(words - set(_OVERLAPS)):
+        problem = f'--overlap "{word}" is not known{did_you_mean(word, _OVERLAPS)}'
+        raise UsageError("unknown-name", problem, hint=f"known: {_KNOWN_OVERLAPS}")
+    return {field: word in words for word, field in _OVERLAPS.items() if word in decided}
+
+
+def _routing(text: str) -> float | tuple[float, ...]:
+    """Reads a factor for all layers, or a file with one on a line for each layer; `#` begins a comment."""
+    if text == "balanced":
+        return 1.0
+    if not Path(text).is_file():
+        return parse_factor(text, where=f"--routing {text}")
+    lines = read_whole(text, "routing", "a number a layer").decode("utf-8", "replace").splitlines()
+    numbered = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
+    return tuple(parse_factor(value, where=f"{text}:{number}") for number, value in numbered if value)

@@ -1,0 +1,231 @@
+"""The options of inputs as a command line spells them: their flags, their help, and how their text is read.
+
+Every command that takes an input has all of these options; `Input.read_options` refuses those that the input at hand does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from foretrace.errors import UsageError, did_you_mean
+from foretrace.schedules.registry import resolve
+from foretrace.units import parse_bytes, parse_count, parse_factor
+
+MAX_NAMED: Final = 10_000
+"""Numbers that one range may stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionText:
+    """An option of a command line: its flag, what stands for its value, and what it means.
+
+    `flag` with a slash (`--sp/--no-sp`) is on or off; without `metavar` it is a flag.
+    """
+
+    flag: str
+    metavar: str
+    help: str
+    repeated: bool = False
+
+
+INPUT_OPTIONS: Final[dict[str, OptionText]] = {
+    "gpus": OptionText("--gpus", "N", "GPUs of the job; dp follows."),
+    "tp": OptionText("--tp", "N", "Tensor parallelism."),
+    "pp": OptionText("--pp", "N", "Pipeline stages."),
+    "gbs": OptionText("--gbs", "N", "Sequences of a step."),
+    "mbs": OptionText("--mbs", "N", "Sequences of a microbatch."),
+    "seq_len": OptionText("--seq", "N", "Tokens of a sequence; else the model's own."),
+    "cp": OptionText("--cp", "N", "Context parallelism."),
+    "cp_comm": OptionText("--cp-comm", "p2p|all_gather|a2a", "How cp ranks share keys and values."),
+    "vpp": OptionText(
+        "--vpp", "N", "Model chunks of each stage; of a workload file also layers|chunks: what its own vpp means."
+    ),
+    "ep": OptionText("--ep", "N", "Expert parallelism."),
+    "etp": OptionText("--etp", "N", "Tensor parallelism of experts."),
+    "schedule": OptionText("--schedule", "NAME", "1f1b, interleaved-1f1b, zb-h1, … (foretrace list schedules)."),
+    "stage_layers": OptionText("--stage-layers", "20,20,20,20", "Layers of every chunk."),
+    "zero": OptionText("--zero", "0|1|2|3", "What dp ranks split: optimizer, gradients, parameters (FSDP)."),
+    "shard": OptionText("--shard", "N", "Ranks that split under ZeRO-3; the rest replicate (HSDP)."),
+    "prefetch": OptionText("--prefetch", "N", "ZeRO-3: layers gathered ahead."),
+    "recompute": OptionText("--recompute", "none|selective|full", "What the backward computes again."),
+    "recompute_layers": OptionText("--recompute-layers", "N", "full: of how many layers of a stage."),
+    "precision": OptionText("--precision", "bf16|fp8|mxfp8|…", "Of linear layers."),
+    "overlap": OptionText(
+        "--overlap",
+        "grad,param,tp,…",
+        "What overlaps: grad, param, tp, of a model moe, of a workload file pp; dp = grad,param; all; none.",
+    ),
+    "sequence_parallel": OptionText("--sp/--no-sp", "", "Sequence parallelism next to tp."),
+    "reshard": OptionText("--reshard/--no-reshard", "", "ZeRO-3: drop parameters after the forward."),
+    "cuda_graphs": OptionText("--cuda-graphs", "none|partial|full", "What the host does not launch."),
+    "offload_optimizer": OptionText("--offload-optimizer", "", "Optimizer state on the host."),
+    "offload_layers": OptionText("--offload-layers", "N", "Layers of a stage whose activations go to the host."),
+    "documents": OptionText("--documents", "4096,4096", "Packed sequences: tokens of each document."),
+    "routing": OptionText(
+        "--routing",
+        "balanced|1.5x|FILE",
+        "How uneven tokens go to experts: busiest over mean; of a model also a number for each layer.",
+    ),
+    "dispatcher": OptionText(
+        "--dispatcher",
+        "alltoall|deepep|…",
+        "How tokens go to experts: alltoall, hierarchical, deepep, hybridep, low_latency.",
+    ),
+    "stack": OptionText("--stack", "NAME", "The software: megatron-core, fsdp, … (foretrace list stacks)."),
+    "mesh": OptionText("--mesh", "pp=4,dp=16", "Of traces: the mesh; axes not named stay as traced."),
+    "microbatches": OptionText("--microbatches", "N", "Of traces and workload files: microbatches of a step."),
+    "pp_comm": OptionText(
+        "--pp-comm", "16MiB", "Of traces and workload files: what crosses a stage boundary per microbatch."
+    ),
+    "every_stage": OptionText(
+        "--every-stage", "", "Of a workload file: embedding, head and loss on every stage, as SimAI has it."
+    ),
+    "steps": OptionText("--steps", "1,2,5-7", "Of a profiler trace: which steps, from 0."),
+    "sizes": OptionText("--set", "NAME=VALUE", "What a profile does not hold, such as moe.tokens=8192.", repeated=True),
+}
+"""Options by name: fields of the `Options` of inputs, or texts that `parse_options` turns into some."""
+
+_FLAGS: Final = {
+    "pp_comm_bytes": "--pp-comm",
+    "ends": "--every-stage",
+    "host": "--what-if cuda-graphs|no-host-gaps|unprofiled",
+    "batch": "--what-if batch=",
+    "gpu": "--what-if gpu=",
+    **dict.fromkeys(("grad_overlap", "param_overlap", "tp_overlap", "moe_overlap"), "--overlap"),
+}
+"""How fields are spelled that no option is named after."""
+
+_INTERNAL: Final = {"traced", "priced"}
+
+
+def flag_of(name: str) -> str:
+    """Returns how a command line spells an option or a field of `Options`."""
+    if name in _FLAGS:
+        return _FLAGS[name]
+    known = INPUT_OPTIONS.get(name)
+    return f"--{name.replace('_', '-')}" if known is None else known.flag.partition("/")[0]
+
+
+def flags_of(options: type[Any]) -> list[str]:
+    """Returns how a command line spells the options of a kind of input."""
+    return list(dict.fromkeys(flag_of(one.name) for one in fields(options) if one.name not in _INTERNAL))
+
+
+Reader = Callable[[str], Any]
+
+
+def read_texts(texts: dict[str, Any], readers: dict[str, Reader]) -> dict[str, Any]:
+    """Returns options with their texts read by the reader of each name; others, and values that are not text, stay."""
+    return {
+        name: readers[name](value) if name in readers and isinstance(value, str) else value
+        for name, value in texts.items()
+    }
+
+
+def read_count(name: str) -> Reader:
+    """Returns a reader of counts such as 512, 1,024 or 128k."""
+    return lambda text: int(parse_count(text, where=flag_of(name)))
+
+
+def read_whole_number(name: str) -> Reader:
+    """Returns a reader of whole numbers, negative ones included, whose range another place checks."""
+
+    def read(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            return int(parse_count(text, where=flag_of(name)))
+
+    return read
+
+
+def read_schedule(text: str) -> str:
+    """Reads the name of a schedule."""
+    return resolve(text)
+
+
+def read_bytes(text: str) -> int:
+    """Reads a size such as 16MiB."""
+    return round(parse_bytes(text, where="--pp-comm"))
+
+
+def read_routing(text: str) -> float:
+    """Reads `balanced`, or how many times the mean the busiest receives."""
+    return 1.0 if text.strip().lower() == "balanced" else parse_factor(text, where="--routing")
+
+
+def read_sizes(texts: list[str] | tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Reads `moe.tokens=8192` and the like: names and values of what a profile does not hold."""
+    sizes: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name:
+            raise UsageError("bad-value", f"--set {text}: expected NAME=VALUE", hint="example: --set moe.tokens=8192")
+        if name in sizes:
+            raise UsageError("repeated-option", f"--set {name} is given twice")
+        sizes[name] = value
+    return tuple(sizes.items())
+
+
+def read_steps(text: str) -> tuple[int, ...]:
+    """Reads `1,2,5-7`: recorded steps, by their position from 0."""
+    return tuple(read_numbers(text, "--steps", "step", "1,2,5-7"))
+
+
+def read_numbers(text: str, option: str, what: str, example: str) -> list[int]:
+    """Reads single numbers and ranges."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            problem = f'{option} {text}: "{part}" is not a {what} or a range'
+            raise UsageError("bad-value", problem, hint=f"example: {option} {example}")
+        if int(last or first) - int(first) >= MAX_NAMED:
+            raise UsageError("out-of-range", f"{option} {text}: more than {MAX_NAMED:,} {what}s")
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+HOST_WHAT_IFS: Final = {"cuda-graphs": "graphs", "no-host-gaps": "none", "unprofiled": "unprofiled"}
+_REBUILDS: Final = "cuda-graphs, no-host-gaps, unprofiled, batch=2x or gpu=h100-sxm"
+
+
+def split_what_ifs(texts: list[str] | tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+    """Splits the texts of `--what-if` into options of inputs (`cuda-graphs`, `batch=2x`, …) and those of a scenario."""
+    options: dict[str, Any] = {}
+    rest: list[str] = []
+    for text in texts:
+        refuse_several(text)
+        what, equals, value = (part.strip() for part in text.partition("="))
+        if not equals and what not in (*HOST_WHAT_IFS, "batch", "gpu"):
+            known = (*HOST_WHAT_IFS, "batch=2x", "gpu=h100-sxm")
+            raise UsageError(
+                "unknown-name",
+                f"--what-if {text} is not known{did_you_mean(what, known)}",
+                hint=f"expected NAME=FACTOR such as compute=1.1x, or of a profiler trace {_REBUILDS}",
+            )
+        name = "host" if what in HOST_WHAT_IFS else what
+        if name not in ("host", "batch", "gpu"):
+            rest.append(text)
+            continue
+        if name in options:
+            raise UsageError(
+                "repeated-option", f"--what-if {text}: {'the host' if name == 'host' else name} is given twice"
+            )
+        if bool(value) == (name == "host"):
+            raise UsageError("bad-value", f"--what-if {text}: expected {_REBUILDS}")
+        options[name] = HOST_WHAT_IFS[what] if name == "host" else value
+    return options, rest
+
+
+def refuse_several(text: str) -> None:
+    """Raises an error where one `--what-if` holds what needs two."""
+    first, comma, rest = text.partition(",")
+    if comma and ("=" in first or first.strip() in HOST_WHAT_IFS) and rest.strip()[:1].isalpha():
+        raise UsageError(
+            "bad-value",
+            f"--what-if {text}: one at a time",
+            hint=f"repeat it: --what-if {first.strip()} --what-if {rest.strip()}",
+        )

@@ -1,0 +1,1 @@
+"""Tables of PyTorch's profiler (`key_averages().table()`)."""

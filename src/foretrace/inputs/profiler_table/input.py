@@ -1,0 +1,76 @@
+"""A profiler table as an input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from foretrace.files import GivenPath
+from foretrace.inputs.base import Input
+from foretrace.inputs.options import read_sizes
+from foretrace.lower.torch_table.options import ProfilerTableOptions
+from foretrace.mesh import Mesh, parse_axes
+
+if TYPE_CHECKING:
+    from foretrace.formats.torch_table import Table
+    from foretrace.inputs.inventory import Inventory
+    from foretrace.program.program import Program
+
+
+class ProfilerTableInput(Input):
+    """A table of averages: what one GPU computed in a step, without its order."""
+
+    kind: ClassVar[str] = "profiler-table"
+    noun: ClassVar[str] = "a profiler table"
+    Options: ClassVar[type[Any]] = ProfilerTableOptions
+
+    def __init__(self, tables: Sequence[Table], path: str, options: ProfilerTableOptions | None = None) -> None:
+        super().__init__((path,), options or ProfilerTableOptions())
+        self.tables = tuple(tables)
+
+    @classmethod
+    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+        """Takes a file with the headings of a table near its beginning."""
+        if len(given) != 1 or not given[0].is_file:
+            return False
+        head = given[0].files[0].head()
+        if not (b"-----  ---" in head or b"CPU total" in head or head[:2] in (b"\xff\xfe", b"\xfe\xff")):
+            return False
+        from foretrace.formats.torch_table import looks_like_table
+
+        return looks_like_table(given[0].files[0])
+
+    @classmethod
+    def open(cls, given: Sequence[GivenPath]) -> Self:
+        """Reads every table of the file."""
+        from foretrace.formats.torch_table import read_tables
+
+        return cls(read_tables(given[0].files[0]), given[0].text)
+
+    @classmethod
+    def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:
+        """Reads the texts of options."""
+        if isinstance(texts.get("mesh"), str):
+            parse_axes(texts["mesh"], where="--mesh")
+        if "sizes" in texts:
+            texts["sizes"] = read_sizes(texts["sizes"])
+        return texts
+
+    def build_program(self) -> Program:
+        """Writes the table's step: computation as recorded, communication for the mesh that is asked for."""
+        from foretrace.lower.torch_table import lower_tables
+
+        return lower_tables(self.tables, self.options, self.title)
+
+    def inventory(self) -> Inventory:
+        """Counts what the tables hold."""
+        from foretrace.inputs.profiler_table.inventory import tables_inventory
+
+        return tables_inventory(self.tables, self.title)
+
+    def with_axis(self, axis: str, size: int) -> Self:
+        """Builds the job for another size of one axis."""
+        return self.with_options(mesh=Mesh.parse(f"{axis}={size}", where="--over", base=self.mesh()))
+
+    def schedulable(self) -> None:
+        """Returns nothing: a table has no schedule to change."""

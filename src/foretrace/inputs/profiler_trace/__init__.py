@@ -1,0 +1,1 @@
+"""Traces of PyTorch's profiler and of Nsight Systems, with PyTorch's execution traces."""

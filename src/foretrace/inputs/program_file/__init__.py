@@ -1,0 +1,1 @@
+"""Program files of Foretrace, and programs built in Python."""

@@ -1,0 +1,84 @@
+"""What the options of inputs have in common."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any, Literal
+
+from foretrace.errors import InputError, did_you_mean
+from foretrace.mesh import Mesh
+
+
+class Overlap(StrEnum):
+    """Communication that runs concurrently with computation."""
+
+    GRAD = "grad"
+    """Gradients are reduced layer by layer under the last backward."""
+    PARAM = "param"
+    """Parameters are gathered layer by layer under the first forward of the next step."""
+    PP = "pp"
+    """Transfers between stages hold up only what needs them; without, a stage waits for its transfers."""
+    TP = "tp"
+    """Tensor-parallel collectives run concurrently with the computation of their row (an ideal, as fused kernels aim at)."""
+
+
+_GROUPS = {"none": (), "dp": (Overlap.GRAD, Overlap.PARAM), "all": tuple(Overlap)}
+
+
+def parse_overlap(text: str, where: str | None = None) -> frozenset[Overlap]:
+    """`grad,param`, `dp` for these two, `all` or `none`."""
+    chosen: set[Overlap] = set()
+    for word in text.replace(",", " ").lower().split():
+        if word in _GROUPS:
+            chosen.update(_GROUPS[word])
+        elif word in set(Overlap):
+            chosen.add(Overlap(word))
+        else:
+            known = [*Overlap, *_GROUPS]
+            raise InputError(
+                "unknown-name",
+                f'overlap "{word}" is not known{did_you_mean(word, known)}',
+                where=where,
+                hint=f"known: {', '.join(known)}",
+            )
+    return frozenset(chosen)
+
+
+MAX_COUNT, MAX_BYTES, MAX_ROUTING, MAX_BATCH = 10**12, 10**15, 1e6, 1e4
+
+HostMode = Literal["profiled", "unprofiled", "none", "graphs"]
+"""How the host of a profiled step runs: as recorded, without what the profiler cost it, with no time between launches,
+or launching the whole step as one CUDA graph."""
+
+
+def check_whole(name: str, value: object, least: int, most: int = MAX_COUNT) -> None:
+    """Raises an error unless a value is None or a whole number between `least` and `most`."""
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError("out-of-range", f"{name} is {value!r}", hint=f"expected a whole number from {least} to {most:,}")
+
+
+def check_mesh(name: str, value: object) -> None:
+    """Raises an error unless a value is None, a mesh or text."""
+    if not isinstance(value, Mesh | str | None):
+        raise InputError("bad-value", f"{name} is {value!r}", hint="expected a Mesh, or text such as pp=8")
+
+
+def check_schedule(value: object) -> None:
+    """Raises an error unless a value is None or text."""
+    if not isinstance(value, str | None):
+        raise InputError("bad-value", f"schedule is {value!r}", hint='expected a name such as "zb-h1"')
+
+
+def check_factor(name: str, value: object, least: float, most: float, hint: str) -> None:
+    """Raises an error unless a value is a number between `least` and `most`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= float(str(value)) <= most:
+        raise InputError("out-of-range", f"{name} is {value!r}", hint=hint)
+
+
+def changed_options(options: Any) -> set[str]:
+    """Returns the names of the options that are not at their defaults."""
+    return {one.name for one in fields(options) if getattr(options, one.name) != one.default}
