@@ -63,7 +63,7 @@ def recorded_kernels(trace: ProfilerTrace) -> RecordedKernels:
     device = _work(trace, steps)
     if not len(device):
         raise InputError(
-            "incomplete-recording",
+            "not-recorded",
             "the trace has no kernels on a device",
             where=trace.path,
             hint="record CUDA activities too",
@@ -71,7 +71,7 @@ def recorded_kernels(trace: ProfilerTrace) -> RecordedKernels:
     if not trace.inputs:
         hint = "record it again with profile(record_shapes=True)"
         raise InputError(
-            "incomplete-recording",
+            "not-recorded",
             "the trace has no shapes, so no kernel can be told by them",
             where=trace.path,
             hint=hint,

@@ -21,6 +21,8 @@ class _FixedChunks:
 
     build: Callable[[int, int], Schedule]
     chunks: int
+    description: str
+    needs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +31,30 @@ class _AnyChunks:
 
     build: Callable[[int, int, int], Schedule]
     least: int
+    description: str
+    needs: str = ""
 
+
+_WHOLE_GROUPS = "microbatches a multiple of stages"
 
 _SCHEDULES: dict[str, _FixedChunks | _AnyChunks] = {
-    "gpipe": _FixedChunks(gpipe, 1),
-    "1f1b": _FixedChunks(one_forward_one_backward, 1),
-    "interleaved-1f1b": _AnyChunks(interleaved_1f1b, 2),
-    "looped-bfs": _AnyChunks(looped_bfs, 1),
-    "zb-h1": _FixedChunks(zb_h1, 1),
-    "zb-v": _FixedChunks(zb_v, 2),
-    "interleaved-zb": _AnyChunks(interleaved_zero_bubble, 2),
-    "dualpipe": _FixedChunks(dualpipe, 2),
-    "dualpipe-v": _FixedChunks(dualpipe_v, 2),
+    "gpipe": _FixedChunks(gpipe, 1, "All forwards, then all backwards."),
+    "1f1b": _FixedChunks(one_forward_one_backward, 1, "Forwards and backwards in turn, with a flush."),
+    "interleaved-1f1b": _AnyChunks(
+        interleaved_1f1b, 2, "1F1B over several chunks, as Megatron runs it.", _WHOLE_GROUPS
+    ),
+    "looped-bfs": _AnyChunks(looped_bfs, 1, "All microbatches of a chunk, then the next."),
+    "zb-h1": _FixedChunks(zb_h1, 1, "1F1B, weight gradients delayed into idle time."),
+    "zb-v": _FixedChunks(zb_v, 2, "Delayed weight gradients on a V of two chunks."),
+    "interleaved-zb": _AnyChunks(
+        interleaved_zero_bubble, 2, "Interleaved 1F1B, weight gradients as in zb-h1.", _WHOLE_GROUPS
+    ),
+    "dualpipe": _FixedChunks(
+        dualpipe, 2, "Two opposite pipelines; weights are held twice.", "even stages, even microbatches ≥ 2 stages"
+    ),
+    "dualpipe-v": _FixedChunks(
+        dualpipe_v, 2, "Half of DualPipe as a V; weights are held once.", "microbatches ≥ 2 stages"
+    ),
 }
 
 # What other projects and papers call the same schedules.
@@ -56,6 +70,31 @@ _ALIASES = {
 }
 
 _DEFAULT_CHUNKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFacts:
+    """A schedule in words: what it does, and which pipelines it fits."""
+
+    name: str
+    description: str
+    min_chunks: int
+    """Chunks per stage at least."""
+    max_chunks: int | None
+    """Chunks per stage at most; None: any number."""
+    needs: str
+    """The rule for numbers of stages and microbatches; "": any."""
+    aliases: tuple[str, ...]
+    """Names that other projects and papers use."""
+
+
+def schedule_facts(name: str) -> ScheduleFacts:
+    """Describes the named schedule, in any spelling of its name."""
+    name = resolve(name)
+    entry = _SCHEDULES[name]
+    least, most = (entry.chunks, entry.chunks) if isinstance(entry, _FixedChunks) else (entry.least, None)
+    aliases = tuple(alias for alias, own in _ALIASES.items() if own == name)
+    return ScheduleFacts(name, entry.description, least, most, entry.needs, aliases)
 
 
 def names() -> tuple[str, ...]:

@@ -92,7 +92,7 @@ class TestErrors:
         path = write(tmp_path, document([span("cpu_op", "aten::mm", 0, 5, Input_Dims=[[2, 2], [2, 2]])]))
         with pytest.raises(InputError) as caught:
             recorded_kernels(read_trace(path))
-        assert caught.value.code == "incomplete-recording"
+        assert caught.value.code == "not-recorded"
 
     def test_a_trace_without_shapes(self, tmp_path: Path) -> None:
         events = steps()
@@ -101,7 +101,7 @@ class TestErrors:
                 one["args"].pop(name, None)
         with pytest.raises(InputError) as raised:
             recorded_kernels(read_trace(write(tmp_path, document(events, deviceProperties=H200))))
-        assert raised.value.code == "incomplete-recording"
+        assert raised.value.code == "not-recorded"
         assert raised.value.hint is not None and "record_shapes=True" in raised.value.hint
 
 

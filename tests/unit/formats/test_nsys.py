@@ -123,7 +123,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert caught.value.code == "file-not-found"
     with pytest.raises(InputError) as caught:
         read_nsys(write_export(tmp_path / "cpu.sqlite", {"StringIds": [(1, "x")]}))
-    assert caught.value.code == "incomplete-recording"
+    assert caught.value.code == "not-recorded"
 
 
 def test_a_number_that_is_none_is_said(tmp_path: Path) -> None:

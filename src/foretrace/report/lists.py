@@ -1,0 +1,303 @@
+"""The lists of `foretrace list KIND` beyond models and hardware, as tables and as JSON.
+
+`list_rows` reads the rows off the code that accepts the names; `list_dict` and `print_rows` write them.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from foretrace.analysis.model_figures import peak_flops
+from foretrace.codes import SECTIONS
+from foretrace.cost.network.experts import HELD_SMS
+from foretrace.errors import InputError, did_you_mean
+from foretrace.hardware import presets
+from foretrace.hardware.cluster import Gpu
+from foretrace.program.kernels import DTYPE_BYTES, PEAK_OF
+from foretrace.schedules.registry import names as schedule_names
+from foretrace.schedules.registry import schedule_facts
+from foretrace.workload.plan import WORDS, Plan
+from foretrace.workload.stack import Stack
+from foretrace.workload.stacks import STACKS
+
+if TYPE_CHECKING:
+    from foretrace.report.terminal import Span
+
+LIST_SCHEMA: Final = "foretrace.list/1"
+MAX_WIDTH: Final = 100
+MIN_TEXT_WIDTH: Final = 20
+"""The description keeps so many columns on a narrow terminal."""
+
+Detail = str | int | float | bool | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListRow:
+    """One thing that can be named: what it is, and its details by name."""
+
+    name: str
+    description: str
+    details: Mapping[str, Detail]
+
+
+_DISPATCHERS: Final = {
+    "alltoall": "NCCL's all-to-all: every copy of a token travels by itself.",
+    "hierarchical": "Two all-to-alls of NCCL in turn: within nodes, then between nodes along rails.",
+    "deepep": "DeepEP: a token crosses NICs once per target node, links once per target rank.",
+    "hybridep": "HybridEP: as deepep, after an all-gather of which token goes to which expert.",
+    "low_latency": "DeepEP's low-latency kernels: every copy over the NICs, within a node too.",
+}
+
+_COLLECTIVES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "all-reduce": ("Every rank gets the sum over all ranks.", ("ar",)),
+    "all-gather": ("Every rank gets the parts of all ranks.", ("ag",)),
+    "reduce-scatter": ("Every rank gets its part of the sum over all ranks.", ("rs",)),
+    "all-to-all": ("Every rank sends a part to every other rank.", ("a2a",)),
+    "broadcast": ("One rank sends its buffer to all others.", ("bcast",)),
+    "reduce": ("One rank gets the sum over all ranks.", ()),
+    "gather": ("One rank gets the parts of all ranks.", ()),
+    "scatter": ("One rank sends a part to every other rank.", ()),
+    "barrier": ("Ranks wait for each other; it has no size.", ()),
+    "transfer": ("One rank sends to another.", ("send", "recv", "sendrecv", "p2p")),
+    "exchange": ("Two ranks run their transfers in one call.", ()),
+    "dispatch": ("Tokens go to their experts, as --way says.", ()),
+    "combine": ("Tokens come back from their experts, as --way says.", ()),
+}
+"""What each collective does, and its other names."""
+
+_PRECISIONS: Final = {
+    "fp32": "Products and activations in single precision.",
+    "tf32": "Single precision, multiplied by tensor cores as tf32.",
+    "bf16": "Products and activations in bf16.",
+    "fp16": "Products and activations in fp16.",
+    "fp8": "Projections in 8 bits, one scale per tensor, found by a pass of its own.",
+    "fp8_block": "Projections in 8 bits, scales of blocks.",
+    "mxfp8": "Projections in 8 bits, scales of blocks that tensor cores apply.",
+    "nvfp4": "Projections in 4 bits, scales of blocks that tensor cores apply.",
+}
+"""Projections are the linear layers of attention, feed-forward parts and experts; all else is in bf16 then."""
+
+
+def _stacks() -> list[ListRow]:
+    return [ListRow(stack.name, stack.title, _stack_details(stack)) for stack in STACKS.values()]
+
+
+def _stack_details(stack: Stack) -> dict[str, Detail]:
+    """Returns a stack's kernels, what it keeps in which dtype, and its habits where a plan leaves them open."""
+    return {
+        "attention": stack.attention,
+        "norm": stack.norm,
+        "pointwise": stack.pointwise,
+        "rope": stack.rope,
+        "loss": stack.loss,
+        "parameter_dtype": stack.parameter_dtype,
+        "gradient_dtype": stack.gradient_dtype,
+        "optimizer_state_dtype": stack.optimizer_state_dtype,
+        "master_weights": stack.master_weights,
+        "sequence_parallel": stack.sequence_parallel,
+        "zero": stack.zero,
+        "grad_overlap": stack.grad_overlap,
+        "param_overlap": stack.param_overlap,
+    }
+
+
+def _schedules() -> list[ListRow]:
+    rows = []
+    for name in schedule_names():
+        facts = schedule_facts(name)
+        details: dict[str, Detail] = {
+            "min_chunks": facts.min_chunks,
+            "max_chunks": facts.max_chunks,
+            "needs": facts.needs,
+            "aliases": facts.aliases,
+        }
+        rows.append(ListRow(name, facts.description, details))
+    return rows
+
+
+def _dispatchers() -> list[ListRow]:
+    """Rows of dispatchers; `held_sms` is null where NCCL's channels count instead."""
+    default = _default("dispatcher")
+    return [
+        ListRow(name, _DISPATCHERS[name], {"held_sms": HELD_SMS.get(name), "default": name == default})
+        for name in WORDS["dispatcher"]
+    ]
+
+
+def _collectives() -> list[ListRow]:
+    return [ListRow(name, text, {"aliases": aliases}) for name, (text, aliases) in _COLLECTIVES.items()]
+
+
+def _precisions() -> list[ListRow]:
+    """Rows of precisions: bytes of an operand's element, the units that multiply it, and the GPUs that have them."""
+    default = _default("precision")
+    gpus = [presets.gpu(name) for name in presets.names("gpu")]
+    rows = []
+    for name in WORDS["precision"]:
+        able = [gpu for gpu in gpus if _multiplies(gpu, name)]
+        details: dict[str, Detail] = {
+            "operand_bytes": DTYPE_BYTES[name],
+            "units": PEAK_OF.get(name, name),
+            "architectures": tuple(dict.fromkeys(gpu.architecture for gpu in able)),
+            "gpus": tuple(gpu.name for gpu in able),
+            "default": name == default,
+        }
+        rows.append(ListRow(name, _PRECISIONS[name], details))
+    return rows
+
+
+def _multiplies(gpu: Gpu, precision: str) -> bool:
+    try:
+        return peak_flops(gpu, precision) > 0
+    except InputError:
+        return False
+
+
+def _diagnostics() -> list[ListRow]:
+    return [
+        ListRow(code, meaning, {"section": section})
+        for section, codes in SECTIONS.items()
+        for code, meaning in codes.items()
+    ]
+
+
+def _default(name: str) -> Any:
+    """Returns what a field of a plan is where nobody says."""
+    return next(field.default for field in fields(Plan) if field.name == name)
+
+
+def _stack_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
+    kept = " ".join(str(details[f"{what}_dtype"]) for what in ("parameter", "gradient", "optimizer_state"))
+    hidden = [word for word, name in (("grads", "grad_overlap"), ("params", "param_overlap")) if details[name]]
+    overlaps = "both" if len(hidden) == 2 else "".join(hidden) or "none"
+    return str(details["attention"]), str(details["pointwise"]), kept, str(details["zero"]), overlaps
+
+
+def _schedule_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
+    chunks = f"{details['min_chunks']}" + ("" if details["max_chunks"] else " or more")
+    return chunks, str(details["needs"]).replace("microbatches", "m").replace("stages", "p") or "-"
+
+
+def _dispatcher_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
+    return ("-" if details["held_sms"] is None else str(details["held_sms"]),)
+
+
+def _collective_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
+    aliases = details["aliases"]
+    return (", ".join(aliases) if isinstance(aliases, tuple) and aliases else "-",)
+
+
+def _precision_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
+    architectures, gpus = details["architectures"], details["gpus"]
+    assert isinstance(architectures, tuple) and isinstance(gpus, tuple)
+    # Blackwell stands for Blackwell Ultra too.
+    kinds = [one for one in architectures if not one.startswith(tuple(f"{other} " for other in architectures))]
+    where = "all" if len(gpus) == len(presets.names("gpu")) else ", ".join(kinds)
+    return f"{details['operand_bytes']:g}", str(details["units"]), where
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list: its rows, and how its table shows them."""
+
+    rows: Callable[[], list[ListRow]]
+    heads: tuple[str, ...]
+    """Headings of all columns: the name, cells of details, the description."""
+    cells: Callable[[Mapping[str, Detail]], tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+
+
+_LISTS: Final = {
+    "stacks": _List(
+        _stacks,
+        ("stack", "attention", "pointwise", "keeps", "ZeRO", "overlaps", "title"),
+        _stack_cells,
+        (
+            "keeps: dtypes of weights, gradients and optimizer state; overlaps: what runs next to computation",
+            "default: megatron-core, or fsdp under ZeRO-3",
+        ),
+    ),
+    "schedules": _List(
+        _schedules,
+        ("schedule", "chunks", "needs", "description"),
+        _schedule_cells,
+        (
+            "chunks per stage; p stages, m microbatches",
+            "default: 1f1b, or interleaved-1f1b for several chunks",
+        ),
+    ),
+    "dispatchers": _List(
+        _dispatchers,
+        ("dispatcher", "SMs", "description"),
+        _dispatcher_cells,
+        (f"SMs held while tokens travel, beyond NCCL's own; default: {_default('dispatcher')}",),
+    ),
+    "collectives": _List(_collectives, ("collective", "also", "description"), _collective_cells),
+    "precisions": _List(
+        _precisions,
+        ("precision", "bytes", "units", "GPUs", "description"),
+        _precision_cells,
+        (
+            "bytes of an operand; recipes of 8 and 4 bits leave head, router and attention in bf16",
+            f"default: {_default('precision')}",
+        ),
+    ),
+    "diagnostics": _List(_diagnostics, ("code", "meaning"), lambda _: ()),
+}
+
+LISTS: Final = tuple(_LISTS)
+"""The kinds that can be listed, in order."""
+
+
+def list_rows(kind: str) -> list[ListRow]:
+    """Returns the rows of a list; an error where `kind` is not in `LISTS`."""
+    if kind not in _LISTS:
+        raise InputError(
+            "unknown-name", f'there is no list of "{kind}"{did_you_mean(kind, LISTS)}', hint=f"known: {' '.join(LISTS)}"
+        )
+    return _LISTS[kind].rows()
+
+
+def list_dict(kind: str) -> dict[str, Any]:
+    """Returns a list as plain values: name, description and details of each row."""
+    rows = [{"name": row.name, "description": row.description, **_plain(row.details)} for row in list_rows(kind)]
+    return {"schema": LIST_SCHEMA, "kind": kind, kind: rows}
+
+
+def _plain(details: Mapping[str, Detail]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in details.items()}
+
+
+def print_rows(kind: str) -> None:
+    """Prints a list as a table, at most 100 columns wide."""
+    from foretrace.report.terminal import Screen, show  # JSON does without, and starts faster
+
+    screen = Screen.of(sys.stdout)
+    show(screen, list_lines(kind, min(screen.width, MAX_WIDTH)))
+
+
+def list_lines(kind: str, width: int = MAX_WIDTH) -> list[list[Span]]:
+    """Returns the lines of a table; descriptions are wrapped at `width` columns."""
+    rows, shown = list_rows(kind), _LISTS[kind]
+    cells = [(row.name, *shown.cells(row.details), row.description) for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(shown.heads, *cells, strict=True)][:-1]
+    lines: list[list[Span]] = [[(line, "bold")] for line in _wrapped(shown.heads, widths, width)]
+    section = None
+    for row, texts in zip(rows, cells, strict=True):
+        if row.details.get("section") != section:
+            section = row.details["section"]
+            lines += [[], [(f"  {section}", "bold")]]
+        lines += [[(line, "")] for line in _wrapped(texts, widths, width)]
+    notes: list[list[Span]] = [[(f"  {note}", "bright_black")] for note in shown.notes]
+    return [*lines, [], *notes] if notes else lines
+
+
+def _wrapped(cells: Sequence[str], widths: Sequence[int], width: int) -> list[str]:
+    """Returns the lines of a row whose last cell is wrapped under itself."""
+    first = "  " + "".join(f"{cell:<{size}}  " for cell, size in zip(cells[:-1], widths, strict=True))
+    texts = textwrap.wrap(cells[-1], max(width - len(first), MIN_TEXT_WIDTH), break_on_hyphens=False)
+    return [(first if number == 0 else " " * len(first)) + text for number, text in enumerate(texts)]
