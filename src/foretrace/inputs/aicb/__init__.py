@@ -1,0 +1,1 @@
+"""SimAI/AICB workload files as an input."""

@@ -1,0 +1,1 @@
+"""Rank traces of Megatron as an input."""

@@ -1,0 +1,1 @@
+"""Tables of the PyTorch profiler as an input."""

@@ -1,0 +1,1 @@
+"""Traces of the PyTorch profiler and of Nsight Systems as an input."""

@@ -1,0 +1,1 @@
+"""Foretrace programs in files as an input."""
