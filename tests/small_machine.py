@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Category, Device, Events, ProfilerTrace, Thread
+from foretrace.formats.profiler_trace.records import Category, Device, Events, RankProfile, Thread
 
 LAUNCH_S, GAP_S, CALL_S, SYNC_S = 8e-6, 1.5e-6, 4e-6, 5e-6
 """From a launch to its start on an idle stream; between kernels; a launch's call; what is left of a wait's call."""
@@ -116,7 +116,7 @@ class Machine:
         return max(after[one] - before[one] for one in before) / 20
 
 
-def recorded(machine: Machine, from_step: int = 0, *, sync_at_end: bool = True) -> ProfilerTrace:
+def recorded(machine: Machine, from_step: int = 0, *, sync_at_end: bool = True) -> RankProfile:
     """What a profiler that began with a step has: all the host did since, and what the device still had to do."""
     begin = machine.starts_s[from_step]
     rows = [row for row in machine.rows if row.start_s + (row.duration_s if row.thread < 0 else 0.0) >= begin]
@@ -127,7 +127,7 @@ def recorded(machine: Machine, from_step: int = 0, *, sync_at_end: bool = True) 
     return trace_of(rows)
 
 
-def trace_of(rows: Iterable[Row]) -> ProfilerTrace:
+def trace_of(rows: Iterable[Row]) -> RankProfile:
     """Rows as a trace."""
     rows = sorted(rows, key=lambda row: (row.start_s, -row.duration_s))
     strings = {name: number for number, name in enumerate(dict.fromkeys(row.name for row in rows))}
@@ -152,7 +152,7 @@ def trace_of(rows: Iterable[Row]) -> ProfilerTrace:
         waits_stream=np.array([row.waits_stream for row in rows], dtype=np.int32),
         waits_correlation=np.array([row.waits_correlation for row in rows], dtype=whole),
     )
-    return ProfilerTrace(
+    return RankProfile(
         "made.json", "kineto", None, None, (Device(0, "NVIDIA H200"),), {}, {}, tuple(strings),
         tuple(Thread(1, number) for number in threads), (), (), events,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Call, Category, Device, Events, ProfilerTrace, Thread
+from foretrace.formats.profiler_trace.records import Call, Category, Device, Events, RankProfile, Thread
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def mark(name: str, start_us: float, end_us: float, *, thread: int = 0) -> Row:
 
 def small_trace(
     *rows: Row, rank: int | None = None, world: int | None = None, calls: Sequence[Call] = ()
-) -> ProfilerTrace:
+) -> RankProfile:
     """The trace of some events, in any order."""
     ordered = sorted(rows, key=lambda row: (row.start_us, -row.duration_us))
     strings = tuple(dict.fromkeys(row.name for row in ordered))
@@ -82,6 +82,6 @@ def small_trace(
     )
     threads = tuple(Thread(1, number) for number in range(max([row.thread for row in ordered], default=0) + 1))
     device = (Device(0, "NVIDIA H200"),)
-    return ProfilerTrace(
+    return RankProfile(
         "small.json", "kineto", rank, world, device, {}, {}, strings, threads, (), tuple(calls), events
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace.kineto import read_kineto
-from foretrace.formats.profiler_trace.records import Category, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, RankProfile
 from kineto_files import document, small_step, span, write
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
@@ -56,12 +56,12 @@ layouts = st.fixed_dictionaries(
 )
 
 
-def read(text: str, piece_bytes: int) -> ProfilerTrace:
+def read(text: str, piece_bytes: int) -> RankProfile:
     with tempfile.TemporaryDirectory() as folder:
         return read_kineto(write(Path(folder), text), piece_bytes)
 
 
-def rows(trace: ProfilerTrace) -> list[tuple[object, ...]]:
+def rows(trace: RankProfile) -> list[tuple[object, ...]]:
     """The events as what they mean, whatever the numbering."""
     events = trace.events
     return sorted(

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from foretrace.analysis.trace import Trace
 from foretrace.analysis.trace.intervals import length_s, united
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 from small_traces import Row, copy, kernel, launch, mark, small_trace
 
 NAMES = ("ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "Memcpy DtoD (Device -> Device)")
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> ProfilerTrace:
+def traces(draw: st.DrawFn) -> RankProfile:
     """Kernels on up to three streams, in order on each, most of them launched."""
     rows: list[Row] = [mark("ProfilerStep#0", 0, 5000)]
     called = 0.0
@@ -40,7 +40,7 @@ def traces(draw: st.DrawFn) -> ProfilerTrace:
 
 
 @given(traces())
-def test_parts_sum_to_the_span(recorded: ProfilerTrace) -> None:
+def test_parts_sum_to_the_span(recorded: RankProfile) -> None:
     trace = Trace([recorded])
     (one,) = trace.occupancies
     assert sum(one.states_s.values()) == pytest.approx(one.span_s)
@@ -50,14 +50,14 @@ def test_parts_sum_to_the_span(recorded: ProfilerTrace) -> None:
 
 
 @given(traces())
-def test_overlap_is_no_longer_than_either(recorded: ProfilerTrace) -> None:
+def test_overlap_is_no_longer_than_either(recorded: RankProfile) -> None:
     (one,) = Trace([recorded]).occupancies
     assert 0 <= one.overlapped_s <= min(one.compute_s, one.communication_s) + 1e-15
     assert one.overlapped_s + one.exposed_communication_s == pytest.approx(one.communication_s)
 
 
 @given(traces())
-def test_causes_sum_to_idle_time(recorded: ProfilerTrace) -> None:
+def test_causes_sum_to_idle_time(recorded: RankProfile) -> None:
     trace = Trace([recorded])
     (rank,) = trace.idle().ranks
     assert rank.device.idle_s == pytest.approx(trace.occupancies[0].idle_s, abs=1e-12)
@@ -66,14 +66,14 @@ def test_causes_sum_to_idle_time(recorded: ProfilerTrace) -> None:
 
 
 @given(traces())
-def test_queues_are_never_shorter_than_nothing_and_end_empty(recorded: ProfilerTrace) -> None:
+def test_queues_are_never_shorter_than_nothing_and_end_empty(recorded: RankProfile) -> None:
     for queue in Trace([recorded]).queues().queues:
         assert queue.length.min() >= 0
         assert queue.length[-1] == 0
 
 
 @given(traces())
-def test_the_path_has_no_holes_and_sums_to_the_step(recorded: ProfilerTrace) -> None:
+def test_the_path_has_no_holes_and_sums_to_the_step(recorded: RankProfile) -> None:
     path = Trace([recorded]).critical_path()
     assert sum(path.parts_s.values()) == pytest.approx(path.length_s)
     if path.length_s:

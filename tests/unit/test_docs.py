@@ -73,19 +73,23 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
 
 def test_the_json_page_names_every_key() -> None:
     from foretrace import Mesh, ProgramBuilder, simulate
-    from foretrace.analysis.inventory import take_inventory
     from foretrace.formats.aicb import read_workload
-    from foretrace.lower.aicb.inventory import take_inventory as count_workload
-    from foretrace.report.inventory import inventory_json
+    from foretrace.inputs.aicb.inventory import workload_inventory
+    from foretrace.inputs.model.inventory import model_inventory
+    from foretrace.inputs.program_file.inventory import program_inventory
+    from foretrace.models.presets import model
     from foretrace.report.json import simulation_json
-    from foretrace.report.workload import workload_json
+    from foretrace.workload.plan import Plan
+    from foretrace.workload.settle import settle
 
     build = ProgramBuilder(Mesh())
     build.role("only", [0]).compute("work", 1.0)
     program = build.program()
     page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
-    workload = workload_json(count_workload(read_workload(ROOT / "examples/moe_128gpu.txt")))
-    for key in (*simulation_json(simulate(program)), *inventory_json(take_inventory(program, 1)), *workload):
+    workload = workload_inventory(read_workload(ROOT / "examples/moe_128gpu.txt"), "job").to_dict()
+    trained = model_inventory(settle(model("llama3-8b"), Plan(gpus=8)), None, "job").to_dict()
+    inventories = (*program_inventory(program, 1, "job").to_dict(), *workload, *trained, *trained["model"])
+    for key in (*simulation_json(simulate(program)), *inventories):
         assert f"`{key}`" in page, key
 
 

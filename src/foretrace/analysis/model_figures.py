@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,10 +14,10 @@ from foretrace.models.flops import model_flops
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.kernels import PEAK_OF
 from foretrace.program.timeline import Timeline
+from foretrace.workload.setting import Setting, settled_plan
 
 if TYPE_CHECKING:
     from foretrace.analysis.memory_fit import MemoryFit
-    from foretrace.workload.setting import Setting
 
 BLOCK_SCALED: Final = {"mxfp8": "fp4"}
 """What tells whether a GPU multiplies with scales of blocks: such units came with those for 4 bits (Blackwell, CDNA 4).
@@ -79,25 +79,6 @@ def model_figures(setting: Setting, cluster: Cluster, timeline: Timeline, memory
         peak_dtype=PEAK_OF.get(precision, precision),
         memory=memory,
     )
-
-
-def settled_plan(setting: Setting) -> dict[str, Any]:
-    """Returns a plan with every choice made, as plain values."""
-    return {
-        **asdict(setting.plan),
-        "dp": setting.dp,
-        "gbs": setting.gbs,
-        "seq_len": setting.seq_len,
-        "microbatches": setting.microbatches,
-        "sequence_parallel": setting.sequence_parallel,
-        "zero": setting.zero,
-        "shard": setting.shard,
-        "grad_overlap": setting.grad_overlap,
-        "param_overlap": setting.param_overlap,
-        "schedule": setting.schedule,
-        "stack": setting.stack.name,
-        "padded_vocab": setting.vocab,
-    }
 
 
 def peak_flops(gpu: Gpu, precision: str) -> float:

@@ -12,7 +12,7 @@ from typing import Final
 from foretrace.errors import Diagnostic
 from foretrace.formats.nccl_tests.combine import measurements_of
 from foretrace.formats.nccl_tests.records import Measurement, Measurements
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.lower.profiler_trace.communication import Communication, communications
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.program.columns import Collective
@@ -26,7 +26,7 @@ FEWEST: Final = 3
 _LEFT_OUT: Final = (Collective.NONE, Collective.BARRIER, Collective.EXCHANGE)
 
 
-def recorded_collectives(traces: Sequence[ProfilerTrace], node_gpus: int | None) -> Measurements | None:
+def recorded_collectives(traces: Sequence[RankProfile], node_gpus: int | None) -> Measurements | None:
     """What collectives of these traces took; None where they have none of known size in a known group."""
     shortest: dict[tuple[Collective, int, int, int], list[float]] = {}
     for trace in traces:

@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrace.errors import InputError
 from foretrace.formats.calibration import HostFit
-from foretrace.formats.profiler_trace.records import Category, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, RankProfile
 from foretrace.lower.profiler_trace.modes import times
 from foretrace.lower.profiler_trace.overhead import profiling_cost
 from foretrace.lower.profiler_trace.rank_step import read_step
@@ -35,7 +35,7 @@ def profiled_host(facts: Mapping[str, str]) -> HostFit | None:
     return HostFit(1e-6 * spent_us / launches, launches) if launches > 0 and spent_us > 0 else None
 
 
-def host_fit(trace: ProfilerTrace) -> HostFit | None:
+def host_fit(trace: RankProfile) -> HostFit | None:
     """Seconds per launched kernel; None where the trace has no steps, no launches or too few of them."""
     try:
         rank = read_step(trace)

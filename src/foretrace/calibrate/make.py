@@ -27,7 +27,7 @@ from foretrace.formats.calibration import Calibration, HostFit, InputKind, MadeO
 from foretrace.formats.kernel_profile import KernelProfile, read_profile
 from foretrace.formats.nccl_tests import Measurements, read_measurements
 from foretrace.formats.nccl_tests.combine import measurements_of
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import gpu as gpu_preset
 from foretrace.program.kernels import Kernel
@@ -91,14 +91,14 @@ def calibration_of_files(
     return Made(_calibration(found, str(output), model), steps, tuple(found.notes))
 
 
-def _traces(path: Path) -> list[ProfilerTrace]:
+def _traces(path: Path) -> list[RankProfile]:
     from foretrace.formats.profiler_trace import read_traces
 
     return read_traces([path])
 
 
 def _gpu(
-    named: str | None, cluster: Cluster | None, traces: Sequence[ProfilerTrace], kinds: Sequence[tuple[Path, InputKind]]
+    named: str | None, cluster: Cluster | None, traces: Sequence[RankProfile], kinds: Sequence[tuple[Path, InputKind]]
 ) -> Gpu:
     """The GPU that all files are of: as they say, or as it is named; an error where these differ."""
     said: dict[str, str] = {}
@@ -135,7 +135,7 @@ def _gpu(
 
 
 def _take_traces(
-    found: _Found, path: Path, traces: Sequence[ProfilerTrace], model: EfficiencyModel, node_gpus: int | None
+    found: _Found, path: Path, traces: Sequence[RankProfile], model: EfficiencyModel, node_gpus: int | None
 ) -> None:
     measured = recorded_collectives(traces, node_gpus)
     for trace in traces:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.errors import InputError
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, RankProfile
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.overhead import unprofiled_gap_s
 from foretrace.lower.profiler_trace.rank_step import read_step
@@ -56,7 +56,7 @@ class RecordedKernels:
         return sum(count * kernel.flops for kernel, count in self.calls.items())
 
 
-def recorded_kernels(trace: ProfilerTrace) -> RecordedKernels:
+def recorded_kernels(trace: RankProfile) -> RecordedKernels:
     """The kernels of the whole steps of a trace, where it recorded shapes."""
     links = Links(trace)
     steps = find_steps(trace, links)
@@ -101,7 +101,7 @@ def recorded_kernels(trace: ProfilerTrace) -> RecordedKernels:
     )
 
 
-def _work(trace: ProfilerTrace, steps: Steps) -> Longs:
+def _work(trace: RankProfile, steps: Steps) -> Longs:
     """Device events of whole steps in order of their start, communication and what runs beside others left out."""
     events = trace.events
     device = events.of(*ON_DEVICE)
@@ -124,7 +124,7 @@ def _by_op(links: Links, device: Longs) -> dict[int, Longs]:
     return {int(links.op[one[0]]): one for one in groups if len(one) and links.op[one[0]] >= 0}
 
 
-def _kernel(trace: ProfilerTrace, op: int, its: Longs) -> Kernel | None:
+def _kernel(trace: RankProfile, op: int, its: Longs) -> Kernel | None:
     """What an op ran, by its inputs and the longest of its kernels."""
     events = trace.events
     name = trace.strings[events.name[op]]
@@ -140,7 +140,7 @@ def as_measured(kernel: Kernel) -> Kernel:
     return replace(kernel, fixed=0) if isinstance(kernel, Stream) else kernel
 
 
-def _updates(trace: ProfilerTrace, links: Links) -> dict[int, Kernel]:
+def _updates(trace: RankProfile, links: Links) -> dict[int, Kernel]:
     """The updates of fused optimizers by op: the sizes of their lists are not recorded, but those of gradients are."""
     launched: dict[str, list[Longs]] = {}
     for op, its in _by_op(links, trace.events.of(Category.KERNEL)).items():
@@ -151,7 +151,7 @@ def _updates(trace: ProfilerTrace, links: Links) -> dict[int, Kernel]:
     return {int(links.op[its[0]]): as_measured(kernel) for its, kernel in found}
 
 
-def _gap_s(trace: ProfilerTrace, links: Links, device: Longs) -> float:
+def _gap_s(trace: RankProfile, links: Links, device: Longs) -> float:
     """The median pause between two that follow each other on a stream, the second launched before the first began,
     without what the profiler adds to it."""
     events = trace.events
@@ -165,7 +165,7 @@ def _gap_s(trace: ProfilerTrace, links: Links, device: Longs) -> float:
     return float(np.median(unprofiled_gap_s(together))) if len(together) >= FEWEST_PAIRS else DEFAULT_GAP_S
 
 
-def _span_s(trace: ProfilerTrace, device: Longs, steps: int) -> tuple[float, float]:
+def _span_s(trace: RankProfile, device: Longs, steps: int) -> tuple[float, float]:
     """Seconds from the first kernel to the end of the last, and those of them in which one ran."""
     events = trace.events
     start, end = events.start_s[device], np.maximum.accumulate(events.end_s[device])
@@ -174,7 +174,7 @@ def _span_s(trace: ProfilerTrace, device: Longs, steps: int) -> tuple[float, flo
     return span, span - float(idle[idle > LONGEST_GAP_S].sum()) if steps else span
 
 
-def _step_s(trace: ProfilerTrace, otherwise_s: float) -> float:
+def _step_s(trace: RankProfile, otherwise_s: float) -> float:
     """The recorded step, as a replay has it, where there is one to replay."""
     try:
         return read_step(trace).recorded_s

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from foretrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretrace.analysis.trace import Trace
+    from foretrace.analysis.trace import ProfilerTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +81,16 @@ def _explain_diff(paths: Sequence[Path], wanted: Wanted) -> None:
     _say(wanted, answer, shown)
 
 
-def _read(paths: Sequence[Path], wanted: Wanted) -> Trace:
-    from foretrace.analysis.trace import Trace
+def _read(paths: Sequence[Path], wanted: Wanted) -> ProfilerTrace:
+    from foretrace.analysis.trace import ProfilerTrace
     from foretrace.cli.progress import Progress
 
     name = str(paths[0]) if len(paths) == 1 else f"{len(paths)} traces"
     with Progress(f"reading {name}"):
-        return Trace.load(paths, hta_steps=wanted.hta_steps)
+        return ProfilerTrace.load(paths, hta_steps=wanted.hta_steps)
 
 
-def _plot(trace: Trace, wanted: Wanted) -> None:
+def _plot(trace: ProfilerTrace, wanted: Wanted) -> None:
     import sys
 
     from foretrace.files import write_text

@@ -17,8 +17,9 @@ from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.price import price, unpriced_kernels
 from foretrace.cost.prices import Prices
+from foretrace.cost.sources import PriceSources, gpu_pricer, job_pricer
 from foretrace.errors import Diagnostic, InputError, did_you_mean
-from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.placement import Placement
 from foretrace.program.expand import Ops, expand
@@ -35,26 +36,6 @@ collectives are run packet by packet (ns-3)."""
 
 JOB_MODES: Final = ("analytic", "flow")
 """The network modes that whole jobs can be run with."""
-
-
-@dataclass(frozen=True, slots=True)
-class PriceSources:
-    """Which sources price kernels and collectives.
-
-    `source` is `best` (each price from the best source that knows it), `model` (the fitted model alone) or `roofline`
-    (the datasheet, for kernels). `silicon` says whether NVIDIA's tables count among the best; None means if they are
-    installed. `kernels` is a source of one's own for kernels, used instead of all others.
-    """
-
-    source: PriceSource = "best"
-    silicon: bool | None = None
-    kernels: KernelPricer | None = None
-
-    def __post_init__(self) -> None:
-        known = get_args(PriceSource)
-        if self.source not in known:
-            problem = f'prices "{self.source}" are not known{did_you_mean(str(self.source), known)}'
-            raise InputError("unknown-name", problem, hint=f"known: {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +58,8 @@ class _Cache:
     own: Measurements | None = None
     calibration: Calibration | None = None
     last: PricedProgram | None = None
+    pricers: list[tuple[Gpu, KernelPricer]] = field(default_factory=list)
+    """What prices the kernels of each GPU; machines that differ in their cluster alone share it."""
 
 
 class Machine:
@@ -144,7 +127,10 @@ class Machine:
             "network": self.network,
             "overlap_cost": self.overlap_cost,
         }
-        return Machine(**{**same, **changes})
+        other = Machine(**{**same, **changes})
+        if not {"prices", "calibration"} & changes.keys():
+            other._cache.pricers = self._cache.pricers
+        return other
 
     @property
     def calibration(self) -> Calibration | None:
@@ -253,13 +239,14 @@ class Machine:
         if self.prices.kernels is not None or not _says_kernels(ops.program):
             return self.prices.kernels
         from foretrace.cost.mix import mix_of  # most jobs carry their times, and start faster without
-        from foretrace.cost.sources import kernel_prices
 
-        fit = self.calibration
-        mix = None if fit is None else mix_of(ops)
-        return kernel_prices(
-            self.needed_cluster(), ops.program.world, self.prices.source, self.prices.silicon, fit, mix
-        )
+        gpu, sources, fit = self.needed_cluster().gpu, self.prices, self.calibration
+        pricer = next((known for of, known in self._cache.pricers if of == gpu), None)
+        if pricer is None:
+            pricer = gpu_pricer(gpu, sources, fit)
+            self._cache.pricers.append((gpu, pricer))
+        mix = None if fit is None or not fit.at_step_clocks else mix_of(ops)
+        return job_pricer(pricer, gpu, ops.program.world, sources, mix)
 
     def _sharing(self, cluster: Cluster, world: int) -> Sharing | None:
         """Returns what the communications of a job share on the links; None where each runs as if alone."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
 
 from foretrace.cost.compute import kernel_pricer
 from foretrace.cost.compute.interface import KernelPricer, PriceSource
 from foretrace.cost.compute.slowest import SlowestPricer
+from foretrace.errors import InputError, did_you_mean
 from foretrace.hardware.cluster import Cluster, Gpu
 
 if TYPE_CHECKING:
@@ -15,34 +16,50 @@ if TYPE_CHECKING:
     from foretrace.cost.compute.clocks import Mix
     from foretrace.formats.calibration import Calibration
 
-__all__ = ["PriceSource", "calibrated_pricer", "kernel_prices"]
+@dataclass(frozen=True, slots=True)
+class PriceSources:
+    """Which sources price kernels and collectives.
 
-_MOST_KEPT: Final = 8
-_kept: OrderedDict[tuple[int, str, PriceSource, bool | None], tuple[Calibration, CalibratedPricer]] = OrderedDict()
-"""Pricers by calibration, so that many jobs of one process price a kernel once."""
+    `source` is `best` (each price from the best source that knows it), `model` (the fitted model alone) or `roofline`
+    (the datasheet, for kernels). `silicon` says whether NVIDIA's tables count among the best; None means if they are
+    installed. `kernels` is a source of one's own for kernels, used instead of all others.
+    """
+
+    source: PriceSource = "best"
+    silicon: bool | None = None
+    kernels: KernelPricer | None = None
+
+    def __post_init__(self) -> None:
+        known = get_args(PriceSource)
+        if self.source not in known:
+            problem = f'prices "{self.source}" are not known{did_you_mean(str(self.source), known)}'
+            raise InputError("unknown-name", problem, hint=f"known: {', '.join(known)}")
 
 
-def kernel_prices(
-    cluster: Cluster,
-    world: int,
-    prices: PriceSource = "best",
-    silicon: bool | None = None,
-    calibration: Calibration | None = None,
-    mix: Mix | None = None,
-) -> KernelPricer:
-    """Prices of kernels on a cluster's GPUs, for a job of so many; `silicon` as in `kernel_pricer`. A calibration comes
-    before all others, whatever these are; `mix` is what the job runs: times that were recorded at the clocks of a step
-    are kept as of a kernel profile's, and turned into those of the job's own."""
-    pricer: KernelPricer
+def gpu_pricer(gpu: Gpu, sources: PriceSources, calibration: Calibration | None) -> KernelPricer:
+    """Returns what prices kernels on one GPU; a calibration comes before all other sources."""
     if calibration is None:
-        pricer = kernel_pricer(cluster.gpu, prices=prices, silicon=silicon)
-    else:
-        pricer = calibrated_pricer(cluster.gpu, calibration, prices, silicon)
-        if mix is not None and prices != "roofline" and calibration.at_step_clocks:
-            from foretrace.cost.compute.clocks import ClockedPricer, products_factor
+        return kernel_pricer(gpu, prices=sources.source, silicon=sources.silicon)
+    return calibrated_pricer(gpu, calibration, sources.source, sources.silicon)
 
-            pricer = ClockedPricer(pricer, products_factor(cluster.gpu, mix, pricer))
-    return SlowestPricer(pricer, world) if prices != "roofline" and world > 1 else pricer
+
+def job_pricer(pricer: KernelPricer, gpu: Gpu, world: int, sources: PriceSources, mix: Mix | None) -> KernelPricer:
+    """Returns the pricer for a job of `world` GPUs, the slowest of which the others wait for.
+
+    `mix` is what the job runs, where a calibration was recorded at the frequency of a step: its times are turned into
+    those at the job's own frequency.
+    """
+    if mix is not None and sources.source != "roofline":
+        from foretrace.cost.compute.clocks import ClockedPricer, products_factor
+
+        pricer = ClockedPricer(pricer, products_factor(gpu, mix, pricer))
+    return SlowestPricer(pricer, world) if sources.source != "roofline" and world > 1 else pricer
+
+
+def kernel_prices(cluster: Cluster, world: int, sources: PriceSources | None = None) -> KernelPricer:
+    """Returns what prices the kernels of a job on a cluster without a calibration."""
+    chosen = sources or PriceSources()
+    return job_pricer(gpu_pricer(cluster.gpu, chosen, None), cluster.gpu, world, chosen, None)
 
 
 def calibrated_pricer(
@@ -52,12 +69,4 @@ def calibrated_pricer(
     from foretrace.cost.compute.calibrated import CalibratedPricer  # most jobs do without, and start faster
 
     calibration.check_gpu(gpu.name)
-    key = (id(calibration), gpu.name, prices, silicon)
-    if key in _kept:
-        _kept.move_to_end(key)
-        return _kept[key][1]
-    pricer = CalibratedPricer(kernel_pricer(gpu, prices=prices, silicon=silicon), calibration, gpu)
-    _kept[key] = (calibration, pricer)  # the calibration too: its id must stay its own
-    if len(_kept) > _MOST_KEPT:
-        _kept.popitem(last=False)
-    return pricer
+    return CalibratedPricer(kernel_pricer(gpu, prices=prices, silicon=silicon), calibration, gpu)

@@ -26,7 +26,7 @@ from foretrace.formats.profiler_trace.records import (
     Inputs,
     Ints,
     Longs,
-    ProfilerTrace,
+    RankProfile,
     Thread,
 )
 
@@ -53,7 +53,7 @@ _NESTED_RANGES, _OTHER_RANGES = (59, 70), (60, 71)
 _VERSIONED: Final = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 
-def read_nsys(path: str | Path) -> ProfilerTrace:
+def read_nsys(path: str | Path) -> RankProfile:
     """The process of an export that used its GPU most."""
     found = read_nsys_processes(path)
     if len(found) == 1:
@@ -68,7 +68,7 @@ def read_nsys(path: str | Path) -> ProfilerTrace:
     return replace(busiest, diagnostics=(*busiest.diagnostics, note))
 
 
-def read_nsys_processes(path: str | Path) -> list[ProfilerTrace]:
+def read_nsys_processes(path: str | Path) -> list[RankProfile]:
     """The processes of an export that used a GPU. Which rank each was, a report does not say: that of one process is in
     its file's name, several are taken to be ranks in the order of the GPUs they used."""
     with opened(Path(path)) as tables:
@@ -92,7 +92,7 @@ def read_nsys_processes(path: str | Path) -> list[ProfilerTrace]:
     ]
 
 
-def _first_device(trace: ProfilerTrace) -> int:
+def _first_device(trace: RankProfile) -> int:
     used = trace.events.device[trace.events.of(*ON_DEVICE)]
     return int(used.min()) if len(used) else -1
 
@@ -113,7 +113,7 @@ class _Reader:
         self.parts: list[dict[str, Longs]] = []
         self.notes: list[Diagnostic] = []
 
-    def processes(self) -> list[ProfilerTrace]:
+    def processes(self) -> list[RankProfile]:
         self._device_work()
         self._runtime()
         self._waits()
@@ -132,11 +132,11 @@ class _Reader:
             self._note("note", "not-recorded", f"this version of the export lacks {_some(self.tables.missing)}")
         return [self._trace(one, {name: column[process == one] for name, column in columns.items()}) for one in known]
 
-    def _trace(self, process: int, columns: Mapping[str, Longs]) -> ProfilerTrace:
+    def _trace(self, process: int, columns: Mapping[str, Longs]) -> RankProfile:
         order = np.lexsort((columns["start"] - columns["end"], columns["start"]))
         origin = int(columns["start"][order[0]]) if len(order) else 0
         pid = process & ((1 << _PROCESS_BITS) - 1)
-        return ProfilerTrace(
+        return RankProfile(
             path=self.tables.path,
             producer="nsys",
             rank=None,

@@ -1,114 +1,25 @@
-"""Profiler tables as screens and as JSON: what is in them, and what they mean."""
+"""What profiler tables mean, as a screen and as JSON."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from foretrace.analysis.torch_table import TableExplanation
-from foretrace.formats.torch_table import Field, Row, Table
 from foretrace.lower.torch.kinds import WorkKind
 from foretrace.lower.torch_table.labels import Label
 from foretrace.lower.torch_table.parts import DeviceTime, Origin
-from foretrace.lower.torch_table.rows import sort_rows
 from foretrace.program.columns import Phase, label
 from foretrace.report.table import table as text_table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.units import format_count, format_percent, format_time
 
-TABLES_SCHEMA: Final = "foretrace.tables/1"
 EXPLANATION_SCHEMA: Final = "foretrace.table-explanation/1"
-MOST_ROWS: Final = 12
 MOST_LABELS: Final = 40
 NOT_RECORDED: Final = "not recorded"
-
-
-def tables_json(tables: Sequence[Table]) -> dict[str, Any]:
-    """Every row and column; times in seconds, sizes in bytes, shares as fractions."""
-    return {
-        "schema": TABLES_SCHEMA,
-        "format": "PyTorch profiler table",
-        "tables": [_table_json(table) for table in tables],
-    }
-
-
-def _table_json(table: Table) -> dict[str, Any]:
-    kinds = sort_rows(table).kinds
-    return {
-        "line": table.line,
-        "title": table.title,
-        "device": table.device,
-        "top_level_only": table.top_level_only,
-        "columns": [column.heading for column in table.columns],
-        "self_cpu_total_s": table.self_cpu_total_s,
-        "self_device_total_s": table.self_device_total_s,
-        "rows": [_row_json(row, str(kind)) for row, kind in zip(table.rows, kinds, strict=True)],
-        "diagnostics": [asdict(one) for one in table.diagnostics],
-    }
-
-
-_ROW: Final = tuple(one.name for one in fields(Row))
-
-
-def _row_json(row: Row, kind: str) -> dict[str, Any]:
-    """Like `asdict`, which copies every value: of a hundred thousand rows, for seconds."""
-    return {"kind": kind, **{name: getattr(row, name) for name in _ROW}}
-
-
-def print_tables(tables: Sequence[Table], path: Path) -> None:
-    """One screen: what each table of a file has."""
-    screen = Screen.of(sys.stdout)
-    lines: list[list[Span]] = []
-    for number, table in enumerate(tables):
-        which = f", table {number + 1} of {len(tables)} (line {table.line})" if len(tables) > 1 else ""
-        lines += [[]] if number else []
-        lines += [[(fact, "")] for fact in _facts(table, path.name + which)]
-        lines += [[], *_longest(table), *diagnostic_lines(table.diagnostics, screen)]
-    see = f"  see      foretrace explain {path} · foretrace simulate {path} · --json"
-    show(screen, [*lines, [], [(see, "bright_black")]])
-
-
-def _facts(table: Table, name: str) -> Iterator[str]:
-    kinds = Counter(str(kind) for kind in sort_rows(table).kinds)
-    what = f"device times of {table.device}" if table.device else "host times only"
-    yield f"  {name}: a PyTorch profiler table, {format_count(len(table.rows))} rows, {what}"
-    if table.title:
-        yield f"  title    {' '.join(table.title.split())}"
-    yield f"  columns  {', '.join(column.heading for column in table.columns)}"
-    yield f"  rows     {', '.join(f'{count} {kind}' for kind, count in kinds.most_common()) or 'none'}"
-    totals = [f"Self CPU {format_time(table.self_cpu_total_s)}"] if table.self_cpu_total_s is not None else []
-    if table.self_device_total_s is not None:
-        totals.append(f"Self {table.device} {format_time(table.self_device_total_s)}")
-    yield f"  totals   {', '.join(totals) or 'none written below the table'}"
-    if table.top_level_only:
-        yield "  shown    top-level ops only"
-
-
-def _longest(table: Table) -> list[list[Span]]:
-    """The rows with the most time of their own: of the device where there is any, else of the host."""
-    own = Field.SELF_DEVICE if any(row.self_device_s for row in table.rows) else None
-    field = own or (Field.DEVICE_TOTAL if any(row.device_total_s for row in table.rows) else Field.SELF_CPU)
-    heading = next((column.heading for column in table.columns if column.field is field), "")
-    kinds = dict(zip((row.line for row in table.rows), sort_rows(table).kinds, strict=True))
-
-    def value(row: Row) -> float:
-        return getattr(row, field) or 0.0
-
-    rows = sorted((row for row in table.rows if value(row) > 0), key=lambda row: -value(row))
-    shown = [
-        (row.name, str(kinds[row.line]), format_time(value(row)), format_count(row.calls)) for row in rows[:MOST_ROWS]
-    ]
-    if not shown:
-        return [[("  no row has a time above 0", "")]]
-    more = len(rows) - len(shown)
-    note = "rows are of several kinds and nest: do not add them (foretrace explain does it right)"
-    return text_table(
-        ("longest rows", "what", heading, "calls"), shown, f"{more} more rows with a time; {note}" if more > 0 else note
-    )
 
 
 def explanations_json(explanations: Sequence[TableExplanation]) -> dict[str, Any]:

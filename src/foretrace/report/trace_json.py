@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from foretrace.analysis.trace.diff import TraceDiff
 from foretrace.report.json import diagnostics_json
 
@@ -16,7 +16,7 @@ TRACE_SCHEMA: Final = "foretrace.trace/1"
 DIFF_SCHEMA: Final = "foretrace.trace-diff/1"
 
 
-def trace_json(trace: Trace, view: str | None = None, op: str = "") -> dict[str, Any]:
+def trace_json(trace: ProfilerTrace, view: str | None = None, op: str = "") -> dict[str, Any]:
     """Everything in SI units; with a view only that, with what changes over time."""
     keys = [_KEYS[view]] if view else list(dict.fromkeys(_KEYS.values()))
     answers = {key: _answer(trace, key, op, series=view is not None) for key in keys}
@@ -35,7 +35,7 @@ def diff_json(found: TraceDiff) -> dict[str, Any]:
     return {"schema": DIFF_SCHEMA, **asdict(found), "changes": changes}
 
 
-def _answer(trace: Trace, key: str, op: str, *, series: bool) -> Any:
+def _answer(trace: ProfilerTrace, key: str, op: str, *, series: bool) -> Any:
     answer = _plain(asdict(trace.sequences(op)) if key == "sequences" else _ANSWERS[key](trace))
     if not series:
         place, columns = _SERIES.get(key, ("", ()))
@@ -45,21 +45,21 @@ def _answer(trace: Trace, key: str, op: str, *, series: bool) -> Any:
     return answer
 
 
-def _temporal(trace: Trace) -> dict[str, Any]:
+def _temporal(trace: ProfilerTrace) -> dict[str, Any]:
     answer = trace.temporal_breakdown()
     return asdict(answer) | {"mean": asdict(answer.mean), "worst_rank": answer.worst.rank}
 
 
-def _overlap(trace: Trace) -> dict[str, Any]:
+def _overlap(trace: ProfilerTrace) -> dict[str, Any]:
     answer = trace.overlap()
     return asdict(answer) | {"mean_exposed_s": answer.mean_exposed_s, "worst_rank": answer.worst.rank}
 
 
-def _annotations(trace: Trace) -> dict[str, Any]:
+def _annotations(trace: ProfilerTrace) -> dict[str, Any]:
     return asdict(trace.annotations()) | {"launched": [asdict(one) for one in trace.launched()]}
 
 
-def _steps(trace: Trace) -> dict[str, Any]:
+def _steps(trace: ProfilerTrace) -> dict[str, Any]:
     answer = trace.steps()
     return asdict(answer) | {"step_s": answer.step_s}
 
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_ANSWERS: Final[dict[str, Callable[[Trace], dict[str, Any]]]] = {
+_ANSWERS: Final[dict[str, Callable[[ProfilerTrace], dict[str, Any]]]] = {
     "temporal_breakdown": _temporal,
     "overlap": _overlap,
     "idle": lambda trace: asdict(trace.idle()),

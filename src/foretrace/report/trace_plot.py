@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from foretrace.analysis.trace.critical import TracePath
 from foretrace.analysis.trace.intervals import united
 from foretrace.analysis.trace.rank import Rank
@@ -82,7 +82,7 @@ class _Across:
         return parts
 
 
-def trace_svg(trace: Trace, view: str | None) -> str:
+def trace_svg(trace: ProfilerTrace, view: str | None) -> str:
     """The drawing of a view: the step by default."""
     if view is not None and view not in _DRAWN:
         raise UsageError(
@@ -129,7 +129,7 @@ def _boxes(across: _Across, start_s: Floats, end_s: Floats, y: float, height: fl
     ]
 
 
-def _step(trace: Trace) -> str:
+def _step(trace: ProfilerTrace) -> str:
     """The median step of the first rank: annotations, streams by kind of work, and the critical path."""
     rank, path = trace.ranks[0], trace.critical_path()
     if not path.length_s:
@@ -224,7 +224,7 @@ def _path(path: TracePath, across: _Across, y: float) -> list[str]:
     return drawn
 
 
-def _ranks(trace: Trace) -> str:
+def _ranks(trace: ProfilerTrace) -> str:
     """What the device of each rank did, as parts of its span."""
     shown = trace.occupancies[:_MOST_RANKS]
     parts: list[str] = []
@@ -290,7 +290,7 @@ def _peaks(across: _Across, time_s: Floats, level: Floats) -> tuple[Floats, Floa
     return x, np.column_stack([before, low, high, last]).ravel()
 
 
-def _queues(trace: Trace) -> str:
+def _queues(trace: ProfilerTrace) -> str:
     several = len(trace.ranks) > 1
     found = sorted(trace.queues().queues, key=lambda one: -one.spread.count)[: len(COLOURS)]
     named = [
@@ -300,14 +300,14 @@ def _queues(trace: Trace) -> str:
     return _curves("launched work that waits", named, lambda value: f"{value:.0f}", quarter=1.0)
 
 
-def _bandwidths(trace: Trace) -> str:
+def _bandwidths(trace: ProfilerTrace) -> str:
     several = len(trace.ranks) > 1
     found = sorted(trace.memory_bandwidth().copies, key=lambda one: -one.seconds)[: len(COLOURS)]
     named = [(f"{one.kind}{f' rank {one.rank}' if several else ''}", one.time_s, one.bytes_per_s) for one in found]
     return _curves("copies and memsets", named, format_bandwidth)
 
 
-_DRAWN: Final[dict[str, Callable[[Trace], str]]] = {
+_DRAWN: Final[dict[str, Callable[[ProfilerTrace], str]]] = {
     "steps": _step,
     "critical-path": _step,
     "breakdown": _ranks,

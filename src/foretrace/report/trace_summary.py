@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from foretrace.analysis.trace.kernels import KernelTimes
 from foretrace.analysis.trace.summary import TraceSummary
 from foretrace.report.table import table
@@ -30,7 +30,7 @@ _LEAST_SHARE = 0.0005
 _STYLES = {"idle": "bright_black", "compute": "green", "memory": "yellow", "communication": "red"}
 
 
-def print_summary(trace: Trace, stream: TextIO | None = None) -> None:
+def print_summary(trace: ProfilerTrace, stream: TextIO | None = None) -> None:
     """The screen of a trace: the step, where the device's time goes, why it idles, what to change."""
     screen = Screen.of(stream or sys.stdout)
     found = trace.summary()
@@ -111,7 +111,7 @@ def _kinds(found: TraceSummary) -> list[list[Span]]:
     return table(("kind of work", "time", "share", "a step"), rows, note)
 
 
-def _kernels(kernels: Sequence[KernelTimes], found: TraceSummary, trace: Trace) -> list[list[Span]]:
+def _kernels(kernels: Sequence[KernelTimes], found: TraceSummary, trace: ProfilerTrace) -> list[list[Span]]:
     whole_s = sum(one.total_s for one in trace.kernels().kernels)
     per = found.steps
     rows = [

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from foretrace.analysis.trace.diff import TraceDiff
 from foretrace.analysis.trace.queues import FULL
 from foretrace.report.table import table
@@ -21,7 +21,7 @@ _ONE_BY_ONE: Final = ("steps", "critical-path")
 _Lines = list[list[Span]]
 
 
-def print_view(trace: Trace, view: str, op: str = "", stream: TextIO | None = None) -> None:
+def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | None = None) -> None:
     """The screen of one question."""
     screen = Screen.of(stream or sys.stdout)
     made = _sequences(trace, op) if view == "sequences" else VIEWS[view](trace)
@@ -30,7 +30,7 @@ def print_view(trace: Trace, view: str, op: str = "", stream: TextIO | None = No
     show(screen, [*lines, [], *notes] if notes else lines)
 
 
-def _counted(trace: Trace) -> _Lines:
+def _counted(trace: ProfilerTrace) -> _Lines:
     """What the times above are of."""
     most = max(len(one.counted) for one in trace.ranks)
     steps = "1 recorded step" if most == 1 else f"{most:,} recorded steps together"
@@ -58,7 +58,7 @@ def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", m
     return table(heads, rows[:most], remark) if rows else [[(f"  {heads[0]}: none{'; ' if note else ''}{note}", "")]]
 
 
-def _breakdown(trace: Trace) -> _Lines:
+def _breakdown(trace: ProfilerTrace) -> _Lines:
     answer = trace.temporal_breakdown()
     shown = [(f"rank {one.rank}", one) for one in answer.ranks]
     if len(shown) > 1:
@@ -79,7 +79,7 @@ def _breakdown(trace: Trace) -> _Lines:
     return _rows(heads, rows, "else: only communication or copies run. The three sum to the span")
 
 
-def _overlap(trace: Trace) -> _Lines:
+def _overlap(trace: ProfilerTrace) -> _Lines:
     answer = trace.overlap()
     rows = [
         (
@@ -97,7 +97,7 @@ def _overlap(trace: Trace) -> _Lines:
     return _rows(heads, rows, "" if rows else "nothing was communicated")
 
 
-def _idle(trace: Trace) -> _Lines:
+def _idle(trace: ProfilerTrace) -> _Lines:
     answer = trace.idle()
     rows = []
     for rank in answer.ranks:
@@ -111,7 +111,7 @@ def _idle(trace: Trace) -> _Lines:
     return _rows(heads, rows, f"device: no stream has work. kernel wait: launched in time, gap below {limit}", 40)
 
 
-def _kernels(trace: Trace) -> _Lines:
+def _kernels(trace: ProfilerTrace) -> _Lines:
     answer = trace.kernels()
     kinds = [
         (
@@ -143,7 +143,7 @@ def _kernels(trace: Trace) -> _Lines:
     return [*_rows(("kind of work", "time", "of all", "busy", "runs"), kinds), [], *_rows(heads, rows, note)]
 
 
-def _launches(trace: Trace) -> _Lines:
+def _launches(trace: ProfilerTrace) -> _Lines:
     answer = trace.launches()
     lines: _Lines = []
     for one in answer.ranks:
@@ -168,7 +168,7 @@ def _launches(trace: Trace) -> _Lines:
     return lines[1:]
 
 
-def _queue(trace: Trace) -> _Lines:
+def _queue(trace: ProfilerTrace) -> _Lines:
     rows = [
         (
             f"rank {one.rank} stream {one.stream}",
@@ -189,7 +189,7 @@ def _queue(trace: Trace) -> _Lines:
     return _rows(heads, rows, note)
 
 
-def _bandwidth(trace: Trace) -> _Lines:
+def _bandwidth(trace: ProfilerTrace) -> _Lines:
     rows = [
         (
             one.kind,
@@ -208,7 +208,7 @@ def _bandwidth(trace: Trace) -> _Lines:
     return _rows(heads, rows)
 
 
-def _annotations(trace: Trace) -> _Lines:
+def _annotations(trace: ProfilerTrace) -> _Lines:
     launched = {(one.rank, one.name): one for one in trace.launched()}
     lines: _Lines = []
     for side, title in (("host", "ranges on the host"), ("device", "ranges on the device")):
@@ -231,7 +231,7 @@ def _annotations(trace: Trace) -> _Lines:
     return [*lines[1:], [("  ranges nest: their times must not be added up", "bright_black")]]
 
 
-def _sequences(trace: Trace, op: str) -> _Lines:
+def _sequences(trace: ProfilerTrace, op: str) -> _Lines:
     answer = trace.sequences(op)
     lines: _Lines = []
     for one in answer.sequences[:8]:
@@ -251,7 +251,7 @@ def _sequences(trace: Trace, op: str) -> _Lines:
     return [*lines, [(note, "bright_black")]]
 
 
-def _stragglers(trace: Trace) -> _Lines:
+def _stragglers(trace: ProfilerTrace) -> _Lines:
     answer = trace.stragglers()
     if not answer.calls:
         return [[("  no collective was recorded on several of these ranks: give the traces of more ranks", "")]]
@@ -282,7 +282,7 @@ def _stragglers(trace: Trace) -> _Lines:
     return lines
 
 
-def _critical(trace: Trace) -> _Lines:
+def _critical(trace: ProfilerTrace) -> _Lines:
     path = trace.critical_path()
     if not path.length_s:
         return [[("  no work of a step was recorded", "")]]
@@ -306,7 +306,7 @@ def _critical(trace: Trace) -> _Lines:
     return [*lines, [], *_rows(("kernels on it", "time", "of it", "runs"), kernels, most=10)] if kernels else lines
 
 
-def _steps(trace: Trace) -> _Lines:
+def _steps(trace: ProfilerTrace) -> _Lines:
     answer = trace.steps()
     rows = [
         (
@@ -360,7 +360,7 @@ def _diff(found: TraceDiff) -> _Lines:
     return lines
 
 
-VIEWS: Final[dict[str, Callable[[Trace], _Lines]]] = {
+VIEWS: Final[dict[str, Callable[[ProfilerTrace], _Lines]]] = {
     "breakdown": _breakdown,
     "overlap": _overlap,
     "idle": _idle,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from foretrace.errors import Diagnostic
 from foretrace.mesh import Mesh
@@ -44,3 +45,22 @@ class Setting:
     def tokens(self) -> int:
         """Tokens of one microbatch on one rank, before tensor parallelism: mbs · seq_len / cp."""
         return self.plan.mbs * self.seq_len // self.plan.cp
+
+
+def settled_plan(setting: Setting) -> dict[str, Any]:
+    """Returns a plan with every choice made, as plain values."""
+    return {
+        **asdict(setting.plan),
+        "dp": setting.dp,
+        "gbs": setting.gbs,
+        "seq_len": setting.seq_len,
+        "microbatches": setting.microbatches,
+        "sequence_parallel": setting.sequence_parallel,
+        "zero": setting.zero,
+        "shard": setting.shard,
+        "grad_overlap": setting.grad_overlap,
+        "param_overlap": setting.param_overlap,
+        "schedule": setting.schedule,
+        "stack": setting.stack.name,
+        "padded_vocab": setting.vocab,
+    }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kineto_files import document, kernel, small_step, span, write
+from kineto_files import document, small_step
 from shared_files import ROOT, shared
 from unit.cli.command_line import answer_of, call
 
@@ -39,19 +39,6 @@ def test_the_screen_is_the_one_on_the_page(
     assert capsys.readouterr().out.strip("\n") == screen.strip("\n")
 
 
-def test_json_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = answer_of(capsys, "inspect", write(tmp_path, document(small_step(), distributedInfo={"rank": 2})))
-    assert answer["schema"] == "foretrace.profiles/1"
-    (trace,) = answer["traces"]
-    assert (trace["rank"], trace["world_size"], trace["events"]) == (2, None, 4)
-    assert (trace["steps_by"], trace["steps"]) == ("ProfilerStep", ["ProfilerStep#3"])
-    assert trace["steps_s"] == pytest.approx([50e-6])
-    assert trace["streams"] == [
-        {"device": 0, "stream": 7, "kernels": 1, "communications": 0, "copies": 0, "busy_s": pytest.approx(7.5e-6)}
-    ]
-    assert trace["recorded"]["shapes"] and not trace["recorded"]["stacks"]
-
-
 def test_the_json_page_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     of_run = shared("data", "kineto", "param_resnet_2gpu_et.json.gz")
@@ -60,31 +47,6 @@ def test_the_json_page_names_every_key(capsys: pytest.CaptureFixture[str]) -> No
     assert execution["execution_traces"][0]["collectives"] == {"allreduce": 15, "broadcast": 6, "wait": 6}
     for key in keys_of(answer) | keys_of(execution) - {"allreduce", "broadcast", "wait"}:
         assert f"`{key}`" in page, key
-
-
-def test_several_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for rank in (1, 0):
-        content = document(small_step(), distributedInfo={"rank": rank, "world_size": 2})
-        write(tmp_path, content, f"trace_{rank}.json.gz")
-    assert [one["rank"] for one in answer_of(capsys, "inspect", tmp_path)["traces"]] == [0, 1]
-    assert call("inspect", tmp_path) == 0
-    printed = capsys.readouterr().out
-    assert "trace_0.json.gz: PyTorch profiler (Kineto), rank 0 of 2" in printed
-    assert re.search(r"^  1 +4 +1 +1 +50\.0 µs +trace_1\.json\.gz$", printed, re.MULTILINE)
-
-
-def test_a_trace_without_a_device_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path, document([span("cpu_op", "aten::mm", 1, 2)]))
-    assert call("inspect", path) == 0
-    printed = capsys.readouterr().out
-    assert "nothing ran on a device" in printed
-    assert "cannot be simulated" in printed
-
-
-def test_what_is_busy_at_once_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events = [kernel("a", 100, 10, 1), kernel("b", 105, 10, 2), kernel("c", 106, 2, 3), kernel("d", 130, 5, 4)]
-    (trace,) = answer_of(capsys, "inspect", write(tmp_path, document(events)))["traces"]
-    assert trace["streams"][0]["busy_s"] == pytest.approx(20e-6)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_inspect(capsys: pytest.CaptureFixture[str]) -> None:
     (table,) = answer["tables"]
     assert answer["schema"] == "foretrace.tables/1" and len(table["rows"]) == 84 and table["device"] == "CUDA"
     assert call("inspect", FAIRSEQ) == 0
-    assert "84 rows, device times of CUDA" in capsys.readouterr().out
+    assert "84 rows · device times of CUDA" in capsys.readouterr().out
 
 
 def test_explain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

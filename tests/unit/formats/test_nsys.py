@@ -12,20 +12,20 @@ from foretrace.errors import InputError
 from foretrace.formats.nsys import read_nsys, read_nsys_processes
 from foretrace.formats.nvtx_text import read_nvtx_text
 from foretrace.formats.profiler_trace import read_traces
-from foretrace.formats.profiler_trace.records import Category, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, RankProfile
 from nsys_export import PROCESS, one_step, write_export
 
 
-def _named(trace: ProfilerTrace, name: str) -> int:
+def _named(trace: RankProfile, name: str) -> int:
     return trace.names(np.arange(len(trace.events))).index(name)
 
 
 @pytest.fixture
-def step(tmp_path: Path) -> ProfilerTrace:
+def step(tmp_path: Path) -> RankProfile:
     return read_nsys(write_export(tmp_path / "step.sqlite", one_step()))
 
 
-def test_kernels_copies_and_calls(step: ProfilerTrace) -> None:
+def test_kernels_copies_and_calls(step: RankProfile) -> None:
     events = step.events
     gemm, copy = _named(step, "void gemm<float>(int)"), _named(step, "Memcpy HtoD")
     assert events.category[gemm] == Category.KERNEL and events.stream[gemm] == 7 and events.thread[gemm] == -1
@@ -37,7 +37,7 @@ def test_kernels_copies_and_calls(step: ProfilerTrace) -> None:
     assert (np.diff(events.start_s) >= 0).all()
 
 
-def test_ranges_are_ops_where_pytorch_wrote_them(step: ProfilerTrace) -> None:
+def test_ranges_are_ops_where_pytorch_wrote_them(step: RankProfile) -> None:
     events = step.events
     mm, user, load = _named(step, "aten::mm"), _named(step, "step"), _named(step, "load")
     assert events.category[mm] == Category.CPU_OP and events.sequence[mm] == 4
@@ -47,14 +47,14 @@ def test_ranges_are_ops_where_pytorch_wrote_them(step: ProfilerTrace) -> None:
     assert "a mark" not in step.strings
 
 
-def test_a_stream_that_waits_names_the_record_it_waits_for(step: ProfilerTrace) -> None:
+def test_a_stream_that_waits_names_the_record_it_waits_for(step: RankProfile) -> None:
     wait = _named(step, "Stream Wait Event")
     assert step.events.category[wait] == Category.SYNC and step.events.stream[wait] == 13
     assert step.events.waits_stream[wait] == 7
     assert step.events.waits_correlation[wait] == 103  # the last record before the wait, not the first nor a later one
 
 
-def test_facts_and_devices(step: ProfilerTrace) -> None:
+def test_facts_and_devices(step: RankProfile) -> None:
     assert step.producer == "nsys" and step.rank is None and step.world is None
     assert step.facts["nsys_version"] == "2024.6.2.225" and step.facts["process"] == "77 python3 train.py"
     assert [(one.number, one.sms) for one in step.devices] == [(0, 132)]

@@ -9,11 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.analysis.predict import predict
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate_input import simulate_input
 from foretrace.analysis.validate.rows import RowJob, job_of
+from foretrace.cost.machine import Machine
 from foretrace.errors import Diagnostic, ForetraceError, InputError
 from foretrace.formats.calibration import Calibration, MadeOf, StepFit
 from foretrace.formats.training_runs import read_training_runs
+from foretrace.inputs.model.input import ModelInput
 
 FEWEST: Final = 2
 """Rows from which on a factor is fitted unasked: one row is met by any factor."""
@@ -94,5 +97,6 @@ def _rows_of(path: Path, calibration: Calibration) -> tuple[list[_Row], list[Dia
 
 
 def _step_s(job: RowJob, calibration: Calibration) -> float:
-    answer = predict(job.model, job.plan, job.cluster, calibration=calibration, explain=False, even_if_oom=True)
-    return answer.step_time_s
+    machine = Machine(job.cluster, calibration=calibration)
+    model = ModelInput(job.model, job.plan)
+    return simulate_input(model, machine, Scenario(), explain=False, even_if_oom=True).step_time_s

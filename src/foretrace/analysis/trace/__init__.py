@@ -1,5 +1,5 @@
-"""Analyses of real runs' profiler traces: one method of `Trace` for each question."""
+"""Analyses of real runs' profiler traces: one method of `ProfilerTrace` for each question."""
 
-from foretrace.analysis.trace.trace import Trace
+from foretrace.analysis.trace.trace import ProfilerTrace
 
-__all__ = ["Trace"]
+__all__ = ["ProfilerTrace"]

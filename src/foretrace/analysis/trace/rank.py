@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from foretrace.analysis.trace.taken import Taken, taken_steps
 from foretrace.errors import InputError
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Ints, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Ints, Longs, RankProfile
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
 from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel
@@ -77,7 +77,7 @@ class Rank:
     is computed when it is first asked for."""
 
     def __init__(
-        self, trace: ProfilerTrace, number: int, *, hta_steps: bool = False, among: Collection[str] | None = None
+        self, trace: RankProfile, number: int, *, hta_steps: bool = False, among: Collection[str] | None = None
     ) -> None:
         self.trace = trace
         self.number = number
@@ -225,7 +225,7 @@ class Rank:
         return kinds
 
 
-def in_whole_us(trace: ProfilerTrace) -> ProfilerTrace:
+def in_whole_us(trace: RankProfile) -> RankProfile:
     """A trace with every event cut to the whole microseconds that lie within it; a shorter one takes none."""
     start_us = np.rint(trace.events.start_s * 1e9 + trace.origin_ns % 1000) / 1000
     first_us = np.ceil(start_us)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Floats, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Floats, Longs, RankProfile
 from foretrace.lower.profiler_trace.alike import alike_steps
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.recorded import recorded_times
@@ -38,7 +38,7 @@ class Taken:
         return float((self.high_s - self.low_s).mean())
 
 
-def taken_steps(trace: ProfilerTrace, links: Links, among: Collection[str] | None = None) -> Taken:
+def taken_steps(trace: RankProfile, links: Links, among: Collection[str] | None = None) -> Taken:
     """The steps of a trace that count, or those `among` them by name. A trace in which no step is whole counts from its
     first work to its last."""
     streams = Streams(trace, links)
@@ -59,7 +59,7 @@ def taken_steps(trace: ProfilerTrace, links: Links, among: Collection[str] | Non
     return Taken(steps, numbers, recorded.step_s, low_s, high_s, alike.notes)
 
 
-def _begins_s(trace: ProfilerTrace, steps: Steps, numbers: Longs) -> Floats:
+def _begins_s(trace: RankProfile, steps: Steps, numbers: Longs) -> Floats:
     """When steps that the host bounds began on the device: all as long after their start on the host, so that each
     lasts as long as there, and by then none had begun work of its own; but not beyond the end of all work."""
     events = trace.events

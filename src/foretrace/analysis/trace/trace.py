@@ -26,23 +26,23 @@ from foretrace.analysis.trace import summary as _summary
 from foretrace.analysis.trace.rank import Rank, in_whole_us
 from foretrace.analysis.trace.statistics import Spread
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 
 _HTA_STEPS: Final = "as HTA counts: from the first work to the last, that of the last of several ProfilerSteps left out"
 
 
-class Trace:
+class ProfilerTrace:
     """The traces of a job's ranks, one file each; one method for each question.
 
-        trace = foretrace.Trace.load("traces/")
+        trace = foretrace.ProfilerTrace.load("traces/")
         print(trace.temporal_breakdown().mean.idle_s)
 
     What counts are the recorded steps of which `foretrace simulate` makes its replay, so both have the same step.
-    Holistic Trace Analysis counts all work but that of the last of several ProfilerSteps: `hta_steps` does the same.
+    Holistic ProfilerTrace Analysis counts all work but that of the last of several ProfilerSteps: `hta_steps` does the same.
     `whole_us` cuts every event to whole microseconds, as HTA reads traces that have nanoseconds.
     """
 
-    def __init__(self, traces: Sequence[ProfilerTrace], *, hta_steps: bool = False, whole_us: bool = False) -> None:
+    def __init__(self, traces: Sequence[RankProfile], *, hta_steps: bool = False, whole_us: bool = False) -> None:
         if not traces:
             raise InputError(
                 "missing-argument", "no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems"
@@ -60,7 +60,7 @@ class Trace:
     @classmethod
     def load(
         cls, paths: str | Path | Sequence[str | Path], *, hta_steps: bool = False, whole_us: bool = False
-    ) -> Trace:
+    ) -> ProfilerTrace:
         """Reads traces: files (plain or gz), folders, patterns; an Nsight Systems export enters the same way, and an
         execution trace gives the shapes of the ops of its process."""
         from foretrace.lower.profiler_trace.execution import read_with_shapes
@@ -185,7 +185,7 @@ class Trace:
             how, step_s, found, Spread.of(np.array([one.host_s for one in found if one.whole]))
         )
 
-    def diff(self, after: Trace, step: str | None = None) -> _diff.TraceDiff:
+    def diff(self, after: ProfilerTrace, step: str | None = None) -> _diff.TraceDiff:
         """What changed from this trace to another, a step: HTA's TraceDiff.compare_traces. `step` compares only steps
         of that name."""
         return _diff.diff(self.ranks, after.ranks, step)

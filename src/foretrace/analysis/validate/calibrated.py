@@ -10,10 +10,10 @@ from typing import Final
 from foretrace.analysis.validate.results import RowResult, Validation
 from foretrace.analysis.validate.rows import job_of
 from foretrace.analysis.validate.validate import Told, validate
+from foretrace.cost.machine import Machine
 from foretrace.cost.mix import mix_of
-from foretrace.cost.sources import PriceSource
 from foretrace.errors import ForetraceError, InputError
-from foretrace.formats.calibration import Calibration, read_calibration
+from foretrace.formats.calibration import Calibration
 from foretrace.formats.training_runs import RunConfig, SkippedRun, TrainingRuns
 from foretrace.program.expand import expand
 from foretrace.workload.assemble import program_of
@@ -59,22 +59,20 @@ class CalibratedValidation:
 
 def validate_calibrated(
     runs: TrainingRuns,
-    calibration: str | Path,
+    machine: Machine,
     *,
     family: str | None = None,
-    prices: PriceSource = "best",
-    silicon: bool | None = None,
     workers: int | None = None,
     told: Told | None = None,
 ) -> CalibratedValidation:
-    """Predicts rows without a calibration and with it; rows that it was made of are marked and not counted."""
-    fit = read_calibration(calibration)
+    """Predicts rows without the machine's calibration and with it; rows that it was made of are marked, not counted."""
+    fit = machine.calibration
+    assert fit is not None
     # A row is known by its job alone: no measurement is looked at.
     own = {run.config.id for run in runs.runs if _has_seen(fit, run.config)}
-    before = validate(runs, family=family, prices=prices, silicon=silicon, bands=False, workers=workers, told=told)
-    after = validate(
-        runs, family=family, prices=prices, silicon=silicon, workers=workers, told=told, calibration=str(calibration)
-    )
+    plain = machine.with_(calibration=None)
+    before = validate(runs, plain, family=family, bands=False, workers=workers, told=told)
+    after = validate(runs, machine, family=family, workers=workers, told=told)
     usual = {row.id: row for row in before.rows}
     rows = tuple(BeforeAfter(usual[row.id], row, row.id in own) for row in after.rows if row.id in usual)
     counted = tuple(row for row in after.rows if row.id not in own)
@@ -82,7 +80,7 @@ def validate_calibrated(
         raise InputError(
             "nothing-to-do",
             "the calibration was made of all of these rows",
-            where=str(calibration),
+            where=fit.path,
             hint="validate others",
         )
     skipped = tuple(

@@ -8,12 +8,16 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretrace.analysis.predict import Prediction, StepParts, predict
+from foretrace.analysis.answer import Answer
+from foretrace.analysis.model_figures import StepParts
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate_input import simulate_input
 from foretrace.analysis.validate.results import Compared, RowResult, Validation
 from foretrace.analysis.validate.rows import job_of
-from foretrace.cost.sources import PriceSource
+from foretrace.cost.machine import Machine
 from foretrace.errors import ForetraceError
 from foretrace.formats.training_runs import RunConfig, RunMeasurement, SkippedRun, TrainingRuns
+from foretrace.inputs.model.input import ModelInput
 
 if TYPE_CHECKING:
     from foretrace.workload.setting import Setting
@@ -45,20 +49,22 @@ class RowPrediction:
 
 def validate(
     runs: TrainingRuns,
+    machine: Machine | None = None,
     *,
     family: str | None = None,
-    prices: PriceSource = "best",
-    silicon: bool | None = None,
     bands: bool = True,
     workers: int | None = None,
     told: Told | None = None,
-    calibration: str | None = None,
 ) -> Validation:
-    """Predicts the rows of grades A and B, of one family or all; rows that cannot be predicted are skipped with the
-    reason.
+    """Predicts the rows of grades A and B; rows that cannot be predicted are skipped with the reason.
 
-    `prices`, `silicon` and `calibration` (a file) are those of `predict`. Without `bands` it takes half as long.
-    `workers` counts processes; None: one per core where there are many rows. An interrupt keeps what is finished.
+    Args:
+        runs: Measured runs.
+        machine: Price sources, calibration and the like; each row names its own cluster.
+        family: Only the rows of one source; None is all.
+        bands: Whether to find the band of each step; without, it takes half as long.
+        workers: Processes; None is one per core where there are many rows.
+        told: Hears how many rows of how many are done. An interrupt keeps what is finished.
     """
     chosen = [run for run in runs.runs if family is None or run.config.family == family]
     skipped = [one for one in runs.skipped if family is None or one.family == family]
@@ -67,7 +73,7 @@ def validate(
     chosen = [run for run in chosen if run.config.grade in GRADES]
     rows, interrupted = list[RowResult](), False
     configs = [run.config for run in chosen]
-    answers = predicted(configs, prices, silicon, bands, workers, calibration)
+    answers = predicted(configs, machine or Machine(), bands, workers)
     try:
         for number, run in enumerate(chosen):
             if told is not None:
@@ -93,50 +99,49 @@ def _ungraded(grade: str) -> str:
 
 
 def predicted(
-    configs: Sequence[RunConfig],
-    prices: PriceSource = "best",
-    silicon: bool | None = None,
-    bands: bool = True,
-    workers: int | None = None,
-    calibration: str | None = None,
+    configs: Sequence[RunConfig], machine: Machine, bands: bool = True, workers: int | None = None
 ) -> Generator[RowPrediction | SkippedRun]:
-    """The prediction of each configuration, in order; no measurement reaches this."""
+    """Yields the prediction of each configuration, in order; no measurement reaches this."""
     count = workers or (1 if len(configs) <= FEW else os.cpu_count() or 1)
-    jobs = [(config, prices, silicon, bands, calibration) for config in configs]
     if count == 1:
-        yield from map(_predict_row, jobs)
+        yield from (_predict_row(config, machine, bands) for config in configs)
         return
-    with ProcessPoolExecutor(count) as pool:
+    with ProcessPoolExecutor(count, initializer=_keep_machine, initargs=(machine,)) as pool:
         try:
-            yield from pool.map(_predict_row, jobs, chunksize=2)
+            yield from pool.map(_predict_in_process, configs, [bands] * len(configs), chunksize=2)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _predict_row(job: tuple[RunConfig, PriceSource, bool | None, bool, str | None]) -> RowPrediction | SkippedRun:
-    config, prices, silicon, bands, calibration = job
+_kept: list[Machine] = []
+"""The machine of a worker process, so that its rows share what it has priced."""
+
+
+def _keep_machine(machine: Machine) -> None:
+    _kept[:] = [machine]
+
+
+def _predict_in_process(config: RunConfig, bands: bool) -> RowPrediction | SkippedRun:
+    return _predict_row(config, _kept[0], bands)
+
+
+def _predict_row(config: RunConfig, machine: Machine, bands: bool) -> RowPrediction | SkippedRun:
     try:
         row = job_of(config)
-        answer = predict(
-            row.model,
-            row.plan,
-            row.cluster,
-            prices=prices,
-            silicon=silicon,
-            calibration=calibration,
-            explain=bands,
-            even_if_oom=True,
-        )
+        model = ModelInput(row.model, row.plan)
+        answer = simulate_input(model, machine.with_(cluster=row.cluster), Scenario(), explain=bands, even_if_oom=True)
     except ForetraceError as error:
         return _skipped(config, error.message)
+    memory = answer.memory
+    assert memory is not None
     return RowPrediction(
         gpu=row.cluster.gpu.name,
-        axes=_axes(answer.setting),
+        axes=_axes(model.setting()),
         step_s=answer.step_time_s,
         band_s=answer.step_time_band_s,
         parts=answer.parts,
-        peak_bytes=answer.memory.peak_bytes,
-        fits=answer.memory.fits,
+        peak_bytes=memory.peak_bytes,
+        fits=memory.fits,
         reason=_reason(answer),
         notes=row.notes,
     )
@@ -152,15 +157,15 @@ def _axes(setting: Setting) -> tuple[str, ...]:
     return tuple(found) or ("single",)
 
 
-def _reason(answer: Prediction) -> str:
-    """What a prediction rests on most: the largest part of its step, and the largest source of its prices."""
-    parts = answer.simulation.breakdown.mean_s
+def _reason(answer: Answer) -> str:
+    """What a prediction depends on most: the largest part of its step, and the largest source of its prices."""
+    parts = answer.breakdown.mean_s
     part, seconds = max(parts.items(), key=lambda one: one[1])
     words = f"{part} {100 * seconds / answer.step_time_s:.0f} %"
     second = sorted(parts.items(), key=lambda one: -one[1])[1:2]
     if second and second[0][1] > 0.05 * answer.step_time_s:
         words += f", {second[0][0]} {100 * second[0][1] / answer.step_time_s:.0f} %"
-    source = max(answer.simulation.provenance, key=lambda one: one.share)
+    source = max(answer.provenance, key=lambda one: one.share)
     return f"{words}; {100 * source.share:.0f} % of op time by {source.source}"
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from foretrace.analysis.answer import Answer
-from foretrace.analysis.simulate import simulate
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate import simulate_program
 from foretrace.compat.simai.defects import Defect, explain, remainder
 from foretrace.compat.simai.flags import SimaiFlags
-from foretrace.compat.simai.own import own_choices, own_cluster
+from foretrace.compat.simai.own import own_cluster, own_options
 from foretrace.compat.simai.tables import RatioTables
 from foretrace.compat.simai.totals import Figures, figures
+from foretrace.cost.machine import Machine, PriceSources
 from foretrace.errors import Diagnostic, ForetraceError
 from foretrace.formats.aicb import Workload
 from foretrace.lower.aicb import lower_workload
-from foretrace.lower.choices import Choices
+from foretrace.lower.aicb.options import WorkloadOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +35,17 @@ def compare(
     workload: Workload,
     flags: SimaiFlags,
     tables: RatioTables,
-    choices: Choices,
+    options: WorkloadOptions,
     *,
     explained: bool,
-    silicon: bool | None = None,
+    prices: PriceSources = PriceSources(),  # noqa: B008 - frozen
 ) -> Comparison:
-    """Both numbers; with `explained`, what each defect of SimAI's that touches this file amounts to. `silicon` says
-    whether NVIDIA's tables price ours (None: if they are installed)."""
+    """Both numbers; with `explained`, what each defect of SimAI's that touches this file amounts to. `prices` are the
+    sources of ours."""
     theirs = figures(workload, flags, tables)
-    chosen, notes = own_choices(flags, choices)
+    chosen, notes = own_options(flags, options)
     seen = (*flags.diagnostics, *notes)
-    own = _own(workload, flags, chosen, seen, silicon)
+    own = _own(workload, flags, chosen, seen, prices)
     defects: list[Defect] = []
     if explained:
         defects = explain(workload, flags, tables)
@@ -53,11 +55,11 @@ def compare(
 
 
 def _own(
-    workload: Workload, flags: SimaiFlags, choices: Choices, seen: tuple[Diagnostic, ...], silicon: bool | None
+    workload: Workload, flags: SimaiFlags, options: WorkloadOptions, seen: tuple[Diagnostic, ...], prices: PriceSources
 ) -> Answer | ForetraceError:
     try:
-        program = lower_workload(workload, choices)
+        program = lower_workload(workload, options)
         program = replace(program, diagnostics=(*program.diagnostics, *seen))
-        return simulate(program, cluster=own_cluster(flags), silicon=silicon)
+        return simulate_program(program, Machine(own_cluster(flags), prices=prices), Scenario())
     except ForetraceError as error:
         return error

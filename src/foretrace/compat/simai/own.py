@@ -9,7 +9,8 @@ from foretrace.cost.network import reaching
 from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster, Node
-from foretrace.lower.choices import Choices, Overlap
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 
 GPU_PRESETS = {"A100": "a100-80g-sxm", "A800": "a800-80g-sxm", "H100": "h100-sxm", "H800": "h800-sxm", "H20": "h20"}
 UNNAMED_GPU = "A100"
@@ -49,7 +50,7 @@ def _rate(flag: str, gb_per_s: float | None) -> float | None:
     return None if gb_per_s is None else gb_per_s * GB
 
 
-def own_choices(flags: SimaiFlags, choices: Choices) -> tuple[Choices, list[Diagnostic]]:
+def own_options(flags: SimaiFlags, options: WorkloadOptions) -> tuple[WorkloadOptions, list[Diagnostic]]:
     """How our run reads the file: as the user chose, on SimAI's number of GPUs, with what its overlap flags hide
     overlapped; and what to say of that."""
     asked = {
@@ -57,7 +58,7 @@ def own_choices(flags: SimaiFlags, choices: Choices) -> tuple[Choices, list[Diag
         "-tp_o": (flags.tp_overlap, (Overlap.TP,)),
         "-pp_o": (flags.pp_overlap if flags.pp_overlap_given else 0.0, (Overlap.PP,)),
     }
-    overlap = set(choices.overlap)
+    overlap = set(options.overlap)
     notes = []
     for flag, (share, kinds) in asked.items():
         if share > 0:
@@ -80,4 +81,4 @@ def own_choices(flags: SimaiFlags, choices: Choices) -> tuple[Choices, list[Diag
         )
     if flags.nics_per_server < 1:
         notes.append(Diagnostic("warning", "assumed", "-n_p_s 0: one NIC per server taken in our run"))
-    return replace(choices, gpus=flags.gpus, overlap=frozenset(overlap)), notes
+    return replace(options, gpus=flags.gpus, overlap=frozenset(overlap)), notes

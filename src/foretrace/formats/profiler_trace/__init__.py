@@ -13,12 +13,12 @@ from foretrace.formats.profiler_trace.sniff import REPORTS, SQLITE, looks_like_p
 from foretrace.formats.profiler_trace.text import head_of
 
 if TYPE_CHECKING:
-    from foretrace.formats.profiler_trace.records import ProfilerTrace
+    from foretrace.formats.profiler_trace.records import RankProfile
 
 __all__ = ["looks_like_profile", "read_trace", "read_traces"]
 
 
-def read_trace(path: str | Path) -> ProfilerTrace:
+def read_trace(path: str | Path) -> RankProfile:
     """The trace in a file: JSON of the PyTorch profiler, plain or gzip, or SQLite of Nsight Systems."""
     # A report of Nsight Systems itself cannot be read: what reads its exports says how to make one.
     if head_of(Path(path), len(SQLITE)) == SQLITE or Path(path).suffix in REPORTS:
@@ -30,7 +30,7 @@ def read_trace(path: str | Path) -> ProfilerTrace:
     return read_kineto(path)
 
 
-def read_traces(paths: Sequence[str | Path]) -> list[ProfilerTrace]:
+def read_traces(paths: Sequence[str | Path]) -> list[RankProfile]:
     """The traces of a job's ranks, in order of ranks: files, folders of them, and patterns."""
     from foretrace.formats.profiler_trace.ranks import read_ranks
 

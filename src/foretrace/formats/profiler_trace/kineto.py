@@ -16,7 +16,7 @@ from foretrace.formats.profiler_trace.arguments import whole
 from foretrace.formats.profiler_trace.columns import NO_TIME, Columns
 from foretrace.formats.profiler_trace.kineto_json import NO_PROFILE, KinetoJson
 from foretrace.formats.profiler_trace.names import rank_in_name
-from foretrace.formats.profiler_trace.records import Category, Device, Events, Longs, ProfilerTrace, Thread
+from foretrace.formats.profiler_trace.records import Category, Device, Events, Longs, RankProfile, Thread
 from foretrace.formats.profiler_trace.text import PIECE_BYTES, TextFile
 
 _NO_STREAM: Final = (1 << 32) - 1
@@ -29,7 +29,7 @@ FURTHEST_NS: Final = 86_400 * 10**9
 """Events further than a day from the middle one were not timed: drivers give some a time of 0."""
 
 
-def read_kineto(path: str | Path, piece_bytes: int = PIECE_BYTES) -> ProfilerTrace:
+def read_kineto(path: str | Path, piece_bytes: int = PIECE_BYTES) -> RankProfile:
     """The trace in a file; its text is read in pieces of so many bytes."""
     where = str(path)
     source = TextFile(Path(path), piece_bytes)
@@ -75,7 +75,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _trace(
     where: str, others: dict[str, Any], columns: Columns, events: Events, origin_ns: int, notes: list[Diagnostic]
-) -> ProfilerTrace:
+) -> RankProfile:
     distributed = others.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     groups, descriptions = _groups(distributed)
@@ -90,7 +90,7 @@ def _trace(
         Thread(whole(process), whole(thread), names.get((str(process), str(thread)), ""))
         for process, thread in columns.threads
     )
-    return ProfilerTrace(
+    return RankProfile(
         path=where,
         producer="kineto",
         rank=_rank(distributed, where, notes),

@@ -10,14 +10,14 @@ from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace import looks_like_profile, read_trace
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.formats.profiler_trace.sniff import ENDINGS, SQLITE
 from foretrace.formats.profiler_trace.text import head_of
 
 MOST_NAMED: Final = 5
 
 
-def read_ranks(paths: Sequence[str | Path]) -> list[ProfilerTrace]:
+def read_ranks(paths: Sequence[str | Path]) -> list[RankProfile]:
     """The traces that files, folders and patterns name, in order of ranks."""
     files, others = find_files(paths)
     traces = [trace for file in files for trace in _traces_of(file)]
@@ -34,7 +34,7 @@ def read_ranks(paths: Sequence[str | Path]) -> list[ProfilerTrace]:
     return sorted(traces, key=lambda trace: trace.rank or 0)
 
 
-def _traces_of(file: Path) -> list[ProfilerTrace]:
+def _traces_of(file: Path) -> list[RankProfile]:
     """The trace of a file; a report of Nsight Systems may hold several processes."""
     if head_of(file, len(SQLITE)) != SQLITE:
         return [read_trace(file)]
@@ -87,7 +87,7 @@ def _listed(path: str | Path) -> Iterable[Path]:
     return [given]
 
 
-def _check(traces: Sequence[ProfilerTrace]) -> None:
+def _check(traces: Sequence[RankProfile]) -> None:
     """Raises an error unless every trace is of a rank of its own."""
     seen: dict[int, str] = {}
     for trace in traces:

@@ -153,7 +153,7 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfilerTrace:
+class RankProfile:
     """One file: a process on one host, mostly one rank."""
 
     path: str

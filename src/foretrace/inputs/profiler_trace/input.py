@@ -19,7 +19,7 @@ from foretrace.units import parse_factor
 
 if TYPE_CHECKING:
     from foretrace.formats.execution_trace import ExecutionTrace
-    from foretrace.formats.profiler_trace.records import ProfilerTrace
+    from foretrace.formats.profiler_trace.records import RankProfile
     from foretrace.inputs.inventory import Inventory
     from foretrace.lower.profiler_trace.lower import Profile
     from foretrace.program.program import Program
@@ -45,7 +45,7 @@ class ProfilerTraceInput(Input):
 
     def __init__(
         self,
-        traces: Sequence[ProfilerTrace],
+        traces: Sequence[RankProfile],
         executions: Sequence[ExecutionTrace] = (),
         paths: Sequence[str] = (),
         options: ProfilerTraceOptions | None = None,

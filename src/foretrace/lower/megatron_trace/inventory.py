@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.megatron_trace import Facts, RankTrace, Run, SubOp, TraceOp, read_runs
+from foretrace.formats.megatron_trace import Facts, RankTrace, Run, SubOp, TraceOp
 from foretrace.lower.megatron_trace.calls import AXES, comm_of, group_of, tensor_bytes
 from foretrace.lower.megatron_trace.layout import TRANSFERS, find_job, is_ex_situ, last_iteration
 from foretrace.mesh import Mesh
@@ -57,9 +56,8 @@ class TraceInventory:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def take_inventory(paths: Sequence[str | Path], mesh: Mesh | str | None = None) -> TraceInventory:
-    """Counts what traces hold, and tries what job they are of."""
-    runs = read_runs(paths)
+def take_inventory(runs: Sequence[Run], mesh: Mesh | str | None = None) -> TraceInventory:
+    """Counts what runs hold that were read already, and infers the job that they are of."""
     notes = [one for run in runs for one in (*run.diagnostics, *(n for t in run.ranks.values() for n in t.diagnostics))]
     facts: Facts = runs[0].facts
     found: Mesh | None = None

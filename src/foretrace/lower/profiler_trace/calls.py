@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.formats.profiler_trace.records import Category, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, RankProfile
 
 
 class Does(IntEnum):
@@ -41,7 +41,7 @@ _PATTERNS: Final = (
 )
 
 
-def does(trace: ProfilerTrace) -> NDArray[np.uint8]:
+def does(trace: RankProfile) -> NDArray[np.uint8]:
     """For each event what it does as a runtime call; OTHER for all else."""
     by_name = np.array([int(_of_name(name)) for name in trace.strings] or [0], dtype=np.uint8)
     found = by_name[trace.events.name]

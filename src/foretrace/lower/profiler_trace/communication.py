@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Call, Category, Inputs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Call, Category, Inputs, RankProfile
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.torch.collectives import collective_of
 from foretrace.lower.torch.kinds import communicates
@@ -56,14 +56,14 @@ class Communication:
     to_peer: bool = False
 
 
-def communications(trace: ProfilerTrace, links: Links) -> dict[int, Communication]:
+def communications(trace: RankProfile, links: Links) -> dict[int, Communication]:
     """What each communication kernel does, by the number of its event."""
     events = trace.events
     kernels = (events.category == Category.KERNEL) & (trace.named(communicates) | (events.call >= 0))
     return {event: _of_kernel(trace, links, event) for event in np.flatnonzero(kernels).tolist()}
 
 
-def _of_kernel(trace: ProfilerTrace, links: Links, event: int) -> Communication:
+def _of_kernel(trace: RankProfile, links: Links, event: int) -> Communication:
     name = trace.strings[trace.events.name[event]]
     call = _call_of(trace, links, event)
     if call is not None:
@@ -79,7 +79,7 @@ def _of_kernel(trace: ProfilerTrace, links: Links, event: int) -> Communication:
     return Communication(what or Collective.BARRIER, full, Group(size=world), label)
 
 
-def _call_of(trace: ProfilerTrace, links: Links, event: int) -> Call | None:
+def _call_of(trace: RankProfile, links: Links, event: int) -> Call | None:
     """The arguments of a kernel, or of the op that launched it."""
     at = event
     while at >= 0:
@@ -90,7 +90,7 @@ def _call_of(trace: ProfilerTrace, links: Links, event: int) -> Call | None:
     return None
 
 
-def _range_around(trace: ProfilerTrace, links: Links, event: int) -> tuple[str, Inputs | None] | None:
+def _range_around(trace: RankProfile, links: Links, event: int) -> tuple[str, Inputs | None] | None:
     for at in links.chain(event):
         name = trace.strings[trace.events.name[at]]
         if name.startswith("nccl:"):
@@ -99,7 +99,7 @@ def _range_around(trace: ProfilerTrace, links: Links, event: int) -> tuple[str, 
     return None
 
 
-def from_call(call: Call, trace: ProfilerTrace, kernel: str = "") -> Communication:
+def from_call(call: Call, trace: RankProfile, kernel: str = "") -> Communication:
     """What a call's arguments say, and the trace of its group."""
     what = collective_of(call.name) or collective_of(kernel) or Collective.BARRIER
     ranks = call.ranks or trace.groups.get(call.group, ())

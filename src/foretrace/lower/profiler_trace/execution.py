@@ -21,14 +21,14 @@ from foretrace.formats.execution_trace import (
     read_execution_trace,
 )
 from foretrace.formats.profiler_trace import read_traces
-from foretrace.formats.profiler_trace.records import Category, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, Longs, RankProfile
 
 _JOINED: Final = (Category.CPU_OP, Category.ANNOTATION)
 _TRUSTED: Final = 0.9
 """The share of numbers found in both whose names agree, from which on they are taken to mean the same."""
 
 
-def read_with_shapes(paths: Sequence[str | Path]) -> list[ProfilerTrace]:
+def read_with_shapes(paths: Sequence[str | Path]) -> list[RankProfile]:
     """The traces of a job's ranks, with the shapes of the execution traces that are among the files."""
     profiles, executions = split_execution_traces([Path(path) for path in paths])
     return attach_execution_traces(read_traces(profiles) if profiles else [], executions)
@@ -40,7 +40,7 @@ def split_execution_traces(paths: Sequence[Path]) -> tuple[list[Path], list[Path
     return [path for path in paths if path not in executions], executions
 
 
-def attach_execution_traces(traces: Sequence[ProfilerTrace], paths: Sequence[Path]) -> list[ProfilerTrace]:
+def attach_execution_traces(traces: Sequence[RankProfile], paths: Sequence[Path]) -> list[RankProfile]:
     """The traces, each with the shapes of the execution trace of its process; each of `paths` must belong to one."""
     if paths and not traces:
         raise InputError(
@@ -57,7 +57,7 @@ def attach_execution_traces(traces: Sequence[ProfilerTrace], paths: Sequence[Pat
     return found
 
 
-def _owner(traces: Sequence[ProfilerTrace], execution: ExecutionTrace) -> int:
+def _owner(traces: Sequence[RankProfile], execution: ExecutionTrace) -> int:
     """Which trace is of the process of an execution trace; of one that names none, the only trace."""
     processes = [{one.process for one in trace.threads if one.process >= 0} for trace in traces]
     same = [at for at, mine in enumerate(processes) if execution.process in mine]
@@ -74,7 +74,7 @@ def _owner(traces: Sequence[ProfilerTrace], execution: ExecutionTrace) -> int:
     return same[0]
 
 
-def with_shapes_of(trace: ProfilerTrace, execution: ExecutionTrace) -> ProfilerTrace:
+def with_shapes_of(trace: RankProfile, execution: ExecutionTrace) -> RankProfile:
     """The trace with the inputs and communication arguments that the execution trace has and it lacks."""
     events = trace.events
     nodes = {node.number: node for node in execution.nodes}
@@ -111,7 +111,7 @@ def with_shapes_of(trace: ProfilerTrace, execution: ExecutionTrace) -> ProfilerT
     )
 
 
-def _matched(trace: ProfilerTrace, nodes: Sequence[Node]) -> tuple[Longs, str]:
+def _matched(trace: RankProfile, nodes: Sequence[Node]) -> tuple[Longs, str]:
     """Pairs of an event and the number of a node, and by what they were found."""
     by_number = _by_number(trace, nodes)
     if by_number is not None:
@@ -119,7 +119,7 @@ def _matched(trace: ProfilerTrace, nodes: Sequence[Node]) -> tuple[Longs, str]:
     return _by_order(trace, nodes), "name and order"
 
 
-def _by_number(trace: ProfilerTrace, nodes: Sequence[Node]) -> Longs | None:
+def _by_number(trace: RankProfile, nodes: Sequence[Node]) -> Longs | None:
     """By PyTorch's number of the call; None where these numbers mean other ops in the two files."""
     events = trace.events
     known = {node.function: node for node in nodes if node.function > 0}
@@ -138,7 +138,7 @@ def _by_number(trace: ProfilerTrace, nodes: Sequence[Node]) -> Longs | None:
     return np.array(pairs, dtype=np.int64)
 
 
-def _by_order(trace: ProfilerTrace, nodes: Sequence[Node]) -> Longs:
+def _by_order(trace: RankProfile, nodes: Sequence[Node]) -> Longs:
     """By name and order between two ops that autograd numbered: these numbers are the same in both files, so that one
     may begin earlier or end later than the other."""
     events = trace.events

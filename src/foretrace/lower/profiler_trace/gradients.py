@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Call, Category, Events, Floats, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Call, Category, Events, Floats, RankProfile
 from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.communication import communications, element_bytes
 from foretrace.lower.profiler_trace.layout import ADDED, find_layout
@@ -41,7 +41,7 @@ class _Bucket:
     dtype: str
 
 
-def with_gradients_reduced(traces: Sequence[ProfilerTrace], options: ProfilerTraceOptions) -> list[ProfilerTrace]:
+def with_gradients_reduced(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> list[RankProfile]:
     """The traces; where replicas are asked for and none were recorded, with the all-reduces that these need."""
     check_said(options, traces[0].path)
     if options.mesh is None and options.gpus is None:
@@ -49,7 +49,7 @@ def with_gradients_reduced(traces: Sequence[ProfilerTrace], options: ProfilerTra
     return [_with_reduced(trace, options) for trace in traces]
 
 
-def _with_reduced(trace: ProfilerTrace, options: ProfilerTraceOptions) -> ProfilerTrace:
+def _with_reduced(trace: RankProfile, options: ProfilerTraceOptions) -> RankProfile:
     links = Links(trace)
     layout = find_layout([trace], communications(trace, links).values(), options)
     target = target_mesh(layout.mesh, options, trace.path)
@@ -72,7 +72,7 @@ def _with_reduced(trace: ProfilerTrace, options: ProfilerTraceOptions) -> Profil
     return replace(added.trace(), diagnostics=(*trace.diagnostics, Diagnostic("note", "assumed", text, trace.path)))
 
 
-def _buckets(trace: ProfilerTrace, links: Links, steps: Steps, options: ProfilerTraceOptions) -> tuple[list[list[_Bucket]], str]:
+def _buckets(trace: RankProfile, links: Links, steps: Steps, options: ProfilerTraceOptions) -> tuple[list[list[_Bucket]], str]:
     """The buckets of each step in which gradients come, and from what they are known."""
     said, sized = _said_gradients(options), gradients(trace)
     if said is None and not sized:
@@ -110,7 +110,7 @@ class _Rounds:
     """The microbatches of steps: gradients of the last are reduced, those of the others only added up. A microbatch
     begins with a forward."""
 
-    def __init__(self, trace: ProfilerTrace, links: Links, steps: Steps) -> None:
+    def __init__(self, trace: RankProfile, links: Links, steps: Steps) -> None:
         self.trace, self.links, self.steps = trace, links, steps
         device = trace.events.of(*ON_DEVICE)
         self.device = device[links.launch[device] >= 0]
@@ -181,7 +181,7 @@ def _filled(gradients: Iterable[tuple[float, int, str]]) -> list[_Bucket]:
 class _Added:
     """A trace with calls added to it."""
 
-    def __init__(self, trace: ProfilerTrace, links: Links) -> None:
+    def __init__(self, trace: RankProfile, links: Links) -> None:
         self.before, self.links = trace, links
         events = trace.events
         device = events.of(*ON_DEVICE)
@@ -219,7 +219,7 @@ class _Added:
         after = buckets[-1].at_s + _TICK_S
         self._wait(after, self.main, self.stream, self._call("cudaEventRecord", after))
 
-    def trace(self) -> ProfilerTrace:
+    def trace(self) -> RankProfile:
         """All events in order."""
         events = self.before.events
         columns = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.errors import Diagnostic
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Longs, RankProfile
 from foretrace.lower.profiler_trace.communication import Communication, communications
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
@@ -88,7 +88,7 @@ class ProfileInventory:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def take_inventory(trace: ProfilerTrace) -> ProfileInventory:
+def take_inventory(trace: RankProfile) -> ProfileInventory:
     """Counts what a trace holds."""
     events = trace.events
     links = Links(trace)
@@ -124,13 +124,13 @@ def take_inventory(trace: ProfilerTrace) -> ProfileInventory:
     )
 
 
-def _span_s(trace: ProfilerTrace, at: Longs) -> float:
+def _span_s(trace: RankProfile, at: Longs) -> float:
     if not len(at):
         return 0.0
     return float(trace.events.end_s[at].max() - trace.events.start_s[at].min())
 
 
-def _recorded(trace: ProfilerTrace) -> dict[str, bool]:
+def _recorded(trace: RankProfile) -> dict[str, bool]:
     category = trace.events.category
     return {
         "shapes": bool((trace.events.inputs >= 0).any()),
@@ -142,7 +142,7 @@ def _recorded(trace: ProfilerTrace) -> dict[str, bool]:
     }
 
 
-def _categories(trace: ProfilerTrace) -> Iterable[CategoryInventory]:
+def _categories(trace: RankProfile) -> Iterable[CategoryInventory]:
     count = np.bincount(trace.events.category, minlength=len(Category))
     seconds = np.bincount(trace.events.category, weights=trace.events.duration_s, minlength=len(Category))
     for one in Category:
@@ -150,7 +150,7 @@ def _categories(trace: ProfilerTrace) -> Iterable[CategoryInventory]:
             yield CategoryInventory(label(one), int(count[one]), float(seconds[one]))
 
 
-def _streams(trace: ProfilerTrace, at: Longs, found: dict[int, Communication]) -> Iterable[StreamInventory]:
+def _streams(trace: RankProfile, at: Longs, found: dict[int, Communication]) -> Iterable[StreamInventory]:
     events = trace.events
     lanes = np.stack([events.device[at], events.stream[at]], axis=1)
     for device, stream in np.unique(lanes, axis=0).tolist():
@@ -166,7 +166,7 @@ def _streams(trace: ProfilerTrace, at: Longs, found: dict[int, Communication]) -
         )
 
 
-def _busy_s(trace: ProfilerTrace, at: Longs) -> float:
+def _busy_s(trace: RankProfile, at: Longs) -> float:
     """Seconds in which at least one of these events, given in order of their start, ran."""
     start, end = trace.events.start_s[at], trace.events.end_s[at]
     latest = np.maximum.accumulate(end)
@@ -174,7 +174,7 @@ def _busy_s(trace: ProfilerTrace, at: Longs) -> float:
     return float(end[0] - start[0] + np.maximum(latest[1:] - begun, 0.0).sum())
 
 
-def _threads(trace: ProfilerTrace) -> Iterable[ThreadInventory]:
+def _threads(trace: RankProfile) -> Iterable[ThreadInventory]:
     events = trace.events
     for number, thread in enumerate(trace.threads):
         mine = events.category[events.thread == number]
@@ -182,7 +182,7 @@ def _threads(trace: ProfilerTrace) -> Iterable[ThreadInventory]:
         yield ThreadInventory(thread.process, thread.thread, thread.name, ops, calls)
 
 
-def _calls(trace: ProfilerTrace, found: dict[int, Communication]) -> Iterable[CallInventory]:
+def _calls(trace: RankProfile, found: dict[int, Communication]) -> Iterable[CallInventory]:
     together: dict[tuple[str, str, str, int], list[int]] = {}
     for event, one in found.items():
         key = (label(one.collective), one.group.name, one.group.description, one.group.size)
@@ -195,7 +195,7 @@ def _calls(trace: ProfilerTrace, found: dict[int, Communication]) -> Iterable[Ca
 
 
 def _cannot_tell(
-    trace: ProfilerTrace, recorded: dict[str, bool], collectives: tuple[CallInventory, ...], steps: Steps
+    trace: RankProfile, recorded: dict[str, bool], collectives: tuple[CallInventory, ...], steps: Steps
 ) -> Iterable[str]:
     """What a reader might look for in vain, and how to record it."""
     events = trace.events

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.axes import axes_of, said_axes
 from foretrace.lower.profiler_trace.communication import Communication, Group
@@ -32,7 +32,7 @@ class Layout:
         return self.of_group[what.group, what.collective]
 
 
-def find_layout(traces: Sequence[ProfilerTrace], found: Iterable[Communication], options: ProfilerTraceOptions) -> Layout:
+def find_layout(traces: Sequence[RankProfile], found: Iterable[Communication], options: ProfilerTraceOptions) -> Layout:
     """The layout of a recorded job, from its groups and what the user says (`group.3=tp`, `traced=tp=2,dp=4`)."""
     said, where = said_axes(options.sizes), traces[0].path
     kinds = dict.fromkeys((what.group, what.collective) for what in found)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Events, Floats, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Events, Floats, Longs, RankProfile
 
 _PER_S: Final = 1e9
 """Times are compared as whole nanoseconds: sums of floats would put a range's end after its neighbour's start."""
@@ -21,7 +21,7 @@ class Links:
     Events on a device have the op and the annotations of the call that launched them.
     """
 
-    def __init__(self, trace: ProfilerTrace) -> None:
+    def __init__(self, trace: RankProfile) -> None:
         self.trace = trace
 
     @cached_property

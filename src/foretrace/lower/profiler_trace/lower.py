@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.options import HostMode
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
@@ -24,7 +24,7 @@ from foretrace.program.kernels import kernel_text
 from foretrace.program.program import Program
 
 
-def profile_of(traces: Sequence[ProfilerTrace], options: ProfilerTraceOptions) -> Profile:
+def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> Profile:
     """Understands a job's traces, for whatever host; `options` decides all else."""
     traces = with_gradients_reduced(traces, options)
     ranks = _together([read_step(trace, options.steps) for trace in traces])

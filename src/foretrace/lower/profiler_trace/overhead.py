@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Category, Floats, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, Floats, RankProfile
 
 PROFILED_SHARE: Final = 0.44
 """Of the host's time under Kineto, ops and runtime calls recorded."""
@@ -91,7 +91,7 @@ class ProfilingCost:
         return np.asarray((work_s - taken) * self.pace)
 
 
-def profiling_cost(trace: ProfilerTrace) -> ProfilingCost:
+def profiling_cost(trace: RankProfile) -> ProfilingCost:
     """What profiling cost the host, by what was recorded and how long launches took."""
     launches = launches_s(trace)
     launch_s = float(np.percentile(launches, 10)) if len(launches) else 0.0
@@ -100,7 +100,7 @@ def profiling_cost(trace: ProfilerTrace) -> ProfilingCost:
     return ProfilingCost(_share(trace), MOST_S, pace(launch_s, usual_s[0]) if met else 1.0, launch_s)
 
 
-def _share(trace: ProfilerTrace) -> float:
+def _share(trace: RankProfile) -> float:
     categories = trace.events.category
     if trace.producer == "nsys" or not (categories == Category.CPU_OP).any():
         return CUPTI_SHARE
@@ -109,7 +109,7 @@ def _share(trace: ProfilerTrace) -> float:
     return SHAPES_SHARE if trace.facts.get("record_shapes") == "1" else PROFILED_SHARE
 
 
-def launches_s(trace: ProfilerTrace) -> Floats:
+def launches_s(trace: RankProfile) -> Floats:
     """What each call that launches a kernel took."""
     events = trace.events
     launches = (events.category == Category.RUNTIME) & trace.named(lambda name: "LaunchKernel" in name)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, RankProfile
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.torch.ranges import ENGINE, phase_within
 from foretrace.program.columns import Phase
@@ -16,7 +16,7 @@ _DEEPEST: Final = 64
 """Ranges within ranges that are looked through."""
 
 
-def phases(trace: ProfilerTrace, links: Links) -> NDArray[np.uint8]:
+def phases(trace: RankProfile, links: Links) -> NDArray[np.uint8]:
     """For each event the phase (as `Phase`) of the innermost range around its launch that names one.
 
     Work that no range names comes before a backward (then it is forward) or before an optimizer (then it is
@@ -38,7 +38,7 @@ def phases(trace: ProfilerTrace, links: Links) -> NDArray[np.uint8]:
     return found
 
 
-def _by_ranges(trace: ProfilerTrace, links: Links) -> NDArray[np.uint8]:
+def _by_ranges(trace: RankProfile, links: Links) -> NDArray[np.uint8]:
     """By the innermost op of autograd's engine, else the innermost annotation that names a phase."""
     events = trace.events
     engine = trace.named(lambda name: name.startswith(ENGINE))

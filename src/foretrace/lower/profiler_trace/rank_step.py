@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, RankProfile
 from foretrace.lower.profiler_trace.alike import Alike, alike_steps
 from foretrace.lower.profiler_trace.device import DeviceStep, device_step
 from foretrace.lower.profiler_trace.host import HostStep, host_step
@@ -29,7 +29,7 @@ SAID_FROM: Final = 0.001
 class RankStep:
     """The step of one trace."""
 
-    trace: ProfilerTrace
+    trace: RankProfile
     links: Links
     streams: Streams
     steps: Steps
@@ -57,7 +57,7 @@ class RankStep:
         return replace(self, alike=alike, device=device, host=host)
 
 
-def read_step(trace: ProfilerTrace, chosen: tuple[int, ...] | None = None) -> RankStep:
+def read_step(trace: RankProfile, chosen: tuple[int, ...] | None = None) -> RankStep:
     """The step of a trace, from all steady steps in it or those chosen by their position."""
     _check(trace)
     links = Links(trace)
@@ -71,7 +71,7 @@ def read_step(trace: ProfilerTrace, chosen: tuple[int, ...] | None = None) -> Ra
     return RankStep(trace, links, streams, steps, recorded, alike, device, host, cross, waits)
 
 
-def _check(trace: ProfilerTrace) -> None:
+def _check(trace: RankProfile) -> None:
     events = trace.events
     device = events.of(*ON_DEVICE)
     if not len(device):

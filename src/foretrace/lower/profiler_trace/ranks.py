@@ -13,7 +13,7 @@ from math import isnan
 from typing import Any, Final, NamedTuple
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.profiler_trace.records import Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Longs, RankProfile
 from foretrace.lower.profiler_trace.axes import axis_word
 from foretrace.lower.profiler_trace.clocks import clock_offsets
 from foretrace.lower.profiler_trace.communication import Communication, communications
@@ -83,7 +83,7 @@ class _Issued(NamedTuple):
 
 
 def meet(
-    traces: Sequence[ProfilerTrace], links: Sequence[Links], taken: Sequence[Longs], *, priced: bool = False
+    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], *, priced: bool = False
 ) -> Meetings:
     """The communications of all traces brought together. `taken` are the device events of each that the program holds,
     of the same steps, in the order of launches. With `priced`, communications whose members all have traces are left to
@@ -121,7 +121,7 @@ def meet(
 class _Job:
     """The communications of all traces, by channel and trace, in the order of issue."""
 
-    def __init__(self, traces: Sequence[ProfilerTrace], links: Sequence[Links], taken: Sequence[Longs]) -> None:
+    def __init__(self, traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs]) -> None:
         self.traces = traces
         self.ranks = [at if trace.rank is None else trace.rank for at, trace in enumerate(traces)]
         self.world = max((trace.world or 0 for trace in traces), default=0) or len(traces)
@@ -130,7 +130,7 @@ class _Job:
         for at, (trace, joins, events) in enumerate(zip(traces, links, taken, strict=True)):
             self._add(at, trace, joins, events)
 
-    def _add(self, at: int, trace: ProfilerTrace, joins: Links, taken: Longs) -> None:
+    def _add(self, at: int, trace: RankProfile, joins: Links, taken: Longs) -> None:
         found = communications(trace, joins)
         for event in taken.tolist():
             if event not in found:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.profiler_trace.records import Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Longs, RankProfile
 from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.limits import check_gpus
 from foretrace.lower.profiler_trace.communication import Communication, communications
@@ -36,7 +36,7 @@ _WHY_FIXED: Final = {
 
 
 def communicate(
-    traces: Sequence[ProfilerTrace], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
+    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
     """The communications of the work taken (see `ranks.meet`): as recorded, or priced anew on the mesh that is asked
     for, or, with a cluster, on the recorded one."""
@@ -83,7 +83,7 @@ def target_mesh(traced: Mesh, options: ProfilerTraceOptions, where: str) -> Mesh
 
 
 def _resized(
-    traces: Sequence[ProfilerTrace], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
+    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
     found = [
         {event: all_[event] for event in those.tolist() if event in all_}
@@ -180,7 +180,7 @@ class _Resizer:
         return [Diagnostic("warning", "not-recorded", text, self.where)]
 
 
-def _standing_for(traces: Sequence[ProfilerTrace], traced: Mesh, target: Mesh) -> tuple[tuple[int, ...], ...]:
+def _standing_for(traces: Sequence[RankProfile], traced: Mesh, target: Mesh) -> tuple[tuple[int, ...], ...]:
     """Which ranks of the wanted mesh each trace stands for: those at its place on the axes that stay, and on the others
     at its place among as many as were recorded; where there is no trace of such a rank, another stands in."""
     if len(traces) == 1:
@@ -200,7 +200,7 @@ def _standing_for(traces: Sequence[ProfilerTrace], traced: Mesh, target: Mesh) -
     return tuple(map(tuple, ranks))
 
 
-def _notes(traces: Sequence[ProfilerTrace], layout: Layout, target: Mesh) -> list[Diagnostic]:
+def _notes(traces: Sequence[RankProfile], layout: Layout, target: Mesh) -> list[Diagnostic]:
     traced, where = layout.mesh, traces[0].path
     known = [str(trace.rank) for trace in traces if trace.rank is not None]
     who = f"rank {', '.join(known[:4])}{', …' if len(known) > 4 else ''}" if known else "the traced one"

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Ints, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Ints, Longs, RankProfile
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.torch.ranges import ENGINE, OPTIMIZER_STEP, PROFILER_STEP
 
@@ -51,7 +51,7 @@ class _Cut:
     closed: bool
 
 
-def find_steps(trace: ProfilerTrace, links: Links | None = None) -> Steps:
+def find_steps(trace: RankProfile, links: Links | None = None) -> Steps:
     """The steps of a trace: by ProfilerStep, else by an annotation that repeats, else by where backwards turn into
     forwards, else by kernels that repeat, else the whole trace as one."""
     links = links or Links(trace)
@@ -65,7 +65,7 @@ def find_steps(trace: ProfilerTrace, links: Links | None = None) -> Steps:
     return _placed(trace, links, cut)
 
 
-def _by_profiler_step(trace: ProfilerTrace) -> _Cut | None:
+def _by_profiler_step(trace: RankProfile) -> _Cut | None:
     events = trace.events
     marks = trace.named(lambda name: name.startswith(PROFILER_STEP))
     on_host = np.isin(events.category, (Category.ANNOTATION, Category.CPU_OP)) & (events.thread >= 0)
@@ -75,7 +75,7 @@ def _by_profiler_step(trace: ProfilerTrace) -> _Cut | None:
     return _Cut(PROFILER_STEP, tuple(trace.names(found)), events.start_s[found], events.end_s[found], closed=True)
 
 
-def _by_annotation(trace: ProfilerTrace, links: Links) -> _Cut | None:
+def _by_annotation(trace: RankProfile, links: Links) -> _Cut | None:
     """Ranges that look like steps by their name; else those that repeat once a step."""
     events = trace.events
     launches = np.sort(links.issued_s[_in_order(trace, links)])
@@ -108,7 +108,7 @@ def _by_annotation(trace: ProfilerTrace, links: Links) -> _Cut | None:
     )
 
 
-def _by_forward(trace: ProfilerTrace, links: Links) -> _Cut | None:
+def _by_forward(trace: RankProfile, links: Links) -> _Cut | None:
     """Where work launched by autograd's engine is followed by work that is not and leads to a backward again."""
     marks = trace.named(lambda name: name.startswith(ENGINE))
     device = _in_order(trace, links)
@@ -131,7 +131,7 @@ def _by_forward(trace: ProfilerTrace, links: Links) -> _Cut | None:
     return _Cut("first kernel of each forward", names, start_s, np.append(start_s[1:], np.inf), closed=False)
 
 
-def _by_kernels(trace: ProfilerTrace, links: Links) -> _Cut | None:
+def _by_kernels(trace: RankProfile, links: Links) -> _Cut | None:
     """Where a kernel comes again and again after the same number of others, as in a trace of kernels alone."""
     device = _in_order(trace, links)
     period, at = _period(trace.events.name[device])
@@ -158,14 +158,14 @@ def _period(names: Ints) -> tuple[int, int]:
     return 0, 0
 
 
-def _whole_trace(trace: ProfilerTrace) -> _Cut:
+def _whole_trace(trace: RankProfile) -> _Cut:
     events = trace.events
     kept = np.flatnonzero(~np.isin(events.category, (Category.OTHER, Category.OVERHEAD, Category.PYTHON)))
     first, last = (events.start_s[kept].min(), events.end_s[kept].max()) if len(kept) else (0.0, 0.0)
     return _Cut(WHOLE_TRACE, (WHOLE_TRACE,), np.array([first]), np.array([last]), closed=True)
 
 
-def _placed(trace: ProfilerTrace, links: Links, cut: _Cut) -> Steps:
+def _placed(trace: RankProfile, links: Links, cut: _Cut) -> Steps:
     """Which step each event was issued in, and which steps are whole."""
     events = trace.events
     end_s = np.append(cut.start_s[1:], cut.own_end_s[-1:])
@@ -191,7 +191,7 @@ def _between(step: NDArray[np.integer[Any]], issued: Floats, cut: _Cut) -> int:
     return int(np.count_nonzero(issued[inner] >= cut.own_end_s[step[inner]]))
 
 
-def _families(trace: ProfilerTrace) -> dict[str, Longs]:
+def _families(trace: RankProfile) -> dict[str, Longs]:
     """Annotations by name, numbers in it left out."""
     events = trace.events
     ranges = events.of(Category.ANNOTATION)
@@ -202,13 +202,13 @@ def _families(trace: ProfilerTrace) -> dict[str, Longs]:
     return {name: np.array(found, dtype=np.int64) for name, found in families.items()}
 
 
-def _disjoint(trace: ProfilerTrace, found: Longs) -> bool:
+def _disjoint(trace: RankProfile, found: Longs) -> bool:
     events = trace.events
     one_thread = len(set(events.thread[found].tolist())) == 1
     return one_thread and bool((events.end_s[found][:-1] <= events.start_s[found][1:] + 1e-9).all())
 
 
-def _held(trace: ProfilerTrace, found: Longs, launches_s: Floats) -> float:
+def _held(trace: RankProfile, found: Longs, launches_s: Floats) -> float:
     """Which part of the launches lies in these ranges."""
     if not len(launches_s):
         return 0.0
@@ -217,7 +217,7 @@ def _held(trace: ProfilerTrace, found: Longs, launches_s: Floats) -> float:
     return float(inside.sum()) / len(launches_s)
 
 
-def _in_order(trace: ProfilerTrace, links: Links) -> Longs:
+def _in_order(trace: RankProfile, links: Links) -> Longs:
     """Device events by when they were launched, where that is known."""
     device = trace.events.of(*ON_DEVICE)
     known = device[~np.isnan(links.issued_s[device])]

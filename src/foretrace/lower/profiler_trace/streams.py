@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, RankProfile
 from foretrace.lower.profiler_trace.calls import Does, does
 from foretrace.lower.profiler_trace.links import Links
 
@@ -37,7 +37,7 @@ CLOCK_S: Final = 1e-6
 class Streams:
     """Work on devices, stream by stream in the order of launches; what has none was launched before the trace began."""
 
-    def __init__(self, trace: ProfilerTrace, links: Links) -> None:
+    def __init__(self, trace: RankProfile, links: Links) -> None:
         self.trace, self.links = trace, links
         events = trace.events
         device = events.of(*ON_DEVICE)

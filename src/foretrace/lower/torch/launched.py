@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.formats.profiler_trace.records import Category, Floats, Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, Floats, Longs, RankProfile
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.torch.kinds import plain_name
 from foretrace.lower.torch.lists import list_kernels
@@ -20,7 +20,7 @@ from foretrace.lower.torch.tensors import tensors
 from foretrace.program.kernels import Copy, Gemm, GroupedGemm, Kernel, Stream
 
 
-def device_kernels(trace: ProfilerTrace, links: Links) -> dict[int, Kernel]:
+def device_kernels(trace: RankProfile, links: Links) -> dict[int, Kernel]:
     """For everything in a trace that ran on a device, by the number of its event, what it computed or moved; what names
     and shapes do not tell is not there."""
     found = _Finder(trace, links)
@@ -42,7 +42,7 @@ def device_kernels(trace: ProfilerTrace, links: Links) -> dict[int, Kernel]:
 class _Finder:
     """Finds kernels op by op; ops over lists of unknown size wait until all are seen."""
 
-    def __init__(self, trace: ProfilerTrace, links: Links) -> None:
+    def __init__(self, trace: RankProfile, links: Links) -> None:
         self.of_event: dict[int, Kernel] = {}
         self._trace, self._links = trace, links
         self._parameters: Parameters = parameters(trace)
@@ -116,7 +116,7 @@ class _Finder:
         return kernel
 
 
-def _under(links: Links, trace: ProfilerTrace, name: str) -> NDArray[np.bool_]:
+def _under(links: Links, trace: RankProfile, name: str) -> NDArray[np.bool_]:
     """Which events ran under an op of this name, at most a few ops down."""
     named = trace.named(name.__eq__) & (trace.events.category == Category.CPU_OP)
     at, found = links.op, np.zeros(len(trace.events), dtype=bool)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from foretrace.formats.profiler_trace.records import Longs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Longs, RankProfile
 from foretrace.lower.torch.parameters import Parameters
 from foretrace.lower.torch.ranges import OPTIMIZER_STEP
 from foretrace.lower.torch.streams import list_stream
@@ -19,7 +19,7 @@ FASTEST_BYTES_PER_S: Final = 2e13
 
 
 def list_kernels(
-    trace: ProfilerTrace, parameters: Parameters, launched: Mapping[str, Sequence[Longs]]
+    trace: RankProfile, parameters: Parameters, launched: Mapping[str, Sequence[Longs]]
 ) -> Iterator[tuple[Longs, Stream]]:
     """What ops over lists move, by what each launched. `launched` has, of ops by their plain name, the kernels of every
     call in the trace. A call is over all parameters where the optimizer steps as often, else over a part, by the time
@@ -37,7 +37,7 @@ def list_kernels(
                 yield launches, kernel
 
 
-def _optimizer_steps(trace: ProfilerTrace) -> int:
+def _optimizer_steps(trace: RankProfile) -> int:
     """How often the optimizer stepped."""
     marked = trace.named(lambda name: name.startswith(OPTIMIZER_STEP))
     return int((marked & (trace.events.thread >= 0)).sum())

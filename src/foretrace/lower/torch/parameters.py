@@ -10,7 +10,7 @@ from math import gcd
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Category, Inputs, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, Inputs, RankProfile
 from foretrace.lower.torch.tensors import Tensor, tensors
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -33,7 +33,7 @@ class Parameters:
         )
 
 
-def gradients(trace: ProfilerTrace) -> dict[int, Tensor]:
+def gradients(trace: RankProfile) -> dict[int, Tensor]:
     """The events that accumulate a gradient, in order, with the gradient; only those whose size was recorded."""
     events = trace.events
     sized = (events.category == Category.CPU_OP) & (events.inputs >= 0)
@@ -49,7 +49,7 @@ def _first(inputs: Inputs) -> Tensor | None:
     return Tensor(found.dims, found.type) if found is not None and found.dims else None
 
 
-def parameters(trace: ProfilerTrace) -> Parameters:
+def parameters(trace: RankProfile) -> Parameters:
     """What the accumulated gradients say. Each parameter's comes once a microbatch: how many of these the trace has
     is the greatest number that divides how often each shape comes (one parameter of a shape of its own settles it)."""
     found = Counter(gradients(trace).values())

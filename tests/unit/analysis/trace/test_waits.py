@@ -6,14 +6,14 @@ import pytest
 
 from foretrace.analysis.trace import Trace
 from foretrace.errors import InputError
-from foretrace.formats.profiler_trace.records import Call, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Call, RankProfile
 from small_traces import copy, kernel, launch, mark, small_trace
 
 US = 1e-6
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def rank(number: int, *durations_us: float, call: Call | None = None) -> ProfilerTrace:
+def rank(number: int, *durations_us: float, call: Call | None = None) -> RankProfile:
     rows = [mark("ProfilerStep#1", 0, 1000)]
     for place, duration in enumerate(durations_us):
         start = 100 * place + 50 - duration

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from foretrace.formats.profiler_trace import read_trace
-from foretrace.formats.profiler_trace.records import Category, ProfilerTrace, Thread
+from foretrace.formats.profiler_trace.records import Category, RankProfile, Thread
 from kineto_files import document, kernel, small_step, span, write
 from shared_files import shared
 
 
-def messages(trace: ProfilerTrace) -> str:
+def messages(trace: RankProfile) -> str:
     return "\n".join(one.message for one in trace.diagnostics)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace import read_trace
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.lower.choices import Choices
 from foretrace.lower.profiler_trace import lower_profile
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
@@ -55,12 +55,12 @@ def _step(gradients: list[int], *, rounds: int = 1, shapes: bool = True) -> list
     return events
 
 
-def _reduced(folder: Path, *gradients: int, choices: Choices | None = None, **more: Any) -> ProfilerTrace:
+def _reduced(folder: Path, *gradients: int, choices: Choices | None = None, **more: Any) -> RankProfile:
     trace = read_trace(write(folder, document(_step(list(gradients), **more))))
     return with_gradients_reduced([trace], choices or Choices(mesh="dp=8"))[0]
 
 
-def _elements(trace: ProfilerTrace) -> list[int]:
+def _elements(trace: RankProfile) -> list[int]:
     calls = trace.events.call[trace.events.call >= 0]
     return [trace.calls[number].in_elements * 2 // MB for number in calls.tolist()]
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace.formats.profiler_trace.records import Category, Device, ProfilerTrace
+from foretrace.formats.profiler_trace.records import Category, Device, RankProfile
 from foretrace.lower.profiler_trace import overhead
 from foretrace.lower.profiler_trace.overhead import ProfilingCost, profiling_cost
 from small_machine import Row, trace_of
 
 
-def _trace(launch_s: float = 5.9e-6, gpu: str = "NVIDIA H200", *more: Row) -> ProfilerTrace:
+def _trace(launch_s: float = 5.9e-6, gpu: str = "NVIDIA H200", *more: Row) -> RankProfile:
     rows = [
         Row(Category.CPU_OP, "aten::mm", 0.0, 30e-6, 0),
         Row(Category.RUNTIME, "cudaLaunchKernel", 10e-6, launch_s, 0, -1, 1),

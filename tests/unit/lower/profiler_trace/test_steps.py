@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, RankProfile
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
 from small_machine import Do, Machine, Row, recorded, trace_of
 
 _STEP = [Do(20e-6, 5e-6, name=name) for name in ("a", "b", "c", "d", "e", "f", "g", "h", "i")]
 
 
-def _held(trace: ProfilerTrace, steps: Steps) -> list[int]:
+def _held(trace: RankProfile, steps: Steps) -> list[int]:
     """How much work on a device each step launched."""
     of_device = steps.of_event[trace.events.of(*ON_DEVICE)]
     return np.bincount(of_device[of_device >= 0], minlength=len(steps)).tolist()

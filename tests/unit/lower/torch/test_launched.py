@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foretrace.formats.profiler_trace import read_trace
-from foretrace.formats.profiler_trace.records import ON_DEVICE, ProfilerTrace
+from foretrace.formats.profiler_trace.records import ON_DEVICE, RankProfile
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.torch.launched import device_kernels
 from foretrace.lower.torch.parameters import parameters
@@ -47,11 +47,11 @@ class Recorder:
             )
             self.events.append(kernel(its, start + 5 + 10 * i, taken, self._launches))
 
-    def trace(self, folder: Path) -> ProfilerTrace:
+    def trace(self, folder: Path) -> RankProfile:
         return read_trace(write(folder, document(self.events)))
 
 
-def kernels(trace: ProfilerTrace) -> dict[str, Kernel]:
+def kernels(trace: RankProfile) -> dict[str, Kernel]:
     """By the name of what ran."""
     found = device_kernels(trace, Links(trace))
     return {trace.strings[trace.events.name[event]]: one for event, one in found.items()}

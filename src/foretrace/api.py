@@ -1,0 +1,179 @@
+"""The functions behind the commands, for use from Python.
+
+    import foretrace
+
+    job = foretrace.open("examples/llama405b_1024gpu.txt")
+    answer = foretrace.simulate(job, foretrace.Machine("h100-dgx"), foretrace.Scenario(what_if={"compute": 1.1}))
+    print(answer.step_time_s, answer.breakdown.mean_s)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate import Executor
+from foretrace.analysis.simulate_input import recorded_answer, simulate_input
+from foretrace.cost.machine import Machine
+from foretrace.errors import Diagnostic, UsageError
+from foretrace.files import GivenPath, given_paths
+from foretrace.inputs.base import Input
+from foretrace.inputs.registry import open_input
+from foretrace.program.program import Program
+from foretrace.progress import doing
+
+if TYPE_CHECKING:
+    from foretrace.analysis.answer import Answer
+    from foretrace.analysis.compare import Comparison
+    from foretrace.analysis.explain import Explanation
+    from foretrace.analysis.relief import Relief
+    from foretrace.models.model import Model
+    from foretrace.workload.plan import Plan
+
+Job = Input | Program | str | Path
+"""What can be simulated: an input, a program built in Python, or a path or model name to open."""
+
+
+def open(path: str | Path | Sequence[str | Path], **options: Any) -> Input | Answer:  # noqa: A001 - foretrace.open
+    """Opens any file or folder that Foretrace can read, or a model by its name.
+
+    Args:
+        path: A file, folder, pattern or model name; several where they belong to one job.
+        options: What the input leaves open, by the fields of its `Options`: `open("job.txt", gpus=2048)`.
+
+    Returns:
+        An input; for a saved answer, the answer.
+    """
+    job = open_input([path] if isinstance(path, str | Path) else path)
+    job = job.with_options(**options) if options else job
+    if job.answer_file is None:
+        return job
+    from foretrace.analysis.answer_file import open_answer
+
+    return open_answer(job.answer_file)
+
+
+def model(name: Model | str | Path, plan: Plan) -> Input:
+    """Makes an input of a model and a plan.
+
+    Args:
+        name: A `Model`, a preset's name (`foretrace list models`), or the path of a Hugging Face config.json.
+        plan: How the model is parallelised and run.
+    """
+    from foretrace.inputs.model.input import ModelInput
+    from foretrace.models.load import read_model
+    from foretrace.models.model import Model
+
+    if isinstance(name, Model):
+        return ModelInput(name, plan)
+    found, guesses = read_model(name)
+    return ModelInput(found, plan, diagnostics=guesses)
+
+
+def simulate(
+    job: Job,
+    machine: Machine | None = None,
+    scenario: Scenario | None = None,
+    *,
+    executor: Executor = "auto",
+    folded: bool = True,
+    explain: bool = True,
+    even_if_oom: bool = False,
+) -> Answer:
+    """Simulates a job: how long a step takes, where the time goes, and what would help.
+
+    Args:
+        job: What to run.
+        machine: What it runs on; None where the job carries all its times.
+        scenario: What is different from normal.
+        executor: Whether ops that draw on one resource at once divide it (`shared`), or run as if alone (`fixed`);
+            `auto` chooses `shared` where there are such draws.
+        folded: Whether ranks that behave identically are run once.
+        explain: Whether to find the band and what each family of ops would gain, which takes further runs.
+        even_if_oom: Whether to answer for a model that does not fit into memory too.
+
+    Raises:
+        ForetraceError: One of its subclasses says what is wrong: bad input, a deadlock, or a model that does not fit.
+    """
+    ran, changes = machine or Machine(), scenario or Scenario()
+    if isinstance(job, Program):
+        from foretrace.analysis.simulate import simulate_program
+
+        return simulate_program(job, ran, changes, executor=executor, folded=folded, explain=explain)
+    job = open_input([job]) if isinstance(job, str | Path) else job
+    if job.answer_file is not None and ran.cluster is None and not changes:
+        from foretrace.analysis.answer_file import open_answer
+
+        return open_answer(job.answer_file)
+    return simulate_input(
+        job, ran, changes, executor=executor, folded=folded, explain=explain, even_if_oom=even_if_oom
+    )
+
+
+def measured_or_simulated(job: Input, machine: Machine) -> Answer:
+    """Returns what was measured, where the input holds it; otherwise what a simulation says."""
+    return recorded_answer(job) or simulate(job, machine)
+
+
+def memory(job: Input, machine: Machine) -> tuple[Answer, Relief | None]:
+    """Simulates a model for its memory, and looks for a plan that fits where it does not."""
+    from foretrace.analysis.relief import find_relief
+
+    answer = simulate(job, machine, explain=False, even_if_oom=True)
+    setting = job.setting()
+    if setting is None or answer.memory is None:
+        problem = f"{job.title} is {job.noun}, which says nothing of memory"
+        raise UsageError("nothing-to-do", problem, hint="name a model: foretrace list models")
+    if answer.memory.fits:
+        return answer, None
+    with doing("looking for what would fit"):
+        return answer, find_relief(setting, machine)
+
+
+def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scenario) -> Comparison:
+    """Predicts one input and compares it with the measurement in another.
+
+    Where the prediction leaves the number of microbatches open, it is the measured one.
+    """
+    from foretrace.analysis.compare import compare as compare_answers
+
+    notes = _reads_measured(predicted, measured)
+    count = measured.measured_microbatches
+    if count is not None and getattr(predicted.options, "microbatches", 0) is None:
+        predicted = predicted.with_options(microbatches=count)
+        text = f"{count} microbatches predicted, as many as the measured run has (choose with --microbatches)"
+        notes.append(Diagnostic("note", "assumed", text))
+    comparison = compare_answers(simulate(predicted, machine, scenario), measured_or_simulated(measured, machine))
+    return replace(comparison, diagnostics=(*notes, *comparison.diagnostics))
+
+
+def _reads_measured(predicted: Input, measured: Input) -> list[Diagnostic]:
+    """Returns a warning where the prediction reads what it is compared with."""
+    theirs = {file.path.resolve() for path in given_paths(measured.paths) for file in path.files}
+    for path in map(GivenPath, predicted.paths):
+        if theirs & {file.path.resolve() for file in path.files}:
+            text = "the prediction reads what was measured: this shows how well it is repeated, not foreseen"
+            return [Diagnostic("warning", "reads-measured", text, path.text)]
+    return []
+
+
+def explain(job: Input, machine: Machine, scenario: Scenario) -> Explanation:
+    """Explains why a step takes as long as it does: the measured one, or a simulated one."""
+    from foretrace.analysis.explain import explain as explain_answer
+    from foretrace.analysis.remedies import remedies
+
+    recorded = recorded_answer(job)
+    if recorded is None:
+        return replace(explain_answer(simulate(job, machine, scenario)), remedies=remedies(job, machine))
+    if machine.cluster is not None or scenario:
+        raise UsageError(
+            "option-not-for-command",
+            f"{job.title} was recorded, and is explained as it was",
+            hint="leave out --cluster and what changes the job; what else it could be: foretrace simulate",
+        )
+    again = simulate(job, machine, explain=False)
+    explanation = explain_answer(recorded)
+    return replace(explanation, replay_step_s=again.step_time_s, remedies=remedies(job, machine))
