@@ -118,11 +118,11 @@ def measured_or_simulated(job: Input, machine: Machine) -> Answer:
     return recorded_answer(job) or simulate(job, machine)
 
 
-def memory(job: Input, machine: Machine) -> tuple[Answer, Relief | None]:
+def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tuple[Answer, Relief | None]:
     """Simulates a model for its memory, and looks for a plan that fits where it does not."""
     from foretrace.analysis.relief import find_relief
 
-    answer = simulate(job, machine, explain=False, even_if_oom=True)
+    answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
     setting = job.setting()
     if setting is None or answer.memory is None:
         problem = f"{job.title} is {job.noun}, which says nothing of memory"

@@ -33,6 +33,7 @@ class ForetraceError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
+        text += f"  [{self.code}]"
         return f"{text}\n       {self.hint}" if self.hint else text
 
 

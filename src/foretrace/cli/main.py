@@ -1,73 +1,110 @@
-"""The command line: its commands, and how errors leave it."""
+"""The command line: its commands, each imported when it is run, and how errors leave it."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+from importlib import import_module
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from foretrace.cli import (
-    calibrate,
-    calibration,
-    compare,
-    explain,
-    generate,
-    init,
-    inspect,
-    memory,
-    network,
-    predict,
-    profile,
-    show,
-    simulate,
-    sweep,
-    validate,
-)
-from foretrace.cli import list as listing
 from foretrace.errors import ForetraceError, UsageError, printable
 
-app = typer.Typer(
-    name="foretrace",
-    help="How long a training step takes on a cluster you do not have yet, where the time goes, and what to change.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Examples:  foretrace simulate FILE --cluster h100-dgx   |   foretrace explain TRACES",
-)
-app.command("predict", epilog=predict.EXAMPLES)(predict.command)
-app.command("memory", epilog=memory.EXAMPLES)(memory.command)
-app.command("simulate", epilog=simulate.EXAMPLES)(simulate.command)
-app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
-app.command("network", epilog=network.EXAMPLES)(network.command)
-app.command("compare", epilog=compare.EXAMPLES)(compare.command)
-app.command("explain", epilog=explain.EXAMPLES)(explain.command)
-app.command("validate", epilog=validate.EXAMPLES)(validate.command)
-app.command("generate", epilog=generate.EXAMPLES)(generate.command)
-app.command("init", epilog=init.EXAMPLES)(init.command)
-app.command("inspect", epilog=inspect.EXAMPLES)(inspect.command)
-app.command("profile", epilog=profile.EXAMPLES)(profile.command)
-app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.command)
-app.command("calibration", epilog=calibration.EXAMPLES)(calibration.command)
-app.command("list", epilog=listing.EXAMPLES)(listing.command)
-app.command("show", epilog=show.EXAMPLES)(show.command)
+COMMANDS: Final = {
+    "predict": "Predict the step of a model: its time, utilisation, memory, and where the time goes.",
+    "memory": "Show what each stage holds at its peak, by kind, and whether it fits.",
+    "simulate": "Run a job and show its step time, where the time goes and what would help.",
+    "sweep": "Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs.",
+    "network": "Show what a collective takes, how NCCL runs it, its bus bandwidth and what limits it.",
+    "compare": "Compare a prediction with a measured step: the error, and where it comes from.",
+    "explain": "Explain a run: what it waited for, for whom, and what to change.",
+    "validate": "Predict measured runs, and show how far off the predictions are.",
+    "generate": "Write a job as a SimAI/AICB workload, as Megatron rank traces, or as a program.",
+    "init": "Write a job file to start from: the model, a plan, a cluster, every guess marked.",
+    "inspect": "Say what a file is, what is in it and what is odd about it.",
+    "measure": "Measure what kernels take on the GPU of this machine.",
+    "calibrate": "Fit prices to your machine, from traces, tables, logs and whole steps.",
+    "calibration": "Show what a calibration covers, and which kernels of a job it does not know.",
+    "list": "List what can be named: models, clusters, GPUs, stacks, schedules, …",
+    "show": "Show a model, cluster, node, GPU or NIC and the sources of its figures.",
+}
+"""Commands with their help in one line; each is the module of its name in this folder."""
 
+ALIASES: Final = {"profile": "measure"}
+"""Older names of commands, which still work."""
+
+ERROR_SCHEMA: Final = "foretrace.error/1"
+INTERRUPTED: Final = 130
 
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """What click raises for a wrong command line; recent versions of typer carry a click of their own."""
 
 
-INTERRUPTED = 130
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options by noun: those of the job, the machine, the scenario, the output."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes the options under a heading for each noun, the command's own first."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                argument = param.param_type_name == "argument"
+                heading = "Arguments" if argument else getattr(param, "rich_help_panel", None) or "Options"
+                sections.setdefault(heading, []).append(record)
+        order = ("Arguments", "Options", "Job", "Machine", "Scenario", "Output")
+        for heading in sorted(sections, key=lambda name: order.index(name) if name in order else 1):
+            with formatter.section(heading):
+                formatter.write_dl(sections[heading])
+
+
+class LazyGroup(TyperGroup):
+    """The commands of `COMMANDS`, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
+        """Returns the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
+        """Imports a command."""
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
+            return None
+        module = import_module(f"foretrace.cli.{name}")
+        app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+        settings = {"help_option_names": ["-h", "--help"]}
+        app.command(name, cls=GroupedCommand, epilog=module.EXAMPLES, context_settings=settings)(module.command)
+        return typer.main.get_command(app)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        """Writes the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(
+    name="foretrace",
+    cls=LazyGroup,
+    help="How long a training step takes on a cluster you do not have yet, where the time goes, and what to change.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples:  foretrace predict llama3-70b --gpus 512 --cluster h100-dgx --tp 4 --pp 4 --gbs 1024   |   "
+    "foretrace simulate FILE --cluster h100-dgx   |   foretrace explain TRACES",
+)
 
 
 @app.callback(invoke_without_command=True)
 def options(
     context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
 ) -> None:
-    """Options that are no command's."""
+    """Reads the options that belong to no command."""
     if version:
         from foretrace import __version__
 
@@ -84,43 +121,54 @@ def run(arguments: list[str] | None = None) -> None:
         # Where a terminal cannot show a sign, it shows another; the answer is still an answer.
         if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
             stream.reconfigure(errors="replace")
-    sys.exit(_exit_code(arguments))
+    sys.exit(_exit_code(sys.argv[1:] if arguments is None else arguments))
 
 
-def _exit_code(arguments: list[str] | None) -> int:
+def _exit_code(arguments: list[str]) -> int:
     if sys.stdout is None:  # closed by whoever started the program
         print("error: the answer cannot be written: standard output is closed", file=sys.stderr)
         return 3
+    from foretrace.cli.progress import Progress
+    from foretrace.progress import shown_by
+
     try:
-        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
-        code = app(arguments, standalone_mode=False)
+        _refuse_empty(arguments)
+        with shown_by(Progress):
+            code = app(arguments, standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves
             print("interrupted", file=sys.stderr)
         return code if isinstance(code, int) else 0
     except ForetraceError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return error.exit_code
+        return _fail(error, arguments)
     except OSError as error:
         print(f"error: the answer cannot be written: {error.strerror}", file=sys.stderr)
         _discard_output()
         return 3
     except ClickException as error:
-        print(f"error: {error.format_message()}", file=sys.stderr)
-        if "--compat" in (sys.argv if arguments is None else arguments):
-            print("       SimAI's own flags come last, after --", file=sys.stderr)
-        return 2
+        hint = "SimAI's own flags come last, after --" if "--compat" in arguments else None
+        return _fail(UsageError("usage", error.format_message(), hint=hint), arguments)
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
+def _fail(error: ForetraceError, arguments: list[str]) -> int:
+    """Prints an error: as an object on stdout where JSON was asked for, else as lines on stderr; returns its code."""
+    if "--json" in arguments:
+        parts = {"code": error.code, "message": error.message, "where": error.where, "hint": error.hint}
+        print(json.dumps({"schema": ERROR_SCHEMA, "error": parts}))
+    else:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+    return error.exit_code
+
+
 def _refuse_empty(arguments: list[str]) -> None:
-    """Raises an error where a file's name has no characters, which would mean the folder one is in; what an empty value
+    """Raises an error where a file's name has no characters, which would mean the current folder; what an empty value
     of an option means is for its command to say."""
-    for before, one in zip(["", *arguments], arguments, strict=False):
-        if not one and not before.startswith("-"):
-            raise UsageError("an argument is empty", hint="a variable of the shell that is not set?")
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if not argument and not before.startswith("-"):
+            raise UsageError("missing-argument", "an argument is empty", hint="is a variable of the shell not set?")
 
 
 def _discard_output() -> None:

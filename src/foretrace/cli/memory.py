@@ -6,8 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.cli import arguments
-from foretrace.cli.plan_options import EXPLAINED, with_plan_options
+from foretrace.analysis.memory_fit import misfit
+from foretrace.api import memory
+from foretrace.cli.emit import emit
+from foretrace.cli.groups import (
+    JOB,
+    MACHINE,
+    OUTPUT,
+    SCENARIO,
+    MachineOptions,
+    OutputOptions,
+    ScenarioOptions,
+    ask,
+    check_outputs,
+    takes,
+)
+from foretrace.cli.predict import EXPLAINED
+from foretrace.report.memory import memory_json, print_memory
 
 EXAMPLES = """Examples:
 
@@ -16,36 +31,18 @@ foretrace memory llama3-70b --gpus 512 --cluster h100-dgx --tp 4 --pp 4 --gbs 10
 foretrace memory llama3-8b --gpus 8 --cluster h100-dgx --zero 3 --json"""
 
 
-@with_plan_options
+@takes(JOB, MACHINE, SCENARIO, OUTPUT)
 def command(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help=EXPLAINED, show_default=False)],
     options: dict[str, Any],
-    cluster: arguments.Cluster = None,
-    no_silicon: arguments.NoSilicon = False,
-    as_json: arguments.AsJson = False,
-    output: arguments.Output = None,
+    machine: MachineOptions,
+    scenario: ScenarioOptions,
+    output: OutputOptions,
 ) -> None:
     """Show what each stage holds at its peak, by kind, and whether it fits; exit code 4 where it does not."""
-    import json
-
-    from foretrace.analysis.predict import find_relief, misfit
-    from foretrace.cli.predict import predicted
-    from foretrace.cli.progress import Progress
-    from foretrace.report.json import write_json
-    from foretrace.report.memory import memory_json, print_memory
-
-    silicon = False if no_silicon else None
-    answer = predicted(model, options, cluster, "best", True, silicon=silicon, explain=False)
-    found = None
-    if not answer.memory.fits:
-        with Progress("looking for what would fit"):
-            found = find_relief(answer, silicon=silicon)
-    result = memory_json(answer, found)
-    if output is not None:
-        write_json(result, output)
-    if as_json:
-        print(json.dumps(result, allow_nan=False))
-    else:
-        print_memory(answer)
-    if not answer.memory.fits:
-        raise misfit(answer, found)
+    check_outputs([model], [output.file])
+    question = ask([model], options, machine, scenario, model=True)
+    answer, relief = memory(question.job, question.machine, question.scenario)
+    emit(lambda: memory_json(answer, relief), lambda: print_memory(answer), output)
+    if answer.memory is not None and not answer.memory.fits:
+        raise misfit(answer, relief)

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from foretrace.cli import arguments
+from foretrace.api import simulate
+from foretrace.cli.emit import emit, write_files
+from foretrace.cli.groups import (
+    JOB,
+    MACHINE,
+    OUTPUT,
+    SCENARIO,
+    TIMELINE,
+    MachineOptions,
+    OutputOptions,
+    ScenarioOptions,
+    TimelineOptions,
+    ask,
+    check_outputs,
+    takes,
+)
+from foretrace.errors import UsageError
+from foretrace.report.terminal import print_answer
 
 EXAMPLES = """Examples:
 
@@ -41,53 +58,26 @@ class Compat(StrEnum):
     SIMAI = "simai"
 
 
+@takes(JOB, MACHINE, SCENARIO, OUTPUT, TIMELINE)
 def command(
     paths: Annotated[
         list[str],
         typer.Argument(
             metavar="FILE...",
             help="A SimAI/AICB workload; Megatron rank traces, or several folders of them that are campaigns of one "
-            "job; a PyTorch profiler's table, or its traces of one or many ranks; a program (.foretrace). With "
-            "--compat simai, SimAI's own flags follow after --.",
+            "job; a PyTorch profiler table, or profiler traces of one or many ranks; a program (.foretrace); a saved "
+            "answer; a model's name or job.yaml. With --compat simai, SimAI's own flags follow after --.",
             show_default=False,
         ),
     ],
-    cluster: arguments.Cluster = None,
-    collectives: arguments.Collectives = None,
-    calibration: arguments.Calibration = None,
-    mesh: arguments.Mesh = None,
-    gpus: arguments.Gpus = None,
-    schedule: arguments.Schedule = None,
-    vpp: arguments.Vpp = None,
-    overlap: arguments.Overlap = None,
-    microbatches: arguments.Microbatches = None,
-    pp_comm: arguments.PpComm = None,
-    every_stage: Annotated[
-        bool, typer.Option("--every-stage", help="Embedding, head and loss on every stage, as the file lists them.")
+    options: dict[str, Any],
+    machine: MachineOptions,
+    scenario: ScenarioOptions,
+    output: OutputOptions,
+    files: TimelineOptions,
+    even_if_oom: Annotated[
+        bool, typer.Option("--even-if-oom", help="Of a model: the time of a job that does not fit too.")
     ] = False,
-    placement: arguments.PlacementFile = None,
-    network: arguments.Network = arguments.NetworkMode.ANALYTIC,
-    no_overlap_cost: arguments.NoOverlapCost = False,
-    prices: arguments.Prices = arguments.PriceSource.BEST,
-    no_silicon: arguments.NoSilicon = False,
-    nccl_algo: arguments.NcclAlgo = None,
-    nccl_proto: arguments.NcclProto = None,
-    nccl: arguments.NcclFiles = None,
-    routing: arguments.Routing = None,
-    jitter: arguments.Jitter = None,
-    what_if: arguments.TraceWhatIf = None,
-    steps: arguments.Steps = None,
-    sizes: arguments.Sizes = None,
-    straggler: arguments.Straggler = None,
-    slow_link: arguments.SlowLink = None,
-    as_json: arguments.AsJson = False,
-    perfetto: arguments.Perfetto = None,
-    heatmap: arguments.Heatmap = None,
-    ranks: arguments.Ranks = None,
-    traces: Annotated[
-        Path | None, typer.Option("--traces", metavar="DIR", help="Write the timeline as Megatron rank traces.")
-    ] = None,
-    output: arguments.Output = None,
     executor: Annotated[
         Executor, typer.Option("--executor", help="Whether ops divide what they share.")
     ] = Executor.AUTO,
@@ -108,92 +98,33 @@ def command(
     ] = False,
 ) -> None:
     """Run a job and show its step time, where the time goes and what would help."""
-    from foretrace.analysis.job import Job
-    from foretrace.analysis.scenario import Scenario
-    from foretrace.cli.choices import read_choices
-    from foretrace.cli.options import (
-        check_outputs,
-        check_svg,
-        read_jitter,
-        read_nccl,
-        read_ranks,
-        read_rebuilds,
-        read_slow_links,
-        read_stragglers,
-        read_what_ifs,
-    )
-    from foretrace.cli.progress import Progress
-    from foretrace.cli.run import Outputs, run_job, run_simai
-    from foretrace.errors import UsageError
+    inputs = paths if compat is None else paths[:1]
+    check_outputs(inputs, [*files.files, output.file, csv])
+    if compat is not None:
+        from foretrace.cli.simai import SimaiOptions, run_simai
 
-    choices = read_choices(
-        gpus=gpus,
-        mesh=mesh,
-        schedule=schedule,
-        vpp=vpp,
-        overlap=overlap,
-        microbatches=microbatches,
-        pp_comm=pp_comm,
-        every_stage=every_stage,
-        routing=routing,
-        what_if=what_if,
-        steps=steps,
-        sizes=sizes,
-    )
-    shown = read_ranks(ranks, perfetto=perfetto, traces=traces)
-    scenario = Scenario(
-        read_what_ifs(read_rebuilds(what_if or [])[1]),
-        read_stragglers(straggler or []),
-        read_slow_links(slow_link or []),
-        read_jitter(jitter),
-    )
-    said = read_nccl(nccl_algo, nccl_proto, nccl)
-    silicon = False if no_silicon else None
-    outputs = Outputs(as_json, output, perfetto, traces, shown)
-    files = tuple(Path(path) for path in (paths if compat is None else paths[:1]))
-    check_svg(heatmap)
-    check_outputs(files[0], [perfetto, heatmap, output, csv])
-    if compat is None:
-        flags = " ".join(path for path in paths if path.startswith("-"))
-        _refuse({"--simai-tables": simai_tables, "--csv": csv, "--explain": explain, flags: flags})
-        folded = not unfolded
-        job = Job(
-            files,
-            choices,
-            cluster,
-            placement,
-            collectives,
-            scenario,
-            executor.value,
-            folded,
-            Progress,
-            network=network.value,
-            overlap_cost=not no_overlap_cost,
-            prices=prices.value,
-            silicon=silicon,
-            nccl=said,
-            calibration=calibration,
-        )
-        run_job(job, outputs, heatmap)
-    else:
-        asked = [placement, cluster, unfolded, collectives, executor != Executor.AUTO, scenario, said]
-        asked += [heatmap, calibration, no_overlap_cost, network != arguments.NetworkMode.ANALYTIC]
-        if any(asked) or prices != arguments.PriceSource.BEST:
-            raise UsageError("--compat simai runs the job as SimAI's flags have it", hint=_NOT_WITH_SIMAI)
-        run_simai(files[0], choices, paths[1:], simai_tables, csv, explain, outputs, silicon)
-
-
-_NOT_WITH_SIMAI = (
-    "leave out --cluster, --collectives, --calibration, --placement, --what-if, --straggler, --slow-link, --jitter, "
-    "--unfolded, --executor, --network, --prices, --nccl, --nccl-algo, --nccl-proto, --heatmap, "
-    "--no-overlap-cost"
-)
-
-
-def _refuse(simai_only: dict[str, object]) -> None:
-    """Raises an error where something is given that only reproducing SimAI has a use for."""
-    from foretrace.errors import UsageError
-
-    for name, value in simai_only.items():
+        own = {"--unfolded": unfolded, "--executor": executor != Executor.AUTO, "--heatmap": files.heatmap}
+        simai = SimaiOptions(paths[1:], simai_tables, csv, explain, own)
+        run_simai(paths[0], options, machine, scenario, simai, output, files)
+        return
+    flags = " ".join(path for path in paths if path.startswith("-"))
+    for name, value in {"--simai-tables": simai_tables, "--csv": csv, "--explain": explain, flags: flags}.items():
         if value:
-            raise UsageError(f"{name}: only with --compat simai", hint="see foretrace simulate --help")
+            problem = f"{name}: only with --compat simai"
+            raise UsageError("option-not-for-command", problem, hint="see foretrace simulate --help")
+    question = ask(inputs, options, machine, scenario)
+    answer = simulate(
+        question.job,
+        question.machine,
+        question.scenario,
+        executor=executor.value,
+        folded=not unfolded,
+        even_if_oom=even_if_oom,
+    )
+    print_links = write_files(answer, files, question.machine)
+
+    def screen() -> None:
+        print_answer(answer)
+        print_links()
+
+    emit(answer.to_dict, screen, output)

@@ -28,6 +28,16 @@ KINDS: list[str] = [
 _NO_PATH: Final = "name a model, a workload file, a program, a profile or a folder of traces"
 
 
+def open_model(name: str, options: Mapping[str, Any] | None = None) -> Input:
+    """Opens a model by name, or the input that a file of this name is."""
+    from foretrace.inputs.model.input import ModelInput
+
+    given = GivenPath(name)
+    if given.is_file or given.is_folder:
+        return open_input([given], options)
+    return ModelInput.open([given]).read_options(options or {})
+
+
 def kinds() -> Iterator[type[Input]]:
     """Yields the classes of inputs in the order in which they are asked."""
     for place in KINDS:

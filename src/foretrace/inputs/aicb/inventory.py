@@ -19,7 +19,7 @@ def workload_inventory(workload: Workload, title: str) -> Inventory:
     counted = take_inventory(workload)
     return Inventory(
         SCHEMA,
-        kind="workload",
+        kind="aicb",
         format="SimAI/AICB workload",
         title=title,
         world_size=counted.world_size,

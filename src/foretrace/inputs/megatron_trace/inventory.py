@@ -33,7 +33,7 @@ def runs_inventory(runs: Sequence[Run], mesh: Mesh | str | None, title: str) -> 
     counted = take_inventory(runs, mesh)
     return Inventory(
         SCHEMA,
-        kind="megatron_trace",
+        kind="megatron-trace",
         format="Megatron rank traces",
         title=title,
         world_size=counted.world_size,

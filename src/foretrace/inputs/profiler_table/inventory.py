@@ -23,7 +23,7 @@ def tables_inventory(tables: Sequence[Table], title: str) -> Inventory:
     sorted_tables = list(zip(tables, kinds, strict=True))
     return Inventory(
         SCHEMA,
-        kind="profiler_table",
+        kind="profiler-table",
         format="PyTorch profiler table",
         title=title,
         contents={"tables": [_contents(*table) for table in sorted_tables]},

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from foretrace.formats.execution_trace import ExecutionTrace
-from foretrace.formats.profiler_trace.records import ProfilerTrace
+from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, counted_text, some_of
 from foretrace.lower.profiler_trace.execution import data_flow
 from foretrace.lower.profiler_trace.inventory import ProfileInventory, take_inventory
@@ -45,7 +45,7 @@ class ExecutionInventory:
     groups: Mapping[str, tuple[int, ...]]
 
 
-def traces_inventory(traces: Sequence[ProfilerTrace], executions: Sequence[ExecutionTrace], title: str) -> Inventory:
+def traces_inventory(traces: Sequence[RankProfile], executions: Sequence[ExecutionTrace], title: str) -> Inventory:
     """Counts what traces of the ranks of a job hold, and execution traces of the same run.
 
     The screen has everything about the first trace, and a line for each of several.
@@ -54,7 +54,7 @@ def traces_inventory(traces: Sequence[ProfilerTrace], executions: Sequence[Execu
     counted = [_count_execution(trace) for trace in executions]
     return Inventory(
         SCHEMA,
-        kind="profiler_trace",
+        kind="profiler-trace",
         format="profiler traces" if profiles else "PyTorch execution traces",
         title=title,
         world_size=max((one.world_size for one in profiles if one.world_size is not None), default=None),

@@ -1,0 +1,83 @@
+"""How answers leave a command: a screen or JSON on stdout, files next to it, remarks on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretrace.files import write_text
+from foretrace.report.json import write_json
+
+if TYPE_CHECKING:
+    from foretrace.analysis.answer import Answer
+    from foretrace.cli.groups import OutputOptions, TimelineOptions
+    from foretrace.cost.machine import Machine
+
+
+def emit(result: Callable[[], dict[str, Any]], screen: Callable[[], object], output: OutputOptions) -> None:
+    """Writes the JSON to a file where one is named, and prints the JSON or the screen."""
+    if output.file is not None or output.as_json:
+        values = result()
+        if output.file is not None:
+            write_json(values, output.file)
+        if output.as_json:
+            print(json.dumps(values, allow_nan=False))
+            return
+    screen()
+
+
+def wrote(path: Path, what: object) -> None:
+    """Says on stderr what was written."""
+    print(f"{path}: {what}", file=sys.stderr)
+
+
+def write_picture(path: Path | None, svg: Callable[[], str], what: str) -> None:
+    """Writes a picture where one is asked for."""
+    if path is not None:
+        write_text(path, svg())
+        wrote(path, what)
+
+
+def write_files(answer: Answer, files: TimelineOptions, machine: Machine | None = None) -> Callable[[], None]:
+    """Writes the files that a timeline was asked for in; returns what prints their part of the screen."""
+    if files.perfetto is not None:
+        from foretrace.report.perfetto import write_perfetto
+
+        summary = write_perfetto(answer.timeline, files.perfetto, ranks=files.ranks, memory=answer.memory_by_rank())
+        wrote(files.perfetto, summary)
+    if files.traces is not None:
+        write_traces(answer, files.traces, files.ranks)
+    if files.save is not None:
+        answer.save(files.save)
+        wrote(files.save, f"a step on {answer.world_size:,} ranks")
+    return _draw_links(answer, files.heatmap, machine)
+
+
+def write_traces(answer: Answer, folder: Path, ranks: list[int] | None) -> None:
+    """Writes the timeline as rank traces, and says what was written and left out."""
+    from foretrace.formats.megatron_trace import write_runs
+    from foretrace.report.traces import timeline_facts, timeline_traces
+
+    traces = timeline_traces(answer.timeline, ranks)
+    written = write_runs(traces, folder, timeline_facts(answer.timeline))
+    wrote(folder, f"{len(written.paths)} traces of {answer.world_size:,} ranks")
+    notes = (*written.diagnostics, *(note for trace in traces for note in trace.diagnostics))
+    for text in dict.fromkeys(note.message for note in notes):
+        print(f"note: {text}", file=sys.stderr)
+
+
+def _draw_links(answer: Answer, heatmap: Path | None, machine: Machine | None) -> Callable[[], None]:
+    if heatmap is None:
+        return lambda: None
+    from foretrace.analysis.links import link_loads
+    from foretrace.report.heatmap import heatmap_svg, print_heatmap
+    from foretrace.units import format_time
+
+    placed = None if machine is None or machine.cluster is None else machine.placed(answer.world_size)
+    loads = link_loads(answer, placement=placed)
+    title = f"a step of {format_time(answer.step_time_s)} on {answer.world_size:,} GPUs of {loads.fabric.name}"
+    write_picture(heatmap, lambda: heatmap_svg(loads, title), f"{loads.fabric.links:,} links")
+    return lambda: print_heatmap(loads)

@@ -1,0 +1,96 @@
+"""How the texts of a scenario's options are read."""
+
+from __future__ import annotations
+
+from foretrace.errors import InputError, UsageError
+from foretrace.inputs.options import refuse_several
+from foretrace.units import parse_factor
+
+
+def read_what_ifs(texts: list[str]) -> dict[str, float]:
+    """Reads `compute=1.1x` and the like: what, and how many times as fast."""
+    factors: dict[str, float] = {}
+    for text in texts:
+        refuse_several(text)
+        what, value = _split(text, "--what-if", "compute=1.1x")
+        if what in factors:
+            raise UsageError("repeated-option", f"--what-if {what} is given twice")
+        factors[what] = read_faster(value, f"--what-if {text}")
+    return factors
+
+
+def read_faster(text: str, where: str) -> float:
+    """Reads `1.1x`: how many times as fast. 20% could mean a fifth as fast, or that much faster, and is refused."""
+    factor = _factor(text, where)
+    if factor < 1 and text.strip().endswith("%"):
+        share = f"{100 * factor:g} %"
+        hint = f"{share} faster is {1 + factor:g}x; {share} as fast is {factor:g}x"
+        raise UsageError("bad-value", f"{where}: {share} of what?", hint=hint)
+    return factor
+
+
+def read_stragglers(texts: list[str]) -> dict[int, float]:
+    """Reads `3=1.2x` and the like: a rank, and how many times as slow."""
+    factors: dict[int, float] = {}
+    for text in texts:
+        what, value = _split(text, "--straggler", "3=1.2x")
+        rank = what.removeprefix("rank").strip()
+        if not rank.isdecimal():
+            problem = f'--straggler {text}: "{rank}" is not a rank'
+            raise UsageError("bad-value", problem, hint="example: --straggler 3=1.2x")
+        if int(rank) in factors:
+            raise UsageError("repeated-option", f"--straggler {rank} is given twice")
+        factors[int(rank)] = _slowdown(value, f"--straggler {text}")
+    return factors
+
+
+def read_slow_links(texts: list[str]) -> dict[tuple[int, str], float]:
+    """Reads `3:dp=2x` and the like: a rank, an axis, and how many times as slow."""
+    factors: dict[tuple[int, str], float] = {}
+    for text in texts:
+        what, value = _split(text, "--slow-link", "3:dp=2x")
+        rank, colon, axis = what.removeprefix("rank").strip().partition(":")
+        if not rank.isdecimal() or not colon or not axis:
+            problem = f"--slow-link {text}: expected RANK:AXIS=FACTOR"
+            raise UsageError("bad-value", problem, hint="example: --slow-link 3:dp=2x")
+        if (int(rank), axis) in factors:
+            raise UsageError("repeated-option", f"--slow-link {what} is given twice")
+        factors[int(rank), axis] = _slowdown(value, f"--slow-link {text}")
+    return factors
+
+
+def read_jitter(text: str | None) -> float:
+    """Reads `3%` or `0.03`: a standard deviation as a share of the time."""
+    if text is None:
+        return 0.0
+    number, per_cent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        value = float(number) / (100 if per_cent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        problem = f"--jitter {text}: expected a share of the time from 0 to 100 %"
+        raise UsageError("out-of-range", problem, hint="example: --jitter 3%")
+    return value
+
+
+def _slowdown(value: str, option: str) -> float:
+    factor = _factor(value, option)
+    if factor < 1:
+        problem = f"{option}: {factor:g} times as slow would be faster"
+        raise UsageError("out-of-range", problem, hint="20 % slower is 1.2x")
+    return factor
+
+
+def _factor(text: str, where: str) -> float:
+    try:
+        return parse_factor(text, where=where)
+    except InputError as error:
+        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+
+
+def _split(text: str, option: str, example: str) -> tuple[str, str]:
+    what, equals, value = text.partition("=")
+    if not equals or not what.strip():
+        raise UsageError("bad-value", f"{option} {text}: expected NAME=FACTOR", hint=f"example: {option} {example}")
+    return what.strip(), value.strip()

@@ -1,0 +1,91 @@
+"""The screens of `foretrace explain` for profiles: one question about traces, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretrace.analysis.trace import ProfilerTrace
+from foretrace.cli.emit import emit, write_picture
+from foretrace.cli.groups import OutputOptions
+from foretrace.errors import UsageError
+from foretrace.inputs.base import Input
+from foretrace.inputs.profiler_table.input import ProfilerTableInput
+from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
+
+
+@dataclass(frozen=True, slots=True)
+class TraceQuestion:
+    """One question about profiler traces, and where its picture goes."""
+
+    view: str | None
+    op: str
+    hta_steps: bool
+    plot: Path | None
+
+    def refuse(self, job: Input) -> None:
+        """Raises an error where the question is asked of something else."""
+        given = {"--view": self.view, "--op": self.op, "--hta-steps": self.hta_steps, "--plot": self.plot}
+        asked = [name for name, value in given.items() if value]
+        if asked:
+            raise UsageError(
+                "option-not-for-input",
+                f"{' and '.join(asked)}: {job.title} is {job.noun}, not a profiler trace",
+                hint="see foretrace explain --help",
+            )
+
+
+def explain_traces(jobs: Sequence[Input], question: TraceQuestion, output: OutputOptions) -> None:
+    """Answers a question about traces."""
+    if question.op and question.view != "sequences":
+        problem = "--op is about sequences of kernels"
+        raise UsageError("option-not-for-command", problem, hint="add --view sequences")
+    traces = [_read(job, question) for job in jobs]
+    if question.view == "diff":
+        _explain_diff(traces, question, output)
+        return
+    from foretrace.report.trace_json import trace_json
+    from foretrace.report.trace_plot import trace_svg
+    from foretrace.report.trace_summary import print_summary
+    from foretrace.report.trace_views import print_view
+
+    (trace,) = traces
+    write_picture(question.plot, lambda: trace_svg(trace, question.view), question.view or "the step")
+
+    def screen() -> None:
+        if question.view is None:
+            print_summary(trace)
+        else:
+            print_view(trace, question.view, question.op)
+
+    emit(lambda: trace_json(trace, question.view, question.op), screen, output)
+
+
+def _read(job: Input, question: TraceQuestion) -> ProfilerTrace:
+    if not isinstance(job, ProfilerTraceInput):
+        question.refuse(job)
+    assert isinstance(job, ProfilerTraceInput)
+    return ProfilerTrace(job.traces, hta_steps=question.hta_steps)
+
+
+def _explain_diff(traces: Sequence[ProfilerTrace], question: TraceQuestion, output: OutputOptions) -> None:
+    if len(traces) != 2 or question.plot is not None:
+        count = f"{len(traces)} path{'' if len(traces) == 1 else 's'}"
+        problem = f"{'--plot' if question.plot is not None else count}: --view diff compares two traces"
+        raise UsageError("option-not-for-command", problem, hint="foretrace explain BEFORE AFTER --view diff")
+    from foretrace.report.trace_json import diff_json
+    from foretrace.report.trace_views import print_diff
+
+    before, after = traces
+    difference = before.diff(after)
+    emit(lambda: diff_json(difference), lambda: print_diff(difference), output)
+
+
+def explain_table(job: ProfilerTableInput, output: OutputOptions) -> None:
+    """Explains a profiler table."""
+    from foretrace.analysis.torch_table import explain_tables
+    from foretrace.report.torch_table import explanations_json, print_explanations
+
+    explanations = explain_tables(job.tables)
+    emit(lambda: explanations_json(explanations), lambda: print_explanations(explanations, Path(job.title)), output)
