@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
+from foretrace.files import AnyFile
 from foretrace.formats.nsys_tables import NsysTables, opened
 from foretrace.formats.nvtx_text import read_nvtx_text
 from foretrace.formats.profiler_trace.names import rank_in_name
@@ -53,7 +54,7 @@ _NESTED_RANGES, _OTHER_RANGES = (59, 70), (60, 71)
 _VERSIONED: Final = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 
-def read_nsys(path: str | Path) -> ProfilerTrace:
+def read_nsys(path: AnyFile) -> ProfilerTrace:
     """The process of an export that used its GPU most."""
     found = read_nsys_processes(path)
     if len(found) == 1:
@@ -68,10 +69,10 @@ def read_nsys(path: str | Path) -> ProfilerTrace:
     return replace(busiest, diagnostics=(*busiest.diagnostics, note))
 
 
-def read_nsys_processes(path: str | Path) -> list[ProfilerTrace]:
+def read_nsys_processes(path: AnyFile) -> list[ProfilerTrace]:
     """The processes of an export that used a GPU. Which rank each was, a report does not say: that of one process is in
     its file's name, several are taken to be ranks in the order of the GPUs they used."""
-    with opened(Path(path)) as tables:
+    with opened(path) as tables:
         if not any(f"{_KIND}{name}" in tables.names for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")):
             raise InputError(
                 "incomplete-recording",

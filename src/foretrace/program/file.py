@@ -19,6 +19,7 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from foretrace.errors import Diagnostic, ForetraceError, InputError
+from foretrace.files import AnyFile
 from foretrace.mesh import Mesh
 from foretrace.program.check import check
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, LaneKind, Phase, label
@@ -100,9 +101,9 @@ def save(program: Program, path: str | Path) -> None:
     write_file(Path(path), header, {name: arrays[name] for name in SECTIONS})
 
 
-def load(path: str | Path) -> Program:
+def load(path: AnyFile) -> Program:
     """Reads and checks a program file; what is wrong is named with the file and the byte, section or op."""
-    header, arrays = read_file(Path(path), SECTIONS)
+    header, arrays = read_file(path, SECTIONS)
     _check_shapes(arrays, str(path))
     try:
         program = _program(header, arrays)
