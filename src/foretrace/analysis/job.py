@@ -106,7 +106,7 @@ class Job:
 
     def _is_ex_situ(self) -> bool:
         from foretrace.formats.megatron_trace import read_runs
-        from foretrace.lower.megatron_trace.layout import is_ex_situ
+        from foretrace.formats.megatron_trace.ex_situ import is_ex_situ
 
         return is_ex_situ(read_runs(self.paths))
 
