@@ -119,6 +119,7 @@ CODES: Final[dict[str, str]] = {
     "odd-layout": "A text has unusual line ends, blank lines, a byte order mark or codes of a terminal.",
     "files-skipped": "Files that are not of the kind that is read were left out.",
     "runs-found": "Files were told apart as runs, and the message says which ranks each has.",
+    "runs-joined": "Folders hold ranks of the same real run, one folder for each node, and were joined.",
     "several-iterations": "A file holds several iterations of the same training.",
     "incomplete-recording": "A recording lacks something that its profiler could have recorded.",
     "unset-variable": "A script uses a variable that it does not set.",
