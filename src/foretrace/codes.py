@@ -99,6 +99,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "repaired-input": "The input was damaged in a known way and is read as repaired.",
         "cannot-simulate": "The file can be inspected but not simulated.",
         "not-recorded": "The recording lacks something that the profiler could have recorded or that the job needs.",
+        "runs-joined": "Folders hold ranks of one real run, one folder for each node, and were joined.",
         "runs-found": "Files were told apart as runs, and the message says which ranks each has.",
         "one-of-several": "The input holds several runs, iterations or tables, of which one was taken.",
         "several-iterations": "A file holds several iterations of the same training.",

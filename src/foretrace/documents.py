@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from foretrace.errors import InputError, did_you_mean
-from foretrace.files import unreadable
+from foretrace.files import InputFile, unreadable
 
 if TYPE_CHECKING:
     import yaml
@@ -44,11 +44,13 @@ class Document:
     example: str
     shipped: bool = False
     """Whether the file came with the package, so that the fast reader is safe."""
+    source: InputFile | None = field(default=None, compare=False, repr=False)
+    """The file to read the text from, where it may be open already; else it is opened by its path."""
 
     def read(self, most_bytes: int = MOST_BYTES) -> str:
         """The text of the file."""
         try:
-            with Path(self.path).open("rb") as file:
+            with (self.source or InputFile(self.path)).take() as file:
                 data = file.read(most_bytes + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error

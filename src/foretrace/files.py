@@ -6,31 +6,37 @@ from __future__ import annotations
 import glob
 import io
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, TypeAlias
 
 from foretrace.errors import InputError, nearest
 
 LARGEST_FILE_BYTES: Final = 512 << 20
 
-
 MAX_LISTED: Final = 1000
 """Files of a folder, or matches of a pattern, that are looked at to recognise what they are."""
 
-_HEAD_BYTES: Final = 1 << 20
+_MAX_HEAD_BYTES: Final = 1 << 20
+_MAX_WAITING: Final = 64
+"""Files that may be open between a look at their beginning and reading; systems allow a process as few as 256."""
 
 
 class InputFile(os.PathLike[str]):
     """A file of an input, opened once: first its beginning is looked at, then the same handle is read to its end."""
 
+    _waiting: ClassVar[list[weakref.ref[InputFile]]] = []
+    """Files whose beginning was looked at and that can be opened again, the oldest first."""
+
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
         self._stream: io.BufferedReader | None = None
-        self._head: bytes | None = None
+        self._head = b""
+        self._looked_bytes = 0
+        self.path = Path(path)
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -38,41 +44,75 @@ class InputFile(os.PathLike[str]):
     def __str__(self) -> str:
         return str(self.path)
 
+    def __repr__(self) -> str:
+        return f"InputFile({str(self.path)!r})"
+
+    def __del__(self) -> None:
+        self.close()
+
     @property
     def name(self) -> str:
         """The name of the file, without its folder."""
         return self.path.name
 
     def head(self, size: int = 1 << 16) -> bytes:
-        """Returns the first bytes, at most 1 MiB; nothing where the file cannot be read."""
-        if self._head is None:
-            self._head = self._read_head()
+        """Returns the first `size` bytes, at most 1 MiB; nothing where the file cannot be read.
+
+        Of a pipe, these are the bytes that have come by now, which may be fewer.
+        """
+        size = min(size, _MAX_HEAD_BYTES)
+        if len(self._head) == self._looked_bytes < size:
+            self._looked_bytes = size
+            self._head = self._read_head(size)
         return self._head[:size]
 
-    def _read_head(self) -> bytes:
+    def _read_head(self, size: int) -> bytes:
         try:
-            if not self.path.exists() or self.path.is_dir():
+            if self._stream is None and (not self.path.exists() or self.path.is_dir()):
                 return b""
-            self._stream = self.path.open("rb", buffering=1 << 16)
-            if not self._stream.seekable():
-                return self._stream.peek()
-            head = self._stream.read(_HEAD_BYTES)
-            self._stream.seek(0)
+            stream = self._stream = self._stream or self._open()
+            if not stream.seekable():
+                self._looked_bytes = _MAX_HEAD_BYTES
+                return stream.peek()
+            head = stream.read(size)
+            stream.seek(0)
         except (OSError, ValueError):
             self.close()
             return b""
+        self._limit_waiting()
         return head
+
+    def _limit_waiting(self) -> None:
+        """Closes the file that has waited longest where too many do; it is opened again when it is read."""
+        others = [ref for ref in InputFile._waiting if (file := ref()) is not self and file and file._stream]
+        if len(others) >= _MAX_WAITING and (oldest := others.pop(0)()) is not None:
+            oldest.close()
+        InputFile._waiting = [*others, weakref.ref(self)]
+
+    def take(self) -> io.BufferedReader:
+        """Returns the file opened at its beginning; who takes it closes it.
+
+        Raises OSError or ValueError where the file cannot be opened.
+        """
+        stream, self._stream = self._stream, None
+        stream = stream or self._open()
+        if not stream.seekable():
+            self._looked_bytes = _MAX_HEAD_BYTES  # a pipe that was handed over is not looked at again
+        return stream
+
+    def _open(self) -> io.BufferedReader:
+        stream: io.BufferedReader = self.path.open("rb")
+        return stream
 
     def open(self, noun: str) -> io.BufferedReader:
         """Returns the file opened at its beginning; who takes it closes it. `noun` is what errors call it."""
-        stream, self._stream = self._stream, None
-        return stream if stream is not None else open_binary(self.path, noun)
+        return open_binary(self, noun)
 
     def close(self) -> None:
         """Closes the file, where it was looked at and not read."""
-        if self._stream is not None:
-            self._stream.close()
-        self._stream = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
 
 @dataclass(frozen=True)
@@ -80,6 +120,8 @@ class GivenPath:
     """A path as the user gave it: a file, a folder, or a pattern such as `run/*.txt`."""
 
     text: str
+    file: InputFile | None = field(default=None, compare=False, repr=False)
+    """The file that it is, where that may be open already."""
 
     @cached_property
     def path(self) -> Path:
@@ -110,24 +152,37 @@ class GivenPath:
         except (OSError, ValueError):
             return False
 
+    @property
+    def is_many(self) -> bool:
+        """Whether it may stand for many files: a folder or a pattern."""
+        return self.is_folder or self.is_pattern
+
+    @cached_property
+    def matches(self) -> tuple[Path, ...]:
+        """The files and folders that a pattern matches, in order of names; else the path itself."""
+        if not self.is_pattern:
+            return (self.path,)
+        try:
+            return tuple(sorted(Path(match) for match in glob.glob(self.text, recursive=True)))  # noqa: PTH207 - absolute
+        except ValueError:  # a character that no path has
+            return ()
+
     @cached_property
     def files(self) -> tuple[InputFile, ...]:
         """The files that it names: itself, those of a folder, or those that a pattern matches, in order of names.
 
         A folder that a pattern matches counts with its files.
         """
-        if not self.is_folder and not self.is_pattern:
-            return (InputFile(self.path),)
-        matches = [self.path]
-        if self.is_pattern:
-            matches = sorted(Path(match) for match in glob.glob(self.text, recursive=True))  # noqa: PTH207 - absolute
-        files = [path for path in matches if path.is_file()]
-        for folder in (path for path in matches if path.is_dir()):
-            try:
-                files += sorted(path for path in folder.iterdir() if path.is_file())
-            except OSError as error:
-                text = f"the folder cannot be read: {error.strerror}"
-                raise InputError("unreadable-file", text, where=str(folder)) from None
+        if not self.is_many:
+            return (self.file or InputFile(self.path),)
+        place = self.path
+        try:
+            files = [place for place in self.matches if place.is_file()]
+            for place in (match for match in self.matches if match.is_dir()):
+                files += sorted(path for path in place.iterdir() if path.is_file())
+        except OSError as error:
+            text = f"the folder cannot be read: {error.strerror}"
+            raise InputError("unreadable-file", text, where=str(place)) from None
         return tuple(map(InputFile, dict.fromkeys(files)))
 
     def close(self) -> None:
@@ -143,18 +198,59 @@ class GivenPath:
         except InputError:
             return ()
 
+    def close(self) -> None:
+        """Closes the files that were looked at and not read."""
+        for file in self.__dict__.get("files", ()):
+            file.close()
 
-def given_paths(paths: Sequence[str | Path | GivenPath]) -> tuple[GivenPath, ...]:
+
+AnyFile: TypeAlias = "str | Path | InputFile"
+"""A file by its name, or one whose beginning may have been looked at."""
+
+AnyPath: TypeAlias = "str | Path | InputFile | GivenPath"
+"""A file, a folder or a pattern, in any form."""
+
+
+def input_file(path: AnyFile) -> InputFile:
+    """Returns a file as an `InputFile`."""
+    return path if isinstance(path, InputFile) else InputFile(path)
+
+
+def given_paths(paths: Iterable[AnyPath]) -> tuple[GivenPath, ...]:
     """Returns paths as `GivenPath`s."""
-    return tuple(path if isinstance(path, GivenPath) else GivenPath(str(path)) for path in paths)
+    return tuple(map(given_path, paths))
 
 
-def open_binary(path: str | Path | InputFile, noun: str) -> io.BufferedReader:
-    """Opens a file to read bytes from; `noun` says in errors what it should be."""
+def given_path(path: AnyPath) -> GivenPath:
+    """Returns a path as a `GivenPath`."""
+    if isinstance(path, GivenPath):
+        return path
+    return GivenPath(str(path), path if isinstance(path, InputFile) else None)
+
+
+def head_bytes(path: AnyFile, size: int) -> bytes:
+    """Returns the first bytes of a file; nothing where it cannot be read. Never an error.
+
+    A file that is given by its name is closed again. A pipe that is given by its name is not looked at, since what it
+    has given cannot be read again.
+    """
     if isinstance(path, InputFile):
-        return path.open(noun)
+        return path.head(size)
     try:
-        return Path(path).open("rb")
+        if not Path(path).is_file():
+            return b""
+    except (OSError, ValueError):
+        return b""
+    file = InputFile(path)
+    head = file.head(size)
+    file.close()
+    return head
+
+
+def open_binary(path: AnyFile, noun: str) -> io.BufferedReader:
+    """Opens a file to read bytes from; `noun` says in errors what it should be."""
+    try:
+        return input_file(path).take()
     except FileNotFoundError:
         near = _near_file(Path(path))
         raise InputError(
@@ -169,7 +265,7 @@ def open_binary(path: str | Path | InputFile, noun: str) -> io.BufferedReader:
         raise InputError("unreadable-file", f"the {noun} cannot be read: {reason}", where=str(path)) from None
 
 
-def read_whole(path: str | Path | InputFile, noun: str, hint: str) -> bytes:
+def read_whole(path: AnyFile, noun: str, hint: str) -> bytes:
     """Returns the bytes of a file; `noun` says in errors what it should be, `hint` what one looks like."""
     try:
         with open_binary(path, noun) as stream:

@@ -39,9 +39,9 @@ class TableExplanation:
         return all(call.device_s is not None for call in self.profile.calls)
 
 
-def explain_tables(path: str | Path) -> tuple[TableExplanation, ...]:
+def explain_tables(tables: Sequence[Table]) -> tuple[TableExplanation, ...]:
     """Explains every table of a file."""
-    return tuple(explain_table(table) for table in read_tables(path))
+    return tuple(explain_table(table) for table in tables)
 
 
 def explain_table(table: Table) -> TableExplanation:

@@ -12,11 +12,10 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from foretrace.errors import InputError
-from foretrace.files import read_whole
+from foretrace.files import AnyFile, read_whole
 from foretrace.formats.profiler_trace.arguments import listed, strided
 from foretrace.formats.profiler_trace.records import Call, Dims, Inputs
 from foretrace.formats.profiler_trace.text import head_of
@@ -78,9 +77,9 @@ class ExecutionTrace:
         return [node for node in self.nodes if node.number not in parents and (node.reads or node.writes)]
 
 
-def looks_like_execution_trace(path: str | Path) -> bool:
-    """Whether a file begins as an execution trace does, packed or not."""
-    return begins_as_execution_trace(head_of(Path(path), _HEAD_BYTES))
+def looks_like_execution_trace(path: AnyFile) -> bool:
+    """Returns whether a file begins as an execution trace does, packed or not; an `InputFile` stays open."""
+    return begins_as_execution_trace(head_of(path, _HEAD_BYTES))
 
 
 def begins_as_execution_trace(head: bytes) -> bool:
@@ -88,7 +87,7 @@ def begins_as_execution_trace(head: bytes) -> bool:
     return _SCHEMA.search(head[:_HEAD_BYTES]) is not None and any(one in head for one in _BESIDE)
 
 
-def read_execution_trace(path: str | Path) -> ExecutionTrace:
+def read_execution_trace(path: AnyFile) -> ExecutionTrace:
     """Reads an execution trace of any version."""
     where = str(path)
     data = _document(path)
@@ -110,7 +109,7 @@ def read_execution_trace(path: str | Path) -> ExecutionTrace:
     return ExecutionTrace(where, schema, process if isinstance(process, int) else -1, tuple(found), groups)
 
 
-def _document(path: str | Path) -> dict[str, Any]:
+def _document(path: AnyFile) -> dict[str, Any]:
     data = read_whole(path, "execution trace", _HINT)
     try:
         if data.startswith(b"\x1f\x8b"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from foretrace.documents import Document
 from foretrace.errors import InputError
+from foretrace.files import AnyFile, InputFile, input_file
 from foretrace.units import parse_count
 
 if TYPE_CHECKING:
@@ -101,10 +102,10 @@ class HfConfig:
         return [name for name in names if name in self and says_something(self.fields[name])]
 
 
-def read_hf_config(path: str | Path) -> HfConfig:
-    """The configuration in a file, or in the `config.json` of a folder."""
-    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-    document = Document(str(file), "model configuration", _EXPECTED, _EXAMPLE)
+def read_hf_config(path: AnyFile) -> HfConfig:
+    """Reads the configuration in a file, or in the `config.json` of a folder."""
+    file = InputFile(Path(path) / "config.json") if Path(path).is_dir() else input_file(path)
+    document = Document(str(file), "model configuration", _EXPECTED, _EXAMPLE, source=file)
     return _config(document, document.compose(document.read()), "", "")
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
+from foretrace.files import AnyFile
 from foretrace.formats.nsys_tables import NsysTables, opened
 from foretrace.formats.nvtx_text import read_nvtx_text
 from foretrace.formats.profiler_trace.names import rank_in_name
@@ -53,7 +54,7 @@ _NESTED_RANGES, _OTHER_RANGES = (59, 70), (60, 71)
 _VERSIONED: Final = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 
-def read_nsys(path: str | Path) -> RankProfile:
+def read_nsys(path: AnyFile) -> RankProfile:
     """The process of an export that used its GPU most."""
     found = read_nsys_processes(path)
     if len(found) == 1:
@@ -68,13 +69,13 @@ def read_nsys(path: str | Path) -> RankProfile:
     return replace(busiest, diagnostics=(*busiest.diagnostics, note))
 
 
-def read_nsys_processes(path: str | Path) -> list[RankProfile]:
+def read_nsys_processes(path: AnyFile) -> list[RankProfile]:
     """The processes of an export that used a GPU. Which rank each was, a report does not say: that of one process is in
     its file's name, several are taken to be ranks in the order of the GPUs they used."""
-    with opened(Path(path)) as tables:
+    with opened(path) as tables:
         if not any(f"{_KIND}{name}" in tables.names for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")):
             raise InputError(
-                "not-recorded",
+                "incomplete-recording",
                 "the export has no CUDA activity",
                 where=str(path),
                 hint="profile with: nsys profile --trace=cuda,nvtx … (tables CUPTI_ACTIVITY_KIND_* are missing)",
@@ -129,7 +130,7 @@ class _Reader:
                 "warning", "rows-skipped", f"{int((process[on_device] < 0).sum()):,} kernels name no process: left out"
             )
         if self.tables.missing:
-            self._note("note", "not-recorded", f"this version of the export lacks {_some(self.tables.missing)}")
+            self._note("note", "incomplete-recording", f"this version of the export lacks {_some(self.tables.missing)}")
         return [self._trace(one, {name: column[process == one] for name, column in columns.items()}) for one in known]
 
     def _trace(self, process: int, columns: Mapping[str, Longs]) -> RankProfile:
@@ -170,7 +171,7 @@ class _Reader:
         if len(graphs["start"]):
             self._note(
                 "warning",
-                "not-recorded",
+                "incomplete-recording",
                 f"{len(graphs['start']):,} CUDA graphs were traced as wholes, their kernels not: "
                 "profile with --cuda-graph-trace=node to see them",
             )

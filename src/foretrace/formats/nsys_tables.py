@@ -6,16 +6,18 @@ write (Nsight Systems documentation, "SQLite Schema Reference"): what is missing
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
+from foretrace.files import AnyFile, InputFile, input_file
 from foretrace.formats.profiler_trace.sniff import SQLITE
 
 _HEADER_BYTES: Final = 100
@@ -72,11 +74,15 @@ class NsysTables:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[NsysTables]:
-    """An export opened for reading. Whatever SQLite finds wrong while it is read becomes one error."""
-    _check_head(path)
+def opened(path: AnyFile) -> Iterator[NsysTables]:
+    """Opens an export for reading. Whatever SQLite finds wrong while it is read becomes one error.
+
+    SQLite opens the file by its name; this is the only kind of input that is opened a second time.
+    """
+    file = input_file(path)
+    _check_head(file)
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)
+        connection = sqlite3.connect(f"{file.path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)
         try:
             yield NsysTables(connection, str(path))
         finally:
@@ -94,22 +100,25 @@ def opened(path: Path) -> Iterator[NsysTables]:
         raise _unreadable(path, error) from None
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
+def _unreadable(path: AnyFile, error: Exception) -> InputError:
     return InputError("bad-syntax", f"the export cannot be read: {error}", where=str(path), hint=EXPORT_HINT)
 
 
-def _check_head(path: Path) -> None:
-    """Raises an error where a file is no SQLite file, or shorter than its header says."""
+def _check_head(path: InputFile) -> None:
+    """Raises an error where a file is no SQLite file, or shorter than its header says; closes it."""
     try:
-        with path.open("rb") as stream:
-            head = stream.read(_HEADER_BYTES)
-        size = path.stat().st_size
+        with path.take() as stream:
+            head, state = stream.read(_HEADER_BYTES), os.fstat(stream.fileno())
     except FileNotFoundError:
         raise InputError("file-not-found", "there is no such file", where=str(path)) from None
     except OSError as error:
         raise InputError("unreadable-file", f"the export cannot be read: {error.strerror}", where=str(path)) from None
     if not head.startswith(SQLITE):
         raise InputError("wrong-format", "this is no SQLite file", where=str(path), hint=EXPORT_HINT)
+    if not stat.S_ISREG(state.st_mode):
+        hint = "write it to a file, and give that"
+        raise InputError("wrong-format", "exports are read from files, not from pipes", where=str(path), hint=hint)
+    size = state.st_size
     # sqlite.org/fileformat.html, 1.3: page size at 16 (1 stands for 65536), pages at 28, valid where 24 equals 92.
     page_bytes = int.from_bytes(head[16:18], "big")
     pages = int.from_bytes(head[28:32], "big") if head[24:28] == head[92:96] else 0

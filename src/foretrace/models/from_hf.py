@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 from foretrace.errors import Diagnostic, InputError, did_you_mean
+from foretrace.files import AnyFile
 from foretrace.formats.hf_config import HfConfig, read_hf_config
 from foretrace.models.compose import MOST_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Layer, Mlp, Model, Norm, SelfAttention
@@ -72,7 +72,7 @@ class _Reading:
         return _ACTIVATIONS[text]
 
 
-def model_from_hf(path: str | Path) -> tuple[Model, tuple[Diagnostic, ...]]:
+def model_from_hf(path: AnyFile) -> tuple[Model, tuple[Diagnostic, ...]]:
     """The model that a `config.json` describes, and what was guessed or left out."""
     config = read_hf_config(path)
     reading = _Reading(config)

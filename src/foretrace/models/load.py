@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from foretrace.errors import Diagnostic
+from foretrace.files import AnyFile
 from foretrace.models import presets
 from foretrace.models.model import Model
 
 
-def load_model(name_or_path: str | Path) -> Model:
+def load_model(name_or_path: AnyFile) -> Model:
     """The model of a name or of a configuration."""
     return read_model(name_or_path)[0]
 
 
-def read_model(name_or_path: str | Path) -> tuple[Model, tuple[Diagnostic, ...]]:
+def read_model(name_or_path: AnyFile) -> tuple[Model, tuple[Diagnostic, ...]]:
     """The model of a name or of a configuration, and what was guessed or left out."""
     if is_configuration(name_or_path):
         from foretrace.models.from_hf import model_from_hf
@@ -23,7 +24,7 @@ def read_model(name_or_path: str | Path) -> tuple[Model, tuple[Diagnostic, ...]]
     return presets.model(str(name_or_path)), ()
 
 
-def is_configuration(name_or_path: str | Path) -> bool:
+def is_configuration(name_or_path: AnyFile) -> bool:
     """Whether a text means a config.json, by its ending or because it is a folder with one."""
     return str(name_or_path).lower().endswith(".json") or is_file(Path(name_or_path) / "config.json")
 

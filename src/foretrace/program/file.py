@@ -19,7 +19,7 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from foretrace.errors import Diagnostic, ForetraceError, InputError
-from foretrace.files import InputFile
+from foretrace.files import AnyFile
 from foretrace.mesh import Mesh
 from foretrace.program.check import check
 from foretrace.program.classes import classes_of
@@ -111,7 +111,7 @@ def save(program: Program, path: str | Path) -> None:
     _write(path, _header(program), {name: arrays[name] for name in SECTIONS})
 
 
-def load(path: str | Path | InputFile) -> Program:
+def load(path: AnyFile) -> Program:
     """Reads and checks a program file; what is wrong is named with the file and the byte, section or op."""
     header, arrays = read_file(path, SECTIONS)
     return _checked(_parsed(header, path), arrays, path)
@@ -133,7 +133,7 @@ def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, A
     _write(path, _header(program) | {"run": run}, {name: arrays[name] for name in SECTIONS} | more)
 
 
-def load_timeline(path: str | Path | InputFile) -> tuple[Timeline, Any]:
+def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
     """Reads what `save_timeline` wrote: the timeline, and what was attached to it."""
     raw, arrays = read_file(path, SECTIONS | TIMELINE_SECTIONS)
     header = _parsed(raw, path)
@@ -163,14 +163,14 @@ def _write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Col
     write_file(Path(path), text.encode("ascii"), arrays)
 
 
-def _parsed(header: bytes, path: str | Path | InputFile) -> Any:
+def _parsed(header: bytes, path: AnyFile) -> Any:
     try:
         return _parse(header)
     except ForetraceError as error:
         raise _located(error, path) from None
 
 
-def _checked(header: object, arrays: Mapping[str, Column], path: str | Path | InputFile) -> Program:
+def _checked(header: object, arrays: Mapping[str, Column], path: AnyFile) -> Program:
     _check_shapes(arrays, str(path))
     try:
         program = _program(header, arrays)
@@ -180,7 +180,7 @@ def _checked(header: object, arrays: Mapping[str, Column], path: str | Path | In
     return program
 
 
-def _located(error: ForetraceError, path: str | Path | InputFile) -> ForetraceError:
+def _located(error: ForetraceError, path: AnyFile) -> ForetraceError:
     """Returns the error with the file before its place."""
     place = f"{path}: {error.where}" if error.where else str(path)
     return type(error)(error.code, error.message, where=place, hint=error.hint)

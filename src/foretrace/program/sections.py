@@ -14,6 +14,7 @@ laid out by significance (all lowest bytes, then all second-lowest, …): deflat
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import InputError
-from foretrace.files import unreadable, write_whole
+from foretrace.files import AnyFile, input_file, unreadable, write_whole
 
 MAGIC: Final = b"\x93FORETRACE\r\n"
 VERSION: Final = 1
@@ -50,16 +51,17 @@ def write_file(path: Path, header: bytes, sections: Mapping[str, Column]) -> Non
     write_whole(path, _parts(header, sections), "program")
 
 
-def read_file(path: Path, dtypes: Mapping[str, np.dtype[Any]]) -> tuple[bytes, dict[str, Column]]:
+def read_file(path: AnyFile, dtypes: Mapping[str, np.dtype[Any]]) -> tuple[bytes, dict[str, Column]]:
     """The header and the sections, which must be exactly those named, each of its dtype."""
     hint = "give the name of a program file, such as job.foretrace"
     try:
-        if path.exists() and not path.is_file():
+        file = input_file(path)
+        if file.path.exists() and not file.path.is_file():
             raise InputError(
                 "folder-instead-of-file", "this is a folder or a device, not a file", where=str(path), hint=hint
             )
-        with path.open("rb") as stream:
-            reader = _Reader(stream, path.stat().st_size, str(path))
+        with file.take() as stream:
+            reader = _Reader(stream, os.fstat(stream.fileno()).st_size, str(path))
             return reader.header(), reader.sections(dtypes)
     except OSError as error:
         raise InputError(

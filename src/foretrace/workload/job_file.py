@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from foretrace.documents import Document, Fields
 from foretrace.errors import Diagnostic, InputError
+from foretrace.files import AnyFile, input_file
 from foretrace.models import presets
 from foretrace.models.model import Model
 from foretrace.models.spec import number, read_model_spec, word
@@ -51,9 +52,10 @@ class JobFile:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def read_job(path: str | Path) -> JobFile:
-    """The job that a file describes. A path to a cluster's file is taken from where the job's file stands."""
-    document = Document(str(path), "job", f"expected a job in YAML: model: llama3-70b, {EXAMPLE}", EXAMPLE)
+def read_job(path: AnyFile) -> JobFile:
+    """Reads the job that a file describes. A path to a cluster's file is taken from where the job's file stands."""
+    expected = f"expected a job in YAML: model: llama3-70b, {EXAMPLE}"
+    document = Document(str(path), "job", expected, EXAMPLE, source=input_file(path))
     root = document.fields(document.compose(document.read()), ("model", "plan", "cluster"), ("model",))
     model = read_model_spec(document, root["model"], presets.model, name=Path(path).stem)
     plan: dict[str, PlanValue] = {}

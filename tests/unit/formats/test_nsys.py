@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -145,6 +146,16 @@ def test_a_file_that_is_being_written_is_said(tmp_path: Path, monkeypatch: pytes
         assert caught.value.code == "unreadable-file"
     finally:
         writer.close()
+
+
+def test_an_export_is_not_read_from_a_pipe() -> None:
+    given, taken = os.pipe()
+    os.write(taken, b"SQLite format 3\0" + bytes(200))
+    os.close(taken)
+    with pytest.raises(InputError, match="from files, not from pipes") as caught:
+        read_traces([f"/dev/fd/{given}"])
+    assert caught.value.code == "wrong-format"
+    os.close(given)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -81,16 +80,6 @@ def test_a_model_s_configuration_is_no_trace(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="this is a model's configuration, not a trace") as raised:
         load(path)
     assert raised.value.hint is not None and f"foretrace predict {path}" in raised.value.hint
-
-
-@pytest.mark.parametrize("begin", ['\n{"traceEvents": [', "-------  ------"])
-def test_profiles_are_read_from_files(begin: str) -> None:
-    given, taken = os.pipe()
-    os.write(taken, begin.encode())
-    os.close(taken)
-    with pytest.raises(InputError, match="profiles are read from files, not from pipes"):
-        load(f"/dev/fd/{given}")
-    os.close(given)
 
 
 def test_a_table_says_itself_what_it_cannot_do() -> None:

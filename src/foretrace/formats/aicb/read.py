@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final, NoReturn
 
 from foretrace.errors import InputError
-from foretrace.files import read_whole
+from foretrace.files import AnyFile, read_whole
 from foretrace.formats.aicb.fields import quoted, whole
 from foretrace.formats.aicb.header import EXAMPLE, parse_header
 from foretrace.formats.aicb.notes import count_notes, header_notes, row_notes, text_notes
@@ -14,7 +13,6 @@ from foretrace.formats.aicb.records import Layout, Workload
 from foretrace.formats.aicb.rows import RowReader
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_PROFILES: Final = (b"{", b"[", b"\x1f\x8b", b"SQLite format 3", b"-----")
 _FOREIGN: Final = (
     (b"\x93FORETRACE", "this is a Foretrace program, not a workload file"),
     (b"\x1f\x8b", "the file is gzipped: unpack it first"),
@@ -31,14 +29,9 @@ _FOREIGN: Final = (
 """How files begin that people give instead of a workload."""
 
 
-def read_workload(path: str | Path) -> Workload:
-    """The workload in a file; diagnostics say what is odd about it."""
-    data = read_whole(path, "workload file", EXAMPLE)
-    if data.lstrip().startswith(_PROFILES) and not Path(path).is_file():
-        # Files are told apart by their beginning, and what a pipe has given cannot be read again.
-        hint = "write it to a file, and give that"
-        raise InputError("wrong-format", "profiles are read from files, not from pipes", where=str(path), hint=hint)
-    return parse_workload(data, str(path))
+def read_workload(path: AnyFile) -> Workload:
+    """Reads the workload in a file; diagnostics say what is odd about it."""
+    return parse_workload(read_whole(path, "workload file", EXAMPLE), str(path))
 
 
 def parse_workload(data: bytes, name: str = "workload") -> Workload:

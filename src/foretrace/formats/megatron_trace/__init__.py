@@ -11,12 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from foretrace.formats.megatron_trace.ex_situ import is_ex_situ
     from foretrace.formats.megatron_trace.lines import BUCKET_OP, line_text, parse_line
     from foretrace.formats.megatron_trace.plan import PlanOp, StagePlan, make_plan, plan_text, read_plan, write_plan
     from foretrace.formats.megatron_trace.read import parse_trace, read_trace
     from foretrace.formats.megatron_trace.records import Facts, RankTrace, Run, SubOp, TraceOp
     from foretrace.formats.megatron_trace.runs import read_runs
-    from foretrace.formats.megatron_trace.sniff import looks_like_trace
+    from foretrace.formats.megatron_trace.sniff import is_rank_trace, looks_like_trace
     from foretrace.formats.megatron_trace.values import dtype_bytes, known_comm
     from foretrace.formats.megatron_trace.write import Written, make_op, make_sub, trace_text, write_runs
 
@@ -33,6 +34,8 @@ _HOMES = {
     "dtype_bytes": "values",
     "known_comm": "values",
     "line_text": "lines",
+    "is_ex_situ": "ex_situ",
+    "is_rank_trace": "sniff",
     "looks_like_trace": "sniff",
     "make_op": "write",
     "make_plan": "plan",
@@ -59,6 +62,8 @@ __all__ = [
     "TraceOp",
     "Written",
     "dtype_bytes",
+    "is_ex_situ",
+    "is_rank_trace",
     "known_comm",
     "line_text",
     "looks_like_trace",

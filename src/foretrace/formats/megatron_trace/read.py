@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.files import read_whole
+from foretrace.files import AnyFile, read_whole
 from foretrace.formats.megatron_trace.lines import (
     EXAMPLE,
     KEYS,
@@ -21,7 +20,7 @@ _MOST_NEAR = 1000
 _BLANKS = " \t\r"
 
 
-def read_trace(path: str | Path) -> RankTrace:
+def read_trace(path: AnyFile) -> RankTrace:
     """The trace in a file; diagnostics say what is odd about it."""
     return parse_trace(read_whole(path, "rank trace", EXAMPLE), str(path))
 

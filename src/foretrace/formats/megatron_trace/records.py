@@ -6,11 +6,15 @@ milliseconds, as in the file; `timestamp_ms` is when an op *ended*, on the clock
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from foretrace.errors import Diagnostic
+
+MAX_NAMED: Final = 5
+"""Files, folders or runs that a text names one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +112,32 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The ranks of one run, by number: those of one folder, told apart from other runs there by their times."""
+    """The ranks of one run, by number: those of one folder, told apart from other runs there by their times.
+
+    A real run may have a folder for each node; `paths` are all of them then, and `path` is the first.
+    """
 
     path: str
     facts: Facts
     ranks: Mapping[int, RankTrace]
     diagnostics: tuple[Diagnostic, ...] = ()
+    paths: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """What to call it: its folder, or its file where it is one alone."""
-        return Path(self.path).name
+        """What to call it: its folder or folders, or its file where it is one alone."""
+        if len(self.paths) < 2:
+            return Path(self.path).name
+        names = _short_names([Path(path) for path in self.paths])
+        more = [f"{len(names) - MAX_NAMED:,} more"] if len(names) > MAX_NAMED else []
+        return " + ".join([*names[:MAX_NAMED], *more])
+
+
+def _short_names(paths: Sequence[Path]) -> list[str]:
+    """Names of paths without the folders above that all have in common; each keeps at least its own name."""
+    shared = 0
+    for parts in zip(*(path.parts[:-1] for path in paths), strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared += 1
+    return ["/".join(path.parts[shared:]) for path in paths]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.errors import Diagnostic, InputError
+from foretrace.files import AnyFile
 from foretrace.formats.profiler_trace.arguments import whole
 from foretrace.formats.profiler_trace.columns import NO_TIME, Columns
 from foretrace.formats.profiler_trace.kineto_json import NO_PROFILE, KinetoJson
@@ -29,14 +30,15 @@ FURTHEST_NS: Final = 86_400 * 10**9
 """Events further than a day from the middle one were not timed: drivers give some a time of 0."""
 
 
-def read_kineto(path: str | Path, piece_bytes: int = PIECE_BYTES) -> RankProfile:
+def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
     """The trace in a file; its text is read in pieces of so many bytes."""
     where = str(path)
-    source = TextFile(Path(path), piece_bytes)
-    written = KinetoJson(source.pieces(), where)
+    source = TextFile(path, piece_bytes)
+    pieces = source.pieces()
+    written = KinetoJson(pieces, where)
     columns = Columns()
     try:
-        with _no_garbage_collection():
+        with closing(pieces), _no_garbage_collection():
             for block in written.blocks():
                 columns.add(block)
     except InputError as error:
@@ -282,5 +284,5 @@ def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
         notes.append(Diagnostic("note", "field-ignored", f"{memory:,} records of memory are not read", where))
     if columns.calls.elided:
         text = f"{columns.calls.elided} kinds of collectives do not list all ranks or splits: left open"
-        notes.append(Diagnostic("note", "not-recorded", text, where))
+        notes.append(Diagnostic("note", "incomplete-recording", text, where))
     return notes

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
+from foretrace.files import AnyPath, GivenPath, InputFile, given_path
 from foretrace.formats.profiler_trace import looks_like_profile, read_trace
 from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.formats.profiler_trace.sniff import ENDINGS, SQLITE
@@ -17,24 +17,49 @@ from foretrace.formats.profiler_trace.text import head_of
 MOST_NAMED: Final = 5
 
 
-def read_ranks(paths: Sequence[str | Path]) -> list[RankProfile]:
-    """The traces that files, folders and patterns name, in order of ranks."""
-    files, others = find_files(paths)
-    traces = [trace for file in files for trace in _traces_of(file)]
-    if others:
-        named = ", ".join(file.name for file in others[:MOST_NAMED])
-        more = f" and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
-        note = Diagnostic(
-            "note", "files-skipped", f"no profiler traces, left out: {named}{more}", str(others[0].parent)
+def read_ranks(paths: Iterable[AnyPath]) -> list[RankProfile]:
+    """Reads the traces that files, folders and patterns name, in order of ranks.
+
+    A file that is named is read, and an error says what is wrong with it. One that was found is read if it looks like a
+    trace, as soon as it does, so that no more than one is open.
+    """
+    names: list[str] = []
+    seen: set[Path] = set()
+    others: dict[Path, None] = {}
+    traces: list[RankProfile] = []
+    for given in map(given_path, paths):
+        names.append(given.text)
+        for file, is_candidate in _listed(given):
+            if file.path in seen:
+                continue
+            if is_candidate and (not given.is_many or looks_like_profile(file)):
+                seen.add(file.path)
+                traces += _traces_of(file)
+            else:
+                file.close()
+                others[file.path] = None
+    if not seen:
+        raise InputError(
+            "nothing-to-do",
+            "there is no profiler trace here",
+            where=", ".join(names) or "nothing",
+            hint=f"traces end in {', '.join(ENDINGS)}",
         )
-        traces[0] = replace(traces[0], diagnostics=(*traces[0].diagnostics, note))
+    if others:
+        traces[0] = replace(traces[0], diagnostics=(*traces[0].diagnostics, _skip_note(list(others))))
     if len(traces) == 1:
         return traces
     _check(traces)
     return sorted(traces, key=lambda trace: trace.rank or 0)
 
 
-def _traces_of(file: Path) -> list[RankProfile]:
+def _skip_note(others: Sequence[Path]) -> Diagnostic:
+    named = ", ".join(path.name for path in others[:MOST_NAMED])
+    more = f" and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
+    return Diagnostic("note", "files-skipped", f"no profiler traces, left out: {named}{more}", str(others[0].parent))
+
+
+def _traces_of(file: InputFile) -> list[RankProfile]:
     """The trace of a file; a report of Nsight Systems may hold several processes."""
     if head_of(file, len(SQLITE)) != SQLITE:
         return [read_trace(file)]
@@ -43,48 +68,17 @@ def _traces_of(file: Path) -> list[RankProfile]:
     return read_nsys_processes(file)
 
 
-def find_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
-    """The files that may be traces, and those found in folders or by patterns that are none."""
-    traces: dict[Path, None] = {}
-    others: dict[Path, None] = {}
-    for path in paths:
-        for file in _listed(path):
-            # A file that is named is read, and an error says what is wrong with it.
-            taken = str(file) == str(path) or _is_trace(file, Path(path).is_dir())
-            (traces if taken else others)[file] = None
-    if not traces:
-        named_all = ", ".join(map(str, paths)) or "nothing"
-        raise InputError(
-            "nothing-to-do",
-            "there is no profiler trace here",
-            where=named_all,
-            hint=f"traces end in {', '.join(ENDINGS)}",
-        )
-    return list(traces), list(others)
-
-
-def _is_trace(file: Path, in_folder: bool) -> bool:
-    """Whether a file that was found is a trace; in a folder also by its name."""
-    return (not in_folder or file.name.endswith(ENDINGS)) and looks_like_profile(file)
-
-
-def _listed(path: str | Path) -> Iterable[Path]:
-    """The files of a folder, those a pattern matches, or the file itself."""
-    given = Path(path)
-    if given.is_dir():
-        try:
-            return sorted(file for file in given.iterdir() if file.is_file() and not file.name.startswith("."))
-        except OSError as error:
-            raise InputError(
-                "unreadable-file", f"the folder cannot be read: {error.strerror}", where=str(path)
-            ) from None
-    if glob.has_magic(str(path)) and not given.exists():
-        matched = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207  # Path.glob takes no absolute pattern
-        found = sorted(file for file in matched if file.is_file())
-        if not found:
-            raise InputError("file-not-found", "no file matches this pattern", where=str(path))
-        return found
-    return [given]
+def _listed(given: GivenPath) -> Iterator[tuple[InputFile, bool]]:
+    """The files that a path names, and whether each may be a trace by its name: those that are named or that a pattern
+    matches may; the files of a folder by their endings. Hidden files of a folder are passed over."""
+    if given.is_pattern and not given.files:
+        raise InputError("file-not-found", "no file matches this pattern", where=given.text)
+    matches = set(given.matches)
+    for file in given.files:
+        if file.path in matches:
+            yield file, True
+        elif not file.name.startswith("."):
+            yield file, file.name.endswith(ENDINGS)
 
 
 def _check(traces: Sequence[RankProfile]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Final
 
+from foretrace.files import AnyFile
 from foretrace.formats.profiler_trace.text import head_of
 
 SQLITE: Final = b"SQLite format 3\0"
@@ -23,9 +23,9 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BESIDE = (b'"deviceProperties"', b'"distributedInfo"', b'"trace_id"', b'"baseTimeNanoseconds"')
 
 
-def looks_like_profile(path: str | Path) -> bool:
-    """Whether a file begins as a profile does. Never an error."""
-    return begins_as_profile(head_of(Path(path), HEAD_BYTES))
+def looks_like_profile(path: AnyFile) -> bool:
+    """Returns whether a file begins as a profile does. Never an error; an `InputFile` stays open to be read."""
+    return begins_as_profile(head_of(path, HEAD_BYTES))
 
 
 def begins_as_profile(head: bytes) -> bool:

@@ -6,12 +6,11 @@ import codecs
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from foretrace.errors import InputError
-from foretrace.files import open_binary
+from foretrace.files import AnyFile, head_bytes, input_file, open_binary
 
 PIECE_BYTES: Final = 1 << 19
 _GZIP = b"\x1f\x8b"
@@ -26,15 +25,16 @@ _OTHERS: Final = {
 class TextFile:
     """Reads a file's text: plain or gzip, whatever its name says. Bytes that are no UTF-8 are replaced and counted."""
 
-    def __init__(self, path: Path, piece_bytes: int = PIECE_BYTES) -> None:
-        self.path = path
+    def __init__(self, path: AnyFile, piece_bytes: int = PIECE_BYTES) -> None:
+        self.file = input_file(path)
+        self.path = self.file.path
         self.piece_bytes = piece_bytes
         self.replaced = False
         """Whether some bytes were no UTF-8."""
         self.misnamed = False
         """Whether the name says gz and the bytes do not."""
 
-    def pieces(self) -> Iterator[str]:
+    def pieces(self) -> Generator[str, None, None]:
         """The text in pieces; errors where the file cannot be read to its end."""
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
         for data in self._bytes():
@@ -56,7 +56,7 @@ class TextFile:
             yield rest
 
     def _bytes(self) -> Iterator[bytes]:
-        with open_binary(self.path, "profiler trace") as stream:
+        with open_binary(self.file, "profiler trace") as stream:
             head = stream.peek(8)[:8]
             self._check(head)
             if not head.startswith(_GZIP):
@@ -109,13 +109,9 @@ def _plain(stream: io.BufferedReader, piece_bytes: int, where: str) -> Iterator[
         ) from None
 
 
-def head_of(path: Path, most_bytes: int) -> bytes:
-    """The first bytes of what a file holds, unpacked; as much as can be had."""
-    try:
-        with path.open("rb") as stream:
-            return unpacked(stream.read(most_bytes), most_bytes)
-    except (OSError, ValueError):
-        return b""
+def head_of(path: AnyFile, most_bytes: int) -> bytes:
+    """Returns the first bytes of what a file holds, unpacked; as much as can be had. An `InputFile` stays open."""
+    return unpacked(head_bytes(path, most_bytes), most_bytes)
 
 
 def unpacked(head: bytes, most_bytes: int) -> bytes:

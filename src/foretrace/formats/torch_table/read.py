@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from foretrace.errors import Diagnostic, InputError, shortened
-from foretrace.files import read_whole
+from foretrace.files import AnyFile, head_bytes, read_whole
 from foretrace.formats.torch_table.headings import looks_like_headings, read_headings, split_headings
 from foretrace.formats.torch_table.layout import Place, find_tables, read_dashes
 from foretrace.formats.torch_table.records import Column, Field, Row, Table
@@ -35,7 +34,7 @@ _MEMORY: Final = (Field.CPU_MEMORY, Field.SELF_CPU_MEMORY, Field.DEVICE_MEMORY, 
 _TEXTS: Final = (Field.NAME, Field.OVERLOAD, Field.SHAPES, Field.STACK)
 
 
-def read_tables(path: str | Path) -> tuple[Table, ...]:
+def read_tables(path: AnyFile) -> tuple[Table, ...]:
     """Every table of a file, in order; at least one."""
     data = read_whole(path, "profiler table", _HINT)
     return parse_tables(_decode(data, str(path)), str(path))
@@ -57,17 +56,12 @@ def parse_tables(text: str, path: str) -> tuple[Table, ...]:
     return tables
 
 
-def looks_like_table(path: str | Path) -> bool:
-    """Whether a file is a profiler table, whole or not, by its beginning."""
+def looks_like_table(path: AnyFile) -> bool:
+    """Returns whether a file is a profiler table, whole or not, by its beginning; an `InputFile` stays open."""
     try:
-        if not Path(path).is_file():  # what a pipe has given cannot be read again
-            return False
-        with Path(path).open("rb") as stream:
-            head = stream.read(_HEAD_BYTES)
-        return any(
-            looks_like_headings(line) for line in _decode(head, "").split("\n") if "Self" in line or "CPU" in line
-        )
-    except (OSError, ValueError, InputError):
+        lines = _decode(head_bytes(path, _HEAD_BYTES), "").split("\n")
+        return any(looks_like_headings(line) for line in lines if "Self" in line or "CPU" in line)
+    except (ValueError, InputError):
         return False
 
 

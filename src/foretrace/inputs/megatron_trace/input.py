@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from foretrace.files import GivenPath
-from foretrace.formats.megatron_trace import Run, looks_like_trace, read_runs
+from foretrace.formats.megatron_trace import Run, is_ex_situ, looks_like_trace, read_runs
 from foretrace.inputs.base import Baseline, Input
 from foretrace.inputs.options import read_bytes, read_count, read_routing, read_schedule, read_texts
 from foretrace.lower.megatron_trace.options import MegatronTraceOptions
@@ -64,8 +64,6 @@ class MegatronTraceInput(Input):
     @property
     def ex_situ(self) -> bool:
         """Whether one GPU was traced as each rank."""
-        from foretrace.lower.megatron_trace.layout import is_ex_situ
-
         return is_ex_situ(self.runs)
 
     def build_program(self) -> Program:

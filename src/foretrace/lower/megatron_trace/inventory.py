@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import Facts, RankTrace, Run, SubOp, TraceOp
+from foretrace.formats.megatron_trace.ex_situ import TRANSFERS, is_ex_situ
 from foretrace.lower.megatron_trace.calls import AXES, comm_of, group_of, tensor_bytes
-from foretrace.lower.megatron_trace.layout import TRANSFERS, find_job, is_ex_situ, last_iteration
+from foretrace.lower.megatron_trace.layout import find_job, last_iteration
 from foretrace.mesh import Mesh
 
 

@@ -8,13 +8,9 @@ from functools import cached_property
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import BUCKET_OP, Facts, RankTrace, Run, TraceOp
+from foretrace.formats.megatron_trace.ex_situ import TRANSFERS, is_ex_situ, says_ex_situ
 from foretrace.lower.megatron_trace.calls import AXES, comm_of, group_of
 from foretrace.mesh import Mesh
-
-SIMULATED = "simulation"
-"""How the description of an op begins that was traced ex situ."""
-
-TRANSFERS = ("send_forward", "recv_forward", "send_backward", "recv_backward")
 
 
 @dataclass(frozen=True)
@@ -164,30 +160,12 @@ def _unnamed(runs: Sequence[Run]) -> list[Diagnostic]:
     return []
 
 
-def is_ex_situ(runs: Sequence[Run]) -> bool:
-    """Whether one GPU acted as each rank: such traces say so, or have several stages but no transfers between them, or
-    neither transfers nor phases of the schedule."""
-    traces = [trace for run in runs for trace in run.ranks.values()]
-    if any(_says_so(trace) for trace in traces):
-        return True
-    ops = [op for trace in traces for op in trace.ops]
-    computes = [op for op in ops if op.op in ("forward_step", "backward_step")]
-    if not computes or any(op.op in TRANSFERS for op in ops):
-        return False
-    staged = any((op.stage or 0) > 0 for op in computes) or any((run.facts.pp or 1) > 1 for run in runs)
-    return staged or all(op.state is None for op in computes)
-
-
-def _says_so(trace: RankTrace) -> bool:
-    return any((op.description or "").startswith(SIMULATED) for op in trace.ops)
-
-
 def _check_one_kind(runs: Sequence[Run], ex_situ: bool) -> list[Diagnostic]:
     """Raises an error where real traces are among ex-situ ones; says where it is not written which they are."""
     traces = [trace for run in runs for trace in run.ranks.values()]
-    simulated = [trace for trace in traces if _says_so(trace)]
+    simulated = [trace for trace in traces if says_ex_situ(trace)]
     for trace in traces if simulated else ():
-        if not _says_so(trace) and any(op.op in TRANSFERS or op.state is not None for op in trace.ops):
+        if not says_ex_situ(trace) and any(op.op in TRANSFERS or op.state is not None for op in trace.ops):
             raise InputError(
                 "several-inputs",
                 "a real run and traces taken ex situ are given together",

@@ -13,10 +13,11 @@ from typing import Literal
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp
+from foretrace.formats.megatron_trace.ex_situ import TRANSFERS
 from foretrace.lower.megatron_trace.calls import AXES, GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
 from foretrace.lower.megatron_trace.clocks import Meeting, clock_offsets
 from foretrace.lower.megatron_trace.gradients import reduces_gradients
-from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob, last_iteration
+from foretrace.lower.megatron_trace.layout import TraceJob, last_iteration
 from foretrace.lower.megatron_trace.pieces import MS, pieces_of
 from foretrace.lower.megatron_trace.work import CUT_OPS
 from foretrace.program.columns import Collective

@@ -8,9 +8,10 @@ from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp
+from foretrace.formats.megatron_trace.ex_situ import TRANSFERS
 from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call
 from foretrace.lower.megatron_trace.gradients import Bucket, gradient_buckets, gradient_calls
-from foretrace.lower.megatron_trace.layout import TRANSFERS, TraceJob, fill_notes, last_iteration
+from foretrace.lower.megatron_trace.layout import TraceJob, fill_notes, last_iteration
 from foretrace.lower.megatron_trace.pieces import MS, Piece, PieceKey, pieces_of
 from foretrace.lower.megatron_trace.pools import Pools
 from foretrace.program.columns import Collective

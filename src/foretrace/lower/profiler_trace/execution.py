@@ -6,14 +6,16 @@ the two were counted from different starts, ops are joined by name and order ins
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
+from foretrace.files import AnyFile, AnyPath, GivenPath, InputFile, given_path, given_paths
 from foretrace.formats.execution_trace import (
     ExecutionTrace,
     Node,
@@ -28,33 +30,55 @@ _TRUSTED: Final = 0.9
 """The share of numbers found in both whose names agree, from which on they are taken to mean the same."""
 
 
-def read_with_shapes(paths: Sequence[str | Path]) -> list[RankProfile]:
-    """The traces of a job's ranks, with the shapes of the execution traces that are among the files."""
-    profiles, executions = split_execution_traces([Path(path) for path in paths])
-    return attach_execution_traces(read_traces(profiles) if profiles else [], executions)
+def read_with_shapes(paths: Iterable[AnyPath]) -> list[RankProfile]:
+    """Reads the traces of a job's ranks, with the shapes of the execution traces that are among the files."""
+    executions: list[InputFile] = []
+
+    def profiles() -> Iterator[GivenPath]:
+        for given in map(given_path, paths):
+            if _is_execution_trace(given):
+                executions.append(given.files[0])
+            else:
+                yield given
+
+    # A trace is read before the next file is looked at, so that of many files few are open.
+    rest = profiles()
+    first = next(rest, None)
+    return attach_execution_traces([] if first is None else read_traces(chain((first,), rest)), executions)
 
 
-def split_execution_traces(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Files of a profiler's traces, and those of execution traces among them."""
-    executions = [path for path in paths if path.is_file() and looks_like_execution_trace(path)]
-    return [path for path in paths if path not in executions], executions
+def split_execution_traces(paths: Iterable[AnyPath]) -> tuple[list[GivenPath], list[InputFile]]:
+    """Returns the paths of a profiler's traces, and the files of execution traces among them, which stay open."""
+    given = given_paths(paths)
+    executions = [path.files[0] for path in given if _is_execution_trace(path)]
+    return [path for path in given if path.is_many or path.files[0] not in executions], executions
 
 
-def attach_execution_traces(traces: Sequence[RankProfile], paths: Sequence[Path]) -> list[RankProfile]:
-    """The traces, each with the shapes of the execution trace of its process; each of `paths` must belong to one."""
-    if paths and not traces:
+def _is_execution_trace(given: GivenPath) -> bool:
+    return given.is_file and looks_like_execution_trace(given.files[0])
+
+
+def attach_execution_traces(
+    traces: Sequence[RankProfile], executions: Sequence[AnyFile | ExecutionTrace]
+) -> list[RankProfile]:
+    """Returns the traces, each with the shapes of the execution trace of its process.
+
+    Each of `executions`, files or what was read of them, must belong to a trace.
+    """
+    if executions and not traces:
+        first = executions[0]
         raise InputError(
             "cannot-simulate",
             "an execution trace has no times",
-            where=str(paths[0]),
+            where=first.path if isinstance(first, ExecutionTrace) else str(first),
             hint="give the profiler's trace of the same run before it: foretrace simulate TRACE EXECUTION_TRACE",
         )
-    found = list(traces)
-    for path in paths:
-        execution = read_execution_trace(path)
-        at = _owner(found, execution)
-        found[at] = with_shapes_of(found[at], execution)
-    return found
+    joined = list(traces)
+    for source in executions:
+        execution = source if isinstance(source, ExecutionTrace) else read_execution_trace(source)
+        at = _owner(joined, execution)
+        joined[at] = with_shapes_of(joined[at], execution)
+    return joined
 
 
 def _owner(traces: Sequence[RankProfile], execution: ExecutionTrace) -> int:

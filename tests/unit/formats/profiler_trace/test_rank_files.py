@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from foretrace.errors import InputError
-from foretrace.formats.profiler_trace import read_traces
+from foretrace.files import GivenPath
+from foretrace.formats.profiler_trace import looks_like_profile, read_traces
 from foretrace.formats.profiler_trace.names import rank_in_name
 from kineto_files import document, small_step, write
 
@@ -33,6 +35,25 @@ def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
     write(tmp_path, "notes", "notes.txt")
     (trace,) = read_traces([tmp_path])
     assert trace.diagnostics[-1].message == "no profiler traces, left out: config.json, notes.txt"
+
+
+def test_folders_that_a_pattern_matches_count_with_their_files(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"node{rank}").mkdir()
+        write(tmp_path / f"node{rank}", of_rank(rank), f"rank{rank}.json")
+        write(tmp_path / f"node{rank}", of_rank(rank), ".rank9.json")
+    assert [one.rank for one in read_traces([str(tmp_path / "node*")])] == [0, 1]
+
+
+def test_a_trace_from_a_pipe(tmp_path: Path) -> None:
+    data = write(tmp_path, of_rank(3), "a.json.gz").read_bytes()
+    given, taken = os.pipe()
+    os.write(taken, data)
+    os.close(taken)
+    path = GivenPath(f"/dev/fd/{given}")
+    assert looks_like_profile(path.files[0])
+    assert [one.rank for one in read_traces([path])] == [3]
+    os.close(given)
 
 
 def test_two_files_of_a_rank(tmp_path: Path) -> None:
