@@ -122,7 +122,10 @@ def sweep(job: Input, axis: Axis, machine: Machine, scenario: Scenario) -> Sweep
                 progress.text = text  # type: ignore[attr-defined]
 
         found = run_axis(axis, lambda value: _run(job, axis, value, machine, scenario), show)
-    if job.unprofiled() is None or job.options.host != "profiled":
+    if found.outcomes and all(one.error is not None for one in found.outcomes) and not found.interrupted:
+        first = found.outcomes[0]
+        raise InputError("nothing-to-do", f"no value of {axis.name} can be run; {first.label}: {first.error}")
+    if getattr(job.options, "host", None) != "profiled" or job.unprofiled() is None:
         return found
     text = "steps as recorded, slowed by the profiler; without it: --what-if unprofiled"
     return replace(found, warnings=(*found.warnings, Diagnostic("note", "profiled-steps", text)))

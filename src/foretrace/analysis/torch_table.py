@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
-from foretrace.formats.torch_table import Field, Table, read_tables
+from foretrace.formats.torch_table import Field, Table
 from foretrace.lower.torch.kinds import WorkKind, kind_of_op
 from foretrace.lower.torch_table import Profile, understand
 from foretrace.lower.torch_table.rows import RowKind, device_s

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from foretrace.analysis.calibration.make import make_calibration
+from foretrace.cli.emit import emit
+from foretrace.cli.groups import OutputOptions, check_outputs
+from foretrace.errors import UsageError
+from foretrace.formats.calibration import beside
+from foretrace.progress import doing
+from foretrace.report.calibration import calibration_json, print_calibration
 
 EXAMPLES = """Examples:
 
@@ -21,13 +30,13 @@ def command(
         list[Path],
         typer.Argument(
             metavar="INPUT...",
-            help="Profiler traces and tables with shapes, kernel profiles, logs and tables of nccl-tests, whole steps "
+            help="Profiler traces and tables with shapes, kernel tables, logs and tables of nccl-tests, whole steps "
             "(CSV or JSON lines).",
             show_default=False,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The calibration to write; tables go beside it.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The calibration to write; tables go next to it.")
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, where inputs do not say.")] = None,
     cluster: Annotated[
@@ -41,27 +50,18 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print what it holds as JSON.")] = False,
 ) -> None:
     """Fit prices to your machine, from traces, tables, logs and whole steps; --calibration uses it anywhere."""
-    import json
-    import sys
-
-    from foretrace.analysis.calibration.make import make_calibration
-    from foretrace.cli.options import check_outputs
-    from foretrace.cli.progress import Progress
-    from foretrace.errors import UsageError
-    from foretrace.formats.calibration import beside
-    from foretrace.report.calibration import calibration_json, print_calibration
-
     if out is None:
-        raise UsageError("where is the calibration to go?", hint="foretrace calibrate INPUT... -o my.yaml")
+        hint = "foretrace calibrate INPUT... -o my.yaml"
+        raise UsageError("missing-argument", "where is the calibration to go?", hint=hint)
     if out.suffix not in (".yaml", ".yml"):
         name = out.with_suffix(".yaml") if out.name and not out.name.startswith(".") else "my.yaml"
-        raise UsageError(f"{out}: a calibration is written as YAML", hint=f"for example {name}")
-    for path in inputs:
-        check_outputs(path, [out, *beside(out)])
-    with Progress(f"calibrating with {', '.join(one.name for one in inputs)}"):
+        raise UsageError("bad-value", f"{out}: a calibration is written as YAML", hint=f"for example {name}")
+    check_outputs([str(path) for path in inputs], [out, *beside(out)])
+    with doing(f"calibrating with {', '.join(path.name for path in inputs)}"):
         made, notes = make_calibration(inputs, out, gpu=gpu, cluster=cluster, step_factor=step_factor)
-    if as_json:
-        print(json.dumps(calibration_json(made, notes=notes), allow_nan=False))
-        return
-    print_calibration(made, notes=notes)
-    print(f"{out} written", file=sys.stderr)
+
+    def screen() -> None:
+        print_calibration(made, notes=notes)
+        print(f"{out} written", file=sys.stderr)
+
+    emit(lambda: calibration_json(made, notes=notes), screen, OutputOptions(as_json, None))

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.analysis.scenario import Scenario
+from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers, read_what_ifs
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
 from foretrace.cost.sources import PriceSources
@@ -22,7 +23,6 @@ from foretrace.errors import UsageError
 from foretrace.inputs.base import Input
 from foretrace.inputs.options import INPUT_OPTIONS, read_numbers, split_what_ifs
 from foretrace.inputs.registry import open_input, open_model
-from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers, read_what_ifs
 
 Parameter = tuple[str, Any, Any]
 """The name, annotation and default of an option."""
@@ -124,6 +124,10 @@ class MachineOptions:
         if named is None:
             self._check_needs_no_cluster()
         return Machine(named, **self.details)
+
+    def machine_of_clusters(self) -> Machine:
+        """Makes a machine whose cluster others name, one after the other."""
+        return Machine(self.cluster, **self.details)
 
     def needed_machine(self) -> Machine:
         """Makes the machine; a usage error where no cluster is named."""

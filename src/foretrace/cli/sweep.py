@@ -16,10 +16,10 @@ from foretrace.cli.groups import (
     MachineOptions,
     OutputOptions,
     ScenarioOptions,
-    ask,
     check_outputs,
     takes,
 )
+from foretrace.inputs.registry import open_input
 from foretrace.report.sweep import print_sweep, sweep_json
 
 EXAMPLES = """Examples:
@@ -62,8 +62,9 @@ def command(
     """Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs."""
     axis = parse_axis(over)
     check_outputs(paths, [output.file])
-    question = ask(paths, {**axis.first_count(), **options}, machine, scenario, swept=axis.kind == "cluster")
-    outcome = sweep(question.job, axis, question.machine, question.scenario)
+    job = open_input(paths, {**options, **scenario.options})
+    on = machine.machine_of_clusters() if axis.kind == "cluster" else machine.machine(job)
+    outcome = sweep(job, axis, on, scenario.scenario)
     emit(lambda: sweep_json(outcome), lambda: print_sweep(outcome), output)
     if outcome.interrupted:
         raise KeyboardInterrupt

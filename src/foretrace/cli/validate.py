@@ -1,14 +1,22 @@
-"""`foretrace validate`: predictions beside measured runs."""
+"""`foretrace validate`: predictions next to measured runs."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from foretrace.cli import arguments
+from foretrace.analysis.validate.calibrated import CalibratedValidation, validate_calibrated
+from foretrace.analysis.validate.results import Validation
+from foretrace.analysis.validate.validate import validate
+from foretrace.cli.emit import emit, write_picture
+from foretrace.cli.groups import MACHINE, OUTPUT, MachineOptions, OutputOptions, check_outputs, check_svg, takes
+from foretrace.errors import InputError, UsageError
+from foretrace.formats.training_runs import read_training_runs, runs_of_family
+from foretrace.progress import doing
+from foretrace.report.calibration import before_after_json, print_before_after
+from foretrace.report.validate import MOST_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
 
 EXAMPLES = """Examples:
 
@@ -18,80 +26,58 @@ foretrace validate runs.csv --family torchtitan --json --svg errors.svg
 
 foretrace validate runs.csv --calibration my.yaml --prices model"""
 
-
 EXPLAINED = (
     "Measured runs: a line of JSON per run, or a CSV with id, model, gpu, gpus, mbs, step_time_s and what else is "
-    "known; layers, hidden, ffn_hidden and heads too where the model is no preset."
+    "known; layers, hidden, ffn_hidden and heads too where the model is not a preset."
 )
 
 
+@takes(MACHINE, OUTPUT)
 def command(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help=EXPLAINED, show_default=False),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=EXPLAINED, show_default=False)],
+    machine: MachineOptions,
+    output: OutputOptions,
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Only the runs of one source.")] = None,
-    prices: arguments.Prices = arguments.PriceSource.BEST,
-    no_silicon: arguments.NoSilicon = False,
-    calibration: arguments.Calibration = None,
     workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Processes.")] = None,
-    as_json: arguments.AsJson = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Plot measured against predicted.")] = None,
-    output: arguments.Output = None,
 ) -> None:
     """Predict measured runs, and show how far off the predictions are; exit code 3 where none can be predicted."""
-    import json
-
-    from foretrace.analysis.validate.validate import validate
-    from foretrace.cli.options import check_outputs
-    from foretrace.cli.progress import Progress
-    from foretrace.errors import InputError, did_you_mean
-    from foretrace.files import write_text
-    from foretrace.formats.training_runs import read_training_runs
-    from foretrace.report.json import write_json
-    from foretrace.report.validate import MOST_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
-
-    check_outputs(file, [svg, output])
-    runs = read_training_runs(file)
-    families = sorted({run.config.family for run in runs.runs} | {one.family for one in runs.skipped})
-    if family is not None and family not in families:
-        problem = f'no run is of family "{family}"{did_you_mean(family, families)}'
-        raise InputError(problem, where=str(file), hint=f"there are {', '.join(families)}")
-    with Progress(f"predicting {len(runs.runs)} runs") as progress:
+    check_outputs([str(file)], [svg, output.file])
+    check_svg(svg)
+    if machine.cluster is not None or machine.details["placement"] is not None:
+        problem = "--cluster and --placement: every run names its own GPUs"
+        raise UsageError("option-not-for-command", problem, hint="leave them out")
+    runs = runs_of_family(read_training_runs(file), family, str(file))
+    on = machine.machine_of_clusters()
+    both: CalibratedValidation | None = None
+    with doing(f"predicting {len(runs.runs)} runs") as progress:
 
         def told(number: int, count: int, name: str) -> None:
-            progress.text = f"predicting {name}, {number + 1} of {count}"
+            progress.text = f"predicting {name}, {number + 1} of {count}"  # type: ignore[attr-defined]
 
-        silicon = False if no_silicon else None
-        both = None
-        if calibration is None:
-            found = validate(runs, family=family, prices=prices.value, silicon=silicon, workers=workers, told=told)
+        if on.calibration is None:
+            validation = validate(runs, on, workers=workers, told=told)
         else:
-            from foretrace.analysis.validate.calibrated import validate_calibrated
-
-            both = validate_calibrated(
-                runs, calibration, family=family, prices=prices.value, silicon=silicon, workers=workers, told=told
-            )
-            found = both.validation
-    if svg is not None:
-        write_text(svg, validation_svg(found))
-        print(f"{svg}: {len(found.rows)} rows", file=sys.stderr)
-    result = validation_json(found)
-    if both is not None:
-        from foretrace.report.calibration import before_after_json, print_before_after
-
-        result["calibration"] = before_after_json(both)
-    if output is not None:
-        write_json(result, output)
-    nothing = not found.rows and not found.interrupted
-    if as_json:
-        print(json.dumps(result, allow_nan=False))
-    elif not nothing:
-        print_validation(found)
-        if both is not None:
-            print_before_after(both)
-    if found.interrupted:
+            both = validate_calibrated(runs, on, workers=workers, told=told)
+            validation = both.validation
+    write_picture(svg, lambda: validation_svg(validation), f"{len(validation.rows)} rows")
+    _show(validation, both, output)
+    if validation.interrupted:
         raise KeyboardInterrupt
-    if nothing:
-        reasons = "\n       ".join(why_skipped(found)[:MOST_SKIPPED]) or "the table has no rows"
-        raise InputError("no row could be predicted", where=str(file), hint=reasons)
+    if not validation.rows:
+        reasons = "\n       ".join(why_skipped(validation)[:MOST_SKIPPED]) or "the table has no rows"
+        raise InputError("nothing-to-do", "no row could be predicted", where=str(file), hint=reasons)
+
+
+def _show(validation: Validation, both: CalibratedValidation | None, output: OutputOptions) -> None:
+    def result() -> dict[str, Any]:
+        extra = {} if both is None else {"calibration": before_after_json(both)}
+        return {**validation_json(validation), **extra}
+
+    def screen() -> None:
+        if validation.rows or validation.interrupted:
+            print_validation(validation)
+            if both is not None:
+                print_before_after(both)
+
+    emit(result, screen, output)

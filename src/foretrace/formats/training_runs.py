@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from foretrace.errors import InputError, did_you_mean
@@ -332,3 +332,16 @@ def _number(row: dict[str, Any], name: str) -> float | None:
     if not math.isfinite(number):
         raise _UnusableError(f'{name} is "{value}", expected a number')
     return number
+
+
+def runs_of_family(runs: TrainingRuns, family: str | None, where: str) -> TrainingRuns:
+    """Returns the runs of one source; all of them where `family` is None."""
+    if family is None:
+        return runs
+    families = sorted({run.config.family for run in runs.runs} | {run.family for run in runs.skipped})
+    if family not in families:
+        problem = f'no run is of family "{family}"{did_you_mean(family, families)}'
+        raise InputError("unknown-name", problem, where=where, hint=f"there are {', '.join(families)}")
+    kept = tuple(run for run in runs.runs if run.config.family == family)
+    skipped = tuple(run for run in runs.skipped if run.family == family)
+    return replace(runs, runs=kept, skipped=skipped)

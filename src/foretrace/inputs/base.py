@@ -135,6 +135,11 @@ class Input(ABC):
         changed._program = None
         return changed
 
+    @classmethod
+    def has_option(cls, name: str) -> bool:
+        """Returns whether this kind of input has an option."""
+        return any(field.name == name for field in fields(cls.Options))
+
     def read_options(self, texts: Mapping[str, Any]) -> Self:
         """Returns the same input with options as a command line gives them: texts, and True for flags.
 

@@ -17,7 +17,13 @@ from foretrace.cost.network.experts import HELD_SMS
 from foretrace.errors import InputError, did_you_mean
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Gpu
+from foretrace.hardware.presets import Kind
+from foretrace.models import presets as models
 from foretrace.program.kernels import DTYPE_BYTES, PEAK_OF
+from foretrace.report.hardware import list_json as hardware_json
+from foretrace.report.hardware import print_list as print_hardware
+from foretrace.report.models import list_json as models_json
+from foretrace.report.models import print_list as print_models
 from foretrace.schedules.registry import names as schedule_names
 from foretrace.schedules.registry import schedule_facts
 from foretrace.workload.plan import WORDS, Plan
@@ -250,7 +256,12 @@ _LISTS: Final = {
 }
 
 LISTS: Final = tuple(_LISTS)
-"""The kinds that can be listed, in order."""
+"""The kinds of names that are listed here, in order."""
+
+HARDWARE: Final[dict[str, Kind]] = {"clusters": "cluster", "nodes": "node", "gpus": "gpu", "nics": "nic"}
+
+KINDS: Final = ("models", *HARDWARE, *LISTS)
+"""Everything that can be listed."""
 
 
 def list_rows(kind: str) -> list[ListRow]:
@@ -264,12 +275,31 @@ def list_rows(kind: str) -> list[ListRow]:
 
 def list_dict(kind: str) -> dict[str, Any]:
     """Returns a list as plain values: name, description and details of each row."""
+    if kind == "models":
+        return models_json([models.model(name) for name in models.names()])
+    if kind in HARDWARE:
+        return hardware_json(kind, _hardware(kind))
     rows = [{"name": row.name, "description": row.description, **_plain(row.details)} for row in list_rows(kind)]
     return {"schema": LIST_SCHEMA, "kind": kind, kind: rows}
 
 
 def _plain(details: Mapping[str, Detail]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in details.items()}
+
+
+def print_list(kind: str) -> None:
+    """Prints a list as a table."""
+    if kind == "models":
+        print_models([models.model(name) for name in models.names()])
+    elif kind in HARDWARE:
+        print_hardware(_hardware(kind))
+    else:
+        print_rows(kind)
+
+
+def _hardware(kind: str) -> list[Any]:
+    singular = HARDWARE[kind]
+    return [presets.OF_KIND[singular](name) for name in presets.names(singular)]
 
 
 def print_rows(kind: str) -> None:

@@ -61,7 +61,6 @@ def validate_calibrated(
     runs: TrainingRuns,
     machine: Machine,
     *,
-    family: str | None = None,
     workers: int | None = None,
     told: Told | None = None,
 ) -> CalibratedValidation:
@@ -71,8 +70,8 @@ def validate_calibrated(
     # A row is known by its job alone: no measurement is looked at.
     own = {run.config.id for run in runs.runs if _has_seen(fit, run.config)}
     plain = machine.with_(calibration=None)
-    before = validate(runs, plain, family=family, bands=False, workers=workers, told=told)
-    after = validate(runs, machine, family=family, workers=workers, told=told)
+    before = validate(runs, plain, bands=False, workers=workers, told=told)
+    after = validate(runs, machine, workers=workers, told=told)
     usual = {row.id: row for row in before.rows}
     rows = tuple(BeforeAfter(usual[row.id], row, row.id in own) for row in after.rows if row.id in usual)
     counted = tuple(row for row in after.rows if row.id not in own)

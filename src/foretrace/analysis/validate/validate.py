@@ -51,7 +51,6 @@ def validate(
     runs: TrainingRuns,
     machine: Machine | None = None,
     *,
-    family: str | None = None,
     bands: bool = True,
     workers: int | None = None,
     told: Told | None = None,
@@ -61,16 +60,14 @@ def validate(
     Args:
         runs: Measured runs.
         machine: Price sources, calibration and the like; each row names its own cluster.
-        family: Only the rows of one source; None is all.
         bands: Whether to find the band of each step; without, it takes half as long.
         workers: Processes; None is one per core where there are many rows.
         told: Hears how many rows of how many are done. An interrupt keeps what is finished.
     """
-    chosen = [run for run in runs.runs if family is None or run.config.family == family]
-    skipped = [one for one in runs.skipped if family is None or one.family == family]
-    ungraded = [run for run in chosen if run.config.grade not in GRADES]
+    skipped = list(runs.skipped)
+    ungraded = [run for run in runs.runs if run.config.grade not in GRADES]
     skipped += [_skipped(run.config, _ungraded(run.config.grade)) for run in ungraded]
-    chosen = [run for run in chosen if run.config.grade in GRADES]
+    chosen = [run for run in runs.runs if run.config.grade in GRADES]
     rows, interrupted = list[RowResult](), False
     configs = [run.config for run in chosen]
     answers = predicted(configs, machine or Machine(), bands, workers)

@@ -47,6 +47,16 @@ def read_with_shapes(paths: Iterable[AnyPath]) -> list[RankProfile]:
     return attach_execution_traces([] if first is None else read_traces(chain((first,), rest)), executions)
 
 
+def read_joined_traces(paths: Iterable[AnyPath]) -> tuple[list[RankProfile], list[ExecutionTrace]]:
+    """Reads traces and execution traces of one job; traces have the shapes of the execution traces of their processes.
+
+    Execution traces alone are read too.
+    """
+    profiles, files = split_execution_traces(paths)
+    executions = [read_execution_trace(file) for file in files]
+    return attach_execution_traces(read_traces(profiles), executions) if profiles else [], executions
+
+
 def split_execution_traces(paths: Iterable[AnyPath]) -> tuple[list[GivenPath], list[InputFile]]:
     """Returns the paths of a profiler's traces, and the files of execution traces among them, which stay open."""
     given = given_paths(paths)

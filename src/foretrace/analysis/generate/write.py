@@ -1,0 +1,99 @@
+"""`foretrace generate` as functions: a model and a plan written as a file of another kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from foretrace.analysis.generate.aicb import aicb_workload
+from foretrace.analysis.model_figures import peak_flops
+from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate_input import simulate_input
+from foretrace.cost.machine import Machine
+from foretrace.cost.sources import kernel_prices
+from foretrace.errors import Diagnostic, UsageError
+from foretrace.formats.aicb import write_workload
+from foretrace.inputs.base import Input
+from foretrace.program.file import save
+from foretrace.units import format_time
+from foretrace.workload.assemble import program_of
+
+if TYPE_CHECKING:
+    from foretrace.analysis.answer import Answer
+    from foretrace.analysis.generate.aicb import Generated
+    from foretrace.workload.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedFile:
+    """A file that was written: what it is in a line, its figures by name, and what should be known about it."""
+
+    summary: str
+    facts: dict[str, Any]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def generate_aicb(job: Input, machine: Machine, path: Path, *, exposed_only: bool = False) -> GeneratedFile:
+    """Writes a SimAI/AICB workload; without a cluster its computation has no times."""
+    setting, kernels, times = _setting(job), None, "computation not priced"
+    if machine.cluster is not None:
+        gpu = machine.cluster.gpu
+        peak_flops(gpu, setting.plan.precision)  # an error where the GPU has no such units
+        kernels, times = kernel_prices(machine.cluster, setting.mesh.world, machine.prices), f"times of {gpu.title}"
+    made = aicb_workload(setting, kernels, exposed_only=exposed_only)
+    write_workload(made.workload, path)
+    count = f"{made.microbatches:,} microbatch{'' if made.microbatches == 1 else 'es'}"
+    summary = f"{len(made.workload.rows):,} rows, {count}, {made.parameters:,} parameters a rank"
+    if made.expert_parameters:
+        summary += f" and {made.expert_parameters:,} of experts"
+    notes = (*job.diagnostics, *made.diagnostics, *(kernels.notes if kernels is not None else ()))
+    return GeneratedFile(f"{summary}, {times}", _aicb_facts(made), notes)
+
+
+def generate_program(job: Input, path: Path, detail: Literal["segment", "kernel"] = "segment") -> GeneratedFile:
+    """Writes a program of Foretrace, in which nothing is priced."""
+    program = program_of(_setting(job), detail=detail)
+    save(program, path)
+    roles = f"{len(program.roles)} role{'' if len(program.roles) == 1 else 's'}"
+    summary = f"{roles} of {program.world:,} ranks, {program.op_count:,} ops, not priced"
+    facts = {"world_size": program.world, "roles": len(program.roles), "ops": program.op_count, "detail": detail}
+    return GeneratedFile(summary, facts, (*job.diagnostics, *program.diagnostics))
+
+
+def generate_answer(job: Input, machine: Machine, *, even_if_oom: bool = False) -> tuple[Answer, GeneratedFile]:
+    """Simulates a step that is then written as rank traces."""
+    _setting(job)
+    answer = simulate_input(job, machine, Scenario(), explain=False, even_if_oom=even_if_oom)
+    summary = f"traces of a step of {format_time(answer.step_time_s)}"
+    return answer, GeneratedFile(summary, {"step_time_s": answer.step_time_s}, answer.diagnostics)
+
+
+def _setting(job: Input) -> Setting:
+    setting = job.setting()
+    if setting is None:
+        problem = f"{job.title} is {job.noun}: only a model with a plan can be written as another file"
+        raise UsageError("option-not-for-input", problem, hint="name a model: foretrace list models")
+    return setting
+
+
+def _aicb_facts(generated: Generated) -> dict[str, Any]:
+    """Counts the contents of a workload; bytes and seconds are of one rank's rows, all microbatches."""
+    workload = generated.workload
+    passes = ("forward", "input_grad", "weight_grad")
+    traffic: dict[str, int] = {}
+    for row in workload.rows:
+        for which in passes:
+            part = getattr(row, which)
+            if part.collective != "NONE":
+                key = f"{'step' if which == 'weight_grad' else 'microbatches'} {part.collective}"
+                traffic[key] = traffic.get(key, 0) + int(part.size_bytes)
+    return {
+        "rows": len(workload.rows),
+        "microbatches": generated.microbatches,
+        "layers_per_stage": generated.layers_per_stage,
+        "parameters_per_rank": generated.parameters,
+        "expert_parameters_per_rank": generated.expert_parameters,
+        "compute_s": {which: 1e-9 * sum(getattr(row, which).compute_ns for row in workload.rows) for which in passes},
+        "traffic_bytes": traffic,
+    }
