@@ -1,5 +1,5 @@
-"""Foretrace predicts how long a training step takes on a cluster you do not have yet, shows where the time goes, and what
-to change.
+"""Foretrace predicts how long a training step takes on a cluster you do not have yet, shows where the time goes, and
+what to change.
 
     import foretrace
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from foretrace.api import open as open
     from foretrace.api import simulate as simulate
     from foretrace.cost.machine import Machine as Machine
-    from foretrace.cost.machine import PriceSources as PriceSources
+    from foretrace.cost.sources import PriceSources as PriceSources
     from foretrace.cost.network.nccl.settings import NcclSettings as NcclSettings
     from foretrace.errors import Diagnostic as Diagnostic
     from foretrace.errors import ForetraceError as ForetraceError
     from foretrace.hardware.cluster import Cluster as Cluster
-    from foretrace.hardware.presets import cluster as load_cluster
+    from foretrace.hardware.presets import cluster as load_cluster  # noqa: F401
     from foretrace.inputs.base import Input as Input
     from foretrace.mesh import Mesh as Mesh
     from foretrace.models.load import load_model as load_model
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from foretrace.program.timeline import Timeline as Timeline
     from foretrace.schedules.pipeline import Transfer as Transfer
     from foretrace.schedules.pipeline import pipeline as pipeline
-    from foretrace.schedules.registry import make as schedule
+    from foretrace.schedules.registry import make as schedule  # noqa: F401
     from foretrace.workload.plan import Plan as Plan
 
 __version__ = "0.7.0.dev0"
@@ -59,7 +59,7 @@ _HOMES = {
     "NetworkAnswer": "analysis.network",
     "Placement": "placement",
     "Plan": "workload.plan",
-    "PriceSources": "cost.machine",
+    "PriceSources": "cost.sources",
     "ProfilerTrace": "analysis.trace",
     "Program": "program.program",
     "ProgramBuilder": "program.build",
@@ -79,7 +79,7 @@ _HOMES = {
 }
 """The public names and the modules they are in; `module:name` where a name is another one there."""
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - all are text
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,10 @@
 """The functions behind the commands, for use from Python.
 
-    import foretrace
+import foretrace
 
-    job = foretrace.open("examples/llama405b_1024gpu.txt")
-    answer = foretrace.simulate(job, foretrace.Machine("h100-dgx"), foretrace.Scenario(what_if={"compute": 1.1}))
-    print(answer.step_time_s, answer.breakdown.mean_s)
+job = foretrace.open("examples/llama405b_1024gpu.txt")
+answer = foretrace.simulate(job, foretrace.Machine("h100-dgx"), foretrace.Scenario(what_if={"compute": 1.1}))
+print(answer.step_time_s, answer.breakdown.mean_s)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Job = Input | Program | str | Path
 """What can be simulated: an input, a program built in Python, or a path or model name to open."""
 
 
-def open(path: str | Path | Sequence[str | Path], **options: Any) -> Input | Answer:  # noqa: A001 - foretrace.open
+def open(path: str | Path | Sequence[str | Path], **options: Any) -> Input | Answer:
     """Opens any file or folder that Foretrace can read, or a model by its name.
 
     Args:
@@ -108,9 +108,7 @@ def simulate(
         from foretrace.analysis.answer_file import open_answer
 
         return open_answer(job.answer_file)
-    return simulate_input(
-        job, ran, changes, executor=executor, folded=folded, explain=explain, even_if_oom=even_if_oom
-    )
+    return simulate_input(job, ran, changes, executor=executor, folded=folded, explain=explain, even_if_oom=even_if_oom)
 
 
 def measured_or_simulated(job: Input, machine: Machine) -> Answer:

@@ -185,11 +185,6 @@ class GivenPath:
             raise InputError("unreadable-file", text, where=str(place)) from None
         return tuple(map(InputFile, dict.fromkeys(files)))
 
-    def close(self) -> None:
-        """Closes the files that were looked at and not read."""
-        for file in self.__dict__.get("files", ()):
-            file.close()
-
     @property
     def first_files(self) -> tuple[InputFile, ...]:
         """The files by which a folder or pattern is recognised; none where it cannot be read."""

@@ -67,7 +67,8 @@ def from_plain(kind: Any, value: Any) -> Any:
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         known = {one.name for one in fields(kind) if one.metadata.get("plain", True)}
-        return kind(**{name: from_plain(hints[name], one) for name, one in value.items() if name in known})
+        build: Any = kind
+        return build(**{name: from_plain(hints[name], one) for name, one in value.items() if name in known})
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     if kind is float and isinstance(value, int | float):

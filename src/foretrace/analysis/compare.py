@@ -232,9 +232,7 @@ class _Unlike:
     so: str
 
 
-def _unlike(
-    predicted: Answer, measured: Answer, ours: Account, theirs: Account, same_mesh: bool
-) -> list[_Unlike]:
+def _unlike(predicted: Answer, measured: Answer, ours: Account, theirs: Account, same_mesh: bool) -> list[_Unlike]:
     """What keeps the two runs from being the same job."""
     found = []
     so = "the step and means over ranks are compared, single ranks, stages and groups are not"

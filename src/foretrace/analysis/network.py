@@ -190,10 +190,13 @@ def default_ranks(question: CollectiveQuestion) -> int:
 
 
 def network_table(
-    question: CollectiveQuestion, sizes: Sequence[int], ranks: Sequence[int], starts: Callable[[int, int], None] | None = None
+    question: CollectiveQuestion,
+    sizes: Sequence[int],
+    ranks: Sequence[int],
+    starts: Callable[[int, int], None] | None = None,
 ) -> NetworkTable:
-    """An answer for each number of ranks and size. What cannot be question is an error before anything runs; an interrupt
-    ends the table and keeps what is finished. `starts` is told how many of how many are finished."""
+    """Answers for each number of ranks and size. What cannot be asked is an error before anything runs; an
+    interrupt ends the table and keeps what is finished. `starts` is told how many of how many are finished."""
     for size in sizes:
         check_size(size)
         if question.collective is Collective.BARRIER and size > WORD_BYTES:

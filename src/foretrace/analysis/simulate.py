@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.analysis.answer import Bottleneck, PeakMemory, Provenance, Answer
+from foretrace.analysis.answer import Answer, Bottleneck, PeakMemory, Provenance
 from foretrace.analysis.families import families
 from foretrace.analysis.jitter import Waits
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
@@ -240,17 +240,25 @@ def _read_off(
     if scenario.jitter:
         notes.append(_jitter_note(scenario.jitter))
     if prices.draws and not runner.shares:
-        notes.append(Diagnostic("note", "left-out", "ops of this job share resources; the fixed executor runs each as if alone"))
+        notes.append(
+            Diagnostic("note", "left-out", "ops of this job share resources; the fixed executor runs each as if alone")
+        )
     if explain and len(graph) <= MAX_EXPLAINED[kind]:
         limits, gains = _explained(runner)
         gains = (*gains, *runner.resource_gains(step))
     elif explain and network is not None and network.mode == "flow" and len(graph) <= MAX_EXPLAINED["fixed"]:
-        notes.append(Diagnostic("note", "left-out", "gains and band are those of communications as if alone: quicker to run again"))
+        notes.append(
+            Diagnostic(
+                "note", "left-out", "gains and band are those of communications as if alone: quicker to run again"
+            )
+        )
         (low, high), gains = _explained(runner.alone())
         longer = step - network.analytic_step_time_s
         limits = (low + longer, high + longer)
     elif explain:
-        notes.append(Diagnostic("note", "left-out", f"gains and band left out: {len(graph):,} ops take too long to run again"))
+        notes.append(
+            Diagnostic("note", "left-out", f"gains and band left out: {len(graph):,} ops take too long to run again")
+        )
     # A dot product would wake BLAS's threads, which then spin for longer than all of this takes.
     overlapped = float((runner.overlap_s * runner.graph.weight).sum()) / max(program.world, 1)
     if overlapped > MIN_REPORTED_OVERLAP * step:

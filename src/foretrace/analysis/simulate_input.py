@@ -17,9 +17,9 @@ from foretrace.analysis.simulate import Executor, simulate_program
 from foretrace.cost.machine import Machine
 from foretrace.engine.run import FixedRun
 from foretrace.errors import Diagnostic, InputError, UsageError
-from foretrace.progress import doing
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
+from foretrace.progress import doing
 
 if TYPE_CHECKING:
     from foretrace.hardware.cluster import Cluster
@@ -199,9 +199,7 @@ class _Question:
             diagnostics=(*self._recording_notes(program), *self._replay_note(answer), *answer.diagnostics),
         )
 
-    def _unprofiled_band(
-        self, unprofiled: Unprofiled, without: Answer, program: Program
-    ) -> tuple[float, float] | None:
+    def _unprofiled_band(self, unprofiled: Unprofiled, without: Answer, program: Program) -> tuple[float, float] | None:
         """Returns the band of a step without the profiler: its host at either end of its own band, and by how much the
         device may be off and prices are."""
         step_s = without.step_time_s
@@ -212,7 +210,8 @@ class _Question:
         if unprofiled.host_spread is not None:
             spread = unprofiled.host_spread
             fast, slow = (
-                self._run(_paced(program, times), self.scenario, False).step_time_s for times in (1 - spread, 1 + spread)
+                self._run(_paced(program, times), self.scenario, False).step_time_s
+                for times in (1 - spread, 1 + spread)
             )
         below = hypot(1 - fast / step_s, unprofiled.device_spread, 1 - low / step_s)
         above = hypot(slow / step_s - 1, unprofiled.device_spread, high / step_s - 1)

@@ -189,9 +189,7 @@ def _counted(job: Input, name: str, count: int) -> Input:
     return job.with_axis(name, count)
 
 
-def run_axis(
-    axis: Axis, run: Callable[[Value], Answer], starts: Callable[[int, Sweep], None] | None = None
-) -> Sweep:
+def run_axis(axis: Axis, run: Callable[[Value], Answer], starts: Callable[[int, Sweep], None] | None = None) -> Sweep:
     """Runs every value of an axis; `starts` is told the number of each value before it runs, and what there is."""
     found = Sweep(axis, ())
     for number, value in enumerate(axis.values):
@@ -271,7 +269,9 @@ def _kind_of(name: str, values: str, where: str) -> Axis:
     if head == "straggler":
         rank = rest.removeprefix("rank").strip()
         if not colon or not rank.isdecimal():
-            raise UsageError("missing-argument", "which rank is slow?", where=where, hint="example: --over straggler:5=1x,1.2x,1.5x")
+            raise UsageError(
+                "missing-argument", "which rank is slow?", where=where, hint="example: --over straggler:5=1x,1.2x,1.5x"
+            )
         return Axis(name, "straggler", (), rank=int(rank))
     if name in KINDS:
         return Axis(name, KINDS[name], ())
@@ -292,7 +292,9 @@ def _values(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
     if axis.kind in ("cluster", "gpu"):
         names = tuple(part.strip() for part in text.split(","))
         if not all(names):
-            raise UsageError("missing-argument", "a name is missing", where=where, hint=f"example: --over {_NAMED[axis.kind]}")
+            raise UsageError(
+                "missing-argument", "a name is missing", where=where, hint=f"example: --over {_NAMED[axis.kind]}"
+            )
         return names
     if ":" in text:
         return _range(axis, text, where)
@@ -305,14 +307,18 @@ def _value(axis: Axis, text: str, where: str) -> int | float:
         case "count":
             count = parse_count(text, where=where)
             if count < 1:
-                raise UsageError("out-of-range", f"{axis.name} of {count} cannot be", where=where, hint="counts begin at 1")
+                raise UsageError(
+                    "out-of-range", f"{axis.name} of {count} cannot be", where=where, hint="counts begin at 1"
+                )
             return count
         case "jitter":
             return check_jitter(0.0 if text.strip() in ("0", "0%") else parse_factor(text, where=where))
         case "straggler":
             factor = parse_factor(text, where=where)
             if factor < 1:
-                raise UsageError("out-of-range", f"{factor:g} times as slow would be faster", where=where, hint="20 % slower is 1.2x")
+                raise UsageError(
+                    "out-of-range", f"{factor:g} times as slow would be faster", where=where, hint="20 % slower is 1.2x"
+                )
             return factor
         case _:
             factor = parse_factor(text, where=where)
@@ -328,19 +334,27 @@ def _range(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
     times = re.fullmatch(r"x\s*([0-9.]+)", parts[2].strip()) if len(parts) == 3 else None
     if len(parts) > 3 or (len(parts) == 3 and times is None):
         raise UsageError(
-            "bad-value", f'"{text}" is not a range', where=where, hint="a range is low:high or low:high:xFACTOR, as 4:64:x2"
+            "bad-value",
+            f'"{text}" is not a range',
+            where=where,
+            hint="a range is low:high or low:high:xFACTOR, as 4:64:x2",
         )
     low, high = _value(axis, parts[0], where), _value(axis, parts[1], where)
     factor = parse_factor(times[1], where=where) if times else 2.0
     if low <= 0 or high < low or factor <= 1:
         raise UsageError(
-            "out-of-range", f'"{text}" goes nowhere', where=where, hint="low is above 0, high above low, the factor above 1"
+            "out-of-range",
+            f'"{text}" goes nowhere',
+            where=where,
+            hint="low is above 0, high above low, the factor above 1",
         )
     found: list[Value] = []
     value = float(low)
     while value <= high * (1 + 1e-9):
         if len(found) == MAX_POINTS:
-            raise UsageError("too-large", f'"{text}" has more than {MAX_POINTS:,} values', where=where, hint="take a larger factor")
+            raise UsageError(
+                "too-large", f'"{text}" has more than {MAX_POINTS:,} values', where=where, hint="take a larger factor"
+            )
         exact = round(value) if axis.kind == "count" else float(f"{value:.12g}")
         found += [exact] if exact not in found else []
         value *= factor

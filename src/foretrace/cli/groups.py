@@ -1,6 +1,7 @@
 """Option groups: one for each noun, used by every command that takes the noun.
 
-A command names its groups with `@takes(JOB, MACHINE, …)`; each reaches it as one argument, read from the texts of its options.
+A command names its groups with `@takes(JOB, MACHINE, …)`; each reaches it as one argument, read from the texts of its
+options.
 """
 
 from __future__ import annotations
@@ -265,7 +266,7 @@ MACHINE = Group(
                 Network,
                 _MACHINE,
                 "--network",
-                help="Communications run as if alone, divide the links they meet on, or (foretrace network) as packets.",
+                help="Communications run as if alone, divide the links they meet on, or (foretrace network) are packets.",
             ),
             Network.ANALYTIC,
         ),
@@ -412,15 +413,17 @@ TIMELINE = Group(
     (
         (
             "perfetto",
-            _option(
-                Path | None, _OUTPUT, "--perfetto", metavar="OUT", help="Write the timeline for ui.perfetto.dev."
-            ),
+            _option(Path | None, _OUTPUT, "--perfetto", metavar="OUT", help="Write the timeline for ui.perfetto.dev."),
             None,
         ),
         (
             "ranks",
             _option(
-                str | None, _OUTPUT, "--ranks", metavar="0,7,16-19", help="Which ranks the Perfetto file and traces show."
+                str | None,
+                _OUTPUT,
+                "--ranks",
+                metavar="0,7,16-19",
+                help="Which ranks the Perfetto file and traces show.",
             ),
             None,
         ),
@@ -465,7 +468,12 @@ class Question:
 
 
 def ask(
-    paths: list[str], options: dict[str, Any], machine: MachineOptions, scenario: ScenarioOptions, *, model: bool = False
+    paths: list[str],
+    options: dict[str, Any],
+    machine: MachineOptions,
+    scenario: ScenarioOptions,
+    *,
+    model: bool = False,
 ) -> Question:
     """Opens the input and makes the machine; `model` says that a name is a model's unless a file has it."""
     texts = {**options, **scenario.options}

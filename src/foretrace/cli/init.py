@@ -39,7 +39,9 @@ def command(
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
         problem = "from what?" if not given else f"{' and '.join(given)} cannot both be meant"
-        raise UsageError("missing-argument", problem, hint="one of --hf config.json, --from-megatron train.sh, --model llama3-70b")
+        raise UsageError(
+            "missing-argument", problem, hint="one of --hf config.json, --from-megatron train.sh, --model llama3-70b"
+        )
     if output is not None and output.exists() and not force:
         hint = "another name with -o, or --force to write over it"
         raise UsageError("file-exists", f"{output} is there already", hint=hint)

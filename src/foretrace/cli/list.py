@@ -22,12 +22,10 @@ foretrace list gpus --json"""
 
 
 def command(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", show_default=False)
-    ] = "",
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", show_default=False)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """List what can be named: models, hardware, stacks, schedules, dispatchers, collectives, precisions, diagnostics."""
+    """List what can be named: models, hardware, stacks, schedules, dispatchers, collectives, precisions and codes."""
     if not kind:
         raise UsageError("missing-argument", "a list of what?", hint=f"foretrace list {'|'.join(KINDS)}")
     name = kind.lower()

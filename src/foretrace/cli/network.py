@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
-from foretrace.analysis.network import WORD_BYTES, CollectiveQuestion, NetworkTable
-from foretrace.analysis.network import ask_network, default_ranks, network_table
+from foretrace.analysis.network import (
+    WORD_BYTES,
+    CollectiveQuestion,
+    NetworkTable,
+    ask_network,
+    default_ranks,
+    network_table,
+)
 from foretrace.analysis.network_words import read_collective, read_ranks, read_sizes
 from foretrace.cli.emit import emit, write_picture
 from foretrace.cli.groups import MACHINE, OUTPUT, MachineOptions, OutputOptions, check_outputs, check_svg, takes

@@ -21,7 +21,7 @@ from foretrace.report.simai import comparison_json, print_comparison
 
 @dataclass(frozen=True, slots=True)
 class SimaiOptions:
-    """SimAI's own flags, its tables, where its CSV goes, whether defects are listed, and options it leaves no room for."""
+    """SimAI's own flags, its tables, where its CSV goes, whether defects are listed, and options that it excludes."""
 
     flags: list[str]
     tables: Path | None

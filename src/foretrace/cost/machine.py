@@ -158,7 +158,9 @@ class Machine:
         if world not in self._cache.placements:
             packed = given is None
             self._cache.placements[world] = (
-                Placement.packed(world, self.needed_cluster().node.gpus) if packed else Placement.load(str(given), world)
+                Placement.packed(world, self.needed_cluster().node.gpus)
+                if packed
+                else Placement.load(str(given), world)
             )
         return self._cache.placements[world]
 
@@ -282,5 +284,3 @@ def _check_mode(mode: str) -> None:
     if mode not in known:
         problem = f'network "{mode}" is not known{did_you_mean(str(mode), known)}'
         raise InputError("unknown-name", problem, hint=f"known: {', '.join(known)}")
-
-

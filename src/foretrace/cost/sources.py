@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foretrace.cost.compute.clocks import Mix
     from foretrace.formats.calibration import Calibration
 
+
 @dataclass(frozen=True, slots=True)
 class PriceSources:
     """Which sources price kernels and collectives.

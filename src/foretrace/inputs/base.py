@@ -169,7 +169,8 @@ class Input(ABC):
 
     def with_axis(self, axis: str, size: int) -> Self:
         """Returns the input with another size of one axis of its mesh; others stay as they are."""
-        raise self.refuse_option(axis) from None
+        del size
+        raise self.refuse_option(axis)
 
     def priced(self) -> Self:
         """Returns the input with its recorded communication left to a machine to price."""

@@ -20,7 +20,7 @@ class Overlap(StrEnum):
     PP = "pp"
     """Transfers between stages hold up only what needs them; without, a stage waits for its transfers."""
     TP = "tp"
-    """Tensor-parallel collectives run concurrently with the computation of their row (an ideal, as fused kernels aim at)."""
+    """Tensor-parallel collectives run concurrently with the computation of their row, as fused kernels aim at."""
 
 
 _GROUPS = {"none": (), "dp": (Overlap.GRAD, Overlap.PARAM), "all": tuple(Overlap)}
@@ -57,7 +57,9 @@ def check_whole(name: str, value: object, least: int, most: int = MAX_COUNT) -> 
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InputError("out-of-range", f"{name} is {value!r}", hint=f"expected a whole number from {least} to {most:,}")
+        raise InputError(
+            "out-of-range", f"{name} is {value!r}", hint=f"expected a whole number from {least} to {most:,}"
+        )
 
 
 def check_mesh(name: str, value: object) -> None:

@@ -24,6 +24,8 @@ from foretrace.mesh import Mesh
 from foretrace.program.check import check
 from foretrace.program.classes import classes_of
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, LaneKind, Phase, label
+from foretrace.program.expand import expand
+from foretrace.program.graph import instantiate, members_met
 from foretrace.program.program import (
     BlockInfo,
     Communicator,
@@ -36,8 +38,6 @@ from foretrace.program.program import (
     Source,
     Templates,
 )
-from foretrace.program.expand import expand
-from foretrace.program.graph import instantiate, members_met
 from foretrace.program.sections import Column, read_file, write_file
 from foretrace.program.timeline import Timeline
 
@@ -79,7 +79,7 @@ _TABLES: Final[tuple[dict[str, type], ...]] = (
 SECTIONS: Final = {name: np.dtype(dtype) for table in _TABLES for name, dtype in table.items()}
 """The dtype of every section, in the order of the file."""
 
-TIMELINE_SECTIONS: Final = {
+TIMELINE_SECTIONS: Final[dict[str, np.dtype[Any]]] = {
     "timeline.class_of_rank": np.dtype(np.int32),
     **dict.fromkeys(
         ("timeline.ready_s", "timeline.start_s", "timeline.end_s", "timeline.end_before_s"), np.dtype(np.float64)
@@ -129,7 +129,7 @@ def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, A
         "diagnostics": [_plain(one) for one in timeline.diagnostics],
         "attached": attached,
     }
-    more = dict(zip(TIMELINE_SECTIONS, columns, strict=True))
+    more: dict[str, Column] = dict(zip(TIMELINE_SECTIONS, columns, strict=True))
     _write(path, _header(program) | {"run": run}, {name: arrays[name] for name in SECTIONS} | more)
 
 
@@ -145,7 +145,8 @@ def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
         notes = tuple(_diagnostic(one, f"run, diagnostic {i}") for i, one in enumerate(fields_["diagnostics"]))
     except ForetraceError as error:
         raise _located(error, path) from None
-    of_rank, *times = given.values()
+    of_rank, ready, start, end, end_before = given.values()
+    times = (ready, start, end, end_before)
     classes = int(of_rank.max(initial=-1)) + 1
     if len(of_rank) != program.world or of_rank.min(initial=0) < 0 or len(np.unique(of_rank)) != classes:
         raise InputError("damaged-file", "the rank classes do not fit the program", where=str(path))
@@ -153,7 +154,7 @@ def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
     graph = instantiate(ops, classes_of(of_rank.astype(np.int64)), members_met(ops))
     if any(len(column) != len(graph) or not np.isfinite(column).all() for column in times):
         raise InputError("damaged-file", "the timeline does not fit the program", where=str(path))
-    timeline = Timeline(graph, *times, fields_["step_time_s"], fields_["steps_run"], notes)
+    timeline = Timeline(graph, ready, start, end, end_before, fields_["step_time_s"], fields_["steps_run"], notes)
     return timeline, fields_["attached"]
 
 

@@ -11,8 +11,8 @@ from foretrace.analysis.answer import Answer
 from foretrace.analysis.answer_record import MemoryRecord
 from foretrace.analysis.memory_fit import MemoryFit, StageMemory
 from foretrace.analysis.relief import Relief
-from foretrace.program.columns import Category, label
 from foretrace.plain import to_plain
+from foretrace.program.columns import Category, label
 from foretrace.report.json import diagnostics_json
 from foretrace.report.table import table
 from foretrace.report.terminal import MOST_DIAGNOSTICS, Screen, Span, diagnostic_lines, show

@@ -38,7 +38,7 @@ class ProfilerTrace:
         print(trace.temporal_breakdown().mean.idle_s)
 
     What counts are the recorded steps of which `foretrace simulate` makes its replay, so both have the same step.
-    Holistic ProfilerTrace Analysis counts all work but that of the last of several ProfilerSteps: `hta_steps` does the same.
+    Holistic Trace Analysis counts all work but that of the last of several ProfilerSteps: `hta_steps` does the same.
     `whole_us` cuts every event to whole microseconds, as HTA reads traces that have nanoseconds.
     """
 

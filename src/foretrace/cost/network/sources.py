@@ -23,9 +23,9 @@ def measured_collectives(
     forced: Forced | None = None,
     calibration: Calibration | None = None,
 ) -> tuple[Measurements, ...]:
-    """Returns, best first, a user's own measurements, and those of a calibration, which count wherever they are given, then
-    NVIDIA's tables of the cluster's GPU (`silicon`: None if they are installed), for `prices` that are the best there
-    are.
+    """Returns measured collectives, best first: a user's own, those of a calibration, then NVIDIA's tables.
+
+    The tables count where `prices` is "best" and `silicon` is not False; None uses them if they are installed.
 
     NVIDIA measured what NCCL chooses by itself, so where a user forces a choice, the tables say nothing.
     """

@@ -174,7 +174,7 @@ class ModelInput(Input):
 
 
 def _with_host(setting: Setting, calibration: Calibration | None) -> Setting:
-    """Returns a setting whose host launches as fast as a calibration's: other stacks by the ratio that its own shows."""
+    """Returns a setting whose host launches as fast as a calibration's, in the ratio that its own stack shows."""
     if calibration is None or calibration.host is None:
         return setting
     from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER

@@ -11,9 +11,9 @@ from foretrace.lower.aicb.groups import PASSES, Calls
 from foretrace.lower.aicb.lower import lower_workload
 from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import hidden_size
+from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.lower.aicb.plan import Plan, make_plan
 from foretrace.lower.aicb.step_end import step_call
-from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.program.columns import label
 
 

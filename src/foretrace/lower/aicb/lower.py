@@ -11,9 +11,9 @@ from foretrace.lower.aicb.blocks import BlockWriter, Stretches
 from foretrace.lower.aicb.groups import Calls
 from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import oddities
+from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.lower.aicb.plan import Plan, make_plan
 from foretrace.lower.aicb.step_end import StepEndWriter, Turns, find_step_end
-from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.lower.options import Overlap
 from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.program.build import ProgramBuilder

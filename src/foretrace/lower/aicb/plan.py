@@ -8,8 +8,8 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Row, Workload, split_collective
 from foretrace.lower.aicb.microbatches import Structure
 from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.options import Overlap
 from foretrace.lower.limits import MOST_STAGES, check_gpus, check_ops
+from foretrace.lower.options import Overlap
 from foretrace.mesh import Mesh
 from foretrace.schedules import Schedule, make
 from foretrace.schedules.in_turn import forward_only

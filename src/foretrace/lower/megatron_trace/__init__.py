@@ -4,4 +4,4 @@ from foretrace.lower.megatron_trace.lower import lower_runs, recording_of, run_n
 from foretrace.lower.megatron_trace.recording import Recording
 from foretrace.lower.megatron_trace.replay import recorded_times, replay
 
-__all__ = ["Recording", "lower_runs", "recording_of", "recorded_times", "replay", "run_notes"]
+__all__ = ["Recording", "lower_runs", "recorded_times", "recording_of", "replay", "run_notes"]

@@ -9,8 +9,6 @@ from typing import Literal
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import RankTrace, Run, TraceOp
-from foretrace.lower.megatron_trace.options import MegatronTraceOptions
-from foretrace.lower.options import changed_options
 from foretrace.lower.limits import check_gpus, check_ops
 from foretrace.lower.megatron_trace.calls import (
     GRADIENT_OPS,
@@ -23,12 +21,14 @@ from foretrace.lower.megatron_trace.calls import (
 )
 from foretrace.lower.megatron_trace.corrections import HOST_GAP_S
 from foretrace.lower.megatron_trace.layout import TraceJob, find_job, last_iteration, mesh_of
+from foretrace.lower.megatron_trace.options import MegatronTraceOptions
 from foretrace.lower.megatron_trace.pools import AIM
 from foretrace.lower.megatron_trace.recording import Recording, make_recording
 from foretrace.lower.megatron_trace.replay import replay
 from foretrace.lower.megatron_trace.resize import resized
 from foretrace.lower.megatron_trace.whole_job import Plan, whole_job
 from foretrace.lower.megatron_trace.work import RankWork, Stones, Work, read_stones
+from foretrace.lower.options import changed_options
 from foretrace.mesh import Mesh
 from foretrace.program.collector import collector_paused
 from foretrace.program.columns import UNPRICED, Collective
@@ -218,7 +218,12 @@ def _timed(work: RankWork, recorded: _Recorded) -> RankWork:
 
 
 def _plan(
-    job: TraceJob, target: Mesh, options: MegatronTraceOptions, recorded: _Recorded, gap_s: float, notes: list[Diagnostic]
+    job: TraceJob,
+    target: Mesh,
+    options: MegatronTraceOptions,
+    recorded: _Recorded,
+    gap_s: float,
+    notes: list[Diagnostic],
 ) -> Plan:
     count = options.microbatches or _microbatches(job)
     if job.ex_situ and options.microbatches is None:
@@ -258,7 +263,9 @@ def _microbatches(job: TraceJob) -> int:
     return max(sum(op.op == "forward_step" for op in last_iteration(trace)), 1)
 
 
-def _activation(job: TraceJob, target: Mesh, options: MegatronTraceOptions, notes: list[Diagnostic]) -> tuple[int, int | None]:
+def _activation(
+    job: TraceJob, target: Mesh, options: MegatronTraceOptions, notes: list[Diagnostic]
+) -> tuple[int, int | None]:
     """What crosses a stage boundary for a microbatch, in bytes, and the tokens of a microbatch where they are known."""
     facts = job.facts
     tokens = facts.sequence * (facts.micro_batch or 1) if facts.sequence else None

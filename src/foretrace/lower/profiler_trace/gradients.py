@@ -15,10 +15,10 @@ import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import ON_DEVICE, Call, Category, Events, Floats, RankProfile
-from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.communication import communications, element_bytes
 from foretrace.lower.profiler_trace.layout import ADDED, find_layout
 from foretrace.lower.profiler_trace.links import Links
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.phases import phases
 from foretrace.lower.profiler_trace.resize import target_mesh
 from foretrace.lower.profiler_trace.said import check_said
@@ -72,7 +72,9 @@ def _with_reduced(trace: RankProfile, options: ProfilerTraceOptions) -> RankProf
     return replace(added.trace(), diagnostics=(*trace.diagnostics, Diagnostic("note", "assumed", text, trace.path)))
 
 
-def _buckets(trace: RankProfile, links: Links, steps: Steps, options: ProfilerTraceOptions) -> tuple[list[list[_Bucket]], str]:
+def _buckets(
+    trace: RankProfile, links: Links, steps: Steps, options: ProfilerTraceOptions
+) -> tuple[list[list[_Bucket]], str]:
     """The buckets of each step in which gradients come, and from what they are known."""
     said, sized = _said_gradients(options), gradients(trace)
     if said is None and not sized:

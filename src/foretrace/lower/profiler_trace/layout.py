@@ -8,9 +8,9 @@ from math import prod
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import RankProfile
-from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.axes import axes_of, said_axes
 from foretrace.lower.profiler_trace.communication import Communication, Group
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.mesh import Mesh
 
 _DENSE = ("tp", "cp", "pp")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import RankProfile
-from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.options import HostMode
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
 from foretrace.lower.profiler_trace.modes import mode_notes, times
 from foretrace.lower.profiler_trace.notes import grouped
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.rank_step import RankStep, read_step, step_notes
 from foretrace.lower.profiler_trace.ranks import Meetings
 from foretrace.lower.profiler_trace.resize import communicate

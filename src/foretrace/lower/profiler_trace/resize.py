@@ -15,11 +15,11 @@ import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.profiler_trace.records import Longs, RankProfile
-from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.limits import check_gpus
 from foretrace.lower.profiler_trace.communication import Communication, communications
 from foretrace.lower.profiler_trace.layout import Layout, find_layout
 from foretrace.lower.profiler_trace.links import Links
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.ranks import Meetings, Met, meet
 from foretrace.lower.profiler_trace.said import said_in_vain
 from foretrace.lower.torch.said import Said

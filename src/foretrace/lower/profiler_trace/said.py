@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.profiler_trace.axes import said_axes
 from foretrace.lower.profiler_trace.communication import Communication
 from foretrace.lower.profiler_trace.layout import ADDED, traced_mesh
+from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.lower.torch.said import Said
 from foretrace.program.columns import Collective, label
 

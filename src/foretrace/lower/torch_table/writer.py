@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.errors import Diagnostic
-from foretrace.lower.torch_table.options import ProfilerTableOptions
 from foretrace.lower.torch.kinds import WorkKind
 from foretrace.lower.torch.recorded_on import TABLE
 from foretrace.lower.torch_table.calls import Calls, SizedCall
 from foretrace.lower.torch_table.communication import Called
 from foretrace.lower.torch_table.gradients import Reduction, buckets
+from foretrace.lower.torch_table.options import ProfilerTableOptions
 from foretrace.lower.torch_table.parts import Part
 from foretrace.lower.torch_table.profile import Profile
 from foretrace.lower.torch_table.rows import RowKind
