@@ -12,10 +12,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretrace import Mesh, ProgramBuilder
-from foretrace.analysis.rebatch import rebuilt
 from foretrace.lower.choices import Choices
 from foretrace.lower.load import load
+
+from foretrace import Mesh, ProgramBuilder
+from foretrace.analysis.rebatch import rebuilt
 from foretrace.lower.torch.recorded_on import recorded_source
 from foretrace.program.columns import Kind, Phase, label
 from foretrace.program.program import Program

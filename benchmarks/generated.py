@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foretrace import Plan, load_cluster, load_model, predict, simulate
+from foretrace import Machine, Plan, PriceSources, load_cluster, load_model, simulate
 from foretrace.analysis.generate import aicb_workload
 from foretrace.cost.sources import kernel_prices
 from foretrace.lower.aicb import lower_workload
@@ -32,7 +32,9 @@ def of_file(setting: Setting, *, exposed_only: bool = False) -> float:
     """The step of the file that is generated for a setting, in seconds."""
     kernels = kernel_prices(CLUSTER, setting.plan.gpus, silicon=False)
     made = aicb_workload(setting, kernels, exposed_only=exposed_only)
-    return simulate(lower_workload(made.workload), cluster=CLUSTER, silicon=False, explain=False).step_time_s
+    return simulate(
+        lower_workload(made.workload), Machine(CLUSTER, prices=PriceSources(silicon=False)), explain=False
+    ).step_time_s
 
 
 def main() -> None:
@@ -40,9 +42,13 @@ def main() -> None:
     for name, one in JOBS:
         plan, model = replace(one, grad_overlap=False, param_overlap=False), load_model(name)
         bare = settle(model, plan, replace(stack("megatron-core"), hides_tp_backward=False))
-        alone = simulate(program_of(bare), cluster=CLUSTER, silicon=False, explain=False).step_time_s
+        alone = simulate(
+            program_of(bare), Machine(CLUSTER, prices=PriceSources(silicon=False)), explain=False
+        ).step_time_s
         usual = settle(model, plan)
-        want = predict(model, plan, CLUSTER, silicon=False, explain=False, even_if_oom=True).step_time_s
+        want = simulate(
+            model(model, plan), Machine(CLUSTER, prices=PriceSources(silicon=False)), explain=False, even_if_oom=True
+        ).step_time_s
         errors = (
             of_file(bare) / alone - 1,
             of_file(usual) / want - 1,

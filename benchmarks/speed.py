@@ -24,7 +24,7 @@ import numpy as np
 
 import foretrace
 import jobs
-from foretrace import Choices, load_cluster, simulate
+from foretrace import Choices, Machine, load_cluster, simulate
 from foretrace.cost.price import price
 from foretrace.engine import jit
 from foretrace.engine.run import FixedRun
@@ -223,7 +223,7 @@ def workloads() -> list[Row]:
     cluster = load_cluster("h100-dgx")
 
     def run(gpus: int | None = None) -> float:
-        return simulate(foretrace.load(path, Choices(gpus=gpus)), cluster=cluster, explain=False).step_time_s
+        return simulate(foretrace.load(path, Choices(gpus=gpus)), Machine(cluster), explain=False).step_time_s
 
     def command(*more: str) -> Callable[[], object]:
         words = [sys.executable, "-m", "foretrace", "simulate", str(path), "--cluster", "h100-dgx", *more]
@@ -248,7 +248,9 @@ def predictions() -> list[Row]:
     )
 
     def run(explain: bool) -> float:
-        return foretrace.predict(model, plan, cluster, explain=explain, even_if_oom=True).step_time_s
+        return foretrace.simulate(
+            foretrace.model(model, plan), Machine(cluster), explain=explain, even_if_oom=True
+        ).step_time_s
 
     words = "predict llama3-70b --gpus 512 --cluster h100-dgx --tp 4 --pp 4 --gbs 1024"
     command = [sys.executable, "-m", "foretrace", *words.split()]

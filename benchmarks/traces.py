@@ -20,10 +20,10 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from foretrace.analysis.recorded import recorded
 
 import foretrace
-from foretrace import Choices, Simulation, simulate
-from foretrace.analysis.recorded import recorded
+from foretrace import Answer, Choices, Machine, simulate
 from foretrace.formats.megatron_trace import read_runs
 from foretrace.lower.megatron_trace import actions, read_recording, work
 from foretrace.lower.megatron_trace.corrections import HOST, HOST_GAP_S
@@ -65,10 +65,10 @@ def main() -> None:
     speed(traces, collectives)
 
 
-def predict(traces: Path, collectives: Path, pair: str, campaigns: Sequence[str], explain: bool = True) -> Simulation:
+def predict(traces: Path, collectives: Path, pair: str, campaigns: Sequence[str], explain: bool = True) -> Answer:
     """A whole job from ex-situ campaigns, on the 2×8 A100 machine."""
     program = foretrace.load([traces / pair / one for one in campaigns], Choices(microbatches=PAIRS[pair]))
-    return simulate(program, cluster=CLUSTER, collectives=collectives, explain=explain)
+    return simulate(program, Machine(CLUSTER, collectives=collectives), explain=explain)
 
 
 def replays(traces: Path) -> None:
@@ -210,7 +210,7 @@ def speed(traces: Path, collectives: Path) -> None:
     large = traces / "pp64_tp8_dp16"
 
     def largest() -> None:
-        simulate(foretrace.load(large, Choices(microbatches=512)), cluster="a100-dgx")
+        simulate(foretrace.load(large, Choices(microbatches=512)), Machine("a100-dgx"))
 
     taken = cpu(largest, 1)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

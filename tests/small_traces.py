@@ -82,6 +82,4 @@ def small_trace(
     )
     threads = tuple(Thread(1, number) for number in range(max([row.thread for row in ordered], default=0) + 1))
     device = (Device(0, "NVIDIA H200"),)
-    return RankProfile(
-        "small.json", "kineto", rank, world, device, {}, {}, strings, threads, (), tuple(calls), events
-    )
+    return RankProfile("small.json", "kineto", rank, world, device, {}, {}, strings, threads, (), tuple(calls), events)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from foretrace.api import open as open
     from foretrace.api import simulate as simulate
     from foretrace.cost.machine import Machine as Machine
-    from foretrace.cost.sources import PriceSources as PriceSources
     from foretrace.cost.network.nccl.settings import NcclSettings as NcclSettings
+    from foretrace.cost.sources import PriceSources as PriceSources
     from foretrace.errors import Diagnostic as Diagnostic
     from foretrace.errors import ForetraceError as ForetraceError
     from foretrace.hardware.cluster import Cluster as Cluster

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from foretrace import Choices, Simulation, load, simulate
 from foretrace.analysis.recorded import recorded
+
+from foretrace import Answer, Choices, Machine, load, simulate
 from foretrace.lower.megatron_trace import read_recording
 from foretrace.program.columns import Phase
 from shared_files import ROOT, shared
@@ -42,10 +42,10 @@ BEFORE_OPTIMIZER_MS = 868.3
 """The dense job up to the end of its gradient reductions; its real optimizer step was probably skipped."""
 
 
-def predicted(folders: list[Path], microbatches: int | None = None, *, explain: bool = False) -> Simulation:
+def predicted(folders: list[Path], microbatches: int | None = None, *, explain: bool = False) -> Answer:
     program = load(folders, Choices(microbatches=microbatches))
     collectives = shared("data", "collectives", "a100_2x8")
-    return simulate(program, cluster=CLUSTER, collectives=collectives, explain=explain)
+    return simulate(program, Machine(CLUSTER, collectives=collectives), explain=explain)
 
 
 def moe_folder(job: str, campaign: str) -> Path:
@@ -53,7 +53,7 @@ def moe_folder(job: str, campaign: str) -> Path:
 
 
 @lru_cache
-def moe(job: str, *campaigns: str) -> Simulation:
+def moe(job: str, *campaigns: str) -> Answer:
     folders = [moe_folder(job, campaign) for campaign in campaigns]
     return predicted(folders, MOE[job][1], explain=True)
 
@@ -110,7 +110,7 @@ def test_no_prediction_reads_the_real_run(job: str, tmp_path: Path) -> None:
 def test_thousands_of_ranks_from_one_of_each_stage() -> None:
     """8,192 ranks of which 64 were traced; no run to compare with, but it is an answer, and says what it stands on."""
     found = simulate(
-        load(shared("data", "traces", "pp64_tp8_dp16"), Choices(microbatches=128)), cluster="h100-dgx", explain=False
+        load(shared("data", "traces", "pp64_tp8_dp16"), Choices(microbatches=128)), Machine("h100-dgx"), explain=False
     )
     assert found.world_size == 8192
     assert np.isfinite(found.step_time_s)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace import Simulation
+from foretrace import Answer
 
 US = 1e-6
 """A microsecond in seconds: durations are written `4 * US`."""
@@ -28,32 +28,32 @@ Span = tuple[float, float]
 Spans = Span | list[Span] | dict[int, Span]
 
 
-def times(answer: Simulation) -> dict[Key, tuple[int, int]]:
+def times(answer: Answer) -> dict[Key, tuple[int, int]]:
     """Start and end of every op that takes part, in ns: {(rank, op name, microbatch): (start, end)}."""
     timeline = answer.timeline
     start, end = _ns(timeline.start_s), _ns(timeline.end_s)
     return {key: (start[node], end[node]) for key, node in _nodes(answer)}
 
 
-def waits(answer: Simulation) -> dict[Key, int]:
+def waits(answer: Answer) -> dict[Key, int]:
     """How long each op waited for its partners, in ns; ops that did not are left out."""
     wait = _ns(answer.timeline.wait_s)
     return {key: wait[node] for key, node in _nodes(answer) if wait[node]}
 
 
-def seconds(answer: Simulation) -> dict[Key, tuple[float, float, float]]:
+def seconds(answer: Answer) -> dict[Key, tuple[float, float, float]]:
     """Ready, start and end of every op to the last bit."""
     timeline = answer.timeline
     columns = (timeline.ready_s.tolist(), timeline.start_s.tolist(), timeline.end_s.tolist())
     return {key: tuple(column[node] for column in columns) for key, node in _nodes(answer)}
 
 
-def step_us(answer: Simulation) -> float:
+def step_us(answer: Answer) -> float:
     """The step time in µs, to the ns."""
     return round(answer.step_time_s * 1e9) / 1000
 
 
-def parts_us(answer: Simulation, rank: int) -> dict[str, float]:
+def parts_us(answer: Answer, rank: int) -> dict[str, float]:
     """The breakdown of one rank in µs, to the ns, without the parts that take no time; it must sum to the step."""
     own = answer.breakdown.per_class_s[answer.timeline.graph.classes.of_rank[rank]]
     assert abs(own.sum() - answer.step_time_s) <= 1e-12 * answer.step_time_s
@@ -61,7 +61,7 @@ def parts_us(answer: Simulation, rank: int) -> dict[str, float]:
     return {part: size / 1000 for part, size in parts if size}
 
 
-def mean_us(answer: Simulation) -> dict[str, float]:
+def mean_us(answer: Answer) -> dict[str, float]:
     """The breakdown averaged over ranks, in µs, to the ns."""
     return {part: round(size * 1e9) / 1000 for part, size in answer.breakdown.mean_s.items()}
 
@@ -79,7 +79,7 @@ def us(table: Mapping[tuple[int, str], Spans]) -> dict[Key, tuple[int, int]]:
     return drawn
 
 
-def _nodes(answer: Simulation) -> Iterator[tuple[Key, int]]:
+def _nodes(answer: Answer) -> Iterator[tuple[Key, int]]:
     """The key and node of every op of every rank."""
     graph = answer.timeline.graph
     enabled, chunk = graph.ops.ints("enabled").tolist(), graph.ops.ints("chunk").tolist()

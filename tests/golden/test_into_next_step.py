@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace import Mesh, ProgramBuilder, Simulation, simulate
+from foretrace import Answer, Mesh, ProgramBuilder, simulate
 from golden.reading import US, parts_us, step_us, times, us
 
 
@@ -75,7 +75,7 @@ def test_computation_of_several_steps_at_once() -> None:
     assert parts_us(answer, 0) == {"compute": 2}
 
 
-def steps_by_turns() -> Simulation:
+def steps_by_turns() -> Answer:
     """a1, a2 and a3 in a chain on lanes of their own, b on a fourth, 1 µs each. a1 needs the b of the step before, b
     the a3 of the step before. Steps take turns:
 

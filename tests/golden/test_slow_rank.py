@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace import Mesh, Program, ProgramBuilder, Transfer, pipeline, schedule, simulate
+from foretrace import Mesh, Program, ProgramBuilder, Scenario, Transfer, pipeline, schedule, simulate
 from foretrace.schedules import Action, ActionKind
 from golden.reading import US, parts_us, seconds, step_us, times, us
 
@@ -48,7 +48,7 @@ def test_timeline_of_every_rank() -> None:
     gradients     58-62            58-62         42-46            58-62            42-46
     optimizer     62-64            62-65         46-48            62-64            46-48
     """
-    answer = simulate(program(2), stragglers=SLOW)
+    answer = simulate(program(2), None, Scenario(stragglers=SLOW))
     drawn = {
         (0, "F"): [(0, 4), (8, 12)],
         (1, "F"): [(0, 6), (8, 14)],
@@ -112,7 +112,7 @@ def test_what_the_others_lose() -> None:
     Rank 5: 0-8 it waits for rank 1's slow F0, across pp; idle from 48.
     Rank 1: itself waits for nobody but stage 1: 14-26 and 40-42.
     """
-    answer = simulate(program(2), stragglers=SLOW)
+    answer = simulate(program(2), None, Scenario(stragglers=SLOW))
     own = {"compute": 24, "optimizer": 2, "pp exposed": 4, "dp exposed": 4}
     assert parts_us(answer, 0) == own | {"tp exposed": 4, "bubble": 20, "straggler": 6, "idle": 1}
     assert parts_us(answer, 2) == own | {"tp exposed": 2, "bubble": 20, "straggler": 8, "idle": 1}
@@ -122,7 +122,7 @@ def test_what_the_others_lose() -> None:
 
 def test_a_slow_link_slows_all_who_meet_over_it() -> None:
     """Rank 1 takes twice as long over dp: its group, 1 and 3, reduces 52-60, all others as ever; 60 + 2 = 62."""
-    answer = simulate(program(2), slow_links={(1, "dp"): 2})
+    answer = simulate(program(2), None, Scenario(slow_links={(1, "dp"): 2}))
     gradients = {rank: span for (rank, name, _), span in times(answer).items() if name == "gradients"}
     slow, healthy, second = (52_000, 60_000), (52_000, 56_000), (40_000, 44_000)
     assert gradients == {0: healthy, 1: slow, 2: healthy, 3: slow} | dict.fromkeys(range(4, 8), second)
@@ -133,8 +133,8 @@ def test_a_slow_link_slows_all_who_meet_over_it() -> None:
 def test_folded_and_unfolded_agree_to_the_last_bit(dp: int) -> None:
     """On each stage the ranks divide into the slow one's own place, its tp partner, its dp partners and the rest: 4
     classes a stage, however large dp is. With dp = 2 each of the 8 holds one rank. Without a slow rank there are 2."""
-    folded = simulate(program(dp), stragglers=SLOW)
-    unfolded = simulate(program(dp), stragglers=SLOW, folded=False)
+    folded = simulate(program(dp), None, Scenario(stragglers=SLOW))
+    unfolded = simulate(program(dp), None, Scenario(stragglers=SLOW), folded=False)
     classes = folded.timeline.graph.classes
     assert sorted(classes.count.tolist()) == [1] * 4 + [dp - 1] * 4
     assert len(unfolded.timeline.graph.classes) == 4 * dp

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from foretrace import Choices, load, simulate
 from foretrace.analysis.recorded import recorded
+
+from foretrace import Choices, Scenario, load, simulate
 from foretrace.formats.megatron_trace import Facts
 from foretrace.lower.megatron_trace import read_recording
 from unit.lower.megatron_trace.rank_files import Rank, program, sub, write
@@ -82,7 +82,7 @@ def test_lines_of_one_call_are_counted_once(tmp_path: Path) -> None:
 def test_free_transfers_take_their_time_off_the_step(tmp_path: Path) -> None:
     """The critical path has three transfers of 2 ms; without them nothing else comes into the way: 104.5 ms."""
     folder = write(tmp_path / "real", pipeline_ranks(), PIPELINE)
-    found = simulate(load(folder), what_if={"pp": 1e6}, explain=False)
+    found = simulate(load(folder), None, Scenario(what_if={"pp": 1e6}), explain=False)
     assert found.step_time_s == pytest.approx(104.5 * MS, abs=1e-8)
 
 
@@ -118,9 +118,9 @@ def test_asynchronous_calls_take_what_the_same_took_alone(tmp_path: Path) -> Non
     under the 6 from its launch to where it is waited for, and only forward grows, by 4. Ten times as slow it sticks
     out by 4 there too."""
     folder = write(tmp_path / "real", tensor_parallel_ranks(), Facts(world=2, tp=2, pp=1, layers=1))
-    found = simulate(load(folder), what_if={"tp": 0.2}, explain=False)
+    found = simulate(load(folder), None, Scenario(what_if={"tp": 0.2}), explain=False)
     assert found.step_time_s == pytest.approx((35 + 4) * MS, abs=1e-9)
-    found = simulate(load(folder), what_if={"tp": 0.1}, explain=False)
+    found = simulate(load(folder), None, Scenario(what_if={"tp": 0.1}), explain=False)
     assert found.step_time_s == pytest.approx((35 + 9 + 4) * MS, abs=1e-9)
 
 
@@ -128,5 +128,5 @@ def test_asynchronous_calls_that_became_slow_are_waited_for(tmp_path: Path) -> N
     """Twenty times as slow: 20, of which 6 are hidden; what comes after the wait comes 14 later, and backward takes 34.
     Forward is 29."""
     folder = write(tmp_path / "real", tensor_parallel_ranks(), Facts(world=2, tp=2, pp=1, layers=1))
-    found = simulate(load(folder), what_if={"tp": 0.05}, explain=False)
+    found = simulate(load(folder), None, Scenario(what_if={"tp": 0.05}), explain=False)
     assert found.step_time_s == pytest.approx((29 + 34 + 5) * MS, abs=1e-9)

@@ -11,10 +11,10 @@ parameters:
 from __future__ import annotations
 
 import pytest
-
-from foretrace import Simulation
-from foretrace.lower.aicb import step_end
 from foretrace.lower.choices import Choices, Overlap
+
+from foretrace import Answer
+from foretrace.lower.aicb import step_end
 from golden.reading import parts_us, step_us
 from unit.lower.aicb.workloads import US, actions, row, run
 
@@ -35,7 +35,7 @@ def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_end, "BUCKET_PER_RANK", 0)
 
 
-def answer_with(*overlap: Overlap, microbatches: int = 1) -> Simulation:
+def answer_with(*overlap: Overlap, microbatches: int = 1) -> Answer:
     return run(ROWS, Choices(overlap=frozenset(overlap), microbatches=microbatches), all_gpus=2)
 
 
@@ -114,7 +114,7 @@ def test_both() -> None:
     assert parts_us(answer, 0) == {"compute": 400, "optimizer": 40, "dp exposed": 53.9}
 
 
-def spans_of(answer: Simulation, name: str) -> list[tuple[int, int]]:
+def spans_of(answer: Answer, name: str) -> list[tuple[int, int]]:
     """Start and end in ns of the ops of rank 0 with this name."""
     ops = answer.timeline.rank(0)
     return [

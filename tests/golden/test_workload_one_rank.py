@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foretrace.lower.choices import Choices
+
 from golden.reading import mean_us, step_us
 from unit.lower.aicb.workloads import US, actions, row, run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foretrace.lower.choices import Choices, Overlap
+
 from golden.reading import parts_us, step_us
 from unit.lower.aicb.workloads import GATHER_20_US, US, row, run
 

@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from foretrace.lower.choices import Choices
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from foretrace.analysis.generate import Generated, aicb_workload
-from foretrace.analysis.simulate import simulate
+from foretrace.api import simulate
 from foretrace.cost.compute import kernel_pricer
+from foretrace.cost.machine import Machine
+from foretrace.cost.sources import PriceSources
 from foretrace.formats.aicb import Pass, Row, parse_workload, workload_text
 from foretrace.hardware.presets import cluster
 from foretrace.lower.aicb import lower_workload
-from foretrace.lower.choices import Choices
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
@@ -124,9 +126,9 @@ def test_a_file_takes_as_long_as_the_program(setting: Setting) -> None:
     made = read_back(aicb_workload(setting, KERNELS), vpp=chunks)
     # A file does not say its kernels, so nothing is known of what they lose to communication beside them.
     want = simulate(
-        program_of(setting), cluster=CLUSTER, kernels=KERNELS, overlap_cost=False, explain=False
+        program_of(setting), Machine(CLUSTER, overlap_cost=False, prices=PriceSources(kernels=KERNELS)), explain=False
     ).step_time_s
-    got = simulate(made, cluster=CLUSTER, explain=False).step_time_s
+    got = simulate(made, Machine(CLUSTER), explain=False).step_time_s
     # Times are whole nanoseconds; the norm of gradients meets over tp instead of all ranks, and buckets are one:
     # each of the others takes its latency.
     assert got == pytest.approx(want, rel=0.01, abs=300e-6)

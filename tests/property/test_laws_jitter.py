@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foretrace.analysis.jitter import Waits, largest_of, later_of
-from foretrace.analysis.simulate import simulate
+from foretrace.analysis.scenario import Scenario
+from foretrace.api import simulate
 from foretrace.engine.run import FixedRun
 from property.programs import Job, folded, jobs
 
@@ -52,8 +53,8 @@ def test_no_jitter_changes_not_a_bit(job: Job) -> None:
 @given(jobs(most_ranks=8))
 def test_folded_and_unfolded_agree_to_the_bit(job: Job) -> None:
     assert (
-        simulate(job.program, jitter=0.05, explain=False, executor="fixed").step_time_s
-        == simulate(job.program, jitter=0.05, explain=False, executor="fixed", folded=False).step_time_s
+        simulate(job.program, None, Scenario(jitter=0.05), explain=False, executor="fixed").step_time_s
+        == simulate(job.program, None, Scenario(jitter=0.05), explain=False, executor="fixed", folded=False).step_time_s
     )
 
 

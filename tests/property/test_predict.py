@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from foretrace import ForetraceError, Model, Plan, Prediction, load_model, predict, simulate
+from foretrace import ForetraceError, Machine, Model, Plan, Prediction, load_model, simulate
 from foretrace.workload.assemble import program_of
 from foretrace.workload.plan import WORDS
 from foretrace.workload.stacks import STACKS
@@ -23,7 +23,7 @@ CLOSE = 1 + 1e-9
 def answer(model: Model, plan: Plan, cluster: str = "h100-dgx", *, explain: bool = False) -> Prediction:
     """The prediction, whether or not it fits in memory; a plan that cannot be is no example."""
     try:
-        return predict(model, plan, cluster, even_if_oom=True, explain=explain)
+        return simulate(model(model, plan), Machine(cluster), even_if_oom=True, explain=explain)
     except ForetraceError:
         assume(False)
         raise
@@ -147,7 +147,7 @@ def test_splitting_state_further_holds_less(job: tuple[Model, Plan]) -> None:
 def test_the_datasheet_is_a_bound(job: tuple[Model, Plan]) -> None:
     model, plan = job
     found = answer(model, plan)
-    bound = predict(model, plan, "h100-dgx", prices="roofline", even_if_oom=True, explain=False)
+    bound = simulate(model(model, plan), Machine("h100-dgx", prices="roofline"), even_if_oom=True, explain=False)
     assert bound.step_time_s <= found.step_time_s * CLOSE
     assert bound.hfu < 1
 
@@ -187,7 +187,7 @@ def test_ranks_that_behave_alike_may_be_folded(job: tuple[Model, Plan]) -> None:
     model, plan = job
     assume(plan.gpus <= 16)
     found = answer(model, plan)
-    each = simulate(program_of(found.setting), cluster="h100-dgx", folded=False, explain=False)
+    each = simulate(program_of(found.setting), Machine("h100-dgx"), folded=False, explain=False)
     assert each.step_time_s == found.step_time_s
 
 

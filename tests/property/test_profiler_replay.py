@@ -6,9 +6,10 @@ from random import Random
 from typing import Any
 
 import pytest
-
-from foretrace.analysis.simulate import simulate
 from foretrace.lower.choices import HostMode
+
+from foretrace.analysis.scenario import Scenario
+from foretrace.api import simulate
 from foretrace.lower.profiler_trace.modes import times
 from foretrace.lower.profiler_trace.rank_step import RankStep, read_step
 from foretrace.lower.profiler_trace.write import GPU, StepWriter
@@ -48,7 +49,7 @@ def _program(rank: RankStep, mode: HostMode = "profiled") -> Program:
 
 
 def _step_s(rank: RankStep, mode: HostMode = "profiled", **what_if: float) -> float:
-    return simulate(_program(rank, mode), what_if=what_if, explain=False).step_time_s
+    return simulate(_program(rank, mode), None, Scenario(what_if=what_if), explain=False).step_time_s
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,13 +6,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from foretrace.lower.choices import Choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretrace.analysis.simulate import simulate
+from foretrace.api import simulate
 from foretrace.formats.profiler_trace import read_traces
 from foretrace.formats.profiler_trace.records import ON_DEVICE
-from foretrace.lower.choices import Choices
 from foretrace.lower.profiler_trace import lower_profile
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.ranks import meet

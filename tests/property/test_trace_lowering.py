@@ -9,12 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from foretrace.analysis.recorded import recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretrace import Choices, Cluster, Mesh, ProgramBuilder, Simulation, Transfer, load, pipeline, schedule, simulate
+from foretrace import (
+    Answer,
+    Choices,
+    Cluster,
+    Machine,
+    Mesh,
+    ProgramBuilder,
+    Scenario,
+    Transfer,
+    load,
+    pipeline,
+    schedule,
+    simulate,
+)
 from foretrace.analysis.account import account
-from foretrace.analysis.recorded import recorded
 from foretrace.cost.network import reaching
 from foretrace.formats.megatron_trace import Facts, write_runs
 from foretrace.lower.megatron_trace import read_recording
@@ -57,7 +70,7 @@ def test_reshaped_tokens_keep_their_sum_and_order(rows: list[int], unevenness: f
 
 
 @st.composite
-def runs(draw: st.DrawFn, *, one_at_a_time: bool = True) -> Simulation:
+def runs(draw: st.DrawFn, *, one_at_a_time: bool = True) -> Answer:
     """A small pipeline with tp and dp that was simulated; its ranks differ, so that they wait for each other. Unless
     they do one thing at a time, gradients are reduced beside the last transfer."""
     stages, microbatches = draw(st.integers(1, 3)), draw(st.integers(1, 4))
@@ -95,12 +108,12 @@ def runs(draw: st.DrawFn, *, one_at_a_time: bool = True) -> Simulation:
             end = role.collective("all_reduce", gradients, draw(milliseconds) * MS, bytes=64, lane="compute", after=end)
         role.compute("adam", draw(milliseconds) * MS, phase="optimizer", after=end)
     slow = draw(st.dictionaries(st.integers(0, mesh.world - 1), st.sampled_from([1.1, 1.5, 3.0]), max_size=2))
-    return simulate(build.program(), stragglers=slow, explain=False)
+    return simulate(build.program(), None, Scenario(stragglers=slow), explain=False)
 
 
 @settings(max_examples=40)
 @given(runs(one_at_a_time=False))
-def test_a_run_that_is_written_down_replays_to_its_step(run: Simulation) -> None:
+def test_a_run_that_is_written_down_replays_to_its_step(run: Answer) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_runs(timeline_traces(run.timeline), folder, timeline_facts(run.timeline))
         again = simulate(load(folder), explain=False)
@@ -109,7 +122,7 @@ def test_a_run_that_is_written_down_replays_to_its_step(run: Simulation) -> None
 
 @settings(max_examples=40)
 @given(runs())
-def test_a_run_survives_being_written_down(run: Simulation) -> None:
+def test_a_run_survives_being_written_down(run: Answer) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_runs(timeline_traces(run.timeline), folder, timeline_facts(run.timeline))
         again = simulate(load(folder), explain=False)
@@ -174,7 +187,7 @@ def steps(job: tuple[list[Rank], Facts], *variants: tuple[int, Cluster]) -> list
         write(Path(folder), ranks, facts)
         return [
             simulate(
-                load(folder, Choices(microbatches=count, pp_comm_bytes=1 << 20)), cluster=cluster, explain=False
+                load(folder, Choices(microbatches=count, pp_comm_bytes=1 << 20)), Machine(cluster), explain=False
             ).step_time_s
             for count, cluster in variants
         ]

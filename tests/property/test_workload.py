@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretrace.analysis.answer import Simulation
-from foretrace.analysis.simulate import simulate
+from foretrace.analysis.answer import Answer
+from foretrace.api import simulate
 from foretrace.program.check import check
 from foretrace.program.program import Program
 from foretrace.workload.plan import Plan
@@ -60,7 +60,7 @@ def plans(draw: st.DrawFn) -> tuple[int, Plan, dict[str, Any]]:
     return layers, plan, facts
 
 
-def run(program: Program, **how: Any) -> Simulation:
+def run(program: Program, **how: Any) -> Answer:
     return simulate(timed(program, call_s=40 * NS), explain=False, **how)
 
 

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from foretrace.lower.choices import Choices, Overlap
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from foretrace.errors import InputError
 from foretrace.formats.aicb import Pass, Row, Workload, split_collective
-from foretrace.lower.choices import Choices, Overlap
 from foretrace.schedules import Schedule, make
 from unit.lower.aicb.workloads import Op, listed, lowered, row, run, workload
 

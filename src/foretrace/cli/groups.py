@@ -266,7 +266,7 @@ MACHINE = Group(
                 Network,
                 _MACHINE,
                 "--network",
-                help="Communications run as if alone, divide the links they meet on, or (foretrace network) are packets.",
+                help="Communications run alone, divide the links they meet on, or (foretrace network) as packets.",
             ),
             Network.ANALYTIC,
         ),

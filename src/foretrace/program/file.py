@@ -122,7 +122,10 @@ def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, A
     program, arrays = timeline.graph.program, _arrays(timeline.graph.program)
     _check_shapes(arrays, str(path))
     times = (timeline.ready_s, timeline.start_s, timeline.end_s, timeline.end_before_s)
-    columns = [timeline.graph.classes.of_rank.astype(np.int32), *(np.asarray(one, dtype=np.float64) for one in times)]
+    columns: list[Column] = [
+        timeline.graph.classes.of_rank.astype(np.int32),
+        *(np.asarray(one, dtype=np.float64) for one in times),
+    ]
     run = {
         "step_time_s": timeline.step_time_s,
         "steps_run": timeline.steps_run,

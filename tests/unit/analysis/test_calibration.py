@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrace import Plan, predict, simulate
+from foretrace import Machine, Plan, model, simulate
 from foretrace.analysis.calibration.coverage import covered_calls, covered_families, job_coverage
 from foretrace.analysis.calibration.make import make_calibration
 from foretrace.analysis.validate.calibrated import validate_calibrated
@@ -49,8 +49,13 @@ def presets_model():  # type: ignore[no-untyped-def]
 
 class TestPredictions:
     def test_a_calibration_is_the_best_source(self) -> None:
-        answer = predict("llama3-8b", PLAN, "h200-dgx", calibration=measured_all(2.0), explain=False, even_if_oom=True)
-        usual = predict("llama3-8b", PLAN, "h200-dgx", prices="model", explain=False, even_if_oom=True)
+        answer = simulate(
+            model("llama3-8b", PLAN),
+            Machine("h200-dgx", calibration=measured_all(2.0)),
+            explain=False,
+            even_if_oom=True,
+        )
+        usual = simulate(model("llama3-8b", PLAN), Machine("h200-dgx", prices="model"), explain=False, even_if_oom=True)
         assert answer.step_time_s > 1.7 * usual.step_time_s
         sources = {one.source: one.share for one in answer.simulation.provenance}
         (name,) = (one for one in sources if one.startswith("calibration my.yaml ("))
@@ -58,7 +63,9 @@ class TestPredictions:
 
     def test_the_host_launches_as_fast_as_it_did(self) -> None:
         slow = Calibration("my.yaml", "h200-sxm", host=HostFit(10 * TORCH_EAGER.launch_s, 1000))
-        answer = predict("llama3-8b", PLAN, "h200-dgx", calibration=slow, explain=False, even_if_oom=True)
+        answer = simulate(
+            model("llama3-8b", PLAN), Machine("h200-dgx", calibration=slow), explain=False, even_if_oom=True
+        )
         assert answer.setting.stack.launch_s == pytest.approx(10 * TORCH_EAGER.launch_s)
         named = {one.source for one in answer.simulation.provenance}
         assert "host launches, calibration my.yaml" in named
@@ -69,7 +76,9 @@ class TestPredictions:
 
         def notes(stack: str, calibration: Calibration) -> list[str]:
             plan = replace(PLAN, stack=stack)
-            answer = predict("llama3-8b", plan, "h200-dgx", calibration=calibration, explain=False, even_if_oom=True)
+            answer = simulate(
+                model("llama3-8b", plan), Machine("h200-dgx", calibration=calibration), explain=False, even_if_oom=True
+            )
             return [one.message for one in answer.simulation.diagnostics if "kernels of eager PyTorch" in one.message]
 
         assert "--stack torch-eager" in notes("megatron-core", eager)[0]
@@ -78,12 +87,12 @@ class TestPredictions:
 
     def test_another_gpu_is_an_error(self) -> None:
         with pytest.raises(InputError, match="of h200-sxm, the job runs on h100-sxm"):
-            predict("llama3-8b", PLAN, "h100-dgx", calibration=measured_all(2.0))
+            simulate(model("llama3-8b", PLAN), Machine("h100-dgx", calibration=measured_all(2.0)))
 
     def test_without_a_cluster_it_says_nothing(self) -> None:
         program = program_of(settle(presets_model(), PLAN))
         with pytest.raises(InputError, match="a calibration prices the GPUs of a cluster"):
-            simulate(program, calibration=measured_all(2.0))
+            simulate(program, Machine(calibration=measured_all(2.0)))
 
 
 class TestCoverage:
@@ -135,7 +144,9 @@ class TestWholeSteps:
         asked, _ = make_calibration(inputs, tmp_path / "my.yaml", step_factor=True)
         assert asked.steps is not None and asked.steps.error == pytest.approx(0.0, abs=0.01)
         job = job_of(read_training_runs(inputs[1]).runs[0].config)
-        answer = predict(job.model, job.plan, job.cluster, calibration=asked, explain=False, even_if_oom=True)
+        answer = simulate(
+            model(job.model, job.plan), Machine(job.cluster, calibration=asked), explain=False, even_if_oom=True
+        )
         assert answer.step_time_s == pytest.approx(30e-3, rel=0.02), "what it was fitted to"
 
     def test_a_step_whose_pace_the_host_sets_says_nothing(self, tmp_path: Path) -> None:
@@ -205,7 +216,9 @@ def test_what_is_written_prices_as_what_was_made(tmp_path: Path) -> None:
     fit = measured_all(1.5, str(tmp_path / "my.yaml"))
     write_calibration(fit)
     answers = [
-        predict("llama3-8b", PLAN, "h200-dgx", calibration=one, explain=False, even_if_oom=True).step_time_s
+        simulate(
+            model("llama3-8b", PLAN), Machine("h200-dgx", calibration=one), explain=False, even_if_oom=True
+        ).step_time_s
         for one in (fit, tmp_path / "my.yaml")
     ]
     assert answers[0] == pytest.approx(answers[1], rel=1e-4)

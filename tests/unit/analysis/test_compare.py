@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace import Mesh, ProgramBuilder, Simulation, simulate
+from foretrace import Answer, Mesh, ProgramBuilder, simulate
 from foretrace.analysis.compare import GAPS, Comparison, Pair, compare
 from foretrace.program.program import Program, Source
 
@@ -44,7 +44,7 @@ def training(
     return build.program()
 
 
-def answer(program: Program, *, folded: bool = True) -> Simulation:
+def answer(program: Program, *, folded: bool = True) -> Answer:
     return simulate(program, folded=folded)
 
 
@@ -230,7 +230,7 @@ def test_a_period_is_not_a_makespan() -> None:
 
 
 def test_what_either_answer_says_of_itself_is_kept_with_its_side() -> None:
-    def one(**facts: dict[str, int]) -> Simulation:
+    def one(**facts: dict[str, int]) -> Answer:
         build = ProgramBuilder()
         build.role("only", [0]).compute("work", 1.0, **facts)
         return answer(build.program())
@@ -244,7 +244,7 @@ def test_what_either_answer_says_of_itself_is_kept_with_its_side() -> None:
 
 @pytest.mark.parametrize(("measured_s", "contains"), [(9.0, False), (9.6, True), (11.0, True), (11.2, False)])
 def test_the_band_contains_the_measured_or_not(measured_s: float, contains: bool) -> None:
-    def one(seconds: float, source: Source) -> Simulation:
+    def one(seconds: float, source: Source) -> Answer:
         build = ProgramBuilder(repeats=False)
         build.role("only", [0]).compute("work", seconds, source=source)
         return answer(build.program())

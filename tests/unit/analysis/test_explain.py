@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from foretrace.analysis.job import Job
 
-from foretrace import Mesh, ProgramBuilder, Simulation, simulate
+from foretrace import Answer, Mesh, ProgramBuilder, simulate
 from foretrace.analysis.explain import Explanation, explain
 from foretrace.analysis.explain.rows import weighted_median
-from foretrace.analysis.job import Job
 from shared_files import shared
 
 
-def data_parallel(compute_s: Sequence[float], microbatches: int = 1, folded: bool = True) -> Simulation:
+def data_parallel(compute_s: Sequence[float], microbatches: int = 1, folded: bool = True) -> Answer:
     """Each rank computes so long forward for each microbatch, then all reduce 8 bytes in 2 s."""
     build = ProgramBuilder(Mesh(dp=len(compute_s)), repeats=False)
     for rank, seconds in enumerate(compute_s):
@@ -111,7 +111,7 @@ def test_of_two_waits_at_once_time_counts_for_the_one_that_ends_first() -> None:
     assert found.ranks[1].held_up_s == pytest.approx(5.0)
 
 
-def pipeline(microbatches: int) -> Simulation:
+def pipeline(microbatches: int) -> Answer:
     """Two stages; a microbatch goes forward in 1 s on the first and 2 s on the second, transfers take no time."""
     build = ProgramBuilder(Mesh(pp=2), repeats=False)
     pair = build.pair("pp", 0, 1)
@@ -141,7 +141,7 @@ def test_without_a_pipeline_there_is_no_bubble_to_compare() -> None:
     assert (line.ideal_bubble, line.waits_share, line.slowest) == (None, 0.0, None)
 
 
-def moe(received: Sequence[int], seconds_per_byte: float = 1.0, microbatches: int = 2) -> Simulation:
+def moe(received: Sequence[int], seconds_per_byte: float = 1.0, microbatches: int = 2) -> Answer:
     """Every rank sends 10 bytes to experts, whose compute is as their bytes, and gets 10 back."""
     build = ProgramBuilder(Mesh(dp=len(received), ep=len(received)), repeats=False)
     group = build.communicator("ep")

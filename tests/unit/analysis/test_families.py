@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace import Mesh, ProgramBuilder, simulate
+from foretrace import Mesh, ProgramBuilder, Scenario, simulate
 from foretrace.analysis.families import families, select
 from foretrace.errors import InputError
 from foretrace.lower.torch.recorded_on import recorded_source
@@ -30,7 +30,7 @@ def test_a_kind_is_known_by_the_kernel_or_by_the_name() -> None:
 
 def test_a_faster_kind_makes_the_step_shorter() -> None:
     job = program(("a", GEMM), ("b", NORM))
-    assert simulate(job, what_if={"gemm": 2.0}).step_time_s == pytest.approx(1.5e-3)
+    assert simulate(job, None, Scenario(what_if={"gemm": 2.0})).step_time_s == pytest.approx(1.5e-3)
 
 
 def test_kinds_that_share_an_op_cannot_be_told_apart() -> None:

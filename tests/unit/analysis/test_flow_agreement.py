@@ -1,3 +1,6 @@
+from foretrace.cost.machine import Machine
+from foretrace.cost.sources import PriceSources
+
 """Messages on links take about what formulas say, also where the network is narrow."""
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "clusters"
 
 def flow_over_formulas(collective: str, cluster: str, ranks: int, algorithm: str = "") -> float:
     nccl = foretrace.NcclSettings(algorithms=algorithm, protocols="simple") if algorithm else None
-    answer = foretrace.network(collective, "4GiB", cluster=cluster, ranks=ranks, mode="flow", nccl=nccl, silicon=False)
+    answer = foretrace.network(
+        collective, "4GiB", Machine(cluster, nccl=nccl, network="flow", prices=PriceSources(silicon=False)), ranks=ranks
+    )
     assert answer.links is not None
     return answer.links.time_s / answer.links.analytic_time_s
 

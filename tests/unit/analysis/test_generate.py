@@ -6,17 +6,17 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from foretrace.lower.choices import Choices
 
 from foretrace.analysis.generate import Generated, aicb_workload
-from foretrace.analysis.predict import predict
-from foretrace.analysis.simulate import simulate
+from foretrace.api import model, simulate
 from foretrace.cost.compute import kernel_pricer
-from foretrace.cost.sources import kernel_prices
+from foretrace.cost.machine import Machine
+from foretrace.cost.sources import PriceSources, kernel_prices
 from foretrace.errors import InputError
 from foretrace.formats.aicb import Row, read_workload
 from foretrace.hardware.presets import cluster
 from foretrace.lower.aicb import lower_workload
-from foretrace.lower.choices import Choices
 from foretrace.models.parameters import parameters
 from foretrace.models.presets import model
 from foretrace.workload.assemble import program_of
@@ -193,25 +193,31 @@ class TestTime:
         bare = replace(plan, grad_overlap=False, param_overlap=False)
         visible = replace(stack("megatron-core"), hides_tp_backward=False)
         setting = settle(model(name), bare, visible)
-        want = simulate(program_of(setting), cluster=CLUSTER, kernels=KERNELS, explain=False).step_time_s
+        want = simulate(
+            program_of(setting), Machine(CLUSTER, prices=PriceSources(kernels=KERNELS)), explain=False
+        ).step_time_s
         made = lower_workload(aicb_workload(setting, KERNELS).workload)
-        got = simulate(made, cluster=CLUSTER, explain=False).step_time_s
+        got = simulate(made, Machine(CLUSTER), explain=False).step_time_s
         assert got == pytest.approx(want, rel=apart)
 
     def test_zero_bubble_schedules_move_the_weight_gradients(self) -> None:
         plan = Plan(gpus=64, tp=4, pp=4, gbs=64, schedule="zb-h1", grad_overlap=False, param_overlap=False)
         setting = settle(model("llama3-8b"), plan, replace(stack("megatron-core"), hides_tp_backward=False))
-        want = simulate(program_of(setting), cluster=CLUSTER, kernels=KERNELS, explain=False).step_time_s
+        want = simulate(
+            program_of(setting), Machine(CLUSTER, prices=PriceSources(kernels=KERNELS)), explain=False
+        ).step_time_s
         made = lower_workload(aicb_workload(setting, KERNELS).workload, Choices(schedule="zb-h1"))
-        assert simulate(made, cluster=CLUSTER, explain=False).step_time_s == pytest.approx(want, rel=0.005)
+        assert simulate(made, Machine(CLUSTER), explain=False).step_time_s == pytest.approx(want, rel=0.005)
 
     def test_exposed_only_is_near_a_plan_that_hides(self) -> None:
         plan = Plan(gpus=64, tp=8, pp=2, gbs=64, grad_overlap=False, param_overlap=False)
         # A file says nothing of kernels, and so nothing of what they lose to collectives beside them.
-        want = predict("gpt3-13b", plan, CLUSTER, prices="model", overlap_cost=False, explain=False).step_time_s
+        want = simulate(
+            model("gpt3-13b", plan), Machine(CLUSTER, overlap_cost=False, prices="model"), explain=False
+        ).step_time_s
         kernels = kernel_prices(CLUSTER, plan.gpus, "model")
         made = aicb_workload(settle(model("gpt3-13b"), plan), kernels, exposed_only=True)
-        got = simulate(lower_workload(made.workload), cluster=CLUSTER, prices="model", explain=False).step_time_s
+        got = simulate(lower_workload(made.workload), Machine(CLUSTER, prices="model"), explain=False).step_time_s
         assert got == pytest.approx(want, rel=0.05)
 
 

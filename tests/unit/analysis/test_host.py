@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from foretrace import Mesh, Plan, ProgramBuilder, predict, simulate
+from foretrace import Machine, Mesh, Plan, ProgramBuilder, model, simulate
 from foretrace.analysis.host import host_notes, launching_s
 from foretrace.program.timeline import Timeline
 
@@ -35,8 +35,8 @@ def test_from_seven_tenths_on_it_is_said() -> None:
 
 def test_graphs_take_it_away() -> None:
     plan = Plan(gpus=1, mbs=1, seq_len=128, stack="torch-eager")
-    eager = predict("gpt2", plan, "h200-dgx", explain=False)
-    graphs = predict("gpt2", replace(plan, cuda_graphs="full"), "h200-dgx", explain=False)
+    eager = simulate(model("gpt2", plan), Machine("h200-dgx"), explain=False)
+    graphs = simulate(model("gpt2", replace(plan, cuda_graphs="full")), Machine("h200-dgx"), explain=False)
     assert any(one.code == "host-bound" for one in eager.simulation.diagnostics)
     assert not any(one.code == "host-bound" for one in graphs.simulation.diagnostics)
     assert graphs.step_time_s < eager.step_time_s

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from foretrace import Mesh, Program, ProgramBuilder, Transfer, pipeline, schedule, simulate
+from foretrace import Mesh, Program, ProgramBuilder, Scenario, Transfer, pipeline, schedule, simulate
 from foretrace.analysis.jitter import largest_of, later_of
 from foretrace.cost.price import price
 from foretrace.engine.run import FixedRun
@@ -40,7 +40,7 @@ def drawn_extra(program: Program, *, samples: int = 128, steps: int = 40, settli
 
 
 def our_extra(program: Program) -> float:
-    answer = simulate(program, jitter=JITTER, explain=False)
+    answer = simulate(program, None, Scenario(jitter=JITTER), explain=False)
     assert answer.unchanged_step_time_s is not None
     return answer.step_time_s - answer.unchanged_step_time_s
 
@@ -176,19 +176,19 @@ class TestAgainstDraws:
 
 class TestSimulate:
     def test_none_is_the_same_answer(self) -> None:
-        plain, none = simulate(stages(2, 2)), simulate(stages(2, 2), jitter=0.0)
+        plain, none = simulate(stages(2, 2)), simulate(stages(2, 2), None, Scenario(jitter=0.0))
         assert plain.step_time_s == none.step_time_s and none.unchanged_step_time_s is None
         assert plain.bottlenecks == none.bottlenecks
         assert none.scenario.describe() == []
 
     def test_it_is_said(self) -> None:
-        answer = simulate(replicas(8), jitter=0.03)
+        answer = simulate(replicas(8), None, Scenario(jitter=0.03))
         assert answer.scenario.describe() == ["compute jitters by 3 %"]
         (note,) = answer.diagnostics
         assert "3 %" in note.message and "counts with the op that waits" in note.message
 
     def test_waiting_counts_as_exposed_and_the_breakdown_sums(self) -> None:
-        plain, jittered = simulate(replicas(16)), simulate(replicas(16), jitter=0.05)
+        plain, jittered = simulate(replicas(16)), simulate(replicas(16), None, Scenario(jitter=0.05))
         more = jittered.step_time_s - plain.step_time_s
         assert jittered.breakdown.mean_s["dp exposed"] - 0.5 == pytest.approx(more)
         assert jittered.breakdown.mean_s["compute"] == pytest.approx(4.6)
@@ -196,21 +196,27 @@ class TestSimulate:
 
     def test_a_straggler_leaves_nothing_to_jitter(self) -> None:
         """All wait for the slow rank; how the others vary does not matter."""
-        slow, both = (simulate(replicas(16), stragglers={3: 1.5}, jitter=one).step_time_s for one in (0.0, 0.02))
+        slow, both = (
+            simulate(replicas(16), None, Scenario(stragglers={3: 1.5}, jitter=one)).step_time_s for one in (0.0, 0.02)
+        )
         assert both == pytest.approx(slow, rel=1e-4)
 
     def test_gains_shrink_waits_with_computation_alone(self) -> None:
-        gains = {one.name: one for one in simulate(replicas(16), jitter=0.05).bottlenecks}
-        assert gains["compute"].gain_if_free_s == pytest.approx(simulate(replicas(16), jitter=0.05).step_time_s - 0.5)
+        gains = {one.name: one for one in simulate(replicas(16), None, Scenario(jitter=0.05)).bottlenecks}
+        assert gains["compute"].gain_if_free_s == pytest.approx(
+            simulate(replicas(16), None, Scenario(jitter=0.05)).step_time_s - 0.5
+        )
         assert gains["dp"].gain_if_free_s == pytest.approx(0.5)
 
     def test_unfolded_is_the_same(self) -> None:
-        folded, unfolded = (simulate(stages(2, 2, 4), jitter=0.04, folded=one).step_time_s for one in (True, False))
+        folded, unfolded = (
+            simulate(stages(2, 2, 4), None, Scenario(jitter=0.04), folded=one).step_time_s for one in (True, False)
+        )
         assert folded == unfolded
 
     def test_where_links_are_shared(self) -> None:
         fixed, shared = (
-            simulate(replicas(8), jitter=0.03, executor=one).step_time_s
+            simulate(replicas(8), None, Scenario(jitter=0.03), executor=one).step_time_s
             for one in ("fixed", "shared")  # type: ignore[arg-type]
         )
         assert shared == pytest.approx(fixed)
@@ -219,11 +225,11 @@ class TestSimulate:
         build = ProgramBuilder(Mesh(dp=8), repeats=False)
         role, dp = build.role("all", range(8)), build.communicator("dp")
         role.collective("all_reduce", dp, 1.0, after=role.compute("work", 2.0))
-        answer = simulate(build.program(), jitter=0.1)
+        answer = simulate(build.program(), None, Scenario(jitter=0.1))
         assert answer.step_time_s == pytest.approx(3.0 + largest_of(8)[0] * 0.2)
 
     @pytest.mark.parametrize("jitter", [-0.1, float("nan"), 1.5, float("inf"), True, "3%"])
     def test_what_cannot_be_meant(self, jitter: float) -> None:
         with pytest.raises(InputError) as caught:
-            simulate(replicas(2), jitter=jitter)
+            simulate(replicas(2), None, Scenario(jitter=jitter))
         assert caught.value.code == "out-of-range"

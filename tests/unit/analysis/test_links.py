@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace import Mesh, Program, ProgramBuilder, simulate
+from foretrace import Machine, Mesh, Program, ProgramBuilder, simulate
 from foretrace.analysis.links import MOST_GPUS, LinkLoads, link_loads
 from foretrace.cost.network import network_of
 from foretrace.errors import InputError
@@ -32,7 +32,7 @@ def job(world: int = 32) -> Program:
 
 
 def loads(program: Program, on: Cluster = H100) -> LinkLoads:
-    return link_loads(simulate(program, cluster=on, explain=False), on)
+    return link_loads(simulate(program, Machine(on), explain=False), on)
 
 
 def between(found: LinkLoads, below: Device, above: Device) -> np.ndarray:
@@ -89,7 +89,7 @@ def test_the_hottest_links_are_named() -> None:
 def test_more_than_a_link_carries_shows_where_each_went_as_if_alone() -> None:
     """dp and ep run at once: as if alone they put more on NICs than these carry in the step; sharing, they do not."""
     assert loads(job()).utilisation.max() > 1.0
-    assert link_loads(simulate(job(), cluster=H100, network="flow", explain=False)).utilisation.max() <= 1.0
+    assert link_loads(simulate(job(), Machine(H100, network="flow"), explain=False)).utilisation.max() <= 1.0
 
 
 def test_what_has_no_links_or_too_many_is_refused() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace import Mesh, Plan, Program, ProgramBuilder, predict, simulate
+from foretrace import Machine, Mesh, Plan, Program, ProgramBuilder, Scenario, model, simulate
 from foretrace.cost.network import network_of
 from foretrace.cost.network.sharing import Sharing
 from foretrace.errors import InputError
@@ -64,7 +64,7 @@ def test_durations_written_in_the_program_share_nothing() -> None:
     for number in range(2):
         role.collective("all_gather", build.groups(f"g{number}", [range(16)]), 1e-3, bytes=SIZE, lane=f"l{number}")
     role.collective("all_gather", build.groups("priced", [range(16)]), bytes=8, lane="priced")
-    answer = simulate(build.program(), cluster=H100, network="flow", explain=False)
+    answer = simulate(build.program(), Machine(H100, network="flow"), explain=False)
     assert answer.step_time_s == pytest.approx(1e-3)
 
 
@@ -85,7 +85,7 @@ def test_a_transfer_under_a_collective_slows_both() -> None:
         role = build.role(f"stage {stage}", range(8 * stage, 8 * stage + 8))
         role.transfer("send", build.pair("pp", 0, 1), to=1 if stage == 0 else None, bytes=SIZE)
         role.collective("all_gather", build.groups("all", [range(16)], axis="dp"), bytes=8 * SIZE)
-    answer = simulate(build.program(), cluster=H100, network="flow", explain=False)
+    answer = simulate(build.program(), Machine(H100, network="flow"), explain=False)
     use = answer.network
     assert use is not None
     assert answer.step_time_s > 1.05 * use.analytic_step_time_s
@@ -106,7 +106,7 @@ def oversubscribed(**topology: object) -> Cluster:
 def test_an_oversubscribed_leaf_is_shared_and_named() -> None:
     narrow = oversubscribed(oversubscription=4.0)
     program = at_once(2, world=64, what="all_to_all")
-    answer = simulate(program, cluster=narrow, network="flow", explain=False)
+    answer = simulate(program, Machine(narrow, network="flow"), explain=False)
     assert answer.network is not None
     assert answer.network.hot[0].resource == "leaf"
     assert answer.step_time_s == pytest.approx(2 * step(program, narrow), rel=0.05)
@@ -122,7 +122,7 @@ def test_a_failed_uplink_slows_the_groups_of_its_leaf() -> None:
         build = ProgramBuilder(Mesh(dp=64), repeats=False)
         role = build.role("all", range(64))
         role.collective("all_to_all", build.groups("halves", [range(32), range(32, 64)]), bytes=SIZE)
-        timeline = simulate(build.program(), cluster=on, network=mode, explain=False).timeline  # type: ignore[arg-type]
+        timeline = simulate(build.program(), Machine(on, network=mode), explain=False).timeline  # type: ignore[arg-type]
         return tuple(float(timeline.rank(rank).end_s[-1]) for rank in (0, 63))  # type: ignore[return-value]
 
     whole = oversubscribed()
@@ -143,8 +143,8 @@ def test_folded_and_unfolded_agree() -> None:
     role.collective("all_reduce", build.communicator("dp"), bytes=SIZE // 4)
     role.collective("reduce_scatter", build.groups("pairs", [[r, r + 16] for r in range(16)]), bytes=SIZE // 8)
     program = build.program()
-    folded = simulate(program, cluster=narrow, network="flow", explain=False)
-    whole = simulate(program, cluster=narrow, network="flow", explain=False, folded=False)
+    folded = simulate(program, Machine(narrow, network="flow"), explain=False)
+    whole = simulate(program, Machine(narrow, network="flow"), explain=False, folded=False)
     assert len(folded.timeline.graph) < len(whole.timeline.graph)
     assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)
     assert folded.network is not None and whole.network is not None
@@ -153,21 +153,21 @@ def test_folded_and_unfolded_agree() -> None:
 
 def test_more_of_a_resource_is_a_what_if() -> None:
     program = at_once(2)
-    wider = simulate(program, cluster=H100, network="flow", what_if={"nic": 2.0, "link": 2.0}, explain=False)
+    wider = simulate(program, Machine(H100, network="flow"), Scenario(what_if={"nic": 2.0, "link": 2.0}), explain=False)
     assert wider.unchanged_step_time_s == pytest.approx(step(program, network="flow"))
     assert wider.step_time_s < 0.7 * step(program, network="flow")
 
 
 def test_gains_name_resources() -> None:
-    answer = simulate(at_once(2), cluster=H100, network="flow")
+    answer = simulate(at_once(2), Machine(H100, network="flow"))
     assert {"nic", "link"} <= {one.name for one in answer.bottlenecks}
     assert answer.step_time_band_s is not None
 
 
 def test_a_prediction_says_what_sharing_did() -> None:
     plan = Plan(gpus=32, tp=2, pp=4, gbs=32)
-    flow = predict("llama3-8b", plan, "h100-dgx", network="flow", prices="model")
-    alone = predict("llama3-8b", plan, "h100-dgx", prices="model")
+    flow = simulate(model("llama3-8b", plan), Machine("h100-dgx", network="flow", prices="model"))
+    alone = simulate(model("llama3-8b", plan), Machine("h100-dgx", prices="model"))
     assert flow.simulation.network is not None
     assert flow.simulation.network.mode == "flow"
     assert flow.simulation.executor == "shared"
@@ -181,8 +181,8 @@ def test_a_prediction_says_what_sharing_did() -> None:
 def test_what_cannot_be_is_refused() -> None:
     program = at_once(1)
     with pytest.raises(InputError, match="did you mean flow"):
-        simulate(program, cluster=H100, network="flows")  # type: ignore[arg-type]
+        simulate(program, Machine(H100, network="flows"))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="links of a cluster"):
-        simulate(program, network="flow")
+        simulate(program, Machine(network="flow"))
     with pytest.raises(InputError, match="as if alone"):
-        simulate(program, cluster=H100, network="flow", executor="fixed")
+        simulate(program, Machine(H100, network="flow"), executor="fixed")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from foretrace.analysis.overlap import MOST_LOST, lost_pace, overlap_cost_s
-from foretrace.analysis.simulate import simulate
+from foretrace.api import simulate
+from foretrace.cost.machine import Machine
 from foretrace.cost.overlap import Overlaps
 from foretrace.engine.run import FixedRun
 from foretrace.mesh import Mesh
@@ -90,7 +91,7 @@ def job(steps: int = 3) -> Program:
 
 
 def test_an_answer_says_what_overlap_costs_and_can_leave_it_out() -> None:
-    on, off = (simulate(job(), cluster="h100-dgx", overlap_cost=one) for one in (True, False))
+    on, off = (simulate(job(), Machine("h100-dgx", overlap_cost=one)) for one in (True, False))
     assert off.overlap_cost_s == 0.0
     assert on.breakdown.mean_s["compute"] == pytest.approx(off.breakdown.mean_s["compute"] + on.overlap_cost_s)
     assert on.overlap_cost_s == pytest.approx(off.breakdown.mean_s["compute"], rel=0.1)
@@ -100,7 +101,7 @@ def test_an_answer_says_what_overlap_costs_and_can_leave_it_out() -> None:
 
 def test_executors_and_folding_agree() -> None:
     answers = [
-        simulate(job(), cluster="h100-dgx", executor=executor, folded=folded, explain=False)
+        simulate(job(), Machine("h100-dgx"), executor=executor, folded=folded, explain=False)
         for executor in ("fixed", "shared")
         for folded in (True, False)
     ]
@@ -129,6 +130,6 @@ def test_what_copy_engines_move_holds_no_sms() -> None:
         program_of(settle(model("llama3-8b"), one)) for one in (plan, Plan(gpus=4, tp=4, gbs=4, tp_overlap=True))
     )
     assert COPIES in copied.strings and COPIES not in nccl.strings
-    cost = [simulate(one, cluster="h100-dgx", explain=False).overlap_cost_s for one in (nccl, copied)]
+    cost = [simulate(one, Machine("h100-dgx"), explain=False).overlap_cost_s for one in (nccl, copied)]
     # The gradients' own collectives, beside those of weights, stay NCCL's; what is gathered around rings costs nothing.
     assert 0 < cost[1] <= cost[0] * 1.05

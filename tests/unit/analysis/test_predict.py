@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from foretrace import Plan, load_model, predict
 from foretrace.analysis.predict import Prediction, peak_flops
+
+from foretrace import Machine, Plan, load_model, model, simulate
 from foretrace.analysis.scenario import Scenario
 from foretrace.errors import Diagnostic, InfeasibleError, InputError
 from foretrace.hardware.presets import gpu
@@ -20,7 +20,7 @@ PLAN = Plan(gpus=16, tp=2, pp=2, gbs=32, mbs=1, recompute="full")
 
 @pytest.fixture(scope="module")
 def answer() -> Prediction:
-    return predict("llama3-8b", PLAN, "h100-dgx", prices="model")
+    return simulate(model("llama3-8b", PLAN), Machine("h100-dgx", prices="model"))
 
 
 def test_rates_follow_from_the_step(answer: Prediction) -> None:
@@ -46,7 +46,7 @@ def test_a_configuration_by_its_path(folder: bool, tmp_path: Path, answer: Predi
     more = {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}
     path.write_text(json.dumps({"model_type": "llama", **sizes, **more}), encoding="utf-8")
     where = tmp_path if folder else str(path)
-    read = predict(where, PLAN, "h100-dgx", prices="model", explain=False)
+    read = simulate(model(where, PLAN), Machine("h100-dgx", prices="model"), explain=False)
     assert read.step_time_s == pytest.approx(answer.step_time_s)
     assert read.setting.model.name == "llama 8.0B"
     assert any("tie_word_embeddings is not given" in one.message for one in read.simulation.diagnostics)
@@ -59,7 +59,9 @@ def test_model_flops_are_about_six_per_parameter_and_token(answer: Prediction) -
 
 
 def test_recomputation_is_in_hfu_only(answer: Prediction) -> None:
-    without = predict("llama3-8b", replace(PLAN, recompute="none"), "h100-dgx", prices="model", explain=False)
+    without = simulate(
+        model("llama3-8b", replace(PLAN, recompute="none")), Machine("h100-dgx", prices="model"), explain=False
+    )
     assert without.model_flops == answer.model_flops
     assert answer.hardware_flops > 1.25 * without.hardware_flops
     assert answer.hfu > answer.mfu
@@ -80,7 +82,11 @@ def test_the_band_holds_the_step_and_memory_its_parts(answer: Prediction) -> Non
 
 
 def test_forward_backward_and_optimizer_are_the_step() -> None:
-    one = predict("tinyllama-1.1b", Plan(gpus=1, mbs=1, stack="torch-eager", seq_len=2048), "h200-dgx", explain=False)
+    one = simulate(
+        model("tinyllama-1.1b", Plan(gpus=1, mbs=1, stack="torch-eager", seq_len=2048)),
+        Machine("h200-dgx"),
+        explain=False,
+    )
     parts = one.parts
     assert 0 < parts.optimizer_s < parts.forward_s < parts.backward_s
     assert parts.forward_s + parts.backward_s + parts.optimizer_s == pytest.approx(one.step_time_s, rel=0.05)
@@ -89,52 +95,54 @@ def test_forward_backward_and_optimizer_are_the_step() -> None:
 def test_a_job_that_does_not_fit_names_one_that_does() -> None:
     plan = Plan(gpus=8, gbs=8, seq_len=8192)
     with pytest.raises(InfeasibleError, match=r"of 80\.0 GiB") as caught:
-        predict("llama3-70b", plan, "h100-dgx")
+        simulate(model("llama3-70b", plan), Machine("h100-dgx"))
     assert caught.value.exit_code == 4
     assert caught.value.hint is not None
-    anyway = predict("llama3-70b", plan, "h100-dgx", even_if_oom=True, explain=False)
+    anyway = simulate(model("llama3-70b", plan), Machine("h100-dgx"), even_if_oom=True, explain=False)
     assert not anyway.memory.fits
 
 
 def test_the_plan_that_an_error_names_fits() -> None:
     plan = Plan(gpus=64, tp=2, pp=4, gbs=256, seq_len=8192)
     with pytest.raises(InfeasibleError) as caught:
-        predict("llama3-70b", plan, "h100-dgx")
+        simulate(model("llama3-70b", plan), Machine("h100-dgx"))
     hint = caught.value.hint or ""
     assert " would: " in hint
     words = hint.partition(" would: ")[0].split()
     fields = {flag.removeprefix("--"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
     changed = replace(plan, **{name: int(one) if one.isdecimal() else one for name, one in fields.items()})
-    assert predict("llama3-70b", changed, "h100-dgx", explain=False).memory.fits
+    assert simulate(model("llama3-70b", changed), Machine("h100-dgx"), explain=False).memory.fits
 
 
 def test_a_gpu_without_such_units() -> None:
     with pytest.raises(InputError, match="no fp8 units"):
-        predict("llama3-8b", replace(PLAN, precision="fp8"), "a100-dgx")
+        simulate(model("llama3-8b", replace(PLAN, precision="fp8")), Machine("a100-dgx"))
     assert peak_flops(gpu("b200"), "mxfp8") == 4500e12
     assert peak_flops(gpu("b200"), "nvfp4") == 9000e12
 
 
 def test_prices_nobody_has() -> None:
     with pytest.raises(InputError, match="not known"):
-        predict("llama3-8b", PLAN, "h100-dgx", prices="wishful")  # type: ignore[arg-type]
+        simulate(model("llama3-8b", PLAN), Machine("h100-dgx", prices="wishful"))  # type: ignore[arg-type]
 
 
 def test_the_datasheet_is_faster_than_any_measurement(answer: Prediction) -> None:
-    datasheet = predict("llama3-8b", PLAN, "h100-dgx", prices="roofline", explain=False)
+    datasheet = simulate(model("llama3-8b", PLAN), Machine("h100-dgx", prices="roofline"), explain=False)
     assert datasheet.step_time_s < answer.step_time_s
 
 
 def test_scenarios_and_notes_reach_the_answer(answer: Prediction) -> None:
     note = Diagnostic("note", "guessed beforehand")
     faster = Scenario({"compute": 2.0})
-    quick = predict("llama3-8b", PLAN, "h100-dgx", prices="model", scenario=faster, notes=(note,), explain=False)
+    quick = simulate(
+        model("llama3-8b", PLAN), Machine("h100-dgx", prices="model"), faster, notes=(note,), explain=False
+    )
     assert quick.step_time_s < answer.step_time_s
     assert quick.simulation.unchanged_step_time_s == pytest.approx(answer.step_time_s)
     assert note in quick.simulation.diagnostics
 
 
 def test_the_same_twice(answer: Prediction) -> None:
-    again = predict("Llama-3-8B", PLAN, "H100", prices="model")
+    again = simulate(model("Llama-3-8B", PLAN), Machine("H100", prices="model"))
     assert again.step_time_s == answer.step_time_s
     assert again.step_time_band_s == answer.step_time_band_s

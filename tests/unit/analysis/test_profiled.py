@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from foretrace.analysis.answer import Simulation
 from foretrace.analysis.job import Job
 from foretrace.analysis.profiled import DEVICE_SPREAD, GRAPH_SPREAD
-from foretrace.analysis.scenario import Scenario
 from foretrace.lower.choices import Choices
+
+from foretrace.analysis.answer import Answer
+from foretrace.analysis.scenario import Scenario
 from foretrace.lower.profiler_trace.overhead import HOST_SPREAD
 from foretrace.report.json import simulation_json
 from foretrace.report.terminal import print_simulation
@@ -25,11 +25,11 @@ HOST_BOUND = ROOT / "benchmarks" / "truth" / "profiles" / "gpt_small.shapes.json
 DEVICE_BOUND = ROOT / "benchmarks" / "truth" / "profiles" / "gpt_4x4096_mbs4_s1024.shapes.json.gz"
 
 
-def run(path: Path, scenario: Scenario | None = None, cluster: str | None = None, **choices: Any) -> Simulation:
+def run(path: Path, scenario: Scenario | None = None, cluster: str | None = None, **choices: Any) -> Answer:
     return Job((path,), Choices(**choices), cluster, scenario=scenario or Scenario()).simulate()
 
 
-def screen(answer: Simulation) -> str:
+def screen(answer: Answer) -> str:
     shown = StringIO()
     print_simulation(answer, shown)
     return shown.getvalue()
@@ -110,7 +110,7 @@ def test_the_band_holds_that_of_prices(tmp_path: Path) -> None:
     as_is, scaled = run(path), run(path, gpu="h100-sxm")
     assert as_is.step_time_unprofiled_band_s is not None and scaled.step_time_unprofiled_band_s is not None
 
-    def width(answer: Simulation) -> float:
+    def width(answer: Answer) -> float:
         assert answer.step_time_unprofiled_band_s is not None and answer.step_time_unprofiled_s is not None
         low, high = answer.step_time_unprofiled_band_s
         return (high - low) / answer.step_time_unprofiled_s
@@ -122,7 +122,7 @@ def test_without_explaining_there_is_no_band() -> None:
     assert Job((HOST_BOUND,)).simulate(explain=False).step_time_unprofiled_band_s is None
 
 
-def warnings(answer: Simulation) -> list[str]:
+def warnings(answer: Answer) -> list[str]:
     return [one.message for one in answer.diagnostics if one.level == "warning"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace import Mesh, ProgramBuilder, Simulation, simulate
+from foretrace import Answer, Mesh, ProgramBuilder, Scenario, simulate
 from foretrace.analysis.families import families, select
 from foretrace.errors import InputError
 from foretrace.program.expand import expand
@@ -22,7 +22,7 @@ def two_ranks(*, repeats: bool = True) -> tuple[ProgramBuilder, RoleBuilder, Rol
     return build, build.role("fast", [0]), build.role("slow", [1]), build.communicator("dp")
 
 
-def parts(answer: Simulation, role: int) -> dict[str, float]:
+def parts(answer: Answer, role: int) -> dict[str, float]:
     names, seconds = answer.breakdown.parts, answer.breakdown.per_class_s[role]
     return {name: pytest.approx(value) for name, value in zip(names, seconds.tolist(), strict=True) if value}
 
@@ -180,7 +180,7 @@ def test_what_if_on_a_resource_speeds_up_what_it_bounds() -> None:
     build.resource("link", 1.0)
     alone = build.groups("alone", [[0]], axis="dp")
     role.collective("all_reduce", alone, 5.0, latency_s=1.0, draws={"link": 4.0})
-    assert simulate(build.program(), what_if={"link": 2.0}).step_time_s == pytest.approx(1.0 + 4.0 / 2)
+    assert simulate(build.program(), None, Scenario(what_if={"link": 2.0})).step_time_s == pytest.approx(1.0 + 4.0 / 2)
 
 
 def test_an_op_that_draws_more_than_there_is_is_refused() -> None:

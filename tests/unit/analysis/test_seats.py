@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from foretrace.analysis.seats import seated, seated_by
 
 from foretrace import load_cluster
-from foretrace.analysis.seats import seated, seated_by
 from foretrace.errors import InputError, UsageError
 from foretrace.placement import Placement
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace import Mesh, Program, ProgramBuilder, simulate
+from foretrace import Mesh, Program, ProgramBuilder, Scenario, simulate
 from foretrace.errors import InputError
 
 
@@ -27,7 +27,7 @@ def copies(nic_bytes_per_s: float) -> Program:
 
 def test_more_of_a_resource_is_as_if_it_had_been_written() -> None:
     assert simulate(copies(50e9)).step_time_s == pytest.approx(0.4)
-    wider = simulate(copies(50e9), what_if={"nic": 2})
+    wider = simulate(copies(50e9), None, Scenario(what_if={"nic": 2}))
     assert wider.step_time_s == pytest.approx(simulate(copies(100e9)).step_time_s) == pytest.approx(0.2)
     assert wider.unchanged_step_time_s == pytest.approx(0.4)
 
@@ -38,8 +38,8 @@ def test_more_of_a_resource_does_not_help_what_it_does_not_bound() -> None:
     build.resource("hbm", 1e12)
     build.role("only", [0]).compute("gemm", 10e-3, draws={"hbm": 1e6})
     program = build.program()
-    assert simulate(program, what_if={"hbm": 2}).step_time_s == pytest.approx(10e-3)
-    assert simulate(program, what_if={"hbm": 0.5}).step_time_s == pytest.approx(10e-3)
+    assert simulate(program, None, Scenario(what_if={"hbm": 2})).step_time_s == pytest.approx(10e-3)
+    assert simulate(program, None, Scenario(what_if={"hbm": 0.5})).step_time_s == pytest.approx(10e-3)
 
 
 def test_a_job_that_never_settles_is_averaged_over_steps_with_company() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace import Mesh, Program, ProgramBuilder, Simulation, simulate
+from foretrace import Answer, Mesh, Program, ProgramBuilder, simulate
 from foretrace.analysis.sweep import Axis, Sweep, Value, parse_axis, sweep
 from foretrace.errors import InputError, UsageError
 
@@ -102,7 +102,7 @@ def job(microbatches: int, *, dp: int = 2, tokens: bool = True) -> Program:
     return build.program()
 
 
-def run(value: Value) -> Simulation:
+def run(value: Value) -> Answer:
     return simulate(job(int(value)), explain=False)
 
 
@@ -129,7 +129,7 @@ class TestSweep:
         assert [one.world_size for one in found.outcomes] == [2, 4]
 
     def test_what_fails_is_kept_and_the_rest_goes_on(self) -> None:
-        def partly(value: Value) -> Simulation:
+        def partly(value: Value) -> Answer:
             if value == 2:
                 raise InputError("too few", where="job.txt:3", hint="take more")
             return run(value)
@@ -141,7 +141,7 @@ class TestSweep:
         assert found.title == "job"
 
     def test_an_interrupt_keeps_what_is_finished(self) -> None:
-        def interrupted(value: Value) -> Simulation:
+        def interrupted(value: Value) -> Answer:
             if value == 8:
                 raise KeyboardInterrupt
             return run(value)
@@ -150,7 +150,7 @@ class TestSweep:
         assert found.interrupted and [one.value for one in found.outcomes] == [2, 4]
 
     def test_mistakes_of_our_own_are_not_hidden(self) -> None:
-        def broken(_value: Value) -> Simulation:
+        def broken(_value: Value) -> Answer:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):

@@ -8,13 +8,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from foretrace.analysis.job import Job
+from foretrace.lower.choices import Choices
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-from foretrace import Mesh, ProgramBuilder, save
-from foretrace.analysis.job import Job
+from foretrace import Mesh, ProgramBuilder, save, simulate
 from foretrace.cli.explain import command
 from foretrace.errors import ForetraceError, InputError, UsageError
-from foretrace.lower.choices import Choices
 from shared_files import shared
 
 ROOT = Path(__file__).parents[3]
@@ -122,7 +122,7 @@ def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.
     stream.seek(0)
     exec(code, {})
     assert stream.getvalue().strip("\n") in page
-    from foretrace import load, simulate
+    from foretrace import load
     from foretrace.analysis.explain import explain
     from foretrace.report.explain import explanation_json
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from foretrace.cli.plan_options import read_plan
 
 from foretrace import Plan
-from foretrace.cli.plan_options import read_plan
 from unit.cli.command_line import answer_of, call
 
 JOB = ("llama3-8b", "--gpus", "16", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "32")

@@ -1,8 +1,8 @@
 """The options that say how a profile is run: what builds it anew, what it does not hold, which of its steps."""
 
 import pytest
-
 from foretrace.cli.options import Rebuilt, read_rebuilds, read_sizes, read_steps, read_what_ifs
+
 from foretrace.errors import ForetraceError, UsageError
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate
+from foretrace import Machine, Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate
 from foretrace.cost.network import NcclNetwork, network_of
 from foretrace.cost.network.nccl.machine import machine_of
 from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
@@ -42,7 +42,7 @@ def test_what_is_written_stays() -> None:
     role.compute("work", 2e-3)
     role.collective("all_reduce", build.communicator("tp"), 5e-3, bytes=1 << 20, lane="compute")
     program = build.program()
-    assert simulate(program).step_time_s == simulate(program, cluster="h100-dgx").step_time_s
+    assert simulate(program).step_time_s == simulate(program, Machine("h100-dgx")).step_time_s
     assert simulate(program).step_time_s == pytest.approx(7e-3, rel=1e-12)
 
 
@@ -57,7 +57,7 @@ def test_computation_without_a_duration_is_named() -> None:
     build = ProgramBuilder(Mesh())
     build.role("all", [0]).compute("gemm", flops=1e12)
     with pytest.raises(InputError, match='"gemm" of role "all" has no duration'):
-        simulate(build.program(), cluster="h100-dgx")
+        simulate(build.program(), Machine("h100-dgx"))
 
 
 def test_ranks_whose_groups_sit_differently_pay_differently() -> None:
@@ -70,9 +70,9 @@ def test_ranks_whose_groups_sit_differently_pay_differently() -> None:
     expected = np.where((hosts[:, 0] == hosts[:, 2])[:, None], inside, across).repeat(3, axis=1)[:, :3].ravel()
     assert paid.tolist() == expected.tolist()
     assert across > 3 * inside
-    answer = simulate(program, cluster=H100)
+    answer = simulate(program, Machine(H100))
     assert answer.step_time_s == pytest.approx(1e-3 + across)
-    assert simulate(program, cluster=H100, folded=False).step_time_s == answer.step_time_s
+    assert simulate(program, Machine(H100), folded=False).step_time_s == answer.step_time_s
 
 
 def test_placement_decides_what_a_transfer_takes() -> None:
@@ -81,9 +81,9 @@ def test_placement_decides_what_a_transfer_takes() -> None:
     block.compute("work", 1e-3)
     pipeline(build, schedule("1f1b", 2, 4), lambda *_: block, Transfer(bytes=64 << 20))
     program = build.program()
-    near = simulate(program, cluster="h100-dgx").step_time_s
+    near = simulate(program, Machine("h100-dgx")).step_time_s
     apart = Placement(np.array([0, 1], dtype=np.int32), np.array([0, 0], dtype=np.int32))
-    assert simulate(program, cluster="h100-dgx", placement=apart).step_time_s > near + 1e-3
+    assert simulate(program, Machine("h100-dgx", placement=apart)).step_time_s > near + 1e-3
 
 
 def test_the_larger_way_of_an_exchange_sets_its_price() -> None:
@@ -112,7 +112,7 @@ def test_an_override_of_bytes_is_priced() -> None:
 
 def test_a_cluster_too_small_is_refused() -> None:
     with pytest.raises(InputError, match=r"the job has 24 GPUs, the cluster h100-dgx 16 \(2 nodes of 8\)") as caught:
-        simulate(threes(), cluster=replace(H100, nodes=2))
+        simulate(threes(), Machine(replace(H100, nodes=2)))
     assert caught.value.code == "cluster-too-small"
 
 
@@ -126,18 +126,18 @@ def test_a_cluster_too_small_is_refused() -> None:
 )
 def test_a_placement_must_fit_the_cluster(placement: Placement, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        simulate(threes(), cluster=replace(H100, nodes=4), placement=placement)
+        simulate(threes(), Machine(replace(H100, nodes=4), placement=placement))
 
 
 def test_a_placement_needs_a_cluster() -> None:
     with pytest.raises(InputError, match="there is none"):
-        simulate(threes(), placement=Placement.packed(24, 8))
+        simulate(threes(), Machine(placement=Placement.packed(24, 8)))
 
 
 def test_a_job_that_carries_its_prices_names_no_cluster() -> None:
     build = ProgramBuilder(Mesh())
     build.role("all", [0]).compute("work", 1e-3)
-    assert simulate(build.program(), cluster="h100-dgx").cluster is None
+    assert simulate(build.program(), Machine("h100-dgx")).cluster is None
 
 
 def test_latency_is_that_of_the_way_taken() -> None:

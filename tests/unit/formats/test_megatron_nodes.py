@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from foretrace.lower.choices import Choices
 
 from foretrace.formats.megatron_trace import Facts, RankTrace, Run, make_op, read_runs, write_runs
-from foretrace.lower.choices import Choices
 from foretrace.lower.megatron_trace import lower_traces
 from foretrace.program.file import to_json
 from shared_files import shared

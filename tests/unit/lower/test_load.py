@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from foretrace.lower.choices import Choices
+from foretrace.lower.load import file_kind, load
 
 from foretrace import Mesh, ProgramBuilder, save
 from foretrace.errors import InputError
-from foretrace.lower.choices import Choices
-from foretrace.lower.load import file_kind, load
 from kineto_files import document, small_step, write
 from shared_files import ROOT
 from unit.lower.aicb.workloads import row, text

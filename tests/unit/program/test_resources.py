@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace import Mesh, Program, ProgramBuilder, simulate
+from foretrace import Mesh, Program, ProgramBuilder, Scenario, simulate
 from foretrace.errors import InputError
 from foretrace.program.expand import expand
 from foretrace.program.file import load, save
@@ -38,7 +38,7 @@ def test_ranks_on_instances_of_different_capacity_do_not_fold_together() -> None
 
 
 def test_more_of_it_widens_every_instance() -> None:
-    wider = simulate(copies(capacities=[200.0, 100.0]), what_if={"nic": 2})
+    wider = simulate(copies(capacities=[200.0, 100.0]), None, Scenario(what_if={"nic": 2}))
     assert wider.step_time_s == pytest.approx(2.0)
     assert wider.unchanged_step_time_s == pytest.approx(4.0)
 

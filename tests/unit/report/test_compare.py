@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-from foretrace import Mesh, ProgramBuilder, Simulation, simulate
+from foretrace import Answer, Mesh, ProgramBuilder, simulate
 from foretrace.analysis.compare import Comparison, compare
 from foretrace.program.program import Source
 from foretrace.report.compare import WORST, comparison_json, print_comparison, write_comparison_perfetto
 
 
-def run(reduce_s: float, ranks: int = 2, slow: float = 1.0, memory: bool = False) -> Simulation:
+def run(reduce_s: float, ranks: int = 2, slow: float = 1.0, memory: bool = False) -> Answer:
     """Every rank computes for 700 ms, reduces over dp and updates for 10 ms; the last rank is slower."""
     build = ProgramBuilder(Mesh(dp=ranks), title="a job", repeats=False)
     for rank in range(ranks):

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from foretrace import load_cluster, network
+from foretrace import Machine, load_cluster, network
 from foretrace.analysis.network import NetworkAnswer, NetworkTable
 from foretrace.cost.network.nccl.candidates import Candidate
 from foretrace.hardware.fabric.topology import Topology
@@ -19,7 +19,7 @@ DGX = load_cluster("h100-dgx")
 
 @pytest.fixture(scope="module")
 def answer() -> NetworkAnswer:
-    return network("all-reduce", "256MiB", cluster=DGX, ranks=64, prices="model")
+    return network("all-reduce", "256MiB", Machine(DGX, prices="model"), ranks=64)
 
 
 def screen_of(answer: NetworkAnswer) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 
 import pytest
-
-from foretrace import Plan, predict
 from foretrace.analysis.predict import Prediction
-from foretrace.report.memory import memory_json, print_memory
 from foretrace.report.predict import prediction_json, print_prediction
+
+from foretrace import Machine, Plan, model, simulate
+from foretrace.report.memory import memory_json, print_memory
 from shared_files import ROOT
 
 
 @pytest.fixture(scope="module")
 def answer() -> Prediction:
     plan = Plan(gpus=32, tp=2, pp=4, gbs=32, recompute="selective")
-    return predict("llama3-8b", plan, "h100-dgx", prices="model", explain=False)
+    return simulate(model("llama3-8b", plan), Machine("h100-dgx", prices="model"), explain=False)
 
 
 def test_the_json_page_names_every_key(answer: Prediction) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from foretrace.analysis.recorded import recorded
 
 import foretrace
-from foretrace import Choices, Mesh, ProgramBuilder, Simulation, Timeline, Transfer, pipeline, schedule, simulate
+from foretrace import Answer, Choices, Machine, Mesh, ProgramBuilder, Timeline, Transfer, pipeline, schedule, simulate
 from foretrace.analysis.account import account
 from foretrace.analysis.explain.rows import Rows
-from foretrace.analysis.recorded import recorded
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts, RankTrace, TraceOp, read_runs, write_runs
 from foretrace.lower.megatron_trace import read_recording
@@ -236,7 +236,7 @@ def test_ranks_must_exist() -> None:
 
 def test_an_example_workload(tmp_path: Path) -> None:
     program = foretrace.load(ROOT / "examples" / "llama405b_1024gpu.txt")
-    timeline = simulate(program, cluster="h100-dgx", explain=False).timeline
+    timeline = simulate(program, Machine("h100-dgx"), explain=False).timeline
     traces = timeline_traces(timeline, [0, 8])
     write_runs(traces, tmp_path, timeline_facts(timeline))
     (run,) = read_runs([tmp_path])
@@ -252,7 +252,7 @@ def test_an_example_workload(tmp_path: Path) -> None:
         assert {op.group for op in trace.ops} == {None, "pp", "dp", "tp"}
 
 
-def assert_survives(run: Simulation, folder: Path, ops: int) -> tuple[Simulation, Simulation]:
+def assert_survives(run: Answer, folder: Path, ops: int) -> tuple[Answer, Answer]:
     """Written down and read back, a run is the same: its step, passes and microbatches; as recorded, and run again."""
     traces = timeline_traces(run.timeline)
     for trace in traces:
@@ -274,13 +274,13 @@ def assert_survives(run: Simulation, folder: Path, ops: int) -> tuple[Simulation
     return both
 
 
-def by_axis(run: Simulation) -> dict[str, float]:
+def by_axis(run: Answer) -> dict[str, float]:
     """Seconds that communication over each axis ran, means over ranks."""
     rows = Rows.of(run)
     return {axis: rows.mean_over_ranks(rows.running_s, rows.axis == axis) for axis in set(rows.axis.tolist()) - {""}}
 
 
-def all_to_all_bytes(run: Simulation) -> dict[int, int]:
+def all_to_all_bytes(run: Answer) -> dict[int, int]:
     """What each rank gives to all-to-alls over ep in all."""
     given = dict[int, int]()
     rows = Rows.of(run)
@@ -293,7 +293,7 @@ def all_to_all_bytes(run: Simulation) -> dict[int, int]:
     return {rank: given.get(int(owner), 0) for rank, owner in enumerate(classes.tolist())}
 
 
-def optimizer_s(run: Simulation) -> float:
+def optimizer_s(run: Answer) -> float:
     return account(run).kinds["optimizer"].running_s
 
 
@@ -354,7 +354,7 @@ def test_a_real_run_survives_being_written_down(tmp_path: Path) -> None:
 
 def test_a_workload_survives_being_written_down(tmp_path: Path) -> None:
     program = foretrace.load(ROOT / "examples" / "moe_128gpu.txt")
-    run = simulate(program, cluster="h100-dgx", explain=False)
+    run = simulate(program, Machine("h100-dgx"), explain=False)
     ops = len(run.timeline.start_s) // 4
     for again in assert_survives(run, tmp_path, ops):
         assert by_axis(again) == pytest.approx(by_axis(run), abs=2e-9 * ops)

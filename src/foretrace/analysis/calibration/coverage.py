@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.calibrate.fit import family_name
+from foretrace.cost.compute.interface import PriceSource
 from foretrace.cost.compute.measured import FARTHEST, family
 from foretrace.cost.mix import mix_of
-from foretrace.cost.compute.interface import PriceSource
 from foretrace.cost.sources import calibrated_pricer
 from foretrace.formats.calibration import Calibration
 from foretrace.hardware.presets import gpu as gpu_preset

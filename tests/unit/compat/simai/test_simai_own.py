@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from foretrace.lower.choices import Choices, Overlap
 
 from foretrace.compat.simai.flags import parse_flags
 from foretrace.compat.simai.own import own_choices, own_cluster
 from foretrace.cost.network import network_of
 from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.errors import InputError
-from foretrace.lower.choices import Choices, Overlap
 from foretrace.program.columns import Collective
 
 SERVERS = "-g 32 -g_p_s 8 -n_p_s 8"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from foretrace import Mesh, ProgramBuilder, simulate
+from foretrace import Machine, Mesh, PriceSources, ProgramBuilder, simulate
 from foretrace.cost.compute.interface import KernelPrices
 from foretrace.cost.price import COMMON, price
 from foretrace.errors import Diagnostic, InputError
@@ -47,7 +47,7 @@ def test_kernels_of_an_op_add_up() -> None:
 
 
 def test_the_answer_says_which_source_has_which_share() -> None:
-    answer = simulate(program(None, TEXT), kernels=Flat())
+    answer = simulate(program(None, TEXT), Machine(prices=PriceSources(kernels=Flat())))
     assert answer.step_time_s == 12.0
     assert [(one.source, one.share) for one in answer.provenance][1:] == [("gemms", 2 / 12), ("others", 2 / 12)]
     assert answer.step_time_band_s == pytest.approx((8 + 4 * 0.7**COMMON, 8 + 4 * 1.3**COMMON))
@@ -56,12 +56,12 @@ def test_the_answer_says_which_source_has_which_share() -> None:
 
 def test_kernels_of_one_pricer_are_off_together() -> None:
     gemm, add = kernels_text([(1, Gemm(64, 64, 64))]), kernels_text([(1, Stream("add", 8, 8))])
-    answer = simulate(program(gemm, add), kernels=Flat())
+    answer = simulate(program(gemm, add), Machine(prices=PriceSources(kernels=Flat())))
     assert answer.step_time_band_s == pytest.approx((0.9**COMMON + 2 * 0.5**COMMON, 1.1**COMMON + 2 * 1.5**COMMON))
 
 
 def test_a_cluster_prices_kernels_by_itself() -> None:
-    answer = simulate(program(TEXT), cluster="h100-dgx")
+    answer = simulate(program(TEXT), Machine("h100-dgx"))
     assert 0 < answer.step_time_s < 1e-4
     assert "h100" in answer.provenance[0].source
 

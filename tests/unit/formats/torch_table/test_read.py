@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from foretrace.lower.load import file_kind
 
 from foretrace.errors import InputError
 from foretrace.formats.torch_table import Field, looks_like_table, parse_tables, read_tables, write_table
-from foretrace.lower.load import file_kind
 from shared_files import ROOT, shared
 
 NEW = """\

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from foretrace.lower.choices import Choices, Overlap
 
 from foretrace.errors import InputError
-from foretrace.lower.choices import Choices, Overlap
 from golden.reading import step_us
 from unit.lower.aicb.workloads import US, actions, listed, lowered, messages, row, run
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from foretrace.lower.choices import Choices, Overlap, parse_overlap
 
 from foretrace.errors import InputError
 from foretrace.formats.aicb import parse_workload
 from foretrace.lower.aicb import lower_workload
-from foretrace.lower.choices import Choices, Overlap, parse_overlap
 from unit.lower.aicb.workloads import listed, lowered, messages, row, run, text
 
 MIB = 1 << 20

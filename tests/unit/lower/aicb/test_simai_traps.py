@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from foretrace import Simulation
+from foretrace import Answer
 from foretrace.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
@@ -35,7 +35,7 @@ def with_links(cluster: Cluster, factor: float) -> Cluster:
     return replace(cluster, node=replace(cluster.node, gpu=gpu))
 
 
-def alone(collective: str, size: int, cluster: Cluster = H100, **header: int) -> Simulation:
+def alone(collective: str, size: int, cluster: Cluster = H100, **header: int) -> Answer:
     """A job that does nothing but one collective, in the forward; computation takes 1 ns."""
     return run([row("attention_layer", (1, collective, size))], cluster=cluster, **header)
 
@@ -48,7 +48,7 @@ def time_of(collective: str, size: int, cluster: Cluster = H100, **header: int) 
 # B1: SimAI divides pp_comm by an overlap ratio
 
 
-def pipelined(cluster: Cluster, pp_comm: int = 64 * MIB) -> Simulation:
+def pipelined(cluster: Cluster, pp_comm: int = 64 * MIB) -> Answer:
     """Two stages on two nodes."""
     return run([EMBEDDING, LAYER] * 2, cluster=cluster, tp=8, pp=2, ga=2, all_gpus=16, pp_comm=pp_comm)
 
@@ -70,7 +70,7 @@ def test_b1_a_slower_network_makes_them_longer() -> None:
 # B2, B3: vpp
 
 
-def stages_of_eight(vpp: int | None) -> Simulation:
+def stages_of_eight(vpp: int | None) -> Answer:
     return run([EMBEDDING, *[LAYER] * 8] * 4, pp=4, ga=4, all_gpus=4, pp_comm=MIB, vpp=vpp)
 
 

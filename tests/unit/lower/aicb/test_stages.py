@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 
 import pytest
+from foretrace.lower.choices import Choices, Overlap
 
 from foretrace import Program
 from foretrace.lower.aicb import step_end
-from foretrace.lower.choices import Choices, Overlap
 from unit.lower.aicb.workloads import Op, listed, lowered, row
 
 EMBEDDING = row("embedding_layer", (10, "ALLREDUCE", 4096), 1, 5)

@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from foretrace import Program, Simulation, simulate
+from foretrace.lower.choices import Choices
+
+from foretrace import Answer, Machine, Program, simulate
 from foretrace.formats.aicb import Workload, parse_workload
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.lower.aicb import lower_workload
-from foretrace.lower.choices import Choices
 from foretrace.program.check import check
 from foretrace.program.columns import Collective, Phase, label
 from foretrace.program.expand import expand
@@ -105,11 +106,11 @@ def run(
     cluster: Cluster = CLUSTER,
     folded: bool = True,
     **header: int | float | None,
-) -> Simulation:
+) -> Answer:
     """The answer for such a file."""
     program = lowered(rows, choices, **header)
     measured = MEASURED if cluster is CLUSTER else None
-    return simulate(program, cluster=cluster, collectives=measured, prices="model", folded=folded, explain=False)
+    return simulate(program, Machine(cluster, collectives=measured, prices="model"), folded=folded, explain=False)
 
 
 class Op(NamedTuple):
@@ -154,7 +155,7 @@ def messages(program: Program, word: str = "") -> list[str]:
     return [f"{one.level} {one.where}: {one.message}" for one in program.diagnostics if word in one.message]
 
 
-def actions(answer: Simulation) -> dict[tuple[int, str, int], tuple[int, int]]:
+def actions(answer: Answer) -> dict[tuple[int, str, int], tuple[int, int]]:
     """Start and end in ns of every action ("forward", "backward.1" for chunk 1) and of every other op by its name, as
     `golden.reading.us` draws them."""
     graph, timeline = answer.timeline.graph, answer.timeline

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from foretrace import Choices, Program, Simulation, load, simulate
+from foretrace import Answer, Choices, Machine, Program, Scenario, load, simulate
 from foretrace.formats.megatron_trace import Facts, RankTrace, SubOp, TraceOp, make_op, make_sub, write_runs
 from foretrace.program.expand import expand
 from unit.lower.aicb.workloads import CLUSTER
@@ -150,12 +150,12 @@ def program(folder: Path | Sequence[Path], **choices: object) -> Program:
     return load(folder, Choices(**choices))  # type: ignore[arg-type]
 
 
-def answer(folder: Path | Sequence[Path], what_if: dict[str, float] | None = None, **choices: object) -> Simulation:
+def answer(folder: Path | Sequence[Path], what_if: dict[str, float] | None = None, **choices: object) -> Answer:
     """What traces come to on the cluster of round numbers."""
-    return simulate(program(folder, **choices), cluster=CLUSTER, what_if=what_if, explain=False)
+    return simulate(program(folder, **choices), Machine(CLUSTER), Scenario(what_if=what_if), explain=False)
 
 
-def said(of: Program | Simulation) -> str:
+def said(of: Program | Answer) -> str:
     """All notes and warnings as one text."""
     return "\n".join(f"{one.level}: {one.message}" for one in of.diagnostics)
 

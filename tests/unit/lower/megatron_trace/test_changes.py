@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from foretrace.analysis.job import Job
 
 from foretrace import Choices, Mesh, load
-from foretrace.analysis.job import Job
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts, parse_line, read_runs
 from foretrace.lower.megatron_trace.layout import find_job

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace import Choices, Mesh, load, simulate
+from foretrace import Choices, Machine, Mesh, load, simulate
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts
 from unit.lower.megatron_trace.rank_files import EXAMPLES, Rank, said, write
@@ -43,7 +43,7 @@ def test_more_microbatches_of_an_ex_situ_rank() -> None:
 def test_with_a_mesh_it_is_a_whole_job() -> None:
     """Sixteen ranks, for all of which rank 2 stands in."""
     choices = Choices(mesh=WHOLE, microbatches=8, pp_comm_bytes=8 << 20)
-    found = simulate(load(EX_SITU, choices), cluster=EXAMPLES / "clusters" / "a100_2x8.yaml", explain=False)
+    found = simulate(load(EX_SITU, choices), Machine(EXAMPLES / "clusters" / "a100_2x8.yaml"), explain=False)
     assert found.world_size == 16
     assert 0.5 < found.step_time_s < 1.0
     assert "the names do not say the mesh: dp=8,pp=2,ep=8 as asked" in said(found)
@@ -87,7 +87,7 @@ def test_choices_for_a_lone_real_rank_are_heeded_or_refused(tmp_path: Path, choi
 
 def test_a_lone_rank_is_not_many() -> None:
     with pytest.raises(InputError):
-        simulate(load(EX_SITU, Choices(gpus=4)), cluster="a100-dgx", explain=False)
+        simulate(load(EX_SITU, Choices(gpus=4)), Machine("a100-dgx"), explain=False)
 
 
 def test_a_lone_real_rank_with_a_mesh_says_what_is_missing() -> None:

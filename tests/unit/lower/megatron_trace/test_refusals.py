@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace import Choices, Mesh, load, simulate
+from foretrace import Choices, Machine, Mesh, load, simulate
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts
 from foretrace.formats.megatron_trace.records import RankTrace
@@ -142,7 +142,7 @@ def test_ranks_that_make_other_calls(tmp_path: Path) -> None:
     pair = [all_to_all(1, 8), all_to_all(2, 8)]
     other = write(tmp_path / "b", [ex_situ(0, pair), ex_situ(1, [sub(1, 0, group="dp"), pair[1]])], EXPERTS)
     with pytest.raises(InputError):
-        simulate(program(other), cluster=CLUSTER, explain=False)
+        simulate(program(other), Machine(CLUSTER), explain=False)
 
 
 def test_a_microbatch_that_one_rank_lacks(tmp_path: Path) -> None:

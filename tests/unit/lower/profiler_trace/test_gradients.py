@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foretrace.lower.choices import Choices
 
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace import read_trace
 from foretrace.formats.profiler_trace.records import RankProfile
-from foretrace.lower.choices import Choices
 from foretrace.lower.profiler_trace import lower_profile
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
 from foretrace.lower.torch.buckets import BUCKET_BYTES

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foretrace.lower.choices import Choices, HostMode
 
-from foretrace.analysis.simulate import simulate
+from foretrace.analysis.scenario import Scenario
+from foretrace.api import simulate
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace import read_trace
-from foretrace.lower.choices import Choices, HostMode
 from foretrace.lower.profiler_trace import lower_profile
 from foretrace.lower.profiler_trace.rank_step import read_step
 from foretrace.program.columns import Kind, Phase
@@ -200,7 +201,8 @@ def test_faster_kernels_never_make_a_step_slower(tmp_path: Path) -> None:
     for kernel_us in (5.0, 38.0, 90.0):
         program = lower_profile([_written(tmp_path, kernel_us=kernel_us)], Choices())
         times = [
-            simulate(program, what_if={"compute": factor}, explain=False).step_time_s for factor in (1.0, 1.5, 2.0, 8.0)
+            simulate(program, None, Scenario(what_if={"compute": factor}), explain=False).step_time_s
+            for factor in (1.0, 1.5, 2.0, 8.0)
         ]
         assert (np.diff(times) <= 1e-12).all()
 

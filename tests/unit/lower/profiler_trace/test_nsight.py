@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from foretrace.lower.choices import Choices
+from foretrace.lower.load import file_kind
 
 from foretrace.formats.nsys import read_nsys
 from foretrace.formats.profiler_trace.records import Category
-from foretrace.lower.choices import Choices
-from foretrace.lower.load import file_kind
 from foretrace.lower.profiler_trace import lower_profile
 from foretrace.lower.profiler_trace.links import Links
 from nsys_export import steps, write_export

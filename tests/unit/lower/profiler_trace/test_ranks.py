@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from foretrace.lower.choices import Choices
 
-from foretrace.analysis.simulate import simulate
+from foretrace.api import simulate
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace import read_traces
 from foretrace.formats.profiler_trace.records import ON_DEVICE
-from foretrace.lower.choices import Choices
 from foretrace.lower.profiler_trace import lower_profile
 from foretrace.lower.profiler_trace.clocks import clock_offsets
 from foretrace.lower.profiler_trace.links import Links

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foretrace.lower.choices import Choices
 
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace import read_traces
 from foretrace.formats.profiler_trace.records import ON_DEVICE
-from foretrace.lower.choices import Choices
 from foretrace.lower.profiler_trace import lower_profile
 from foretrace.lower.profiler_trace.axes import axes_of
 from foretrace.lower.profiler_trace.communication import Group

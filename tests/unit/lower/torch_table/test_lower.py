@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from foretrace.lower.choices import Choices
 
 import foretrace
+from foretrace.cost.machine import Machine
+from foretrace.cost.sources import PriceSources
 from foretrace.errors import InputError
 from foretrace.formats.torch_table import Column, Field, Row, Table, write_table
-from foretrace.lower.choices import Choices
 from foretrace.lower.torch_table import lower_table
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
@@ -61,7 +63,7 @@ def test_what_a_mesh_sends_and_where_in_the_step() -> None:
 @pytest.mark.parametrize(("mesh", "gpus"), [("dp=8,ep=8", 8), ("dp=64,ep=8", 64), ("dp=64,ep=64", 64)])
 def test_on_8_and_on_64_gpus(mesh: str, gpus: int) -> None:
     program = lowered(mesh)
-    answer = foretrace.simulate(program, cluster="h100-dgx", silicon=False)
+    answer = foretrace.simulate(program, Machine("h100-dgx", prices=PriceSources(silicon=False)))
     assert (program.world, answer.world_size) == (gpus, gpus)
     parts = answer.breakdown.mean_s
     assert parts["compute"] + parts["optimizer"] == pytest.approx(97.573e-3)
@@ -71,7 +73,7 @@ def test_on_8_and_on_64_gpus(mesh: str, gpus: int) -> None:
 
 
 def test_larger_groups_take_longer() -> None:
-    steps = [foretrace.simulate(lowered(mesh), cluster="h100-dgx", silicon=False).step_time_s
+    steps = [foretrace.simulate(lowered(mesh), Machine("h100-dgx", prices=PriceSources(silicon=False))).step_time_s
              for mesh in ("dp=8,ep=8", "dp=64,ep=8", "dp=64,ep=64")]  # fmt: skip
     assert steps == sorted(steps) and steps[0] < steps[2]
 
@@ -203,7 +205,9 @@ class TestWithoutCommunication:
         return lower_table(path, Choices(mesh=mesh, sizes=sizes))
 
     def step_s(self, path: Path, *sizes: tuple[str, str]) -> float:
-        return foretrace.simulate(self.lowered(path, "dp=64", *sizes), cluster="h100-dgx", silicon=False).step_time_s
+        return foretrace.simulate(
+            self.lowered(path, "dp=64", *sizes), Machine("h100-dgx", prices=PriceSources(silicon=False))
+        ).step_time_s
 
     def test_gradients_are_reduced_in_buckets(self, of_one_gpu: Path) -> None:
         found = calls(self.lowered(of_one_gpu, "dp=64", ("params", "1.1e9")))
@@ -220,7 +224,7 @@ class TestWithoutCommunication:
         assert "under the backward" in words(under) and "after the backward" in words(after)
         exposed = {}
         for name, program in (("under", under), ("after", after)):
-            answer = foretrace.simulate(program, cluster="h100-dgx", silicon=False)
+            answer = foretrace.simulate(program, Machine("h100-dgx", prices=PriceSources(silicon=False)))
             parts = answer.breakdown.mean_s
             assert parts["compute"] + parts["optimizer"] == pytest.approx(alone)
             exposed[name] = parts["dp exposed"]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from foretrace.analysis.answer import Simulation
-from foretrace.analysis.simulate import simulate
+from foretrace.analysis.answer import Answer
+from foretrace.api import simulate
 from foretrace.program.check import check
 from foretrace.program.columns import Phase
 from foretrace.program.program import Program
@@ -28,7 +28,7 @@ NS = 1e-9
 LAYER_S = (FORWARD + INPUT + WEIGHT) * NS
 
 
-def run(program: Program, **facts: Any) -> Simulation:
+def run(program: Program, **facts: Any) -> Answer:
     check(program)
     return simulate(timed(program, **facts), explain=False)
 
