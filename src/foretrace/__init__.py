@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from foretrace.api import model as model
     from foretrace.api import open as open
     from foretrace.api import simulate as simulate
+    from foretrace.cost.compute.interface import PriceSources as PriceSources
     from foretrace.cost.machine import Machine as Machine
     from foretrace.cost.network.nccl.settings import NcclSettings as NcclSettings
-    from foretrace.cost.sources import PriceSources as PriceSources
     from foretrace.errors import Diagnostic as Diagnostic
     from foretrace.errors import ForetraceError as ForetraceError
     from foretrace.hardware.cluster import Cluster as Cluster
@@ -59,7 +59,7 @@ _HOMES = {
     "NetworkAnswer": "analysis.network",
     "Placement": "placement",
     "Plan": "workload.plan",
-    "PriceSources": "cost.sources",
+    "PriceSources": "cost.compute.interface",
     "ProfilerTrace": "analysis.trace",
     "Program": "program.program",
     "ProgramBuilder": "program.build",

@@ -16,7 +16,6 @@ from foretrace.analysis.critical import CriticalPath
 from foretrace.analysis.critical import critical_path as find_critical_path
 from foretrace.analysis.lanes import LaneUse, lane_use
 from foretrace.analysis.memory import Floats, Longs, MemoryTrack
-from foretrace.analysis.model_figures import ModelFigures, StepParts, step_parts
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.sharing import NetworkUse
 from foretrace.errors import Diagnostic
@@ -26,6 +25,7 @@ from foretrace.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from foretrace.analysis.memory_fit import MemoryFit
+    from foretrace.analysis.model_figures import ModelFigures, StepParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,8 @@ class Answer:
     @cached_property
     def parts(self) -> StepParts:
         """How long the forward, the backward after it and the optimizer after that take."""
+        from foretrace.analysis.model_figures import step_parts
+
         return step_parts(self.timeline)
 
     @property

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from foretrace.analysis.answer import Answer, Provenance
-from foretrace.analysis.host import host_notes
-from foretrace.analysis.memory_fit import memory_fit, misfit
-from foretrace.analysis.model_figures import model_figures, peak_flops
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.simulate import Executor, simulate_program
 from foretrace.cost.machine import Machine
@@ -149,6 +146,8 @@ class _Question:
         setting = self.job.setting()
         if setting is None:
             return
+        from foretrace.analysis.model_figures import peak_flops  # most jobs are not models, and start faster
+
         cluster = self._needed_cluster()
         cluster.check_fits(setting.plan.gpus)
         peak_flops(cluster.gpu, setting.plan.precision)
@@ -164,6 +163,10 @@ class _Question:
         setting = self.job.setting()
         if setting is None:
             return answer
+        from foretrace.analysis.host import host_notes  # most jobs are not models, and start faster
+        from foretrace.analysis.memory_fit import memory_fit, misfit
+        from foretrace.analysis.model_figures import model_figures
+
         cluster = self._needed_cluster()
         memory = memory_fit(answer, int(cluster.gpu.memory_bytes))
         figures = model_figures(setting, cluster, answer.timeline, memory)

@@ -17,9 +17,9 @@ import typer
 
 from foretrace.analysis.scenario import Scenario
 from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers, read_what_ifs
+from foretrace.cost.compute.interface import PriceSources
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
-from foretrace.cost.sources import PriceSources
 from foretrace.errors import UsageError
 from foretrace.inputs.base import Input
 from foretrace.inputs.options import INPUT_OPTIONS, read_numbers, split_what_ifs

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
-from foretrace.cost.compute.interface import KernelPricer, PriceSource
+from foretrace.cost.compute.interface import KernelPricer, PriceSource, PriceSources
 from foretrace.cost.network import NcclSettings, Network, network_of
 from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.price import price, unpriced_kernels
 from foretrace.cost.prices import Prices
-from foretrace.cost.sources import PriceSources, gpu_pricer, job_pricer
 from foretrace.errors import Diagnostic, InputError, did_you_mean
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
@@ -241,6 +240,7 @@ class Machine:
         if self.prices.kernels is not None or not _says_kernels(ops.program):
             return self.prices.kernels
         from foretrace.cost.mix import mix_of  # most jobs carry their times, and start faster without
+        from foretrace.cost.sources import gpu_pricer, job_pricer
 
         gpu, sources, fit = self.needed_cluster().gpu, self.prices, self.calibration
         pricer = next((known for of, known in self._cache.pricers if of == gpu), None)

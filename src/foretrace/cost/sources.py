@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from foretrace.cost.compute import kernel_pricer
-from foretrace.cost.compute.interface import KernelPricer, PriceSource
+from foretrace.cost.compute.interface import KernelPricer, PriceSource, PriceSources
 from foretrace.cost.compute.slowest import SlowestPricer
-from foretrace.errors import InputError, did_you_mean
 from foretrace.hardware.cluster import Cluster, Gpu
 
 if TYPE_CHECKING:
     from foretrace.cost.compute.calibrated import CalibratedPricer
     from foretrace.cost.compute.clocks import Mix
     from foretrace.formats.calibration import Calibration
-
-
-@dataclass(frozen=True, slots=True)
-class PriceSources:
-    """Which sources price kernels and collectives.
-
-    `source` is `best` (each price from the best source that knows it), `model` (the fitted model alone) or `roofline`
-    (the datasheet, for kernels). `silicon` says whether NVIDIA's tables count among the best; None means if they are
-    installed. `kernels` is a source of one's own for kernels, used instead of all others.
-    """
-
-    source: PriceSource = "best"
-    silicon: bool | None = None
-    kernels: KernelPricer | None = None
-
-    def __post_init__(self) -> None:
-        known = get_args(PriceSource)
-        if self.source not in known:
-            problem = f'prices "{self.source}" are not known{did_you_mean(str(self.source), known)}'
-            raise InputError("unknown-name", problem, hint=f"known: {', '.join(known)}")
 
 
 def gpu_pricer(gpu: Gpu, sources: PriceSources, calibration: Calibration | None) -> KernelPricer:

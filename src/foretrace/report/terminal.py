@@ -6,13 +6,15 @@ import os
 import sys
 import textwrap
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from foretrace.analysis.answer import Answer
-from foretrace.analysis.model_figures import ModelFigures
 from foretrace.errors import Diagnostic, printable
 from foretrace.report.gantt import MOST_ROWS, gantt, legend
 from foretrace.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
+
+if TYPE_CHECKING:
+    from foretrace.analysis.model_figures import ModelFigures
 
 BAR_WIDTH = 28
 MOST_BOTTLENECKS = 6

@@ -12,8 +12,8 @@ from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.compat.simai.own import own_cluster, own_options
 from foretrace.compat.simai.tables import RatioTables
 from foretrace.compat.simai.totals import Figures, figures
+from foretrace.cost.compute.interface import PriceSources
 from foretrace.cost.machine import Machine
-from foretrace.cost.sources import PriceSources
 from foretrace.errors import Diagnostic, ForetraceError
 from foretrace.formats.aicb import Workload
 from foretrace.lower.aicb import lower_workload
