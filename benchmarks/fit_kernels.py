@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from foretrace.cost.compute.attention import attention_s, side_bytes
-from foretrace.cost.compute.gemm import gemm_s
+from foretrace.cost.compute.attention import AttentionWork, attention_s, side_bytes
+from foretrace.cost.compute.gemm import DeviceRates, gemm_s
 from foretrace.cost.compute.measured import Measured, family
 from foretrace.cost.compute.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
 from foretrace.cost.compute.parameters import DATA, GemmFit, efficiency, power_clock
@@ -75,7 +75,9 @@ def gemm_errors(
     m, n, k, b, moved = np.array([(g.m, g.n, g.k, g.batch, g.moved_bytes) for g in kernels], dtype=float).T  # type: ignore[union-attr]
     peak = clock * peak_flops(gpu, kernels[0].dtype)  # type: ignore[union-attr]
     own = GemmFit(*values.tolist())
-    return np.asarray(np.log(gemm_s(m, n, k, b, moved, own, peak, gpu.memory_bytes_per_s, gpu.compute_units) / seconds))
+    return np.asarray(
+        np.log(gemm_s(m, n, k, b, moved, own, DeviceRates(peak, gpu.memory_bytes_per_s, gpu.compute_units)) / seconds)
+    )
 
 
 def fit_gemm(gpu: Gpu, kernels: Sequence[Kernel], seconds: np.ndarray, clock: float) -> tuple[np.ndarray, np.ndarray]:
@@ -191,10 +193,9 @@ def fit_attention(
     best = (0.0, 0.0, np.inf)
     for share in np.arange(0.1, 1.0, 0.005):
         for keys in range(0, 620, 20):
-            guess = attention_s(
-                flops, pairs, q, sequences, moved, np.full(len(own), share), np.full(len(own), float(keys)),
-                tail, side, launches, peak, memory, gpu.compute_units,
-            )  # fmt: skip
+            fit = (np.full(len(own), share), np.full(len(own), float(keys)))
+            work = AttentionWork(flops, pairs, q, sequences, moved, *fit, tail, side, launches)
+            guess = attention_s(work, DeviceRates(peak, memory, gpu.compute_units))
             error = float(np.abs(np.log(guess / seconds)).mean())
             if error < best[2] - 1e-9:
                 best = (round(float(share), 3), float(keys), error)
@@ -467,7 +468,7 @@ def _both_error(gpu: Gpu, shape: dict[str, int], rate: float, share: float, keys
         facts = (one.flops, pairs, q, one.batch * heads, one.moved_bytes, reached, keys, tails[backward])
         columns = [np.array([float(value)]) for value in (*facts, side_bytes(one), one.launches)]
         memory = ATTENTION_MEMORY_SHARE * gpu.memory_bytes_per_s
-        taken += float(attention_s(*columns, peak, memory, gpu.compute_units)[0])
+        taken += float(attention_s(AttentionWork(*columns), DeviceRates(peak, memory, gpu.compute_units))[0])
         work += one.flops
     return float(np.log(taken * rate / work))
 

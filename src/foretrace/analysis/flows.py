@@ -84,7 +84,7 @@ PACED: Final = "messages are too many to run one by one: they are taken to keep 
 
 def flow_time(
     collective: Collective,
-    size_bytes: float,
+    size_bytes: float | Floats,
     groups: Longs,
     network: FlowNetwork,
     *,
@@ -92,15 +92,16 @@ def flow_time(
     chunks: int | None = None,
     latency_s: float | None = None,
     arrival_s: Floats | None = None,
-    pair_bytes: Floats | None = None,
 ) -> FlowAnswer:
     """Runs a collective of nccl-tests' size in groups of GPUs, [groups, ranks], all at once.
 
     `algorithm` is that of an all-reduce; `chunks` the number that a channel's part is cut into (None: as NCCL does).
     `latency_s` is what the call takes without bytes, along its longest chain of messages; it takes the place of the
-    fabric's latencies (most of NCCL's is software). Ranks start at `arrival_s`, [groups, ranks]. An uneven all-to-all
-    gives `pair_bytes`, [from, to], the same in every group.
+    fabric's latencies (most of NCCL's is software). Ranks start at `arrival_s`, [groups, ranks]. The size of an uneven
+    all-to-all is an array of bytes, [from, to], the same in every group.
     """
+    pair_bytes = size_bytes if isinstance(size_bytes, np.ndarray) else None
+    size_bytes = 0.0 if isinstance(size_bytes, np.ndarray) else size_bytes
     groups = np.atleast_2d(np.asarray(groups, dtype=np.int64))
     _check(collective, size_bytes, groups, network.fabric, pair_bytes)
     if chunks is not None and chunks < 1:

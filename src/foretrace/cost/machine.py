@@ -177,7 +177,8 @@ class Machine:
         program = ops.program
         if self.cluster is None:
             self._check_needs_no_cluster()
-            return PricedProgram(ops, price(ops, None, None, self.prices.kernels, None, self.overlap_cost), None)
+            found = price(ops, None, None, self.prices.kernels, None, self.overlap_cost)
+            return PricedProgram(ops, found, None, _kernel_notes(self.prices.kernels, found))
         kernels = self._kernels(ops)
         cluster, notes = self.nccl.on(self.cluster)
         network = self.network_of(program.world, in_training=True)
@@ -187,9 +188,7 @@ class Machine:
             text = f"{cluster.name} prices nothing: the job carries all its prices"
             unused = (Diagnostic("note", "cluster-unused", text),) if program.op_count else ()
             return PricedProgram(ops, found, None, unused)
-        notes = (*notes, *network.notes)
-        if kernels is not None and found.mix.size and found.mix.max() >= 0:
-            notes = (*notes, *kernels.notes)
+        notes = (*notes, *network.notes, *_kernel_notes(kernels, found))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
         return PricedProgram(ops, found, cluster, notes)
@@ -270,6 +269,11 @@ class Machine:
         for is_given, text in given:
             if is_given:
                 raise InputError("needs-cluster", f"{text}, but there is none", hint="name a cluster")
+
+
+def _kernel_notes(kernels: KernelPricer | None, prices: Prices) -> tuple[Diagnostic, ...]:
+    """Returns the notes of what priced kernels, where it priced any."""
+    return kernels.notes if kernels is not None and prices.mix.size and prices.mix.max() >= 0 else ()
 
 
 def _says_kernels(program: Program) -> bool:

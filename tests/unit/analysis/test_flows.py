@@ -67,14 +67,14 @@ def test_an_all_to_all_waits_for_oversubscribed_uplinks() -> None:
 def test_uneven_bytes_are_limited_by_whoever_receives_most() -> None:
     sizes = np.zeros((8, 8))
     sizes[:, 3] = 1e6
-    answer = flow_time(Collective.ALL_TO_ALL, 0.0, np.arange(8), small(2, 4), pair_bytes=sizes)
+    answer = flow_time(Collective.ALL_TO_ALL, sizes, np.arange(8), small(2, 4))
     assert answer.time_s == pytest.approx(7e6 / NIC + 2 * LATENCY, rel=1e-9)  # from its own leaf they come sooner
     assert answer.hottest[0][0] == "device 8 - device 3"
 
 
 def test_many_uneven_messages_stay_near_the_busiest_link() -> None:
     sizes = np.random.default_rng(0).lognormal(0, 1, (32, 32)) * 1e6
-    answer = flow_time(Collective.ALL_TO_ALL, 0.0, np.arange(32), small(4, 8), pair_bytes=sizes)
+    answer = flow_time(Collective.ALL_TO_ALL, sizes, np.arange(32), small(4, 8))
     busiest = float((answer.link_bytes / NIC)[: 2 * 32].max())
     assert busiest <= answer.time_s <= 1.1 * busiest
     assert "give their links back together" in answer.rough

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from foretrace.cost.compute.gemm import DeviceRates
 from foretrace.cost.compute.parameters import AttentionFit
 from foretrace.program.kernels import Attention
 from foretrace.program.program import Floats
@@ -37,23 +38,30 @@ def attention_fit(
     )
 
 
-def attention_s(
-    flops: Floats,
-    pairs: Floats,
-    q: Floats,
-    sequences: Floats,
-    moved_bytes: Floats,
-    efficiency: Floats,
-    keys: Floats,
-    tail: Floats,
-    side_bytes: Floats,
-    launches: Floats,
-    flops_per_s: Floats,
-    bytes_per_s: float,
-    units: int,
-) -> Floats:
-    """Seconds of attention over `sequences` (batch times heads) of `q` queries each, `pairs` pairs per head, of which
-    `side_bytes` are moved by kernels before and after the main one."""
+class AttentionWork(NamedTuple):
+    """Kernels of attention, one number each.
+
+    FLOPs; `pairs` of a query and a key per head; `q` queries; `sequences` (batch times heads); bytes moved; the share of
+    the peak that is reached; further keys per query; the tail in blocks; bytes of the kernels before and after the main
+    one; the number of kernels.
+    """
+
+    flops: Floats
+    pairs: Floats
+    q: Floats
+    sequences: Floats
+    moved_bytes: Floats
+    efficiency: Floats
+    keys: Floats
+    tail: Floats
+    side_bytes: Floats
+    launches: Floats
+
+
+def attention_s(work: AttentionWork, device: DeviceRates) -> Floats:
+    """Returns the seconds of kernels of attention."""
+    flops, pairs, q, sequences, moved_bytes, efficiency, keys, tail, side_bytes, launches = work
+    flops_per_s, bytes_per_s, units = device
     reached = flops_per_s * efficiency
     per_pair = flops / np.maximum(sequences * pairs, 1.0)
     spread = sequences * (pairs + keys * q) * per_pair / reached

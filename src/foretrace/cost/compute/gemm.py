@@ -8,7 +8,7 @@ heuristics try to. Every choice takes longer with larger m, n, k or batch, so th
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,18 +33,20 @@ SHARPNESS: Final = 4.0
 """How sharply the longer of computing and loading decides: the 4-norm of both."""
 
 
+class DeviceRates(NamedTuple):
+    """What a GPU does per second: FLOPs of all its SMs (one number, or one for each kernel), bytes of its memory; and
+    how many SMs it has."""
+
+    flops_per_s: Any
+    bytes_per_s: float
+    units: int
+
+
 def gemm_s(
-    m: Floats,
-    n: Floats,
-    k: Floats,
-    batch: Floats,
-    moved_bytes: Floats,
-    fit: GemmFit,
-    flops_per_s: float,
-    bytes_per_s: float,
-    units: int,
+    m: Floats, n: Floats, k: Floats, batch: Floats, moved_bytes: Floats, fit: GemmFit, device: DeviceRates
 ) -> Floats:
-    """Seconds of `batch` products of [m, k] and [k, n] on `units` SMs with a peak of `flops_per_s` in all."""
+    """Returns the seconds of `batch` products of [m, k] and [k, n]."""
+    flops_per_s, bytes_per_s, units = device
     per_unit = flops_per_s * fit.efficiency / units
     memory = moved_bytes / (bytes_per_s * fit.memory_share)
     best = np.full(m.shape, np.inf)
@@ -70,13 +72,13 @@ def grouped_s(
     separate: Floats,
     moved_bytes: Floats,
     fit: GemmFit,
-    flops_per_s: float,
-    bytes_per_s: float,
-    units: int,
+    device: DeviceRates,
 ) -> Floats:
-    """Seconds of `groups` products, of the (m, n, k) of the mean and of the largest: one launch, or (`separate`) one
-    per group, of which `STREAMS` run side by side."""
-    of = partial(gemm_s, fit=fit, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, units=units)
+    """Returns the seconds of `groups` products, of the (m, n, k) of the mean and of the largest.
+
+    They are one launch, or (`separate`) one per group, of which `STREAMS` run side by side.
+    """
+    of = partial(gemm_s, fit=fit, device=device)
     one = np.ones(groups.shape)
     # Nothing ends before the largest does by itself.
     alone = of(*largest, one, moved_bytes / groups)

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from foretrace.cost.compute.attention import attention_fit, attention_s, side_bytes
-from foretrace.cost.compute.gemm import gemm_s, grouped_s
+from foretrace.cost.compute.attention import AttentionWork, attention_fit, attention_s, side_bytes
+from foretrace.cost.compute.gemm import DeviceRates, gemm_s, grouped_s
 from foretrace.cost.compute.parameters import Efficiency, GemmFit
 from foretrace.cost.compute.streams import streams_s
 from foretrace.hardware.cluster import Gpu
@@ -93,7 +93,8 @@ class EfficiencyModel:
         first = kernels[0]
         m, n, k, batch, moved = _columns([(one.m, one.n, one.k, one.batch, one.moved_bytes) for one in kernels])
         rate = self._rate(first.dtype, first.layout, sustained)
-        return gemm_s(m, n, k, batch, moved, self._fit(first.dtype), rate, self.gpu.memory_bytes_per_s, self._units)
+        device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)
+        return gemm_s(m, n, k, batch, moved, self._fit(first.dtype), device)
 
     def _grouped(self, kernels: list[GroupedGemm], sustained: bool) -> Floats:
         first = kernels[0]
@@ -106,8 +107,8 @@ class EfficiencyModel:
         shapes = [(m, n, one) if first.layout == "nt" else (one, n, k) for one in (rows, most)]
         reached = self.constants.grouped.get(first.layout, 1.0)
         rate = peak_flops(self.gpu, first.dtype) * reached * self._clock(first.dtype, sustained)
-        fit, memory = self._fit(first.dtype), self.gpu.memory_bytes_per_s
-        return grouped_s(groups, shapes[0], shapes[1], separate, moved, fit, rate, memory, self._units)
+        device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)
+        return grouped_s(groups, shapes[0], shapes[1], separate, moved, self._fit(first.dtype), device)
 
     def _attention(self, kernels: list[Attention], sustained: bool) -> Floats:
         fits = [
@@ -127,9 +128,8 @@ class EfficiencyModel:
         if sustained:
             rates = rates * np.array([clocks.get(one.backend, clocks["cudnn"]) for one in kernels])
         memory = self.gpu.memory_bytes_per_s * ATTENTION_MEMORY_SHARE
-        return attention_s(
-            flops, pairs, q, sequences, moved, reached, keys, tail, side, launches, rates, memory, self._units
-        )
+        work = AttentionWork(flops, pairs, q, sequences, moved, reached, keys, tail, side, launches)
+        return attention_s(work, DeviceRates(rates, memory, self._units))
 
     def _stream(self, kernels: list[Stream], _: bool) -> Floats:
         clocks = self._units * self.constants.clock_hz

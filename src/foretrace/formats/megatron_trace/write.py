@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.files import write_whole
@@ -56,40 +56,42 @@ def make_sub(
     return sub_of(text, "sub-operation", where)
 
 
-def make_op(
-    rank: int,
-    op: str,
-    *,
-    stage: int | None = None,
-    batch: int | None = None,
-    state: str | None = None,
-    duration_ms: float | None = None,
-    timestamp_ms: float | None = None,
-    description: str | None = None,
-    group: str | None = None,
-    shape: Sequence[int] | None = None,
-    dtype: str | None = None,
-    subs: Sequence[SubOp] = (),
-    line: int = 0,
-) -> TraceOp:
-    """An op that ended at `timestamp_ms`, with the fields of 2025 in their order; one without a duration has the form
-    of an op that was not traced. What would not read back the same is refused."""
+class OpFields(TypedDict, total=False):
+    """The fields of an op's line, all of which may be missing."""
+
+    stage: int | None
+    batch: int | None
+    state: str | None
+    duration_ms: float | None
+    timestamp_ms: float | None
+    description: str | None
+    group: str | None
+    shape: Sequence[int] | None
+    dtype: str | None
+
+
+def make_op(rank: int, op: str, subs: Sequence[SubOp] = (), *, line: int = 0, **given: Unpack[OpFields]) -> TraceOp:
+    """Makes an op that ended at `timestamp_ms`, with the fields of 2025 in their order.
+
+    One without a duration has the form of an op that was not traced. What would not read back the same is refused.
+    """
     where = f"rank {rank}, op {quoted(op)}"
+    duration_ms, timestamp_ms, shape = given.get("duration_ms"), given.get("timestamp_ms"), given.get("shape")
     words = (
-        str(stage),
-        str(batch),
-        str(state),
+        str(given.get("stage")),
+        str(given.get("batch")),
+        str(given.get("state")),
         "None" if duration_ms is None else _time(duration_ms, where),
-        str(description),
-        str(group),
+        str(given.get("description")),
+        str(given.get("group")),
         _shape(shape),
-        str(dtype),
+        str(given.get("dtype")),
         "0" if timestamp_ms is None else _time(timestamp_ms, where),
     )
     text = dict(zip(V1_KEYS, words, strict=True))
     traced = duration_ms is not None
     if not traced:
-        if subs or timestamp_ms is not None or shape is not None or dtype is not None:
+        if subs or timestamp_ms is not None or shape is not None or given.get("dtype") is not None:
             raise InputError(
                 "conflicting-values", "an op without a duration has no timestamp, tensor or sub-operations", where=where
             )

@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foretrace.lower.megatron_trace.lower import lower_runs, recording_of, run_notes
     from foretrace.lower.megatron_trace.recording import Recording
-    from foretrace.lower.megatron_trace.replay import recorded_times, replay
 
 _HOMES = {
     "Recording": "recording",
     "lower_runs": "lower",
-    "recorded_times": "replay",
     "recording_of": "lower",
-    "replay": "replay",
     "run_notes": "lower",
 }
 
-__all__ = ["Recording", "lower_runs", "recorded_times", "recording_of", "replay", "run_notes"]
+__all__ = ["Recording", "lower_runs", "recording_of", "run_notes"]
 
 
 def __getattr__(name: str) -> Any:

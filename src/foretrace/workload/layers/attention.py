@@ -7,7 +7,7 @@ from dataclasses import replace
 from foretrace.models.model import SelfAttention
 from foretrace.program.kernels import Kernel
 from foretrace.workload.layers.core import Heads, core
-from foretrace.workload.layers.linear import linear
+from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
 from foretrace.workload.layers.pointwise import joined_gradients, norm, residual
 from foretrace.workload.layers.rope import rope
@@ -43,13 +43,15 @@ def attention(shape: Shape, layer: SelfAttention) -> list[Piece]:
     pieces.append(
         linear(
             shape,
-            "attention out",
-            n=shape.hidden,
-            k=width,
-            source="gated o" if layer.output_gate else "o",
-            split="row",
-            bias=layer.out_bias and not outside,
-            outside_bias=outside,
+            Linear(
+                "attention out",
+                n=shape.hidden,
+                k=width,
+                source="gated o" if layer.output_gate else "o",
+                split="row",
+                bias=layer.out_bias and not outside,
+                outside_bias=outside,
+            ),
         )
     )
     pieces.append(residual(shape, "attention residual", bias=layer.out_bias))
@@ -62,20 +64,25 @@ def _projections(shape: Shape, layer: SelfAttention, local: Heads) -> list[Piece
     if not shape.stack.separate_projections:
         joint = query + 2 * key + gate
         return [
-            linear(shape, "qkv", n=joint, k=shape.hidden, source="attention in", split="column", bias=layer.qkv_bias)
+            linear(
+                shape,
+                Linear("qkv", n=joint, k=shape.hidden, source="attention in", split="column", bias=layer.qkv_bias),
+            )
         ]
     widths = {"q": query + gate, "k": key, "v": key}
     return [
         linear(
             shape,
-            name,
-            n=n,
-            k=shape.hidden,
-            source="attention in",
-            split="column",
-            bias=layer.qkv_bias,
-            gathers=name == "q",
-            quantizes=name == "q",
+            Linear(
+                name,
+                n=n,
+                k=shape.hidden,
+                source="attention in",
+                split="column",
+                bias=layer.qkv_bias,
+                gathers=name == "q",
+                quantizes=name == "q",
+            ),
         )
         for name, n in widths.items()
     ]

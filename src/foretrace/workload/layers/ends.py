@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Kernel
-from foretrace.workload.layers.linear import linear
+from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, gather_tp, reduce_tp, run, scatter_tp, stream
 from foretrace.workload.layers.pointwise import norm
 from foretrace.workload.layers.shape import Shape
@@ -70,13 +70,9 @@ def head(shape: Shape, *, own_table: bool) -> list[Piece]:
     part = -(-shape.vocab // shape.tp)
     logits = linear(
         shape,
-        "logits",
-        n=part,
-        k=shape.hidden,
-        source="head in",
-        split="column",
-        bias=shape.head_bias,
-        quantized=False,
+        Linear(
+            "logits", n=part, k=shape.hidden, source="head in", split="column", bias=shape.head_bias, quantized=False
+        ),
     )
     if not own_table:
         logits = replace(logits, parameters=part if shape.head_bias else 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from foretrace.models.model import LatentAttention
 from foretrace.program.kernels import Kernel
 from foretrace.workload.layers.core import Heads, core
-from foretrace.workload.layers.linear import linear
+from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
 from foretrace.workload.layers.pointwise import joined_gradients, norm, residual
 from foretrace.workload.layers.shape import Shape
@@ -29,7 +29,9 @@ def latent_attention(shape: Shape, layer: LatentAttention) -> list[Piece]:
         ("v", local.value_bytes(shape)),
     )
     pieces.append(core(shape, local, inputs))
-    pieces.append(linear(shape, "attention out", n=shape.hidden, k=heads * layer.v_dim, source="o", split="row"))
+    pieces.append(
+        linear(shape, Linear("attention out", n=shape.hidden, k=heads * layer.v_dim, source="o", split="row"))
+    )
     pieces.append(residual(shape, "attention residual"))
     return pieces
 
@@ -38,11 +40,11 @@ def _queries(shape: Shape, layer: LatentAttention, local: Heads) -> list[Piece]:
     width = local.heads * local.head_dim
     rank = layer.q_lora_rank
     if rank is None:
-        return [linear(shape, "q", n=width, k=shape.hidden, source="attention in", split="column")]
+        return [linear(shape, Linear("q", n=width, k=shape.hidden, source="attention in", split="column"))]
     return [
-        linear(shape, "q down", n=rank, k=shape.hidden, source="attention in", rows=shape.rows),
+        linear(shape, Linear("q down", n=rank, k=shape.hidden, source="attention in", rows=shape.rows)),
         norm(shape, "q norm", "q latent", width=rank, residual=False),
-        linear(shape, "q up", n=width, k=rank, source="q latent normed", split="column"),
+        linear(shape, Linear("q up", n=width, k=rank, source="q latent normed", split="column")),
     ]
 
 
@@ -51,21 +53,25 @@ def _keys_and_values(shape: Shape, layer: LatentAttention, local: Heads) -> list
     return [
         linear(
             shape,
-            "kv down",
-            n=rank + layer.rope_dim,
-            k=shape.hidden,
-            source="attention in",
-            rows=shape.rows,
-            quantizes=layer.q_lora_rank is None,
+            Linear(
+                "kv down",
+                n=rank + layer.rope_dim,
+                k=shape.hidden,
+                source="attention in",
+                rows=shape.rows,
+                quantizes=layer.q_lora_rank is None,
+            ),
         ),
         norm(shape, "kv norm", "kv latent", width=rank, residual=False),
         linear(
             shape,
-            "kv up",
-            n=local.heads * (layer.nope_dim + layer.v_dim),
-            k=rank,
-            source="kv latent normed",
-            split="column",
+            Linear(
+                "kv up",
+                n=local.heads * (layer.nope_dim + layer.v_dim),
+                k=rank,
+                source="kv latent normed",
+                split="column",
+            ),
         ),
     ]
 

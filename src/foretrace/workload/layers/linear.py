@@ -7,7 +7,7 @@ sequence parallelism arXiv:2205.05198, section 4.2.2).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from foretrace.program.kernels import Gemm, Kernel
@@ -31,36 +31,40 @@ SCATTER_PARTS: Final = 4
 """`num_splits` of Transformer Engine's pipelined overlap."""
 
 
-def linear(
-    shape: Shape,
-    name: str,
-    *,
-    n: int,
-    k: int,
-    source: str,
-    split: Split = "none",
-    bias: bool = False,
-    outside_bias: bool = False,
-    rows: int | None = None,
-    quantized: bool = True,
-    gathers: bool = True,
-    quantizes: bool = True,
-) -> Piece:
+@dataclass(frozen=True, slots=True)
+class Linear:
     """A linear layer of this rank's [k, n], whose input is the kept tensor `source`.
 
     `rows` are its tokens where it is not split over tp; `gathers` is False where an earlier layer has gathered the same
     input, `quantizes` False where one has quantized it. An `outside_bias` is added, and its gradient summed, by the
     kernel that follows (Megatron's bias-gelu and bias-dropout-add).
     """
-    m = shape.tokens if rows is None else rows
-    narrow = quantized and shape.quantized
+
+    name: str
+    n: int
+    k: int
+    source: str
+    split: Split = "none"
+    bias: bool = False
+    outside_bias: bool = False
+    rows: int | None = None
+    quantized: bool = True
+    gathers: bool = True
+    quantizes: bool = True
+
+
+def linear(shape: Shape, layer: Linear) -> Piece:
+    """Returns what a linear layer does forward and backward."""
+    name, n, k, split = layer.name, layer.n, layer.k, layer.split
+    m = shape.tokens if layer.rows is None else layer.rows
+    narrow = layer.quantized and shape.quantized
     local = shape.rows if split == "column" else m
     forward: list[Item] = []
-    if narrow and quantizes:
+    if narrow and layer.quantizes:
         forward.append(run(f"{name} quantize", FORWARD, *quantize(shape, local * k)))
     collective = split if shape.tp > 1 else "none"
     moved_size = shape.operand_size if narrow else shape.size
-    if collective == "column" and shape.sequence_parallel and gathers:
+    if collective == "column" and shape.sequence_parallel and layer.gathers:
         forward.append(gather_tp(f"{name} gather", FORWARD, round(m * k * moved_size)))
     arranged = arrange_scales(shape, m * (n + k) // 2) if narrow else ()
     parts = {"column": shape.tp, "row": SCATTER_PARTS, "none": 1}[split]
@@ -69,15 +73,17 @@ def linear(
     if collective == "row":
         summed = scatter_tp if shape.sequence_parallel else reduce_tp
         forward.append(summed(f"{name} reduce", FORWARD, m * n * shape.size))
-    kept = (f"{source}.narrow", round(local * k * shape.operand_size)) if narrow else (source, local * k * shape.size)
+    kept = (layer.source, local * k * shape.size)
+    if narrow:
+        kept = (f"{layer.source}.narrow", round(local * k * shape.operand_size))
     return Piece(
         name,
         tuple(forward),
-        _backward(shape, name, m, n, k, collective, bias=bias, narrow=narrow, gathers=gathers),
+        _backward(shape, name, m, n, k, collective, bias=layer.bias, narrow=narrow, gathers=layer.gathers),
         saved=(kept,),
         product=True,
         output_bytes=(shape.rows if split == "row" else m) * n * shape.size,
-        parameters=n * k + (n if bias or outside_bias else 0),
+        parameters=n * k + (n if layer.bias or layer.outside_bias else 0),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrace.models.model import Mlp
-from foretrace.workload.layers.linear import linear
+from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.piece import INPUT, Piece, run, stream
 from foretrace.workload.layers.pointwise import activation, joined_gradients, norm, residual
 from foretrace.workload.layers.shape import Shape
@@ -27,40 +27,46 @@ def products(shape: Shape, mlp: Mlp, name: str, source: str) -> list[Piece]:
     up = f"{name} up out"
     down = linear(
         shape,
-        f"{name} down",
-        n=shape.hidden,
-        k=width,
-        source=f"{name} product",
-        split="row",
-        bias=mlp.bias and not fused,
-        outside_bias=mlp.bias and fused,
+        Linear(
+            f"{name} down",
+            n=shape.hidden,
+            k=width,
+            source=f"{name} product",
+            split="row",
+            bias=mlp.bias and not fused,
+            outside_bias=mlp.bias and fused,
+        ),
     )
     act = activation(shape, mlp, f"{name} activation", rows=shape.tokens, width=width, source=up)
     if mlp.gated and shape.stack.separate_projections:
         gate_and_up = [
             linear(
                 shape,
-                f"{name} {word}",
-                n=width,
-                k=shape.hidden,
-                source=source,
-                split="column",
-                bias=mlp.bias,
-                gathers=word == "gate",
-                quantizes=word == "gate",
+                Linear(
+                    f"{name} {word}",
+                    n=width,
+                    k=shape.hidden,
+                    source=source,
+                    split="column",
+                    bias=mlp.bias,
+                    gathers=word == "gate",
+                    quantizes=word == "gate",
+                ),
             )
             for word in ("gate", "up")
         ]
         return [*gate_and_up, *_summed_gradient(shape, name), act, down]
     first = linear(
         shape,
-        f"{name} up",
-        n=width * (2 if mlp.gated else 1),
-        k=shape.hidden,
-        source=source,
-        split="column",
-        bias=mlp.bias and not outside_up,
-        outside_bias=outside_up,
+        Linear(
+            f"{name} up",
+            n=width * (2 if mlp.gated else 1),
+            k=shape.hidden,
+            source=source,
+            split="column",
+            bias=mlp.bias and not outside_up,
+            outside_bias=outside_up,
+        ),
     )
     return [first, act, down]
 

@@ -10,7 +10,7 @@ from foretrace.workload.layers.attention import attention
 from foretrace.workload.layers.ends import embedding, head
 from foretrace.workload.layers.experts import mixture
 from foretrace.workload.layers.latent import latent_attention
-from foretrace.workload.layers.linear import linear
+from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.mlp import feed_forward
 from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
 from foretrace.workload.layers.pointwise import norm
@@ -101,11 +101,9 @@ def _joint(shape: Shape) -> list[Piece]:
     )
     down = linear(
         shape,
-        "mtp projection",
-        n=-(-shape.hidden // shape.tp),
-        k=2 * shape.hidden,
-        source="mtp joined",
-        split="column",
+        Linear(
+            "mtp projection", n=-(-shape.hidden // shape.tp), k=2 * shape.hidden, source="mtp joined", split="column"
+        ),
     )
     look_up = [replace(piece, parameters=0) for piece in embedding(shape)[:1]]
     return [
