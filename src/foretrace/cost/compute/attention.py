@@ -41,9 +41,9 @@ def attention_fit(
 class AttentionWork(NamedTuple):
     """Kernels of attention, one number each.
 
-    FLOPs; `pairs` of a query and a key per head; `q` queries; `sequences` (batch times heads); bytes moved; the share of
-    the peak that is reached; further keys per query; the tail in blocks; bytes of the kernels before and after the main
-    one; the number of kernels.
+    FLOPs; `pairs` of a query and a key per head; `q` queries; `sequences` (batch times heads); bytes moved; the share
+    of the peak that is reached; further keys per query; the tail in blocks; bytes of the kernels before and after the
+    main one; the number of kernels.
     """
 
     flops: Floats
