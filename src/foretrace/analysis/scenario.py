@@ -42,6 +42,10 @@ class Scenario:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "jitter", check_jitter(self.jitter))
 
+    def __reduce__(self) -> tuple[type[Scenario], tuple[object, ...]]:
+        # Read-only mappings cannot be pickled.
+        return Scenario, (dict(self.what_if), dict(self.stragglers), dict(self.slow_links), self.jitter)
+
     def __bool__(self) -> bool:
         return bool(self.what_if or self.stragglers or self.slow_links or self.jitter)
 

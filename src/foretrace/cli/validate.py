@@ -11,9 +11,20 @@ from foretrace.analysis.validate.calibrated import CalibratedValidation, validat
 from foretrace.analysis.validate.results import Validation
 from foretrace.analysis.validate.validate import validate
 from foretrace.cli.emit import emit, write_picture
-from foretrace.cli.groups import MACHINE, OUTPUT, MachineOptions, OutputOptions, check_outputs, check_svg, takes
+from foretrace.cli.groups import (
+    MACHINE,
+    OUTPUT,
+    SCENARIO,
+    MachineOptions,
+    OutputOptions,
+    ScenarioOptions,
+    check_outputs,
+    check_svg,
+    takes,
+)
 from foretrace.errors import InputError, UsageError
 from foretrace.formats.training_runs import read_training_runs, runs_of_family
+from foretrace.inputs.options import flag_of
 from foretrace.progress import doing
 from foretrace.report.calibration import before_after_json, print_before_after
 from foretrace.report.validate import MOST_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
@@ -32,10 +43,11 @@ EXPLAINED = (
 )
 
 
-@takes(MACHINE, OUTPUT)
+@takes(MACHINE, SCENARIO, OUTPUT)
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=EXPLAINED, show_default=False)],
     machine: MachineOptions,
+    scenario: ScenarioOptions,
     output: OutputOptions,
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Only the runs of one source.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Processes.")] = None,
@@ -47,6 +59,9 @@ def command(
     if machine.cluster is not None or machine.details["placement"] is not None:
         problem = "--cluster and --placement: every run names its own GPUs"
         raise UsageError("option-not-for-command", problem, hint="leave them out")
+    if scenario.options:
+        names = " and ".join(map(flag_of, scenario.options))
+        raise UsageError("option-not-for-command", f"{names}: the runs are models, not profiler traces")
     runs = runs_of_family(read_training_runs(file), family, str(file))
     on = machine.machine_of_clusters()
     both: CalibratedValidation | None = None
@@ -56,9 +71,9 @@ def command(
             progress.text = f"predicting {name}, {number + 1} of {count}"  # type: ignore[attr-defined]
 
         if on.calibration is None:
-            validation = validate(runs, on, workers=workers, told=told)
+            validation = validate(runs, on, scenario.scenario, workers=workers, told=told)
         else:
-            both = validate_calibrated(runs, on, workers=workers, told=told)
+            both = validate_calibrated(runs, on, scenario.scenario, workers=workers, told=told)
             validation = both.validation
     write_picture(svg, lambda: validation_svg(validation), f"{len(validation.rows)} rows")
     _show(validation, both, output)

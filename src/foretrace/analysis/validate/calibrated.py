@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
+from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.validate.results import RowResult, Validation
 from foretrace.analysis.validate.rows import job_of
 from foretrace.analysis.validate.validate import Told, validate
@@ -60,6 +61,7 @@ class CalibratedValidation:
 def validate_calibrated(
     runs: TrainingRuns,
     machine: Machine,
+    scenario: Scenario | None = None,
     *,
     workers: int | None = None,
     told: Told | None = None,
@@ -70,8 +72,8 @@ def validate_calibrated(
     # A row is known by its job alone: no measurement is looked at.
     own = {run.config.id for run in runs.runs if _has_seen(fit, run.config)}
     plain = machine.with_(calibration=None)
-    before = validate(runs, plain, bands=False, workers=workers, told=told)
-    after = validate(runs, machine, workers=workers, told=told)
+    before = validate(runs, plain, scenario, bands=False, workers=workers, told=told)
+    after = validate(runs, machine, scenario, workers=workers, told=told)
     usual = {row.id: row for row in before.rows}
     rows = tuple(BeforeAfter(usual[row.id], row, row.id in own) for row in after.rows if row.id in usual)
     counted = tuple(row for row in after.rows if row.id not in own)

@@ -50,6 +50,7 @@ class RowPrediction:
 def validate(
     runs: TrainingRuns,
     machine: Machine | None = None,
+    scenario: Scenario | None = None,
     *,
     bands: bool = True,
     workers: int | None = None,
@@ -60,6 +61,7 @@ def validate(
     Args:
         runs: Measured runs.
         machine: Price sources, calibration and the like; each row names its own cluster.
+        scenario: What is different from normal, for every row.
         bands: Whether to find the band of each step; without, it takes half as long.
         workers: Processes; None is one per core where there are many rows.
         told: Hears how many rows of how many are done. An interrupt keeps what is finished.
@@ -70,7 +72,7 @@ def validate(
     chosen = [run for run in runs.runs if run.config.grade in GRADES]
     rows, interrupted = list[RowResult](), False
     configs = [run.config for run in chosen]
-    answers = predicted(configs, machine or Machine(), bands, workers)
+    answers = predicted(configs, machine or Machine(), scenario or Scenario(), bands, workers)
     try:
         for number, run in enumerate(chosen):
             if told is not None:
@@ -96,37 +98,41 @@ def _ungraded(grade: str) -> str:
 
 
 def predicted(
-    configs: Sequence[RunConfig], machine: Machine, bands: bool = True, workers: int | None = None
+    configs: Sequence[RunConfig],
+    machine: Machine,
+    scenario: Scenario,
+    bands: bool = True,
+    workers: int | None = None,
 ) -> Generator[RowPrediction | SkippedRun]:
     """Yields the prediction of each configuration, in order; no measurement reaches this."""
     count = workers or (1 if len(configs) <= FEW else os.cpu_count() or 1)
     if count == 1:
-        yield from (_predict_row(config, machine, bands) for config in configs)
+        yield from (_predict_row(config, machine, scenario, bands) for config in configs)
         return
-    with ProcessPoolExecutor(count, initializer=_keep_machine, initargs=(machine,)) as pool:
+    with ProcessPoolExecutor(count, initializer=_keep_machine, initargs=(machine, scenario)) as pool:
         try:
             yield from pool.map(_predict_in_process, configs, [bands] * len(configs), chunksize=2)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_kept: list[Machine] = []
-"""The machine of a worker process, so that its rows share what it has priced."""
+_kept: list[tuple[Machine, Scenario]] = []
+"""The machine and scenario of a worker process, so that its rows share what the machine has priced."""
 
 
-def _keep_machine(machine: Machine) -> None:
-    _kept[:] = [machine]
+def _keep_machine(machine: Machine, scenario: Scenario) -> None:
+    _kept[:] = [(machine, scenario)]
 
 
 def _predict_in_process(config: RunConfig, bands: bool) -> RowPrediction | SkippedRun:
-    return _predict_row(config, _kept[0], bands)
+    return _predict_row(config, *_kept[0], bands)
 
 
-def _predict_row(config: RunConfig, machine: Machine, bands: bool) -> RowPrediction | SkippedRun:
+def _predict_row(config: RunConfig, machine: Machine, scenario: Scenario, bands: bool) -> RowPrediction | SkippedRun:
     try:
         row = job_of(config)
         model = ModelInput(row.model, row.plan)
-        answer = simulate_input(model, machine.with_(cluster=row.cluster), Scenario(), explain=bands, even_if_oom=True)
+        answer = simulate_input(model, machine.with_(cluster=row.cluster), scenario, explain=bands, even_if_oom=True)
     except ForetraceError as error:
         return _skipped(config, error.message)
     memory = answer.memory

@@ -1,0 +1,99 @@
+"""Answers as JSON and as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foretrace
+from foretrace import Answer, ForetraceError, Machine, Plan, Scenario
+from shared_files import ROOT
+
+RECORDED = json.loads((Path(__file__).parent / "answer_keys.json").read_text())
+"""The schemas and keys of version 0.6, which stay."""
+
+FREE = ("breakdown_s", "parts_s", "by_category_bytes", "what_if", "stragglers", "slow_links")
+"""Objects whose keys depend on the job."""
+
+
+def keys(value: Any, place: str = "") -> set[str]:
+    """Returns the places of all keys; elements of a list have the same places."""
+    found: set[str] = set()
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            here = f"{place}.{name}" if place else name
+            found.add(here)
+            found |= set() if name in FREE else keys(inner, here)
+    elif isinstance(value, list):
+        found = found.union(*(keys(inner, f"{place}[]") for inner in value))
+    return found
+
+
+@pytest.fixture(scope="module")
+def workload() -> Answer:
+    job = foretrace.open(ROOT / "examples" / "moe_128gpu.txt")
+    machine = Machine("h100-dgx", network="flow")
+    return foretrace.simulate(job, machine, Scenario(stragglers={3: 1.2}))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def prediction() -> Answer:
+    job = foretrace.model("llama3-8b", Plan(gpus=32, tp=2, pp=4, gbs=32))
+    return foretrace.simulate(job, Machine("h100-dgx"), Scenario(what_if={"compute": 1.1}))
+
+
+@pytest.fixture(params=["simulation", "prediction"])
+def case(request: pytest.FixtureRequest) -> tuple[str, Answer]:
+    fixture = {"simulation": "workload", "prediction": "prediction"}[request.param]
+    return request.param, request.getfixturevalue(fixture)
+
+
+def test_no_key_of_version_0_6_is_missing(case: tuple[str, Answer]) -> None:
+    name, answer = case
+    found = answer.to_dict()
+    assert found["schema"] == RECORDED[name]["schema"]
+    assert set(RECORDED[name]["keys"]) <= keys(found)
+
+
+def test_json_can_hold_it(case: tuple[str, Answer]) -> None:
+    found = case[1].to_dict()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_it_opens_again_as_it_was_saved(case: tuple[str, Answer], tmp_path: Path) -> None:
+    answer, path = case[1], tmp_path / "x.answer"
+    answer.save(path)
+    opened = foretrace.open(path)
+    assert isinstance(opened, Answer)
+    assert opened.to_dict() == answer.to_dict()
+    assert opened.cluster == answer.cluster
+    for name in ("ready_s", "start_s", "end_s", "end_before_s"):
+        assert np.array_equal(getattr(opened.timeline, name), getattr(answer.timeline, name))
+
+
+def test_a_saved_answer_is_an_input(prediction: Answer, tmp_path: Path) -> None:
+    prediction.save(tmp_path / "x.answer")
+    assert foretrace.simulate(tmp_path / "x.answer").step_time_s == prediction.step_time_s
+
+
+def test_a_damaged_file_is_refused(prediction: Answer, tmp_path: Path) -> None:
+    path = tmp_path / "x.answer"
+    prediction.save(path)
+    data = path.read_bytes()
+    for cut in (b"", data[:3], data[:100], data[: len(data) // 2], data[:-1], b"junk" + data, data[:500] + b"\0" * 500):
+        path.write_bytes(cut)
+        with pytest.raises(ForetraceError):
+            foretrace.open(path)
+
+
+def test_it_replaces_a_file_as_a_whole(prediction: Answer, tmp_path: Path) -> None:
+    (tmp_path / "x.answer").write_text("before")
+    prediction.save(tmp_path / "x.answer")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.answer"]
+    with pytest.raises(ForetraceError) as caught:
+        prediction.save(tmp_path / "missing" / "x.answer")
+    assert caught.value.code == "unwritable-file"

@@ -1,0 +1,96 @@
+"""A machine owns what it has read and priced."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+import pytest
+
+import foretrace
+from foretrace import ForetraceError, Machine, Plan, PriceSources
+from foretrace.cost.compute import kernel_pricer
+from foretrace.cost.compute.interface import KernelPricer, KernelPrices
+from foretrace.hardware.presets import gpu
+from foretrace.program.kernels import Kernel
+
+PLAN = Plan(gpus=32, tp=2, pp=4, gbs=32)
+
+
+class Counting:
+    """Prices kernels and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.inner: KernelPricer = kernel_pricer(gpu("h100-sxm"), prices="model")
+        self.sources, self.notes = self.inner.sources, self.inner.notes
+        self.asked = 0
+
+    def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        self.asked += 1
+        return self.inner.price(kernels)
+
+
+def test_a_second_question_about_the_same_job_prices_nothing() -> None:
+    pricer = Counting()
+    machine = Machine("h100-dgx", prices=PriceSources(kernels=pricer))
+    job = foretrace.model("llama3-8b", PLAN)
+    first = foretrace.simulate(job, machine, explain=False)
+    asked = pricer.asked
+    second = foretrace.simulate(job, machine, foretrace.Scenario(what_if={"compute": 2.0}), explain=False)
+    assert pricer.asked == asked
+    assert second.unchanged_step_time_s == first.step_time_s
+
+
+def test_networks_are_built_once() -> None:
+    machine = Machine("h100-dgx")
+    assert machine.network_of(64) is machine.network_of(64)
+    assert machine.network_of(64) is not machine.network_of(128)
+
+
+def test_the_same_answer_with_and_without_its_caches() -> None:
+    machine = Machine("h100-dgx", prices="model")
+    jobs = [foretrace.model("llama3-8b", Plan(gpus=32, tp=tp, pp=4, gbs=32)) for tp in (1, 2, 4)]
+    kept = [foretrace.simulate(job, machine, explain=False, even_if_oom=True).step_time_s for job in (*jobs, *jobs)]
+    fresh = [
+        foretrace.simulate(job, Machine("h100-dgx", prices="model"), explain=False, even_if_oom=True).step_time_s
+        for job in jobs
+    ]
+    assert kept == fresh + fresh
+
+
+def test_it_travels_to_another_process_without_its_caches() -> None:
+    machine = Machine("h100-dgx", overlap_cost=False)
+    machine.network_of(64)
+    other = pickle.loads(pickle.dumps(machine))
+    assert (other.cluster, other.overlap_cost) == (machine.cluster, False)
+    assert not other._cache.networks
+
+
+def test_another_machine_with_one_thing_changed() -> None:
+    machine = Machine("h100-dgx", prices="model")
+    other = machine.with_(network="flow")
+    assert (other.cluster, other.prices, other.network) == (machine.cluster, machine.prices, "flow")
+    assert machine.network == "analytic"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"cluster": "no-such"}, "unknown-name"),
+        ({"prices": "cheap"}, "unknown-name"),
+        ({"network": "wireless"}, "unknown-name"),
+        ({"cluster": 7}, "bad-value"),
+    ],
+)
+def test_what_is_not_known_is_refused(arguments: dict[str, object], code: str) -> None:
+    with pytest.raises(ForetraceError) as caught:
+        Machine(**arguments)  # type: ignore[arg-type]
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("arguments", [{"network": "flow"}, {"collectives": "x"}, {"calibration": "x"}])
+def test_what_only_a_cluster_has_needs_one(arguments: dict[str, object]) -> None:
+    program = foretrace.open("examples/moe_128gpu.txt").program()  # type: ignore[union-attr]
+    with pytest.raises(ForetraceError) as caught:
+        foretrace.simulate(program, Machine(**arguments))  # type: ignore[arg-type]
+    assert caught.value.code == "needs-cluster"
