@@ -369,12 +369,12 @@ OUTPUT = Group(
     (
         ("as_json", _option(bool, _OUTPUT, "--json", help="Print the whole answer as JSON."), False),
         (
-            "file",
+            "output_file",
             _option(Path | None, _OUTPUT, "-o", "--output", metavar="OUT", help="Also write the JSON to a file."),
             None,
         ),
     ),
-    lambda values: OutputOptions(values["as_json"], values["file"]),
+    lambda values: OutputOptions(values["as_json"], values["output_file"]),
 )
 """How an answer is printed."""
 
