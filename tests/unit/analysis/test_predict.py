@@ -37,6 +37,7 @@ def memory_of(answer: Answer) -> MemoryFit:
 def test_rates_follow_from_the_step(answer: Answer) -> None:
     tokens = 32 * 8192
     assert answer.tokens_per_s_per_gpu == pytest.approx(tokens / answer.step_time_s / 16)
+    assert model("llama3-8b", PLAN).program().tokens_per_step == tokens
     mfu, figures = answer.mfu, figures_of(answer)
     assert mfu == pytest.approx(figures.model_flops / (answer.step_time_s * 16 * 989.4e12))
     assert figures.flops_per_s_per_gpu(answer.step_time_s) == pytest.approx(mfu * figures.peak_flops)
