@@ -75,7 +75,7 @@ class NetworkAnswer:
     source_band: tuple[float, float]
     """What the source may be off, as factors."""
     way: str = ""
-    """How tokens go to their experts, where that is what is question."""
+    """How tokens go to their experts, where that is what is asked."""
     candidates: tuple[Candidate, ...] = ()
     """How NCCL could have run it, where it had a choice."""
     links: LinkRun | None = None

@@ -57,17 +57,17 @@ class TestPredictions:
         )
         usual = simulate(model("llama3-8b", PLAN), Machine("h200-dgx", prices="model"), explain=False, even_if_oom=True)
         assert answer.step_time_s > 1.7 * usual.step_time_s
-        sources = {one.source: one.share for one in answer.simulation.provenance}
+        sources = {one.source: one.share for one in answer.provenance}
         (name,) = (one for one in sources if one.startswith("calibration my.yaml ("))
         assert sources[name] > 0.5
 
     def test_the_host_launches_as_fast_as_it_did(self) -> None:
         slow = Calibration("my.yaml", "h200-sxm", host=HostFit(10 * TORCH_EAGER.launch_s, 1000))
-        answer = simulate(
-            model("llama3-8b", PLAN), Machine("h200-dgx", calibration=slow), explain=False, even_if_oom=True
-        )
-        assert answer.setting.stack.launch_s == pytest.approx(10 * TORCH_EAGER.launch_s)
-        named = {one.source for one in answer.simulation.provenance}
+        job = model("llama3-8b", PLAN)
+        setting = job.calibrated(slow).setting()
+        assert setting is not None and setting.stack.launch_s == pytest.approx(10 * TORCH_EAGER.launch_s)
+        answer = simulate(job, Machine("h200-dgx", calibration=slow), explain=False, even_if_oom=True)
+        named = {one.source for one in answer.provenance}
         assert "host launches, calibration my.yaml" in named
 
     def test_kernels_of_another_stack_are_noted(self) -> None:
@@ -79,7 +79,7 @@ class TestPredictions:
             answer = simulate(
                 model("llama3-8b", plan), Machine("h200-dgx", calibration=calibration), explain=False, even_if_oom=True
             )
-            return [one.message for one in answer.simulation.diagnostics if "kernels of eager PyTorch" in one.message]
+            return [one.message for one in answer.diagnostics if "kernels of eager PyTorch" in one.message]
 
         assert "--stack torch-eager" in notes("megatron-core", eager)[0]
         assert not notes("torch-eager", eager)
@@ -179,21 +179,23 @@ class TestBeforeAndAfter:
     def test_rows_that_it_was_fitted_to_are_not_counted(self, tmp_path: Path) -> None:
         steps = TestWholeSteps().steps_file(tmp_path, 30.0, 60.0)
         make_calibration([trace_file(tmp_path), steps], tmp_path / "my.yaml")
+        machine = Machine(prices="model", calibration=tmp_path / "my.yaml")
         with pytest.raises(InputError) as caught:
-            validate_calibrated(read_training_runs(steps), tmp_path / "my.yaml", prices="model")
+            validate_calibrated(read_training_runs(steps), machine)
         assert caught.value.code == "nothing-to-do"
         other = tmp_path / "others.jsonl"
         other.write_text(steps.read_text())
-        found = validate_calibrated(read_training_runs(other), tmp_path / "my.yaml", prices="model")
+        found = validate_calibrated(read_training_runs(other), machine)
         assert len(found.counted) == 2
 
     def test_a_trace_improves_the_other_steps_of_its_gpu(self, tmp_path: Path) -> None:
         """The H200 steps, each predicted by the model alone and with the trace of one of them."""
         trace = shared("data", "h200", "tinyllama_mbs4.json.gz")
         make_calibration([trace], tmp_path / "my.yaml")
+        machine = Machine(prices="model", calibration=tmp_path / "my.yaml")
         for file in ("h200_steps.jsonl", "h200_more_steps.jsonl"):
             runs = read_training_runs(ROOT / "benchmarks" / "truth" / file)
-            found = validate_calibrated(runs, tmp_path / "my.yaml", prices="model", workers=1)
+            found = validate_calibrated(runs, machine, workers=1)
             own = [row.after.id for row in found.rows if row.own]
             assert own == (["tinyllama-1.1b#1"] if file == "h200_steps.jsonl" else [])
             for name, (before, after) in found.mean_errors().items():
@@ -201,13 +203,11 @@ class TestBeforeAndAfter:
 
     def test_predictions_see_no_measurement(self, tmp_path: Path) -> None:
         make_calibration([trace_file(tmp_path)], tmp_path / "my.yaml")
+        machine = Machine(prices="model", calibration=tmp_path / "my.yaml")
         runs = read_training_runs(ROOT / "benchmarks" / "truth" / "h200_steps.jsonl")
         some = replace(runs, runs=runs.runs[6:8])
         slower = tuple(replace(one, measurement=replace(one.measurement, step_s=9.0)) for one in some.runs)
-        one, other = (
-            validate_calibrated(each, tmp_path / "my.yaml", prices="model", workers=1)
-            for each in (some, replace(some, runs=slower))
-        )
+        one, other = (validate_calibrated(each, machine, workers=1) for each in (some, replace(some, runs=slower)))
         predicted = [[row.after.step.predicted for row in each.rows] for each in (one, other)]
         assert predicted[0] == predicted[1]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrace.analysis.job import Job
 
 from foretrace import Answer, Mesh, ProgramBuilder, simulate
 from foretrace.analysis.explain import Explanation, explain
 from foretrace.analysis.explain.rows import weighted_median
+from foretrace.analysis.simulate_input import recorded_answer
+from foretrace.inputs.registry import open_input
 from shared_files import shared
 
 
@@ -181,7 +181,7 @@ class TestExperts:
         assert (experts.busiest_compute_s, experts.mean_compute_s) == pytest.approx((16.0, 10.0))
         assert experts.balanced_saves_s == pytest.approx(12.0)
         balanced = moe([10, 10, 10, 10])
-        assert found.simulation.step_time_s - balanced.step_time_s == pytest.approx(experts.balanced_saves_s)
+        assert found.answer.step_time_s - balanced.step_time_s == pytest.approx(experts.balanced_saves_s)
 
     def test_others_wait_for_it(self, found: Explanation) -> None:
         experts = found.experts
@@ -261,12 +261,14 @@ def test_weighted_median() -> None:
 
 
 def recorded(*parts: str) -> Explanation:
-    return explain(Job((Path(shared("data", "traces", *parts)),)).measured())
+    measured = recorded_answer(open_input([shared("data", "traces", *parts)]))
+    assert measured is not None
+    return explain(measured)
 
 
 def test_a_recorded_pipeline_waits_at_the_end_in_the_embedding_group() -> None:
     found = recorded("dense4", "real")
-    assert found.recorded and found.simulation.step_time_s == pytest.approx(0.9077, abs=1e-4)
+    assert found.recorded and found.answer.step_time_s == pytest.approx(0.9077, abs=1e-4)
     first, last = found.pipeline.stages
     assert first.embd_wait_s == pytest.approx(0.0, abs=1e-4) and last.embd_wait_s == pytest.approx(0.27, abs=0.005)
     worst = {one.place.rank: one for one in found.worst_calls if one.axis == "embd"}
@@ -291,4 +293,4 @@ def test_recorded_experts() -> None:
     assert found.pipeline.microbatches == 8 and found.pipeline.ideal_bubble == pytest.approx(1 / 9)
     assert found.advice[0].topic == "experts" and "rank 2 (stage 0, experts 2)" in found.advice[0].text
     held = sum(one.held_s for one in found.calls if one.axis in ("ep", "dp"))
-    assert held == pytest.approx(found.simulation.breakdown.mean_s["straggler"], rel=0.01)
+    assert held == pytest.approx(found.answer.breakdown.mean_s["straggler"], rel=0.01)

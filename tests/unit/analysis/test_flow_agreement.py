@@ -1,6 +1,3 @@
-from foretrace.cost.machine import Machine
-from foretrace.cost.sources import PriceSources
-
 """Messages on links take about what formulas say, also where the network is narrow."""
 
 from __future__ import annotations
@@ -10,15 +7,15 @@ from pathlib import Path
 import pytest
 
 import foretrace
+from foretrace import Machine, PriceSources
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "clusters"
 
 
 def flow_over_formulas(collective: str, cluster: str, ranks: int, algorithm: str = "") -> float:
     nccl = foretrace.NcclSettings(algorithms=algorithm, protocols="simple") if algorithm else None
-    answer = foretrace.network(
-        collective, "4GiB", Machine(cluster, nccl=nccl, network="flow", prices=PriceSources(silicon=False)), ranks=ranks
-    )
+    machine = Machine(cluster, nccl=nccl, network="flow", prices=PriceSources(silicon=False))
+    answer = foretrace.network(collective, "4GiB", machine, ranks=ranks)
     assert answer.links is not None
     return answer.links.time_s / answer.links.analytic_time_s
 

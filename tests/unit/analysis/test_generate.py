@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from foretrace.lower.choices import Choices
 
 from foretrace.analysis.generate import Generated, aicb_workload
-from foretrace.api import model, simulate
+from foretrace.api import model as model_input
+from foretrace.api import simulate
 from foretrace.cost.compute import kernel_pricer
 from foretrace.cost.machine import Machine
 from foretrace.cost.sources import PriceSources, kernel_prices
@@ -17,6 +17,7 @@ from foretrace.errors import InputError
 from foretrace.formats.aicb import Row, read_workload
 from foretrace.hardware.presets import cluster
 from foretrace.lower.aicb import lower_workload
+from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.models.parameters import parameters
 from foretrace.models.presets import model
 from foretrace.workload.assemble import program_of
@@ -206,16 +207,16 @@ class TestTime:
         want = simulate(
             program_of(setting), Machine(CLUSTER, prices=PriceSources(kernels=KERNELS)), explain=False
         ).step_time_s
-        made = lower_workload(aicb_workload(setting, KERNELS).workload, Choices(schedule="zb-h1"))
+        made = lower_workload(aicb_workload(setting, KERNELS).workload, WorkloadOptions(schedule="zb-h1"))
         assert simulate(made, Machine(CLUSTER), explain=False).step_time_s == pytest.approx(want, rel=0.005)
 
     def test_exposed_only_is_near_a_plan_that_hides(self) -> None:
         plan = Plan(gpus=64, tp=8, pp=2, gbs=64, grad_overlap=False, param_overlap=False)
         # A file says nothing of kernels, and so nothing of what they lose to collectives beside them.
         want = simulate(
-            model("gpt3-13b", plan), Machine(CLUSTER, overlap_cost=False, prices="model"), explain=False
+            model_input("gpt3-13b", plan), Machine(CLUSTER, overlap_cost=False, prices="model"), explain=False
         ).step_time_s
-        kernels = kernel_prices(CLUSTER, plan.gpus, "model")
+        kernels = kernel_prices(CLUSTER, plan.gpus, PriceSources("model"))
         made = aicb_workload(settle(model("gpt3-13b"), plan), kernels, exposed_only=True)
         got = simulate(lower_workload(made.workload), Machine(CLUSTER, prices="model"), explain=False).step_time_s
         assert got == pytest.approx(want, rel=0.05)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import foretrace
-from foretrace.analysis.network import asked_for, default_ranks, network, network_table
+from foretrace.analysis.network import ask_network, default_ranks, network, network_table
 from foretrace.cost.machine import Machine
 from foretrace.cost.network import NcclSettings
 from foretrace.errors import InputError, UsageError
@@ -47,13 +47,13 @@ def test_bus_bandwidth_is_that_of_nccl_tests(collective: str, factor: float) -> 
 def test_how_many_ranks_unless_said() -> None:
     assert network("all-reduce", 1024, Machine(DGX, prices="model")).ranks == 8
     assert network("send", 1024, Machine(DGX, prices="model")).ranks == 2
-    placed = asked_for("all-reduce", cluster=DGX, placement=Placement.packed(12, 8), groups=2)
+    placed = ask_network("all-reduce", Machine(DGX, placement=Placement.packed(12, 8)), groups=2)
     assert default_ranks(placed) == 6
 
 
 def test_more_bytes_and_more_nodes_take_longer() -> None:
-    asked = asked_for("all-reduce", cluster=DGX, prices="model")
-    found = network_table(asked, [2**10, 2**20, 2**30], [8, 64])
+    question = ask_network("all-reduce", Machine(DGX, prices="model"))
+    found = network_table(question, [2**10, 2**20, 2**30], [8, 64])
     times = [[one.time_s for one in found.answers if one.ranks == ranks] for ranks in (8, 64)]
     assert times[0] == sorted(times[0]) and times[1] == sorted(times[1])
     assert all(near < far for near, far in zip(*times, strict=True))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from foretrace import Machine, Mesh, Plan, Program, ProgramBuilder, Scenario, model, simulate
+from foretrace.cost.machine import NetworkMode
 from foretrace.cost.network import network_of
 from foretrace.cost.network.sharing import Sharing
 from foretrace.errors import InputError
@@ -31,8 +32,8 @@ def at_once(calls: int, world: int = 16, what: str = "all_gather") -> Program:
     return build.program()
 
 
-def step(program: Program, on: Cluster = H100, **options: object) -> float:
-    return simulate(program, cluster=on, prices="model", explain=False, **options).step_time_s  # type: ignore[arg-type]
+def step(program: Program, on: Cluster = H100, network: NetworkMode = "analytic") -> float:
+    return simulate(program, Machine(on, prices="model", network=network), explain=False).step_time_s
 
 
 def capacity(name: str, on: Cluster = H100, world: int = 16) -> float:
@@ -168,13 +169,13 @@ def test_a_prediction_says_what_sharing_did() -> None:
     plan = Plan(gpus=32, tp=2, pp=4, gbs=32)
     flow = simulate(model("llama3-8b", plan), Machine("h100-dgx", network="flow", prices="model"))
     alone = simulate(model("llama3-8b", plan), Machine("h100-dgx", prices="model"))
-    assert flow.simulation.network is not None
-    assert flow.simulation.network.mode == "flow"
-    assert flow.simulation.executor == "shared"
-    assert flow.simulation.network.analytic_step_time_s == pytest.approx(alone.step_time_s, rel=1e-9)
+    assert flow.network is not None
+    assert flow.network.mode == "flow"
+    assert flow.executor == "shared"
+    assert flow.network.analytic_step_time_s == pytest.approx(alone.step_time_s, rel=1e-9)
     assert flow.step_time_s >= alone.step_time_s * (1 - 1e-9)
-    assert alone.simulation.network is not None
-    assert (alone.simulation.network.mode, alone.simulation.network.hot) == ("analytic", ())
+    assert alone.network is not None
+    assert (alone.network.mode, alone.network.hot) == ("analytic", ())
     assert flow.step_time_band_s is not None
 
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foretrace.analysis.predict import Prediction, peak_flops
 
-from foretrace import Machine, Plan, load_model, model, simulate
+from foretrace import Answer, Machine, Plan, load_model, model, simulate
+from foretrace.analysis.memory_fit import MemoryFit
+from foretrace.analysis.model_figures import ModelFigures, peak_flops
 from foretrace.analysis.scenario import Scenario
-from foretrace.errors import Diagnostic, InfeasibleError, InputError
+from foretrace.errors import InfeasibleError, InputError
 from foretrace.hardware.presets import gpu
 from foretrace.models.parameters import parameters
 
@@ -19,28 +20,38 @@ PLAN = Plan(gpus=16, tp=2, pp=2, gbs=32, mbs=1, recompute="full")
 
 
 @pytest.fixture(scope="module")
-def answer() -> Prediction:
+def answer() -> Answer:
     return simulate(model("llama3-8b", PLAN), Machine("h100-dgx", prices="model"))
 
 
-def test_rates_follow_from_the_step(answer: Prediction) -> None:
+def figures_of(answer: Answer) -> ModelFigures:
+    assert answer.model is not None
+    return answer.model
+
+
+def memory_of(answer: Answer) -> MemoryFit:
+    assert answer.memory is not None
+    return answer.memory
+
+
+def test_rates_follow_from_the_step(answer: Answer) -> None:
     tokens = 32 * 8192
     assert answer.tokens_per_s_per_gpu == pytest.approx(tokens / answer.step_time_s / 16)
-    assert answer.simulation.tokens_per_s_per_gpu == pytest.approx(answer.tokens_per_s_per_gpu)
-    assert answer.mfu == pytest.approx(answer.model_flops / (answer.step_time_s * 16 * 989.4e12))
-    assert answer.model_flops_per_s_per_gpu == pytest.approx(answer.mfu * answer.peak_flops)
-    assert 0.2 < answer.mfu < 0.7
+    assert model("llama3-8b", PLAN).program().tokens_per_step == tokens
+    mfu, figures = answer.mfu, figures_of(answer)
+    assert mfu == pytest.approx(figures.model_flops / (answer.step_time_s * 16 * 989.4e12))
+    assert figures.flops_per_s_per_gpu(answer.step_time_s) == pytest.approx(mfu * figures.peak_flops)
+    assert 0.2 < mfu < 0.7
 
 
-def test_what_the_simulation_knows_the_prediction_says(answer: Prediction) -> None:
-    assert answer.breakdown is answer.simulation.breakdown
+def test_figures_agree_with_the_rest_of_the_answer(answer: Answer) -> None:
     assert answer.peak_memory is not None
-    assert answer.peak_memory.bytes == answer.memory.peak_bytes
-    assert answer.peak_dtype == "bf16"
+    assert answer.peak_memory.bytes == memory_of(answer).peak_bytes
+    assert figures_of(answer).peak_dtype == "bf16"
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_a_configuration_by_its_path(folder: bool, tmp_path: Path, answer: Prediction) -> None:
+def test_a_configuration_by_its_path(folder: bool, tmp_path: Path, answer: Answer) -> None:
     path = tmp_path / "config.json"
     sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
     more = {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}
@@ -48,37 +59,38 @@ def test_a_configuration_by_its_path(folder: bool, tmp_path: Path, answer: Predi
     where = tmp_path if folder else str(path)
     read = simulate(model(where, PLAN), Machine("h100-dgx", prices="model"), explain=False)
     assert read.step_time_s == pytest.approx(answer.step_time_s)
-    assert read.setting.model.name == "llama 8.0B"
-    assert any("tie_word_embeddings is not given" in one.message for one in read.simulation.diagnostics)
+    assert figures_of(read).name == "llama 8.0B"
+    assert any("tie_word_embeddings is not given" in one.message for one in read.diagnostics)
 
 
-def test_model_flops_are_about_six_per_parameter_and_token(answer: Prediction) -> None:
+def test_model_flops_are_about_six_per_parameter_and_token(answer: Answer) -> None:
     linear = 6 * (parameters(load_model("llama3-8b")) - 128256 * 4096) * 32 * 8192
     attention = 3 * 32 * 32 * 2 * 2 * 128 * 8192**2 / 2 * 32
-    assert answer.model_flops == pytest.approx(linear + attention, rel=1e-3)
+    assert figures_of(answer).model_flops == pytest.approx(linear + attention, rel=1e-3)
 
 
-def test_recomputation_is_in_hfu_only(answer: Prediction) -> None:
+def test_recomputation_is_in_hfu_only(answer: Answer) -> None:
     without = simulate(
         model("llama3-8b", replace(PLAN, recompute="none")), Machine("h100-dgx", prices="model"), explain=False
     )
-    assert without.model_flops == answer.model_flops
-    assert answer.hardware_flops > 1.25 * without.hardware_flops
-    assert answer.hfu > answer.mfu
+    bare, recomputed = figures_of(without), figures_of(answer)
+    assert bare.model_flops == recomputed.model_flops
+    assert recomputed.hardware_flops > 1.25 * bare.hardware_flops
+    assert answer.hfu is not None and answer.mfu is not None and answer.hfu > answer.mfu
     # What flash attention's backward computes again is the hardware's, not the model's.
-    assert without.hardware_flops == pytest.approx(answer.model_flops, rel=0.06)
-    assert without.hardware_flops > answer.model_flops
+    assert bare.hardware_flops == pytest.approx(bare.model_flops, rel=0.06)
+    assert bare.hardware_flops > bare.model_flops
 
 
-def test_the_band_holds_the_step_and_memory_its_parts(answer: Prediction) -> None:
+def test_the_band_holds_the_step_and_memory_its_parts(answer: Answer) -> None:
     assert answer.step_time_band_s is not None
     low, high = answer.step_time_band_s
     assert low < answer.step_time_s < high
-    assert len(answer.memory.stages) == 2
-    for stage in answer.memory.stages:
+    assert len(memory_of(answer).stages) == 2
+    for stage in memory_of(answer).stages:
         assert sum(stage.by_category.values()) == stage.peak_bytes
         assert stage.ranks == 8
-    assert answer.memory.fits
+    assert memory_of(answer).fits
 
 
 def test_forward_backward_and_optimizer_are_the_step() -> None:
@@ -99,7 +111,7 @@ def test_a_job_that_does_not_fit_names_one_that_does() -> None:
     assert caught.value.exit_code == 4
     assert caught.value.hint is not None
     anyway = simulate(model("llama3-70b", plan), Machine("h100-dgx"), even_if_oom=True, explain=False)
-    assert not anyway.memory.fits
+    assert not memory_of(anyway).fits
 
 
 def test_the_plan_that_an_error_names_fits() -> None:
@@ -111,7 +123,7 @@ def test_the_plan_that_an_error_names_fits() -> None:
     words = hint.partition(" would: ")[0].split()
     fields = {flag.removeprefix("--"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
     changed = replace(plan, **{name: int(one) if one.isdecimal() else one for name, one in fields.items()})
-    assert simulate(model("llama3-70b", changed), Machine("h100-dgx"), explain=False).memory.fits
+    assert memory_of(simulate(model("llama3-70b", changed), Machine("h100-dgx"), explain=False)).fits
 
 
 def test_a_gpu_without_such_units() -> None:
@@ -126,23 +138,19 @@ def test_prices_nobody_has() -> None:
         simulate(model("llama3-8b", PLAN), Machine("h100-dgx", prices="wishful"))  # type: ignore[arg-type]
 
 
-def test_the_datasheet_is_faster_than_any_measurement(answer: Prediction) -> None:
+def test_the_datasheet_is_faster_than_any_measurement(answer: Answer) -> None:
     datasheet = simulate(model("llama3-8b", PLAN), Machine("h100-dgx", prices="roofline"), explain=False)
     assert datasheet.step_time_s < answer.step_time_s
 
 
-def test_scenarios_and_notes_reach_the_answer(answer: Prediction) -> None:
-    note = Diagnostic("note", "guessed beforehand")
+def test_scenarios_reach_the_answer(answer: Answer) -> None:
     faster = Scenario({"compute": 2.0})
-    quick = simulate(
-        model("llama3-8b", PLAN), Machine("h100-dgx", prices="model"), faster, notes=(note,), explain=False
-    )
+    quick = simulate(model("llama3-8b", PLAN), Machine("h100-dgx", prices="model"), faster, explain=False)
     assert quick.step_time_s < answer.step_time_s
-    assert quick.simulation.unchanged_step_time_s == pytest.approx(answer.step_time_s)
-    assert note in quick.simulation.diagnostics
+    assert quick.unchanged_step_time_s == pytest.approx(answer.step_time_s)
 
 
-def test_the_same_twice(answer: Prediction) -> None:
+def test_the_same_twice(answer: Answer) -> None:
     again = simulate(model("Llama-3-8B", PLAN), Machine("H100", prices="model"))
     assert again.step_time_s == answer.step_time_s
     assert again.step_time_band_s == answer.step_time_band_s

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from foretrace.analysis.job import Job
-from foretrace.analysis.profiled import DEVICE_SPREAD, GRAPH_SPREAD
-from foretrace.lower.choices import Choices
 
-from foretrace.analysis.answer import Answer
+from foretrace import Answer, Machine, simulate
 from foretrace.analysis.scenario import Scenario
+from foretrace.inputs.base import Input
+from foretrace.inputs.profiler_trace.input import DEVICE_SPREAD, GRAPH_SPREAD
+from foretrace.inputs.registry import open_input
 from foretrace.lower.profiler_trace.overhead import HOST_SPREAD
-from foretrace.report.json import simulation_json
-from foretrace.report.terminal import print_simulation
+from foretrace.report.terminal import print_answer
 from rank_traces import step, write_ranks
 from recorded_steps import trace_file
 from shared_files import ROOT
@@ -25,13 +23,13 @@ HOST_BOUND = ROOT / "benchmarks" / "truth" / "profiles" / "gpt_small.shapes.json
 DEVICE_BOUND = ROOT / "benchmarks" / "truth" / "profiles" / "gpt_4x4096_mbs4_s1024.shapes.json.gz"
 
 
-def run(path: Path, scenario: Scenario | None = None, cluster: str | None = None, **choices: Any) -> Answer:
-    return Job((path,), Choices(**choices), cluster, scenario=scenario or Scenario()).simulate()
+def run(path: Path, scenario: Scenario | None = None, cluster: str | None = None, **options: Any) -> Answer:
+    return simulate(open_input([path]).with_options(**options), Machine(cluster), scenario)
 
 
 def screen(answer: Answer) -> str:
     shown = StringIO()
-    print_simulation(answer, shown)
+    print_answer(answer, shown)
     return shown.getvalue()
 
 
@@ -42,7 +40,7 @@ def unprofiled_s() -> float:
 
 
 @pytest.mark.parametrize(
-    ("what_if", "choices"),
+    ("what_if", "options"),
     [
         ({}, {"batch": 2.0}),
         ({}, {"gpu": "h100-sxm"}),
@@ -54,12 +52,12 @@ def unprofiled_s() -> float:
     ],
 )
 def test_every_what_if_is_compared_with_the_step_without_the_profiler(
-    what_if: dict[str, float], choices: dict[str, Any], unprofiled_s: float
+    what_if: dict[str, float], options: dict[str, Any], unprofiled_s: float
 ) -> None:
-    answer = run(HOST_BOUND, Scenario(what_if), **choices)
+    answer = run(HOST_BOUND, Scenario(what_if), **options)
     assert answer.unchanged_step_time_unprofiled_s == pytest.approx(unprofiled_s)
     assert f"on {1e3 * unprofiled_s:.1f} ms without the profiler" in screen(answer).replace("from", "on")
-    if choices.get("host", "profiled") == "profiled":
+    if options.get("host", "profiled") == "profiled":
         assert answer.unchanged_step_time_s == pytest.approx(run(HOST_BOUND).step_time_s)
     else:
         assert answer.unchanged_step_time_s == pytest.approx(unprofiled_s)
@@ -89,7 +87,7 @@ def test_the_band_of_a_host_bound_step_is_the_hosts() -> None:
     off = (HOST_SPREAD**2 + DEVICE_SPREAD**2) ** 0.5
     assert low == pytest.approx(1 - off, rel=0.01) and high == pytest.approx(1 + off, rel=0.01)
     assert " ± " in screen(answer).splitlines()[2]
-    assert simulation_json(answer)["step_time_unprofiled_band_s"] == list(answer.step_time_unprofiled_band_s)
+    assert answer.to_dict()["step_time_unprofiled_band_s"] == list(answer.step_time_unprofiled_band_s)
 
 
 def test_the_band_of_a_device_bound_step_is_the_devices() -> None:
@@ -119,7 +117,7 @@ def test_the_band_holds_that_of_prices(tmp_path: Path) -> None:
 
 
 def test_without_explaining_there_is_no_band() -> None:
-    assert Job((HOST_BOUND,)).simulate(explain=False).step_time_unprofiled_band_s is None
+    assert simulate(HOST_BOUND, explain=False).step_time_unprofiled_band_s is None
 
 
 def warnings(answer: Answer) -> list[str]:
@@ -139,10 +137,11 @@ def test_a_cluster_of_other_gpus_is_warned_of(tmp_path: Path) -> None:
 
 def test_what_no_trace_tells_is_noted_where_ranks_are_added(tmp_path: Path) -> None:
     write_ranks(tmp_path, step(range(4)), range(4))
-    job = Job((tmp_path,), cluster="h100-dgx")
+    job = open_input([tmp_path])
 
-    def notes(one: Job) -> list[str]:
-        return [note.message for note in one.simulate(explain=False).diagnostics if "slowest of" in note.message]
+    def notes(one: Input) -> list[str]:
+        answer = simulate(one, Machine("h100-dgx"), explain=False)
+        return [note.message for note in answer.diagnostics if "slowest of" in note.message]
 
     assert not notes(job)
-    assert "slowest of 64 GPUs" in notes(replace(job, choices=Choices(mesh="dp=64")))[0]
+    assert "slowest of 64 GPUs" in notes(job.with_options(mesh="dp=64"))[0]

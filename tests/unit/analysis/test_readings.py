@@ -107,7 +107,7 @@ class TestMemory:
         assert answer.peak_memory is not None
         assert answer.peak_memory.bytes == 117
         assert answer.peak_memory.by_category == {"weights": 100, "activations": 10, "gradients": 7}
-        (track,) = answer.memory
+        (track,) = answer.memory_tracks
         assert track.total_bytes[-1] == 100 and track.grows_bytes == 0
 
     def test_what_is_never_freed_is_said(self) -> None:

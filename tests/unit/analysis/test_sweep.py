@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretrace import Answer, Mesh, Program, ProgramBuilder, simulate
-from foretrace.analysis.sweep import Axis, Sweep, Value, parse_axis, sweep
+from foretrace.analysis.sweep import Axis, Sweep, Value, parse_axis, run_axis
 from foretrace.errors import InputError, UsageError
 
 
@@ -19,6 +19,7 @@ class TestAxis:
             ("gpus=16:100", "count", (16, 32, 64)),
             ("dp=1:6:x1.5", "count", (1, 2, 3, 5)),
             ("pp=2, 4", "count", (2, 4)),
+            ("tp=2,4", "count", (2, 4)),
             ("ep=1e2", "count", (100,)),
             ("dp=1x,2x", "what-if", (1.0, 2.0)),
             ("compute=1x,1.5x,2x", "what-if", (1.0, 1.5, 2.0)),
@@ -68,8 +69,8 @@ class TestAxis:
             ("microbatches=4,,8", "is empty"),
             ("gpus=64:16", "goes nowhere"),
             ("gpus=16:64:x1", "goes nowhere"),
-            ("gpus=16:64:2", "is no range"),
-            ("gpus=16:64:x2:x3", "is no range"),
+            ("gpus=16:64:2", "is not a range"),
+            ("gpus=16:64:x2:x3", "is not a range"),
             ("gpus=1:1e9:x1.001", "more than 1,000 values"),
             ("jitter=0:8%", "goes nowhere"),
             ("jitter=200%", "jitter is 2.0"),
@@ -78,7 +79,7 @@ class TestAxis:
             ("compute=20%,50%", "20% of what?"),
             ("gpu=h100-sxm,", "a name is missing"),
             ("microbatchs=4,8", "did you mean microbatches?"),
-            ("tp=2,4", '"tp" takes factors'),
+            ("compute=2,4", '"compute" takes factors'),
             ("straggler=1.2x", "which rank is slow?"),
             ("straggler:x=1.2x", "which rank is slow?"),
             ("straggler:1=0.5x", "would be faster"),
@@ -108,7 +109,7 @@ def run(value: Value) -> Answer:
 
 class TestSweep:
     def test_outcomes(self) -> None:
-        found = sweep(parse_axis("microbatches=2,6"), run)
+        found = run_axis(parse_axis("microbatches=2,6"), run)
         first, second = found.outcomes
         assert (first.step_time_s, second.step_time_s) == (pytest.approx(4.0), pytest.approx(8.0))
         assert first.tokens_per_s_per_gpu == pytest.approx(50.0)
@@ -119,22 +120,22 @@ class TestSweep:
         assert found.best is second and found.title == "job" and not found.interrupted
 
     def test_without_tokens_work_is_counted_in_microbatches(self) -> None:
-        found = sweep(parse_axis("microbatches=2,6"), lambda value: simulate(job(int(value), tokens=False)))
+        found = run_axis(parse_axis("microbatches=2,6"), lambda value: simulate(job(int(value), tokens=False)))
         assert found.outcomes[1].tokens_per_s_per_gpu is None
         assert found.outcomes[1].efficiency == pytest.approx(3 * 4.0 / 8.0)
 
     def test_without_tokens_replicas_do_as_much_each(self) -> None:
-        found = sweep(parse_axis("dp=2,4"), lambda value: simulate(job(2, dp=int(value), tokens=False)))
+        found = run_axis(parse_axis("dp=2,4"), lambda value: simulate(job(2, dp=int(value), tokens=False)))
         assert [one.efficiency for one in found.outcomes] == [1.0, pytest.approx(1.0)]
         assert [one.world_size for one in found.outcomes] == [2, 4]
 
     def test_what_fails_is_kept_and_the_rest_goes_on(self) -> None:
         def partly(value: Value) -> Answer:
             if value == 2:
-                raise InputError("too few", where="job.txt:3", hint="take more")
+                raise InputError("bad-value", "too few", where="job.txt:3", hint="take more")
             return run(value)
 
-        found = sweep(parse_axis("microbatches=2,4,8"), partly)
+        found = run_axis(parse_axis("microbatches=2,4,8"), partly)
         assert [one.error for one in found.outcomes] == ["job.txt:3: too few", None, None]
         assert found.outcomes[0].step_time_s is None and found.outcomes[0].efficiency is None
         assert found.outcomes[1].efficiency == 1.0  # the first that ran
@@ -146,7 +147,7 @@ class TestSweep:
                 raise KeyboardInterrupt
             return run(value)
 
-        found = sweep(parse_axis("microbatches=2,4,8,16"), interrupted)
+        found = run_axis(parse_axis("microbatches=2,4,8,16"), interrupted)
         assert found.interrupted and [one.value for one in found.outcomes] == [2, 4]
 
     def test_mistakes_of_our_own_are_not_hidden(self) -> None:
@@ -154,7 +155,7 @@ class TestSweep:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            sweep(parse_axis("microbatches=2,4"), broken)
+            run_axis(parse_axis("microbatches=2,4"), broken)
 
     def test_it_says_where_it_is(self) -> None:
         seen: list[tuple[int, int]] = []
@@ -162,8 +163,8 @@ class TestSweep:
         def starts(number: int, found: Sweep) -> None:
             seen.append((number, len(found.outcomes)))
 
-        sweep(parse_axis("microbatches=2,4"), run, starts)
+        run_axis(parse_axis("microbatches=2,4"), run, starts)
         assert seen == [(0, 0), (1, 1)]
 
     def test_of_one_value_none_is_best(self) -> None:
-        assert sweep(parse_axis("microbatches=2"), run).best is None
+        assert run_axis(parse_axis("microbatches=2"), run).best is None

@@ -71,10 +71,10 @@ def test_tables_say_who_waits_for_whom() -> None:
 
 def test_a_recorded_run_says_how_well_it_is_run_again() -> None:
     found = two_stages()
-    recorded = replace(found, simulation=replace(found.simulation, executor="recorded"), replay_step_s=40e-3)
+    recorded = replace(found, answer=replace(found.answer, executor="recorded"), replay_step_s=40e-3)
     lines = screen(recorded)
     assert "  recorded  " in lines[1]
-    error = 40e-3 / found.simulation.step_time_s - 1
+    error = 40e-3 / found.answer.step_time_s - 1
     assert f"run again from its ops 40.0 ms, \N{MINUS SIGN}{abs(error) * 100:.1f} %" in lines[2]
 
 

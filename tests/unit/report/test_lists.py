@@ -69,7 +69,6 @@ def test_a_table_fits_and_shows_everything(kind: str) -> None:
         assert set(row.description.split()) <= set(words)
 
 
-@pytest.mark.xfail(raises=ImportError, reason="foretrace.report.terminal cannot be imported yet")
 def test_a_table_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("FORCE_COLOR", raising=False)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from foretrace.analysis.recorded import recorded
 
-import foretrace
-from foretrace import Answer, Choices, Machine, Mesh, ProgramBuilder, Timeline, Transfer, pipeline, schedule, simulate
+from foretrace import Answer, Machine, Mesh, ProgramBuilder, Timeline, Transfer, pipeline, schedule, simulate
 from foretrace.analysis.account import account
 from foretrace.analysis.explain.rows import Rows
+from foretrace.analysis.simulate_input import recorded_answer
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts, RankTrace, TraceOp, read_runs, write_runs
-from foretrace.lower.megatron_trace import read_recording
+from foretrace.inputs.registry import open_input
 from foretrace.program.block import BlockBuilder
 from foretrace.program.columns import Collective
 from foretrace.report.traces import ORIGIN_MS, timeline_facts, timeline_traces
@@ -235,8 +234,8 @@ def test_ranks_must_exist() -> None:
 
 
 def test_an_example_workload(tmp_path: Path) -> None:
-    program = foretrace.load(ROOT / "examples" / "llama405b_1024gpu.txt")
-    timeline = simulate(program, Machine("h100-dgx"), explain=False).timeline
+    example = ROOT / "examples" / "llama405b_1024gpu.txt"
+    timeline = simulate(example, Machine("h100-dgx"), explain=False).timeline
     traces = timeline_traces(timeline, [0, 8])
     write_runs(traces, tmp_path, timeline_facts(timeline))
     (run,) = read_runs([tmp_path])
@@ -258,9 +257,10 @@ def assert_survives(run: Answer, folder: Path, ops: int) -> tuple[Answer, Answer
     for trace in traces:
         assert_one_at_a_time(trace)
     write_runs(traces, folder, timeline_facts(run.timeline))
-    recording = read_recording([folder], Choices())
-    assert recording is not None
-    both = recorded(recording), simulate(foretrace.load(folder), explain=False)
+    written = open_input([folder])
+    recorded = recorded_answer(written)
+    assert recorded is not None
+    both = recorded, simulate(written, explain=False)
     # Every op is rounded once, to a nanosecond.
     rounding_s = 2e-9 * ops
     spent = account(run)
@@ -342,7 +342,7 @@ def test_a_loss_reduced_over_dp_is_part_of_its_microbatch(tmp_path: Path) -> Non
 
 def test_a_real_run_survives_being_written_down(tmp_path: Path) -> None:
     folder = shared("data", "traces", "moe16", "pp4_tp1_ep4_expn16_dp4_nl8_hs4096_sl1024", "real")
-    run = simulate(foretrace.load(folder), explain=False)
+    run = simulate(folder, explain=False)
     ops = len(run.timeline.start_s) // 16
     for again in assert_survives(run, tmp_path, ops):
         assert by_axis(again) == pytest.approx(by_axis(run), abs=2e-9 * ops)
@@ -353,8 +353,7 @@ def test_a_real_run_survives_being_written_down(tmp_path: Path) -> None:
 
 
 def test_a_workload_survives_being_written_down(tmp_path: Path) -> None:
-    program = foretrace.load(ROOT / "examples" / "moe_128gpu.txt")
-    run = simulate(program, Machine("h100-dgx"), explain=False)
+    run = simulate(ROOT / "examples" / "moe_128gpu.txt", Machine("h100-dgx"), explain=False)
     ops = len(run.timeline.start_s) // 4
     for again in assert_survives(run, tmp_path, ops):
         assert by_axis(again) == pytest.approx(by_axis(run), abs=2e-9 * ops)

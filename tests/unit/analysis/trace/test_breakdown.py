@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from foretrace.analysis.trace.intervals import length_s, occupancy_s, united
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace import read_trace
@@ -17,9 +17,9 @@ US = 1e-6
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def three_streams() -> Trace:
+def three_streams() -> ProfilerTrace:
     """compute 0-10, communication 5-20 beside it, nothing 20-25, a copy 25-30."""
-    return Trace(
+    return ProfilerTrace(
         [
             small_trace(
                 kernel("gemm", 0, 10),
@@ -62,7 +62,7 @@ def test_overlap_and_exposed_communication() -> None:
 
 
 def test_without_communication_there_is_no_overlap() -> None:
-    (rank,) = Trace([small_trace(kernel("gemm", 0, 10))]).overlap().ranks
+    (rank,) = ProfilerTrace([small_trace(kernel("gemm", 0, 10))]).overlap().ranks
     assert rank.overlap is None
     assert rank.exposed_s == 0.0
 
@@ -70,7 +70,7 @@ def test_without_communication_there_is_no_overlap() -> None:
 def test_mean_and_worst_of_ranks() -> None:
     busy = small_trace(kernel("gemm", 0, 10), rank=0)
     idle = small_trace(kernel("gemm", 0, 1), kernel("gemm", 9, 10), rank=1)
-    answer = Trace([busy, idle]).temporal_breakdown()
+    answer = ProfilerTrace([busy, idle]).temporal_breakdown()
     assert answer.worst.rank == 1
     assert answer.mean.idle_s == pytest.approx(4 * US)
 
@@ -86,21 +86,21 @@ def test_idle_by_cause() -> None:
         kernel("a", 80, 90, correlation=3),  # launched at 70, when nothing ran: 50 for the host
         kernel("a", 130, 140, correlation=4),  # launched in time, 40 late: other
     ]
-    (rank,) = Trace([small_trace(*rows)], hta_steps=True).idle().ranks
+    (rank,) = ProfilerTrace([small_trace(*rows)], hta_steps=True).idle().ranks
     for times in (rank.device, rank.streams[0].times):
         assert times.host_wait_s == pytest.approx(50 * US)
         assert times.kernel_wait_s == pytest.approx(2 * US)
         assert times.other_s == pytest.approx(40 * US)
         assert times.idle_s == pytest.approx(92 * US)
-    (longer,) = Trace([small_trace(*rows)], hta_steps=True).idle(consecutive_delay_s=50 * US).ranks
+    (longer,) = ProfilerTrace([small_trace(*rows)], hta_steps=True).idle(consecutive_delay_s=50 * US).ranks
     assert longer.device.kernel_wait_s == pytest.approx(42 * US)
-    (step,) = Trace([small_trace(*rows)]).idle().ranks
+    (step,) = ProfilerTrace([small_trace(*rows)]).idle().ranks
     assert step.device.kernel_wait_s == pytest.approx(7 * US)  # and 5 before the first kernel, launched at once
 
 
 def test_idle_of_a_stream_is_not_idle_of_the_device() -> None:
     rows = [kernel("a", 0, 10), kernel("a", 20, 30), kernel("b", 8, 22, stream=20)]
-    (rank,) = Trace([small_trace(*rows)]).idle().ranks
+    (rank,) = ProfilerTrace([small_trace(*rows)]).idle().ranks
     assert rank.device.idle_s == 0.0
     assert {one.stream: one.times.idle_s for one in rank.streams} == {7: pytest.approx(10 * US), 20: 0.0}
 
@@ -124,7 +124,7 @@ def late_steps() -> list[Row]:
 
 
 def test_the_steps_that_count_are_those_of_a_replay() -> None:
-    trace = Trace([small_trace(*late_steps())])
+    trace = ProfilerTrace([small_trace(*late_steps())])
     (rank,) = trace.temporal_breakdown().ranks
     assert rank.span_s == pytest.approx(200 * US)
     assert (rank.compute_s, rank.idle_s) == (pytest.approx(60 * US), pytest.approx(140 * US))
@@ -133,7 +133,7 @@ def test_the_steps_that_count_are_those_of_a_replay() -> None:
 
 
 def test_hta_leaves_out_the_last_of_several_profiler_steps() -> None:
-    trace = Trace([small_trace(*late_steps())], hta_steps=True)
+    trace = ProfilerTrace([small_trace(*late_steps())], hta_steps=True)
     assert trace.temporal_breakdown().ranks[0].span_s == pytest.approx(30 * US)
     assert any("last of several ProfilerSteps" in one.message for one in trace.diagnostics)
     assert [one.counted for one in trace.steps().steps] == [True, False]
@@ -144,7 +144,7 @@ def test_a_step_that_the_device_bounds_lasts_from_work_to_work() -> None:
     for step in range(3):  # launched in 10 each, 50 of work each
         rows += [mark(f"ProfilerStep#{step}", 10 * step, 10 * step + 10), launch(step, 10 * step + 1, 10 * step + 2)]
         rows.append(kernel("gemm", 5 + 50 * step, 53 + 50 * step, correlation=step))
-    trace = Trace([small_trace(*rows)])
+    trace = ProfilerTrace([small_trace(*rows)])
     (rank,) = trace.temporal_breakdown().ranks
     assert rank.span_s == pytest.approx(150 * US)
     assert rank.compute_s == pytest.approx(144 * US)
@@ -153,7 +153,7 @@ def test_a_step_that_the_device_bounds_lasts_from_work_to_work() -> None:
 
 
 def test_whole_microseconds_are_those_within_an_event() -> None:
-    trace = Trace([small_trace(kernel("a", 0.4, 3.7), kernel("b", 5.2, 5.9))], whole_us=True)
+    trace = ProfilerTrace([small_trace(kernel("a", 0.4, 3.7), kernel("b", 5.2, 5.9))], whole_us=True)
     (rank,) = trace.temporal_breakdown().ranks
     assert rank.compute_s == pytest.approx(2 * US)  # 1 to 3, and nothing of the second
     assert rank.span_s == pytest.approx(5 * US)  # the second begins, and ends, at 6
@@ -161,11 +161,11 @@ def test_whole_microseconds_are_those_within_an_event() -> None:
 
 def test_a_trace_without_device_work_is_an_error() -> None:
     with pytest.raises(InputError) as error:
-        Trace([small_trace(op("aten::mm", 0, 10))])
+        ProfilerTrace([small_trace(op("aten::mm", 0, 10))])
     assert error.value.code == "nothing-to-do"
     assert error.value.where == "small.json"
     with pytest.raises(InputError) as caught:
-        Trace([])
+        ProfilerTrace([])
     assert caught.value.code == "missing-argument"
 
 
@@ -178,7 +178,7 @@ def test_a_rank_that_was_not_traced_is_an_error() -> None:
 @pytest.mark.parametrize("name", ["streams.sync", "gpt_4x4096_mbs4_s1024.shapes"])
 def test_the_step_is_that_of_a_replay_and_its_parts_sum_to_it(name: str) -> None:
     path = ROOT / f"benchmarks/truth/profiles/{name}.json.gz"
-    found = Trace.load(path).summary()
+    found = ProfilerTrace.load(path).summary()
     assert found.step_s == pytest.approx(read_step(read_trace(path)).recorded_s)
     assert sum(found.states_s.values()) == pytest.approx(found.step_s)
     busy_s = found.step_s - found.states_s["idle"]

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from foretrace.formats.profiler_trace import read_trace
 from shared_files import ROOT, shared
 
@@ -42,7 +42,7 @@ def benchmark() -> ModuleType:
 def test_the_same_numbers_as_hta(name: str) -> None:
     methods = {one.name: one for one in benchmark().METHODS}
     paths = [shared("data", "h200" if file.startswith("tinyllama") else "kineto", file) for file in name.split(" ")]
-    trace = Trace([read_trace(path) for path in paths], hta_steps=True)
+    trace = ProfilerTrace([read_trace(path) for path in paths], hta_steps=True)
     compared = 0
     for method, values in RECORDED[name].items():
         known, _ = DIFFERS.get((name, method), (None, ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from small_traces import Row, copy, kernel, launch, mark, op, small_trace
 
 US = 1e-6
@@ -17,7 +17,7 @@ def test_kernels_by_name_and_kind() -> None:
         copy("Memset (Device)", 30, 31, bytes=4),
         kernel("ampere_sgemm_128x64_nn", 25, 40, stream=8),
     ]
-    answer = Trace([small_trace(*rows)]).kernels()
+    answer = ProfilerTrace([small_trace(*rows)]).kernels()
     gemm = answer.kernels[0]
     assert (gemm.type, gemm.kind, gemm.count) == ("compute", "gemm", 3)
     assert gemm.total_s == pytest.approx(45 * US)
@@ -41,22 +41,22 @@ def launched() -> list[Row]:
 
 
 def test_launches() -> None:
-    (rank,) = Trace([small_trace(*launched())]).launches(long_call_s=3 * US, long_delay_s=10 * US).ranks
+    (rank,) = ProfilerTrace([small_trace(*launched())]).launches(long_call_s=3 * US, long_delay_s=10 * US).ranks
     assert rank.correlation.tolist() == [1, 2, 3]
     assert rank.delay_s == pytest.approx([6 * US, 6 * US, 12 * US])
     assert rank.call.median == pytest.approx(2 * US)
     assert (rank.short, rank.long_calls, rank.long_delays, rank.unlaunched) == (1, 1, 1, 1)
-    (some,) = Trace([small_trace(*launched())]).launches(calls=["cudaLaunchKernel"]).ranks
+    (some,) = ProfilerTrace([small_trace(*launched())]).launches(calls=["cudaLaunchKernel"]).ranks
     assert some.correlation.tolist() == [1, 2]
 
 
 def test_a_kernel_that_started_under_its_call_was_not_delayed() -> None:
-    (rank,) = Trace([small_trace(launch(1, 0, 10), kernel("a", 5, 6, correlation=1))]).launches().ranks
+    (rank,) = ProfilerTrace([small_trace(launch(1, 0, 10), kernel("a", 5, 6, correlation=1))]).launches().ranks
     assert rank.delay_s.tolist() == [0.0]
 
 
 def test_queue_lengths() -> None:
-    (queue,) = Trace([small_trace(*launched())]).queues().queues
+    (queue,) = ProfilerTrace([small_trace(*launched())]).queues().queues
     assert queue.length.tolist() == [1, 2, 3, 2, 1, 0]
     assert queue.time_s == pytest.approx([0, 5 * US, 7 * US, 10 * US, 12 * US, 21 * US])
     assert queue.mean_over_time == pytest.approx((5 + 4 + 9 + 4 + 9) / 21)
@@ -65,7 +65,7 @@ def test_queue_lengths() -> None:
 
 def test_a_queue_is_never_shorter_than_nothing() -> None:
     rows = [launch(1, 9, 10), kernel("a", 8, 12, correlation=1), launch(2, 20, 21), kernel("a", 20, 22, correlation=2)]
-    (queue,) = Trace([small_trace(*rows)]).queues().queues
+    (queue,) = ProfilerTrace([small_trace(*rows)]).queues().queues
     assert queue.length.tolist() == [1, 0, 1, 0]
     assert queue.early == 1
 
@@ -73,7 +73,7 @@ def test_a_queue_is_never_shorter_than_nothing() -> None:
 def test_a_full_queue() -> None:
     rows: list[Row] = [launch(one, one, one + 0.5) for one in range(1100)]
     rows += [kernel("a", 2000 + 2 * one, 2001 + 2 * one, correlation=one) for one in range(1100)]
-    (queue,) = Trace([small_trace(*rows)]).queues().queues
+    (queue,) = ProfilerTrace([small_trace(*rows)]).queues().queues
     assert queue.spread.most == 1100
     # Full from the 1,024th launch, at 1,023, until the 77th of the kernels starts.
     assert queue.full_s == pytest.approx((2000 + 2 * 76 - 1023) * US)
@@ -86,7 +86,7 @@ def test_bandwidth_of_copies() -> None:
         copy("Memcpy DtoH (Device -> Pinned)", 5, 6),
         kernel("a", 6, 7),
     ]
-    read, written = Trace([small_trace(*rows)]).memory_bandwidth().copies
+    read, written = ProfilerTrace([small_trace(*rows)]).memory_bandwidth().copies
     assert (read.kind, read.count, read.unknown) == ("Memcpy DtoH", 0, 1)
     assert written.bytes == 6000
     assert written.bytes_per_s == pytest.approx([1e9, 3e9, 2e9, 0.0])
@@ -105,7 +105,7 @@ def test_ranges_and_what_was_launched_within() -> None:
         kernel("a", 70, 90, correlation=2),
         kernel("a", 90, 95, correlation=3),
     ]
-    trace = Trace([small_trace(*rows)])
+    trace = ProfilerTrace([small_trace(*rows)])
     times = {one.name: one for one in trace.annotations().of("host")}
     assert times["forward"].count == 2
     assert times["forward"].total_s == pytest.approx(40 * US)
@@ -124,17 +124,17 @@ def test_sequences_of_kernels() -> None:
             correlation = 10 * number + place
             rows.append(launch(correlation, base + 2 + 2 * place, base + 3 + 2 * place))
             rows.append(kernel(name, base + 10 + 5 * place, base + 12 + 5 * place, correlation=correlation))
-    answer = Trace([small_trace(*rows)]).sequences()
+    answer = ProfilerTrace([small_trace(*rows)]).sequences()
     first, second = answer.sequences
     assert (first.op, first.kernels, first.count) == ("aten::layer", ("x", "y", "z"), 2)
     assert first.device_s == pytest.approx(12 * US)
     assert first.host_s == pytest.approx(100 * US)
     assert (second.kernels, second.count) == (("x", "z", "y"), 1)
-    assert Trace([small_trace(*rows)]).sequences("inner").sequences[0].op == "aten::inner"
-    assert Trace([small_trace(*rows)]).sequences("nothing").sequences == ()
+    assert ProfilerTrace([small_trace(*rows)]).sequences("inner").sequences[0].op == "aten::inner"
+    assert ProfilerTrace([small_trace(*rows)]).sequences("nothing").sequences == ()
 
 
-def two_steps(gemm_us: float = 10.0, extra: bool = False) -> Trace:
+def two_steps(gemm_us: float = 10.0, extra: bool = False) -> ProfilerTrace:
     rows: list[Row] = []
     for step in range(3):
         base = 100.0 * step
@@ -143,7 +143,7 @@ def two_steps(gemm_us: float = 10.0, extra: bool = False) -> Trace:
         if extra:
             rows += [launch(10 + step, base + 7, base + 8)]
             rows.append(kernel("extra", base + 60, base + 65, correlation=10 + step))
-    return Trace([small_trace(*rows)])
+    return ProfilerTrace([small_trace(*rows)])
 
 
 def test_steps() -> None:
@@ -162,7 +162,7 @@ def test_a_step_takes_as_long_as_its_device() -> None:
     for step in range(3):  # launched in 10 each, 50 of work each
         rows += [mark(f"ProfilerStep#{step}", 10 * step, 10 * step + 10), launch(step, 10 * step + 1, 10 * step + 2)]
         rows.append(kernel("gemm", 5 + 50 * step, 55 + 50 * step, correlation=step))
-    assert Trace([small_trace(*rows)]).steps().step_s == pytest.approx(50 * US)
+    assert ProfilerTrace([small_trace(*rows)]).steps().step_s == pytest.approx(50 * US)
 
 
 def test_what_changed() -> None:
@@ -184,17 +184,17 @@ def test_the_summary_says_what_the_step_depends_on() -> None:
     assert found.states_s["idle"] == pytest.approx(90 * US)  # of 100
     assert found.idle.host_wait_s == pytest.approx(90 * US)
     assert found.advice[0].at_most_s == pytest.approx(90 * US)
-    hta = Trace([one.trace for one in two_steps().ranks], hta_steps=True).summary()
+    hta = ProfilerTrace([one.trace for one in two_steps().ranks], hta_steps=True).summary()
     assert hta.states_s["idle"] == pytest.approx(45 * US)  # 90 between two pieces of work, of two steps
-    busy = Trace([small_trace(launch(1, 0, 1), kernel("gemm", 1, 100, correlation=1))]).summary()
+    busy = ProfilerTrace([small_trace(launch(1, 0, 1), kernel("gemm", 1, 100, correlation=1))]).summary()
     assert (busy.bound, busy.advice) == ("device", ())
 
 
 def test_a_trace_of_kernels_alone_or_of_no_time_is_summed_up() -> None:
-    alone = Trace([small_trace(kernel("gemm", 0, 10), kernel("gemm", 12, 20))])
+    alone = ProfilerTrace([small_trace(kernel("gemm", 0, 10), kernel("gemm", 12, 20))])
     assert alone.summary().median_delay_s is None
     assert alone.summary().idle.kernel_wait_s == pytest.approx(2 * US)
-    nothing = Trace([small_trace(kernel("gemm", 5, 5))])
+    nothing = ProfilerTrace([small_trace(kernel("gemm", 5, 5))])
     assert (nothing.summary().states_s, nothing.summary().advice) == ({"idle": 0.0}, ())
     assert nothing.critical_path().length_s >= 0
     assert nothing.temporal_breakdown().worst.idle_s == 0.0

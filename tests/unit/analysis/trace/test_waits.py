@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace.records import Call, RankProfile
 from small_traces import copy, kernel, launch, mark, small_trace
@@ -24,7 +24,7 @@ def rank(number: int, *durations_us: float, call: Call | None = None) -> RankPro
 
 
 def test_the_shortest_kernel_of_a_collective_came_last() -> None:
-    answer = Trace([rank(0, 10, 4), rank(1, 3, 9)]).stragglers()
+    answer = ProfilerTrace([rank(0, 10, 4), rank(1, 3, 9)]).stragglers()
     first, second = answer.arrivals
     assert answer.calls == 2
     assert (first.rank, first.last, second.rank, second.last) == (1, 1, 0, 1)
@@ -34,25 +34,25 @@ def test_the_shortest_kernel_of_a_collective_came_last() -> None:
 
 
 def test_candidates_by_the_last_long_kernel() -> None:
-    answer = Trace([rank(0, 10, 40), rank(1, 30, 9)]).stragglers(candidates=1)
+    answer = ProfilerTrace([rank(0, 10, 40), rank(1, 30, 9)]).stragglers(candidates=1)
     assert answer.candidates == (1,)
     assert answer.kernel == NCCL
 
 
 def test_collectives_of_different_groups_do_not_meet() -> None:
     first, second = Call("allreduce", group="1", ranks=(0, 2)), Call("allreduce", group="1", ranks=(1, 3))
-    assert Trace([rank(0, 10, call=first), rank(1, 3, call=second)]).stragglers().calls == 0
+    assert ProfilerTrace([rank(0, 10, call=first), rank(1, 3, call=second)]).stragglers().calls == 0
     both = Call("allreduce", group="1", ranks=(0, 1))
-    assert Trace([rank(0, 10, call=both), rank(1, 3, call=both)]).stragglers().calls == 1
+    assert ProfilerTrace([rank(0, 10, call=both), rank(1, 3, call=both)]).stragglers().calls == 1
 
 
 def test_transfers_of_pairs_are_no_collectives() -> None:
     send = Call("send", group="1", ranks=(0, 1), peer=1)
-    assert Trace([rank(0, 10, call=send), rank(1, 3, call=send)]).stragglers().calls == 0
+    assert ProfilerTrace([rank(0, 10, call=send), rank(1, 3, call=send)]).stragglers().calls == 0
 
 
 def test_one_rank_waits_for_nobody() -> None:
-    answer = Trace([rank(0, 10, 40)]).stragglers()
+    answer = ProfilerTrace([rank(0, 10, 40)]).stragglers()
     assert (answer.calls, answer.candidates) == (0, ())
 
 
@@ -64,7 +64,7 @@ def test_a_path_over_host_launch_and_kernels() -> None:
         kernel("a", 40, 90, correlation=1),
         kernel("b", 92, 120, correlation=2),
     ]
-    path = Trace([small_trace(*rows)]).critical_path()
+    path = ProfilerTrace([small_trace(*rows)]).critical_path()
     assert path.step == "ProfilerStep#1"
     assert path.length_s == pytest.approx(120 * US)
     assert path.parts_s == {
@@ -86,7 +86,7 @@ def test_a_path_through_a_wait_of_the_host() -> None:
         launch(2, 130, 131),
         kernel("b", 135, 145, correlation=2),
     ]
-    path = Trace([small_trace(*rows)]).critical_path()
+    path = ProfilerTrace([small_trace(*rows)]).critical_path()
     assert path.part == ("host", "launch", "memory", "host", "launch", "compute")
     assert path.parts_s["memory"] == pytest.approx(85 * US)
     assert path.parts_s["host"] == pytest.approx((10 + 30) * US)
@@ -100,17 +100,17 @@ def test_a_path_through_another_stream() -> None:
         kernel(NCCL, 10, 200, stream=20, correlation=1),
         kernel("b", 205, 215, correlation=2),
     ]
-    path = Trace([small_trace(*rows)]).critical_path()
+    path = ProfilerTrace([small_trace(*rows)]).critical_path()
     assert path.part == ("host", "launch", "communication", "gap", "compute")
     assert path.parts_s["communication"] == pytest.approx(190 * US)
 
 
 def test_a_path_without_recorded_launches() -> None:
-    path = Trace([small_trace(kernel("a", 10, 20), kernel("a", 25, 30))]).critical_path()
+    path = ProfilerTrace([small_trace(kernel("a", 10, 20), kernel("a", 25, 30))]).critical_path()
     assert sum(path.parts_s.values()) == pytest.approx(path.length_s)
 
 
 def test_a_step_that_was_not_recorded_is_an_error() -> None:
     with pytest.raises(InputError) as caught:
-        Trace([small_trace(kernel("a", 10, 20))]).critical_path(step=7)
+        ProfilerTrace([small_trace(kernel("a", 10, 20))]).critical_path(step=7)
     assert caught.value.code == "no-such-rank"

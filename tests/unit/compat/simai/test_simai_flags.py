@@ -55,9 +55,12 @@ def test_every_flag_in_its_long_spelling() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("-g_p_s 8 -n_p_s 8 -g_type H100", "-g is missing\n       SimAI crashes"),
+        ("-g_p_s 8 -n_p_s 8 -g_type H100", "-g is missing  [missing-argument]\n       SimAI crashes"),
         ("-g 8 -n_p_s 8 -g_type H100", "-g_p_s is missing"),
-        ("-g 8 -g_p_s 8 -g_type H100", "-n_p_s is missing\n       SimAI reads uninitialised memory"),
+        (
+            "-g 8 -g_p_s 8 -g_type H100",
+            "-n_p_s is missing  [missing-argument]\n       SimAI reads uninitialised memory",
+        ),
         (f"{LEAST} -busbw b.yaml", "no longer parses -busbw"),
         (f"{LEAST} -gtype H100", "did you mean -g_type"),
         (f"{LEAST} -nic", "-nic needs a value"),

@@ -1,16 +1,17 @@
-"""Our own run beside SimAI's: the cluster and the choices that its flags describe."""
+"""Our own run beside SimAI's: the cluster and the options that its flags describe."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from foretrace.lower.choices import Choices, Overlap
 
 from foretrace.compat.simai.flags import parse_flags
-from foretrace.compat.simai.own import own_choices, own_cluster
+from foretrace.compat.simai.own import own_cluster, own_options
 from foretrace.cost.network import network_of
 from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.errors import InputError
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from foretrace.program.columns import Collective
 
 SERVERS = "-g 32 -g_p_s 8 -n_p_s 8"
@@ -50,9 +51,11 @@ def test_rates_that_no_hardware_has(flags: str) -> None:
 
 
 def test_what_simai_hides_by_a_share_we_overlap() -> None:
-    choices, notes = own_choices(parse_flags(f"{SERVERS} -g_type H100 -dp_o .5 -tp_o .3 -ep_o .2".split()), Choices())
-    assert choices.gpus == 32
-    assert choices.overlap == {Overlap.GRAD, Overlap.PARAM, Overlap.TP}
+    options, notes = own_options(
+        parse_flags(f"{SERVERS} -g_type H100 -dp_o .5 -tp_o .3 -ep_o .2".split()), WorkloadOptions()
+    )
+    assert options.gpus == 32
+    assert options.overlap == {Overlap.GRAD, Overlap.PARAM, Overlap.TP}
     assert [one.level for one in notes] == ["note", "note", "warning"]
-    plain, silent = own_choices(parse_flags(f"{SERVERS} -g_type H100".split()), Choices())
+    plain, silent = own_options(parse_flags(f"{SERVERS} -g_type H100".split()), WorkloadOptions())
     assert (plain.overlap, silent) == (frozenset(), [])
