@@ -138,6 +138,9 @@ def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scena
     """
     from foretrace.analysis.compare import compare as compare_answers
 
+    if measured.is_ex_situ:
+        problem = f"{measured.title} was traced ex situ: nothing was measured"
+        raise UsageError("nothing-to-do", problem, hint="the last path is the real run to compare with")
     notes = _reads_measured(predicted, measured)
     count = measured.measured_microbatches
     if count is not None and getattr(predicted.options, "microbatches", 0) is None:

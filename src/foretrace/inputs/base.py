@@ -218,6 +218,11 @@ class Input(ABC):
         return None
 
     @property
+    def is_ex_situ(self) -> bool:
+        """Whether its times were taken on another job than its own, so that there is nothing to compare with."""
+        return False
+
+    @property
     def measured_microbatches(self) -> int | None:
         """Microbatches of a measured step; None where nothing was measured, or the input has none."""
         return None

@@ -62,7 +62,7 @@ class MegatronTraceInput(Input):
         return options
 
     @property
-    def ex_situ(self) -> bool:
+    def is_ex_situ(self) -> bool:
         """Whether one GPU was traced as each rank."""
         return is_ex_situ(self.runs)
 
@@ -90,7 +90,7 @@ class MegatronTraceInput(Input):
 
     def schedulable(self) -> Self:
         """Returns a real run as a job that is built again, so that it can be changed."""
-        return self if self.ex_situ else self.with_options(schedule="1f1b")
+        return self if self.is_ex_situ else self.with_options(schedule="1f1b")
 
     def recorded(self) -> Timeline | None:
         """Returns the times of a real run; None for traces taken ex situ."""
@@ -105,7 +105,7 @@ class MegatronTraceInput(Input):
         """Microbatches of a step of a real run; None for traces taken ex situ."""
         from foretrace.lower.megatron_trace.layout import last_iteration
 
-        if self.ex_situ:
+        if self.is_ex_situ:
             return None
         traces = (trace for run in self.runs for trace in run.ranks.values())
         return max((sum(op.op == "forward_step" for op in last_iteration(trace)) for trace in traces), default=1) or 1
@@ -117,7 +117,7 @@ class MegatronTraceInput(Input):
             return None
         traced = options.mesh if options.traced is None else options.traced
         # A real run is built again as well, not replayed: what building leaves out is left out on both sides.
-        schedule = None if self.ex_situ else "1f1b"
+        schedule = None if self.is_ex_situ else "1f1b"
         as_traced = replace(
             options,
             mesh=None,
