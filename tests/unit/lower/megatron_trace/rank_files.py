@@ -153,7 +153,7 @@ def program(folder: Path | Sequence[Path], **options: object) -> Program:
 
 def answer(folder: Path | Sequence[Path], what_if: dict[str, float] | None = None, **options: object) -> Answer:
     """What traces come to on the cluster of round numbers."""
-    return simulate(program(folder, **options), Machine(CLUSTER), Scenario(what_if=what_if), explain=False)
+    return simulate(program(folder, **options), Machine(CLUSTER), Scenario(what_if or {}), explain=False)
 
 
 def said(of: Program | Answer) -> str:
