@@ -205,17 +205,20 @@ class Machine:
         """
         key = (world, in_training)
         if key not in self._cache.networks:
-            self._cache.networks[key] = self.network_for(self.placed(world), in_training=in_training)
+            self._cache.networks[key] = self._network(world, self.placed(world), in_training)
         return self._cache.networks[key]
 
     def network_for(self, placement: Placement, *, in_training: bool = False) -> Network:
         """Returns the network for ranks that sit as `placement` says."""
+        return self._network(placement.world, placement, in_training)
+
+    def _network(self, world: int, placement: Placement, in_training: bool) -> Network:
         cluster, _ = self.nccl.on(self.needed_cluster())
         slowdown = slowdown_in_training(cluster.gpu) if in_training else 1.0
         # Measured times of a single collective say nothing of the links that its messages meet on.
         on_links = not in_training and self.network != "analytic"
         measured = () if on_links else self._measured(cluster, slowdown)
-        return network_of(cluster, placement.world, placement, measured, self.nccl, slowdown)
+        return network_of(cluster, world, placement, measured, self.nccl, slowdown)
 
     def _measured(self, cluster: Cluster, slowdown: float) -> tuple[Measurements, ...]:
         """Returns the measured collectives that price communication before the model does, best first."""
