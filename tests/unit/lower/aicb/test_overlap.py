@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from foretrace.lower.choices import Choices, Overlap
 
 from foretrace.errors import InputError
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from golden.reading import step_us
 from unit.lower.aicb.workloads import US, actions, listed, lowered, messages, row, run
 
@@ -17,13 +18,13 @@ def test_the_next_step_waits_for_gradients_that_no_row_uses() -> None:
     """100 + 80 + 10 of computation, then 95.2 for the gradient, whether it is called overlapped or not."""
     rows = [row("attention_layer", 100 * US, 80 * US, GRADIENT)]
     assert step_us(run(rows, all_gpus=2)) == 285.2
-    assert step_us(run(rows, Choices(overlap=GRAD), all_gpus=2)) == 285.2
+    assert step_us(run(rows, WorkloadOptions(overlap=GRAD), all_gpus=2)) == 285.2
 
 
 @pytest.mark.parametrize(("schedule", "phase"), [("zb-h1", "backward_weight"), ("1f1b", "backward")])
 def test_a_gradient_without_computation_waits_for_its_backward(schedule: str, phase: str) -> None:
     rows = [row("attention_layer", 100 * US, 80 * US, (0, "ALLREDUCE", 12_000_000))]
-    answer = run(rows, Choices(overlap=GRAD, schedule=schedule), pp=2, ga=1, all_gpus=4, pp_comm=4096)
+    answer = run(rows, WorkloadOptions(overlap=GRAD, schedule=schedule), pp=2, ga=1, all_gpus=4, pp_comm=4096)
     spans = actions(answer)
     for rank in (0, 2):
         timeline = answer.timeline.rank(rank)
@@ -34,8 +35,8 @@ def test_a_gradient_without_computation_waits_for_its_backward(schedule: str, ph
 
 def test_sending_a_gradient_back_does_not_wait_for_its_reduction() -> None:
     rows = [row("attention_layer", 100 * US, 80 * US, GRADIENT)]
-    choices = Choices(overlap=frozenset({Overlap.GRAD, Overlap.PP}))
-    spans = actions(run(rows, choices, pp=2, ga=1, all_gpus=4, pp_comm=4096))
+    options = WorkloadOptions(overlap=frozenset({Overlap.GRAD, Overlap.PP}))
+    spans = actions(run(rows, options, pp=2, ga=1, all_gpus=4, pp_comm=4096))
     assert spans[2, "send backward", 0][0] == spans[2, "backward", 0][0] + 90 * US
 
 
@@ -47,21 +48,21 @@ def test_the_embedding_counts_to_the_first_layer() -> None:
         row("embedding_layer", 1 * US, 0, 50 * US),
         row("attention_layer", 100 * US, 50 * US, 50 * US),
     ]
-    assert step_us(run(rows, Choices(overlap=GRAD), all_gpus=2)) == 343.2
+    assert step_us(run(rows, WorkloadOptions(overlap=GRAD), all_gpus=2)) == 343.2
     assert step_us(run(rows, all_gpus=2)) == 343.2
 
 
 def test_parameters_are_gathered_after_the_last_backward_even_without_an_optimizer() -> None:
     rows = [row("grad_gather", 0, 0, (0, "ALLGATHER", 12_120_000)), row("attention_layer", 100 * US, 50 * US, 50 * US)]
-    answer = run(rows, Choices(overlap=frozenset({Overlap.PARAM})), all_gpus=2)
+    answer = run(rows, WorkloadOptions(overlap=frozenset({Overlap.PARAM})), all_gpus=2)
     assert step_us(answer) == 252.2
     spans = actions(answer)
     assert spans[0, "grad_gather all_gather", -1][0] >= spans[0, "backward", 0][1]
 
 
 def test_inference_has_no_use_for_schedules_and_gradients() -> None:
-    choices = Choices(schedule="zb-h1", overlap=frozenset({Overlap.GRAD, Overlap.TP}))
-    program = lowered([row("attention_layer", 100)], choices, mode=1)
+    options = WorkloadOptions(schedule="zb-h1", overlap=frozenset({Overlap.GRAD, Overlap.TP}))
+    program = lowered([row("attention_layer", 100)], options, mode=1)
     (note,) = messages(program, "inference")
     assert note.endswith("the time of one pass; --schedule zb-h1, --overlap grad ignored")
 
@@ -69,34 +70,34 @@ def test_inference_has_no_use_for_schedules_and_gradients() -> None:
 def test_a_schedule_that_is_asked_for_wins_over_the_headers_chunks() -> None:
     rows = [row("embedding_layer"), *[row("attention_layer", 100)] * 4] * 2
     header = {"pp": 2, "ga": 2, "all_gpus": 2, "pp_comm": 4096, "vpp": 2}
-    program = lowered(rows, Choices(schedule="zb-h1"), **header)  # type: ignore[arg-type]
+    program = lowered(rows, WorkloadOptions(schedule="zb-h1"), **header)  # type: ignore[arg-type]
     assert "zb-h1" in program.title
     assert messages(program, "does not go with") == [
         "note job.txt:1: vpp 2 of the header does not go with zb-h1: ignored"
     ]
     with pytest.raises(InputError, match="2 or more chunks"):
-        lowered(rows, Choices(schedule="interleaved-1f1b", vpp=1), **header)  # type: ignore[arg-type]
+        lowered(rows, WorkloadOptions(schedule="interleaved-1f1b", vpp=1), **header)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("header", "choices", "says"),
+    ("header", "options", "says"),
     [
-        ({"vpp": 10**12}, Choices(vpp="chunks"), "1,000,000,000,000 chunks are more than the 4 layers"),
-        ({}, Choices(microbatches=10**9), "1,000,000,000 microbatches on 2 stages are more than can be run"),
-        ({"all_gpus": 2 * 10**9}, Choices(), "2,000,000,000 GPUs are more than any cluster has"),
-        ({"pp": 10**6, "all_gpus": 10**6}, Choices(), "1,000,000 pipeline stages are more than any job has"),
+        ({"vpp": 10**12}, WorkloadOptions(vpp="chunks"), "1,000,000,000,000 chunks are more than the 4 layers"),
+        ({}, WorkloadOptions(microbatches=10**9), "1,000,000,000 microbatches on 2 stages are more than can be run"),
+        ({"all_gpus": 2 * 10**9}, WorkloadOptions(), "2,000,000,000 GPUs are more than any cluster has"),
+        ({"pp": 10**6, "all_gpus": 10**6}, WorkloadOptions(), "1,000,000 pipeline stages are more than any job has"),
     ],
 )
-def test_numbers_that_are_too_large(header: dict[str, int], choices: Choices, says: str) -> None:
+def test_numbers_that_are_too_large(header: dict[str, int], options: WorkloadOptions, says: str) -> None:
     rows = [row("embedding_layer"), *[row("attention_layer", 100)] * 4] * 2
     fields = {"pp": 2, "ga": 2, "all_gpus": 2, "pp_comm": 4096, **header}
     with pytest.raises(InputError, match=f"^job.txt:1: {says}"):
-        lowered(rows, choices, **fields)  # type: ignore[arg-type]
+        lowered(rows, options, **fields)  # type: ignore[arg-type]
 
 
 def test_uneven_chunks_are_said() -> None:
     rows = [row("embedding_layer"), *[row("attention_layer", 100)] * 4] * 2
-    program = lowered(rows, Choices(vpp=3), pp=2, ga=2, all_gpus=2, pp_comm=4096)
+    program = lowered(rows, WorkloadOptions(vpp=3), pp=2, ga=2, all_gpus=2, pp_comm=4096)
     assert messages(program, "layers in") == ["note job.txt:1: 4 layers in 3 chunks: 1, 1, 2"]
 
 
@@ -113,7 +114,7 @@ def test_experts_gathers_do_not_wait_for_dense_ones() -> None:
         row("grad_param_compute", 0, 40 * US, 0),
         row("attention_layer", 100 * US, 50 * US, 50 * US),
     ]
-    spans = actions(run(rows, Choices(overlap="param"), ep=2, all_gpus=4))  # type: ignore[arg-type]
+    spans = actions(run(rows, WorkloadOptions(overlap="param"), ep=2, all_gpus=4))  # type: ignore[arg-type]
     updated = spans[0, "grad_param_compute", -1][1]
     assert spans[0, "grad_gather all_gather", -1][0] == updated
     assert spans[0, "moe_grad_norm1 all_gather", -1][0] == updated
@@ -123,8 +124,8 @@ def test_two_directions_hold_two_stages() -> None:
     rows = [row("grad_param_comm", 0, 0, (0, "REDUCESCATTER", 4000)), row("grad_param_compute", 0, 40 * US, 0)]
     rows += [row("embedding_layer"), row("attention_layer", 100 * US, 50 * US, 50 * US)] * 4
     header = {"pp": 2, "ga": 4, "all_gpus": 4, "pp_comm": 4096}
-    once = lowered(rows, Choices(schedule="1f1b"), **header)  # type: ignore[arg-type]
-    twice = lowered(rows, Choices(schedule="dualpipe"), **header)  # type: ignore[arg-type]
+    once = lowered(rows, WorkloadOptions(schedule="1f1b"), **header)  # type: ignore[arg-type]
+    twice = lowered(rows, WorkloadOptions(schedule="dualpipe"), **header)  # type: ignore[arg-type]
     for program, copies in ((once, 1), (twice, 2)):
         (reduced,) = [op.bytes for op in listed(program) if op.name == "grad_param_comm reduce_scatter"]
         (updated,) = [op.seconds for op in listed(program) if op.name == "grad_param_compute"]
@@ -145,13 +146,13 @@ def test_two_directions_hold_two_stages() -> None:
         ({"pp_comm_bytes": -1}, "pp_comm_bytes is -1"),
     ],
 )
-def test_choices_that_cannot_be_made(mistake: dict[str, object], says: str) -> None:
+def test_options_that_cannot_be_made(mistake: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        Choices(**mistake)  # type: ignore[arg-type]
+        WorkloadOptions(**mistake)  # type: ignore[arg-type]
 
 
-def test_choices_of_overlap_in_words() -> None:
-    assert Choices(overlap="dp").overlap == Choices(overlap=["grad", "param"]).overlap  # type: ignore[arg-type]
+def test_options_of_overlap_in_words() -> None:
+    assert WorkloadOptions(overlap="dp").overlap == WorkloadOptions(overlap=["grad", "param"]).overlap  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from foretrace.lower.choices import Choices, Overlap, parse_overlap
 
 from foretrace.errors import InputError
 from foretrace.formats.aicb import parse_workload
 from foretrace.lower.aicb import lower_workload
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap, parse_overlap
 from unit.lower.aicb.workloads import listed, lowered, messages, row, run, text
 
 MIB = 1 << 20
@@ -20,9 +21,9 @@ REDUCED = row("attention_layer", (100, "ALLREDUCE", 16 * MIB), 80, 60)
 PIPELINE = {"tp": 2, "pp": 2, "ga": 2, "all_gpus": 4}
 
 
-def transfers(rows: list[str], choices: Choices = Choices(), **header: int | float | None) -> set[int]:  # noqa: B008
+def transfers(rows: list[str], options: WorkloadOptions = WorkloadOptions(), **header: int | float | None) -> set[int]:  # noqa: B008
     """How many bytes the transfers between stages have."""
-    program = lowered(rows, choices, **(PIPELINE | header))
+    program = lowered(rows, options, **(PIPELINE | header))
     return {op.bytes for stage in (0, 1) for op in listed(program, stage) if op.axis == "pp" and op.bytes}
 
 
@@ -86,10 +87,10 @@ def test_pp_comm_that_no_row_tells() -> None:
 
 
 def test_the_user_decides_before_the_file() -> None:
-    asked = Choices(pp_comm_bytes=777)
+    asked = WorkloadOptions(pp_comm_bytes=777)
     for pp_comm in (None, 0, 4096):
         assert transfers([EMBEDDING, LAYER] * 2, asked, pp_comm=pp_comm) == {777}
-    assert transfers([EMBEDDING, LAYER] * 2, Choices(pp_comm_bytes=0)) == set()
+    assert transfers([EMBEDDING, LAYER] * 2, WorkloadOptions(pp_comm_bytes=0)) == set()
 
 
 def test_one_stage_sends_nothing() -> None:
@@ -131,7 +132,7 @@ def test_one_stage_sends_nothing() -> None:
 )
 def test_readings_of_vpp(vpp: int | None, asked: str | int, chunks: int, says: str | None) -> None:
     rows = [EMBEDDING, *[LAYER] * 4] * 2
-    program = lowered(rows, Choices(vpp=asked), **PIPELINE, pp_comm=4096, vpp=vpp)  # type: ignore[arg-type]
+    program = lowered(rows, WorkloadOptions(vpp=asked), **PIPELINE, pp_comm=4096, vpp=vpp)  # type: ignore[arg-type]
     name = "interleaved-1f1b, 2 microbatches, " if chunks > 1 else "1f1b, 2 microbatches"
     assert program.title == f"job.txt · {name}{f'{chunks} chunks' if chunks > 1 else ''}"
     assert {op.chunk for op in listed(program) if op.phase == "forward"} == set(range(chunks))
@@ -146,18 +147,18 @@ def test_one_stage_has_no_use_for_vpp() -> None:
 
 def test_more_chunks_than_layers() -> None:
     with pytest.raises(InputError, match=r"^job\.txt:1: 4 chunks are more than the 2 layers of a stage"):
-        lowered([EMBEDDING, LAYER, LAYER] * 2, Choices(vpp=4), **PIPELINE, pp_comm=4096)
+        lowered([EMBEDDING, LAYER, LAYER] * 2, WorkloadOptions(vpp=4), **PIPELINE, pp_comm=4096)
 
 
 def test_chunks_of_a_truncated_microbatch() -> None:
     rows = [EMBEDDING, *[LAYER] * 4, EMBEDDING, LAYER]
     with pytest.raises(InputError, match=r"^job\.txt:8: microbatch 1 has 1 layer per stage, too few for 2 chunks"):
-        lowered(rows, Choices(vpp=2), **PIPELINE, pp_comm=4096)
+        lowered(rows, WorkloadOptions(vpp=2), **PIPELINE, pp_comm=4096)
 
 
 def test_interleaving_needs_whole_groups_of_microbatches() -> None:
     with pytest.raises(InputError, match=r"^job\.txt:1: interleaved-1f1b needs microbatches to be a multiple of its 2"):
-        lowered([EMBEDDING, LAYER, LAYER] * 3, Choices(vpp=2), **PIPELINE | {"ga": 3}, pp_comm=4096)
+        lowered([EMBEDDING, LAYER, LAYER] * 3, WorkloadOptions(vpp=2), **PIPELINE | {"ga": 3}, pp_comm=4096)
 
 
 @pytest.mark.parametrize(
@@ -166,14 +167,14 @@ def test_interleaving_needs_whole_groups_of_microbatches() -> None:
 )
 def test_a_schedule_as_asked(asked: str, name: str) -> None:
     rows = [EMBEDDING, LAYER, LAYER] * 4
-    program = lowered(rows, Choices(schedule=asked), **PIPELINE | {"ga": 4}, pp_comm=4096)
+    program = lowered(rows, WorkloadOptions(schedule=asked), **PIPELINE | {"ga": 4}, pp_comm=4096)
     assert program.title.split(" · ")[1].split(",")[0] == name
     assert messages(program, "no schedule") == []
 
 
 def test_an_unknown_schedule() -> None:
     with pytest.raises(InputError, match=r'^job\.txt:1: schedule "1f1" is not known; did you mean 1f1b\?'):
-        lowered([EMBEDDING, LAYER], Choices(schedule="1f1"))
+        lowered([EMBEDDING, LAYER], WorkloadOptions(schedule="1f1"))
 
 
 # Ranks
@@ -181,12 +182,12 @@ def test_an_unknown_schedule() -> None:
 
 def test_other_gpus_than_the_header_change_dp() -> None:
     rows = [EMBEDDING, COLUMN] * 2
-    program = lowered(rows, Choices(gpus=32), **PIPELINE)
+    program = lowered(rows, WorkloadOptions(gpus=32), **PIPELINE)
     assert (program.world, str(program.mesh)) == (32, "tp=2,dp=8,pp=2")
     (said,) = messages(program, "GPUs as asked")
     assert said.startswith("note job.txt:1: 32 GPUs as asked, 4 in the header: dp 8, and 8 times the tokens")
-    assert messages(lowered(rows, Choices(gpus=4), **PIPELINE), "GPUs as asked") == []
-    assert lowered(rows, Choices(gpus=8), **PIPELINE | {"all_gpus": None}).world == 8
+    assert messages(lowered(rows, WorkloadOptions(gpus=4), **PIPELINE), "GPUs as asked") == []
+    assert lowered(rows, WorkloadOptions(gpus=8), **PIPELINE | {"all_gpus": None}).world == 8
 
 
 def test_no_gpus_at_all() -> None:
@@ -197,9 +198,9 @@ def test_no_gpus_at_all() -> None:
 
 @pytest.mark.parametrize(("gpus", "fitting"), [(6, 4), (3, 4), (11, 8)])
 def test_a_world_that_tp_and_pp_do_not_divide(gpus: int, fitting: int) -> None:
-    for choices, header in ((Choices(gpus=gpus), 8), (Choices(), gpus)):
+    for options, header in ((WorkloadOptions(gpus=gpus), 8), (WorkloadOptions(), gpus)):
         with pytest.raises(InputError, match=rf"^job\.txt:1: {gpus} GPUs cannot be divided into tp 2 × pp 2 = 4") as no:
-            lowered([EMBEDDING, COLUMN] * 2, choices, **PIPELINE | {"all_gpus": header})
+            lowered([EMBEDDING, COLUMN] * 2, options, **PIPELINE | {"all_gpus": header})
         assert f"--gpus {fitting}" in str(no.value.hint)
 
 
@@ -211,7 +212,7 @@ def test_ep_that_does_not_divide_dp() -> None:
 def test_a_header_of_the_first_version() -> None:
     """July 2024: nothing but tp; the user says how many GPUs."""
     rows = [row("attention_layer", (100, "ALLREDUCE", MIB), 80, 60)] * 2
-    program = lowered(rows, Choices(gpus=8), tp=4, ep=None, pp=None, ga=None, all_gpus=None)
+    program = lowered(rows, WorkloadOptions(gpus=8), tp=4, ep=None, pp=None, ga=None, all_gpus=None)
     assert (str(program.mesh), program.world) == ("tp=4,dp=2", 8)
 
 
@@ -220,11 +221,11 @@ def test_a_header_of_the_first_version() -> None:
 
 def test_microbatches_as_asked_take_the_list_in_turn() -> None:
     rows = [EMBEDDING, LAYER, EMBEDDING, row("attention_layer", 200)]
-    program = lowered(rows, Choices(microbatches=5), ga=2)
+    program = lowered(rows, WorkloadOptions(microbatches=5), ga=2)
     forward = [op.seconds for op in listed(program) if op.phase == "forward" and op.name == "attention_layer"]
     assert forward == pytest.approx([1e-7, 2e-7, 1e-7, 2e-7, 1e-7])
     assert messages(program, "as asked") == ["note job.txt:1: 5 microbatches as asked; the list holds 2, taken in turn"]
-    assert messages(lowered(rows, Choices(microbatches=2), ga=2), "as asked") == []
+    assert messages(lowered(rows, WorkloadOptions(microbatches=2), ga=2), "as asked") == []
 
 
 @pytest.mark.parametrize(("dp", "microbatches", "tokens"), [(1, 2, 2 * 4096), (4, 2, 8 * 4096), (2, 6, 12 * 4096)])
@@ -232,7 +233,7 @@ def test_tokens_from_the_loss(dp: int, microbatches: int, tokens: int) -> None:
     """One fp32 number for each token of a microbatch: 16,384 bytes are 4,096 tokens."""
     loss = [row(f"cross_entropy{number}", (0, "ALLREDUCE", 16384)) for number in (1, 2, 3)]
     rows = [*[EMBEDDING, LAYER] * 2, *loss]
-    program = lowered(rows, Choices(microbatches=microbatches), tp=2, ga=2, all_gpus=2 * dp)
+    program = lowered(rows, WorkloadOptions(microbatches=microbatches), tp=2, ga=2, all_gpus=2 * dp)
     assert program.tokens_per_step == tokens
 
 
@@ -253,7 +254,7 @@ def test_tokens_per_second() -> None:
 
 def test_every_choice_is_said_once() -> None:
     rows = [EMBEDDING, *[COLUMN] * 4, EMBEDDING, COLUMN, row("cross_entropy1", (0, "ALLREDUCE", 16384))]
-    program = lowered(rows, Choices(gpus=8, overlap=parse_overlap("dp")), **PIPELINE | {"ga": 3}, vpp=3)
+    program = lowered(rows, WorkloadOptions(gpus=8, overlap=parse_overlap("dp")), **PIPELINE | {"ga": 3}, vpp=3)
     texts = [one.message for one in program.diagnostics]
     assert [text for text, count in Counter(texts).items() if count > 1] == []
     expected = [
@@ -271,7 +272,7 @@ def test_every_choice_is_said_once() -> None:
 
 
 def test_what_is_said_has_a_line() -> None:
-    """But for what no line says: the choices that are the user's alone."""
+    """But for what no line says: the options that are the user's alone."""
     rows = [EMBEDDING, *[COLUMN] * 4, EMBEDDING, COLUMN, row("cross_entropy1", (0, "ALLREDUCE", 16384))]
     program = lowered(rows, **PIPELINE, vpp=3)
     nowhere = [one.message for one in program.diagnostics if one.where is None]
@@ -312,4 +313,4 @@ def test_lines_are_counted_with_blank_ones() -> None:
         lower_workload(parse_workload(blanks.encode(), "job.txt"))
     fewer = blanks.replace("\n9\n", "\n2\n")
     with pytest.raises(InputError, match=r"^job\.txt:3: 7 GPUs cannot be divided into tp 2"):
-        lower_workload(parse_workload(fewer.encode(), "job.txt"), Choices(gpus=7))
+        lower_workload(parse_workload(fewer.encode(), "job.txt"), WorkloadOptions(gpus=7))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 
 import pytest
-from foretrace.lower.choices import Choices, Overlap
 
 from foretrace import Program
 from foretrace.lower.aicb import step_end
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from unit.lower.aicb.workloads import Op, listed, lowered, row
 
 EMBEDDING = row("embedding_layer", (10, "ALLREDUCE", 4096), 1, 5)
@@ -41,7 +42,7 @@ def test_embedding_first_head_and_loss_last() -> None:
 
 
 def test_ends_on_every_stage_if_asked() -> None:
-    program = lowered(MICROBATCH * 2, Choices(ends="every-stage"), **PIPELINE)
+    program = lowered(MICROBATCH * 2, WorkloadOptions(ends="every-stage"), **PIPELINE)
     for stage in range(3):
         assert rows_run(program, stage) == ["embedding_layer", "attention_layer", "final_column", "cross_entropy1"]
 
@@ -59,7 +60,7 @@ def test_every_row_of_the_backward_has_both_gradients() -> None:
 
 
 def test_split_backwards_have_one_gradient_each() -> None:
-    program = lowered(MICROBATCH * 2, Choices(schedule="zb-h1"), **PIPELINE)
+    program = lowered(MICROBATCH * 2, WorkloadOptions(schedule="zb-h1"), **PIPELINE)
     ops = [op for op in listed(program, 2) if op.microbatch == 1]
     by_phase = {phase: [op.name for op in ops if op.phase == phase] for phase in ("backward_input", "backward_weight")}
     assert by_phase["backward_input"] == ["cross_entropy1", "final_column", "attention_layer", "attention_layer"]
@@ -72,7 +73,7 @@ def test_split_backwards_have_one_gradient_each() -> None:
 def test_chunks_share_out_the_layers_in_order() -> None:
     numbered = [row(f"attention_layer_{number}", 100 + number) for number in range(4)]
     rows = [EMBEDDING, *numbered, HEAD] * 2
-    program = lowered(rows, Choices(vpp=2), tp=2, pp=2, ga=2, all_gpus=4, pp_comm=4096)
+    program = lowered(rows, WorkloadOptions(vpp=2), tp=2, pp=2, ga=2, all_gpus=4, pp_comm=4096)
     for stage in (0, 1):
         ops = [op for op in listed(program, stage) if op.phase == "forward" and op.microbatch == 0 and op.seconds]
         layers = {chunk: [op.name for op in ops if op.chunk == chunk and op.name not in ENDS] for chunk in (0, 1)}
@@ -102,7 +103,7 @@ def test_embedding_gradients_on_the_first_stage_alone() -> None:
 
 
 def test_embedding_gradients_on_every_stage_if_asked() -> None:
-    program = lowered([*STEP, *MICROBATCH * 2], Choices(ends="every-stage"), **PIPELINE | {"all_gpus": 12})
+    program = lowered([*STEP, *MICROBATCH * 2], WorkloadOptions(ends="every-stage"), **PIPELINE | {"all_gpus": 12})
     for stage in range(3):
         assert "embedding_grads all_reduce" in [op.name for op in once_per_step(program, stage)]
 
@@ -140,7 +141,7 @@ def test_overlapped_parts_sum_to_the_whole(layers: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(step_end, "LEAST_BUCKET", 1)
     monkeypatch.setattr(step_end, "BUCKET_PER_RANK", 0)
     rows = [*STEP, EMBEDDING, *[LAYER] * layers, HEAD]
-    program = lowered(rows, Choices(overlap=frozenset({Overlap.GRAD, Overlap.PARAM})), tp=2, all_gpus=4)
+    program = lowered(rows, WorkloadOptions(overlap=frozenset({Overlap.GRAD, Overlap.PARAM})), tp=2, all_gpus=4)
     for name, size in (("grad_param_comm reduce_scatter", 4000), ("grad_gather all_gather", 2000)):
         parts = [op.bytes for op in once_per_step(program, 0) if op.name == name]
         assert len(parts) == layers
@@ -180,7 +181,7 @@ def test_inference_ends_with_its_pass() -> None:
 def test_buckets_are_megatrons(parameters: int, dp: int, layers: int, parts: int) -> None:
     """max(40 M, 1 M · dp) parameters each, never more than one for each layer."""
     rows = [row("grad_param_comm", 0, 0, (0, "REDUCESCATTER", 4 * parameters)), *[LAYER] * layers]
-    program = lowered(rows, Choices(overlap=frozenset({Overlap.GRAD})), all_gpus=dp)
+    program = lowered(rows, WorkloadOptions(overlap=frozenset({Overlap.GRAD})), all_gpus=dp)
     sizes = [op.bytes for op in once_per_step(program, 0) if op.name == "grad_param_comm reduce_scatter"]
     assert len(sizes) == parts
     assert sum(sizes) == 4 * parameters
@@ -188,7 +189,7 @@ def test_buckets_are_megatrons(parameters: int, dp: int, layers: int, parts: int
 
 def test_every_stage_has_the_ends_once_however_many_chunks() -> None:
     rows = [EMBEDDING, LAYER, LAYER, HEAD] * 2
-    program = lowered(rows, Choices(vpp=2, ends="every-stage"), pp=2, ga=2, all_gpus=2, pp_comm=4096)
+    program = lowered(rows, WorkloadOptions(vpp=2, ends="every-stage"), pp=2, ga=2, all_gpus=2, pp_comm=4096)
     for stage in (0, 1):
         names = [op.name for op in listed(program, stage) if op.phase == "forward"]
         assert names.count("embedding_layer") == names.count("final_column") == 2

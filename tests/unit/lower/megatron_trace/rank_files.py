@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from foretrace import Answer, Choices, Machine, Program, Scenario, load, simulate
+from foretrace import Answer, Machine, Program, Scenario, simulate
 from foretrace.formats.megatron_trace import Facts, RankTrace, SubOp, TraceOp, make_op, make_sub, write_runs
 from foretrace.program.expand import expand
+from opened import program_of
 from unit.lower.aicb.workloads import CLUSTER
 
 ORIGIN_MS = 5_000_000.0
@@ -145,14 +146,14 @@ def write(folder: Path, ranks: Iterable[Rank], facts: Facts | None = None, *, st
     return folder
 
 
-def program(folder: Path | Sequence[Path], **choices: object) -> Program:
+def program(folder: Path | Sequence[Path], **options: object) -> Program:
     """The program of traces."""
-    return load(folder, Choices(**choices))  # type: ignore[arg-type]
+    return program_of(folder, **options)
 
 
-def answer(folder: Path | Sequence[Path], what_if: dict[str, float] | None = None, **choices: object) -> Answer:
+def answer(folder: Path | Sequence[Path], what_if: dict[str, float] | None = None, **options: object) -> Answer:
     """What traces come to on the cluster of round numbers."""
-    return simulate(program(folder, **choices), Machine(CLUSTER), Scenario(what_if=what_if), explain=False)
+    return simulate(program(folder, **options), Machine(CLUSTER), Scenario(what_if or {}), explain=False)
 
 
 def said(of: Program | Answer) -> str:

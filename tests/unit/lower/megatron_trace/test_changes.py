@@ -6,14 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foretrace.analysis.job import Job
 
-from foretrace import Choices, Mesh, load
+from foretrace import Machine, Mesh, simulate
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts, parse_line, read_runs
+from foretrace.inputs.registry import open_input
 from foretrace.lower.megatron_trace.layout import find_job
 from foretrace.lower.megatron_trace.resize import resized
 from foretrace.lower.megatron_trace.work import read_stones
+from opened import program_of
 from unit.lower.megatron_trace.rank_files import Rank, all_to_all, program, said, sub, write
 
 EIGHT = Facts(world=4, tp=1, pp=2, dp=2, ep=2, experts=4, layers=4, hidden=1024, sequence=64, micro_batch=1)
@@ -78,7 +79,7 @@ def test_real_traces_among_ex_situ_ones_are_refused_in_one_folder_too(tmp_path: 
     ranks = [Rank(0, ex_situ=True).op("forward_step", 9).op("backward_step", 9)]
     ranks.append(Rank(1).op("forward_step", 9).op("backward_step", 9))
     with pytest.raises(InputError) as caught:
-        load(write(tmp_path / "both", ranks, facts))
+        program_of(write(tmp_path / "both", ranks, facts))
     assert caught.value.code == "several-inputs"
     assert "rank1" in str(caught.value.where)
 
@@ -116,13 +117,13 @@ def test_sub_operations_without_group_and_collective_are_read_by_their_source(tm
 
 
 def test_changes_are_said_with_what_they_amount_to(tmp_path: Path) -> None:
-    job = Job((folder_of(tmp_path),), Choices(microbatches=4, pp_comm_bytes=BOUNDARY), cluster="a100-dgx")
-    as_traced = job.simulate()
-    assert as_traced.unchanged_step_time_s is None and as_traced.scenario.choices == ()
-    changed = replace(job, choices=Choices(microbatches=4, pp_comm_bytes=BOUNDARY, routing=1.0, mesh="dp=8")).simulate()
+    job = open_input([folder_of(tmp_path)]).with_options(microbatches=4, pp_comm_bytes=BOUNDARY)
+    as_traced = simulate(job, Machine("a100-dgx"))
+    assert as_traced.unchanged_step_time_s is None and as_traced.changes == ()
+    changed = simulate(job.with_options(routing=1.0, mesh="dp=8"), Machine("a100-dgx"))
     assert changed.unchanged_step_time_s == as_traced.step_time_s
-    assert changed.scenario.choices == ("mesh dp=8,pp=2,ep=2", "routing 1×")
-    same = replace(job, choices=Choices(microbatches=4, pp_comm_bytes=BOUNDARY, mesh="pp=2")).simulate()
+    assert changed.changes == ("mesh dp=8,pp=2,ep=2", "routing 1×")
+    same = simulate(job.with_options(mesh="pp=2"), Machine("a100-dgx"))
     assert same.unchanged_step_time_s is None and same.step_time_s == as_traced.step_time_s
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from foretrace import Choices, load, simulate
-from foretrace.formats.megatron_trace import Facts
-from foretrace.lower.megatron_trace import read_recording
+from foretrace import simulate
+from foretrace.formats.megatron_trace import Facts, read_runs
+from foretrace.lower.megatron_trace import recording_of
 from foretrace.lower.megatron_trace.clocks import clock_offsets, hosts_of
+from foretrace.lower.megatron_trace.options import MegatronTraceOptions
+from opened import program_of
 from unit.lower.megatron_trace.rank_files import ORIGIN_MS, Rank, write
 
 DAYS_S = 86_400.0
@@ -69,10 +71,10 @@ def test_two_hosts_replay_as_one(tmp_path: Path) -> None:
         for op in last.ops:
             moved.op(op.op, op.duration_ms or 0.0, group=op.group, shape=op.shape, dtype=op.dtype)
         folder = write(tmp_path / f"{days}", [first, moved], facts)
-        recording = read_recording([folder], Choices())
+        recording = recording_of(read_runs([folder]), MegatronTraceOptions())
         assert recording is not None
         begins = [items[0].start_s * 1e3 for items in recording.traced.values()]
         assert begins == [pytest.approx(0, abs=1e-3), pytest.approx(3, abs=1e-3)]
         assert bool(recording.notes) == (days > 0)
-        steps.append(simulate(load(folder), explain=False).step_time_s)
+        steps.append(simulate(program_of(folder), explain=False).step_time_s)
     assert steps == [pytest.approx(0.06, abs=1e-6)] * 2

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from foretrace import Choices, Mesh, load, simulate
-from foretrace.errors import InputError
+from foretrace import Mesh, simulate
+from foretrace.errors import InputError, UsageError
 from foretrace.formats.megatron_trace import Facts, read_runs
 from foretrace.lower.megatron_trace.layout import TraceJob, find_job
+from opened import program_of
 from unit.lower.megatron_trace.rank_files import Rank, all_to_all, answer, durations, program, said, sub, write
 
 
@@ -39,7 +40,7 @@ def test_names_that_contradict_each_other(tmp_path: Path) -> None:
     one = write(tmp_path / "a", [ex_situ(0)], Facts(world=4, tp=2, pp=2))
     two = write(tmp_path / "b", [ex_situ(0)], Facts(world=4, tp=1, pp=2))
     with pytest.raises(InputError) as caught:
-        load([one, two])
+        program_of([one, two])
     assert caught.value.code == "several-inputs"
 
 
@@ -112,7 +113,7 @@ def test_a_stage_that_was_not_traced_is_as_the_nearest_alike(tmp_path: Path) -> 
 def test_a_rank_of_a_real_run_is_filled_and_said(tmp_path: Path) -> None:
     ranks = [Rank(rank).op("forward_step", 10, subs=[sub(4, 1)]).op("backward_step", 20) for rank in range(2)]
     folder = write(tmp_path, ranks[:1], Facts(world=2, tp=2, pp=1))
-    found = simulate(load(folder), explain=False)
+    found = simulate(program_of(folder), explain=False)
     assert found.step_time_s == pytest.approx(0.03, abs=1e-9)
     assert "1 of 2 ranks have no trace: taken to be as others of their stage (1 as 0)" in said(found)
 
@@ -122,7 +123,7 @@ def test_real_runs_are_replayed_one_at_a_time(tmp_path: Path) -> None:
     one = [Rank(rank).op("forward_step", 10).op("backward_step", 20) for rank in range(2)]
     two = [Rank(0).op("forward_step", 50).op("backward_step", 50)]
     folders = [write(tmp_path / "one", one, facts), write(tmp_path / "two", two, facts, stamp="20250102000000")]
-    found = simulate(load(folders), explain=False)
+    found = simulate(program_of(folders), explain=False)
     assert found.step_time_s == pytest.approx(0.03, abs=1e-9)
     assert "2 real runs; one is taken" in said(found)
 
@@ -132,13 +133,14 @@ def test_a_real_run_is_no_campaign(tmp_path: Path) -> None:
     real = write(tmp_path / "real", [Rank(0).op("forward_step", 99).op("backward_step", 99)], facts)
     scaling = write(tmp_path / "scaling", [ex_situ(0)], facts, stamp="20250102000000")
     with pytest.raises(InputError, match="real"):
-        load([scaling, real])
+        program_of([scaling, real])
 
 
-def test_choices_that_traces_do_not_leave_open(tmp_path: Path) -> None:
+def test_options_that_traces_do_not_leave_open(tmp_path: Path) -> None:
     folder = write(tmp_path, [ex_situ(0)], Facts(world=1, tp=1, pp=1))
-    with pytest.raises(InputError, match="only a workload file leaves this open"):
-        load(folder, Choices(ends="every-stage"))
-    with pytest.raises(InputError) as caught:
-        load(folder, Choices(vpp="layers"))
+    with pytest.raises(UsageError) as caught:
+        program_of(folder, ends="every-stage")
     assert caught.value.code == "option-not-for-input"
+    with pytest.raises(InputError) as refused:
+        program_of(folder, vpp="layers")
+    assert refused.value.code == "out-of-range"

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from foretrace import load, simulate
+from foretrace import simulate
 from foretrace.formats.megatron_trace import Facts
 from foretrace.lower.megatron_trace.corrections import BURST_GAIN, CAMPAIGN_SPREAD, HOST_GAP_S
 from foretrace.lower.megatron_trace.pools import UNKNOWN_SPREAD, Pools
+from opened import program_of
 from unit.lower.megatron_trace.rank_files import Rank, all_to_all, answer, durations, program, said, sub, write
 
 KEY = ("work",)
@@ -103,7 +104,7 @@ def test_campaigns_are_pooled_and_the_band_says_how_sure_that_is(tmp_path: Path)
     for number, ms in enumerate((90.0, 100.0, 130.0)):
         rank = Rank(0, ex_situ=True).op("forward_step", ms).op("backward_step", 2 * ms)
         folders.append(write(tmp_path / f"scaling_{number}", [rank], facts, stamp=f"2025010{number + 1}000000"))
-    found = simulate(load(folders))
+    found = simulate(program_of(folders))
     assert found.step_time_s == pytest.approx(0.300 + 2 * HOST_GAP_S, abs=1e-9)
     # 91 and 127 of 100 are the outer twentieths; three campaigns narrow that by √3, as they do what a campaign as a
     # whole is off. Upwards, an hour of training may be slower than a burst.

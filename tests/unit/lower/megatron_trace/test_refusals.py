@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from foretrace import Choices, Machine, Mesh, load, simulate
+from foretrace import Machine, Mesh, simulate
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts
 from foretrace.formats.megatron_trace.records import RankTrace
 from foretrace.formats.megatron_trace.write import trace_text
+from foretrace.lower.megatron_trace.options import MegatronTraceOptions
+from opened import program_of
 from unit.lower.aicb.workloads import CLUSTER
 from unit.lower.megatron_trace.rank_files import Rank, Sub, all_to_all, answer, durations, program, said, sub, write
 
@@ -32,19 +35,19 @@ def test_folders_without_traces(tmp_path: Path) -> None:
     (tmp_path / "junk" / "b.bin").write_bytes(bytes(10))
     for folder in ("empty", "junk"):
         with pytest.raises(InputError, match=folder):
-            load(tmp_path / folder)
+            program_of(tmp_path / folder)
 
 
 def test_a_folder_of_campaigns_is_said_to_be_one(tmp_path: Path) -> None:
     write(tmp_path / "job" / "scaling_a", [ex_situ()], ONE)
     with pytest.raises(InputError, match="holds no rank traces") as caught:
-        load(tmp_path / "job")
+        program_of(tmp_path / "job")
     assert "scaling_a" in str(caught.value.hint)
 
 
 def test_patterns_name_traces(tmp_path: Path) -> None:
     folder = write(tmp_path / "job", [ex_situ()], ONE)
-    assert load(f"{folder}/*.txt").world == 1
+    assert program_of(f"{folder}/*.txt").world == 1
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,7 @@ def test_broken_files(tmp_path: Path, cut: Callable[[str], str], message: str) -
     text = trace_text(RankTrace("", 0, tuple(one.ops)))
     (tmp_path / "wd1_tp1_pp1_rank0.txt").write_text(cut(text))
     with pytest.raises(InputError, match=message) as caught:
-        load(tmp_path)
+        program_of(tmp_path)
     assert "rank0.txt" in str(caught.value.where)
 
 
@@ -75,11 +78,11 @@ def test_ranks_twice_and_jobs_mixed(tmp_path: Path) -> None:
     folder = write(tmp_path / "twice", [ex_situ()], ONE)
     (folder / "wd1_tp1_pp1_rank0.txt").write_bytes(next(folder.iterdir()).read_bytes())
     with pytest.raises(InputError, match="rank 0 is also in"):
-        load(folder)
+        program_of(folder)
     mixed = write(tmp_path / "mixed", [ex_situ()], TWO)
     write(mixed, [ex_situ(1)], Facts(world=2, tp=1, pp=1))
     with pytest.raises(InputError) as caught:
-        load(mixed)
+        program_of(mixed)
     assert caught.value.code == "several-inputs"
 
 
@@ -95,7 +98,7 @@ def test_ranks_without_times(tmp_path: Path) -> None:
     line = "rank:0:forward_step(stage_id=0,batch_id=0,mg_state=warmup,duration=None,description=None,group_kind=None)\n"
     (tmp_path / "wd1_tp1_pp1_rank0.txt").write_text(line)
     with pytest.raises(InputError):
-        load(tmp_path)
+        program_of(tmp_path)
 
 
 def test_sub_operations_out_of_order_or_on_top_of_each_other(tmp_path: Path) -> None:
@@ -103,7 +106,7 @@ def test_sub_operations_out_of_order_or_on_top_of_each_other(tmp_path: Path) -> 
     found = answer(write(tmp_path / "a", [ex_situ(0, subs), ex_situ(1, subs)], TWO))
     assert 0.025 <= found.step_time_s < 0.05
     ranks = [Rank(rank).op("forward_step", 10, subs=subs).op("backward_step", 20) for rank in range(2)]
-    replayed = simulate(load(write(tmp_path / "b", ranks, TWO)), explain=False)
+    replayed = simulate(program_of(write(tmp_path / "b", ranks, TWO)), explain=False)
     assert 0.03 <= replayed.step_time_s < 0.05
 
 
@@ -151,7 +154,7 @@ def test_a_microbatch_that_one_rank_lacks(tmp_path: Path) -> None:
     two = Rank(1).op("forward_step", 10, subs=[sub(5, 1)])
     folder = write(tmp_path, [one.op("backward_step", 20), two.op("backward_step", 20)], TWO)
     with pytest.raises(InputError) as caught:
-        load(folder)
+        program_of(folder)
     assert caught.value.code == "truncated-file"
 
 
@@ -160,7 +163,7 @@ def test_a_call_too_short_to_see_is_still_a_call(tmp_path: Path) -> None:
         Rank(rank).op("forward_step", 10).op("backward_step", 20).reduction(ms=ms).op("optimizer_step", 5)
         for rank, ms in enumerate((0.0, 0.02))
     ]
-    found = simulate(load(write(tmp_path, ranks, Facts(world=2, tp=1, pp=1))), explain=False)
+    found = simulate(program_of(write(tmp_path, ranks, Facts(world=2, tp=1, pp=1))), explain=False)
     assert found.step_time_s == pytest.approx(0.035, abs=1e-4)
 
 
@@ -170,19 +173,19 @@ def test_transfers_that_lead_nowhere(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     with pytest.raises(InputError) as caught:
-        load(write(tmp_path, ranks, Facts(world=2, tp=1, pp=2)))
+        program_of(write(tmp_path, ranks, Facts(world=2, tp=1, pp=2)))
     assert caught.value.code == "no-such-rank"
 
 
 def test_a_stage_that_was_not_traced(tmp_path: Path) -> None:
     rank = Rank(0).op("forward_step", 10).transfer("send_forward", until_ms=12).op("backward_step", 20)
     with pytest.raises(InputError) as caught:
-        load(write(tmp_path, [rank], Facts(world=2, tp=1, pp=2)))
+        program_of(write(tmp_path, [rank], Facts(world=2, tp=1, pp=2)))
     assert caught.value.code == "missing-ranks"
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "options",
     [
         {"microbatches": 0},
         {"microbatches": -1},
@@ -195,31 +198,30 @@ def test_a_stage_that_was_not_traced(tmp_path: Path) -> None:
         {"pp_comm_bytes": -1},
     ],
 )
-def test_choices_that_mean_nothing(choices: dict[str, object]) -> None:
+def test_options_that_mean_nothing(options: dict[str, object]) -> None:
     with pytest.raises(InputError):
-        Choices(**choices)  # type: ignore[arg-type]
+        MegatronTraceOptions(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"),
+    ("options", "message"),
     [
-        (Choices(routing=2.0), "no expert parallelism"),
-        (Choices(mesh=Mesh(tp=2)), "tp=2,cp=1 asked"),
-        (Choices(mesh=Mesh(pp=2)), "how many layers"),
-        (Choices(schedule="interleaved-1f1b"), "layers a stage do not divide"),
-        (Choices(ends="every-stage"), "only a workload file leaves this open"),
+        ({"routing": 2.0}, "no expert parallelism"),
+        ({"mesh": Mesh(tp=2)}, "tp=2,cp=1 asked"),
+        ({"mesh": Mesh(pp=2)}, "how many layers"),
+        ({"schedule": "interleaved-1f1b"}, "layers a stage do not divide"),
     ],
 )
-def test_choices_that_these_traces_cannot_heed(tmp_path: Path, choices: Choices, message: str) -> None:
+def test_options_that_these_traces_cannot_heed(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        load(write(tmp_path, [ex_situ()], ONE), choices)
+        program_of(write(tmp_path, [ex_situ()], ONE), **options)
 
 
 def test_several_iterations_are_said(tmp_path: Path) -> None:
     rank = Rank(0)
     for _ in range(2):
         rank.op("forward_step", 10, batch=0).op("backward_step", 20, batch=0)
-    assert "2 iterations" in said(load(write(tmp_path, [rank], ONE)))
+    assert "2 iterations" in said(program_of(write(tmp_path, [rank], ONE)))
 
 
 def test_ops_that_are_not_known_are_said_to_be_left_out(tmp_path: Path) -> None:

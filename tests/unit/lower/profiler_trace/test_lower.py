@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foretrace.lower.choices import Choices, HostMode
 
 from foretrace.analysis.scenario import Scenario
 from foretrace.api import simulate
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace import read_trace
-from foretrace.lower.profiler_trace import lower_profile
+from foretrace.lower.options import HostMode
 from foretrace.lower.profiler_trace.rank_step import read_step
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.program import Program
 from kineto_files import document, kernel, span, write
+from opened import program_of
 from shared_files import shared
 
 KINETO = (
@@ -35,8 +35,8 @@ KINETO = (
 )
 
 
-def _step_s(path: Path, host: HostMode = "profiled", **choices: Any) -> float:
-    return simulate(lower_profile([path], Choices(host=host, **choices)), explain=False).step_time_s
+def _step_s(path: Path, host: HostMode = "profiled", **options: Any) -> float:
+    return simulate(program_of([path], host=host, **options), explain=False).step_time_s
 
 
 def _written(folder: Path, steps: int = 3, *, host_us: float = 40.0, kernel_us: float = 5.0) -> Path:
@@ -85,7 +85,7 @@ def test_an_h200_step_as_a_cuda_graph() -> None:
 
 
 def test_a_program_says_what_it_is_made_of(tmp_path: Path) -> None:
-    program = lower_profile([_written(tmp_path)], Choices())
+    program = program_of([_written(tmp_path)])
     assert program.repeats
     assert {(lane.name, lane.kind) for lane in program.lanes} == {("host thread 0", "host"), ("stream 7", "compute")}
     columns = program.templates.columns
@@ -199,7 +199,7 @@ def test_a_device_bound_step_hardly_changes_without_its_host(tmp_path: Path) -> 
 
 def test_faster_kernels_never_make_a_step_slower(tmp_path: Path) -> None:
     for kernel_us in (5.0, 38.0, 90.0):
-        program = lower_profile([_written(tmp_path, kernel_us=kernel_us)], Choices())
+        program = program_of([_written(tmp_path, kernel_us=kernel_us)])
         times = [
             simulate(program, None, Scenario(what_if={"compute": factor}), explain=False).step_time_s
             for factor in (1.0, 1.5, 2.0, 8.0)
@@ -209,7 +209,7 @@ def test_faster_kernels_never_make_a_step_slower(tmp_path: Path) -> None:
 
 def test_a_step_with_waits_cannot_be_captured_as_it_is() -> None:
     path = shared("data", "kineto", "trace_diff*")
-    assert "cannot be captured" in _said(lower_profile([path], Choices(host="graphs")))
+    assert "cannot be captured" in _said(program_of([path], host="graphs"))
 
 
 def test_ranks_without_a_common_step_are_refused(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_ranks_without_a_common_step_are_refused(tmp_path: Path) -> None:
         events.append(kernel("gemm", 20 + 20 * at, 5, at))
     second = write(tmp_path, document(events, distributedInfo={"rank": 1, "world_size": 2}), "rank1.json")
     with pytest.raises(InputError) as caught:
-        lower_profile([first, second], Choices())
+        program_of([first, second])
     assert caught.value.code == "several-inputs"
 
 
@@ -235,7 +235,7 @@ def test_what_the_host_waited_for_in_vain_is_said_as_each_mode_takes_it(tmp_path
     path = write(tmp_path, document(events, deviceProperties=[{"id": 0, "name": "NVIDIA H200"}]))
 
     def told(host: HostMode) -> str:
-        notes = lower_profile([path], Choices(host=host)).diagnostics
+        notes = program_of([path], host=host).diagnostics
         return next(one.message for one in notes if "for what is not in the trace" in one.message)
 
     assert told("profiled").endswith("the host waits 0.02 ms of a step for what is not in the trace; kept as it was")

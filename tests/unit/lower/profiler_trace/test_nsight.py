@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrace.lower.choices import Choices
-from foretrace.lower.load import file_kind
 
 from foretrace.formats.nsys import read_nsys
 from foretrace.formats.profiler_trace.records import Category
-from foretrace.lower.profiler_trace import lower_profile
+from foretrace.inputs.registry import open_input
 from foretrace.lower.profiler_trace.links import Links
 from nsys_export import steps, write_export
+from opened import program_of
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def export(tmp_path: Path) -> Path:
 
 
 def test_its_file_is_a_profile(export: Path) -> None:
-    assert file_kind(export) == "profile"
+    assert open_input([export]).kind == "profiler-trace"
 
 
 def test_kernels_run_under_the_ops_of_nvtx(export: Path) -> None:
@@ -34,7 +33,7 @@ def test_kernels_run_under_the_ops_of_nvtx(export: Path) -> None:
 
 
 def test_the_step_is_found_and_written(export: Path) -> None:
-    program = lower_profile([export], Choices())
+    program = program_of([export])
     assert any("by annotation step" in note.message for note in program.diagnostics)
     names = [program.strings[number] for number in program.templates.columns["name"].tolist()]
     assert {"void gemm<float>(int)", "add", "Memcpy HtoD"} <= set(names)

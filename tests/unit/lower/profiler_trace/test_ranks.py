@@ -7,17 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrace.lower.choices import Choices
 
 from foretrace.api import simulate
 from foretrace.errors import InputError
 from foretrace.formats.profiler_trace import read_traces
 from foretrace.formats.profiler_trace.records import ON_DEVICE
-from foretrace.lower.profiler_trace import lower_profile
 from foretrace.lower.profiler_trace.clocks import clock_offsets
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.ranks import Meetings, meet
 from foretrace.program.columns import Collective
+from opened import program_of
 from rank_traces import COMM, Work, all_reduce, step, write_ranks
 
 RANKS = range(4)
@@ -59,7 +58,7 @@ def test_clocks_pass_from_trace_to_trace() -> None:
 
 def test_the_replay_takes_the_recorded_step(tmp_path: Path) -> None:
     paths, truth_s = write_ranks(tmp_path, step(RANKS, slow=2), RANKS, clocks_us=CLOCKS_US)
-    program = lower_profile(paths, Choices())
+    program = program_of(paths)
     assert program.world == 4
     assert simulate(program).step_time_s == pytest.approx(truth_s, rel=1e-3)
 
@@ -70,7 +69,7 @@ def test_ranks_without_a_trace_leave_the_recorded_time(tmp_path: Path) -> None:
     waiting, last = ([call.duration_s for call in calls.values()] for calls in met.calls)
     assert waiting == pytest.approx([5e-3] * 3, rel=1e-3) and last == pytest.approx([3e-3] * 3, rel=1e-3)
     assert any(note.code == "missing-ranks" for note in met.notes)
-    assert simulate(lower_profile(paths, Choices())).step_time_s == pytest.approx(truth_s, rel=1e-3)
+    assert simulate(program_of(paths)).step_time_s == pytest.approx(truth_s, rel=1e-3)
 
 
 def test_a_cluster_prices_what_all_members_recorded(tmp_path: Path) -> None:
@@ -115,7 +114,7 @@ def test_transfers_meet_by_sender_and_receiver(tmp_path: Path) -> None:
     assert sent.collective == received.collective == Collective.TRANSFER
     assert (sent.to, received.to) == (1, None) and sent.bytes == 1024
     assert sent.duration_s == received.duration_s == pytest.approx(200e-6, rel=1e-3)
-    assert simulate(lower_profile(paths, Choices())).step_time_s == pytest.approx(truth_s, rel=0.01)
+    assert simulate(program_of(paths)).step_time_s == pytest.approx(truth_s, rel=0.01)
 
 
 def test_traces_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrace.lower.choices import Choices
 
 import foretrace
 from foretrace.cost.machine import Machine
 from foretrace.cost.sources import PriceSources
-from foretrace.errors import InputError
+from foretrace.errors import InputError, UsageError
 from foretrace.formats.torch_table import Column, Field, Row, Table, write_table
-from foretrace.lower.torch_table import lower_table
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
 from foretrace.program.program import Program
+from opened import program_of
 from shared_files import ROOT, shared
 
 FAIRSEQ = ROOT / "examples/moe_fairseq_profile.txt"
@@ -24,7 +23,7 @@ SIZES = (("moe.tokens", "8192"), ("moe.hidden", "2048"), ("params", "2.5e8"))
 
 
 def lowered(mesh: str, *more: tuple[str, str], base: tuple[tuple[str, str], ...] = SIZES) -> Program:
-    return lower_table(FAIRSEQ, Choices(mesh=mesh, sizes=(*base, *more)))
+    return program_of(FAIRSEQ, mesh=mesh, sizes=(*base, *more))
 
 
 def calls(program: Program) -> list[tuple[Collective, str, int]]:
@@ -42,7 +41,7 @@ def words(program: Program) -> str:
 
 
 def test_its_own_step_is_the_devices_time_and_says_what_is_missing() -> None:
-    program = lower_table(FAIRSEQ)
+    program = program_of(FAIRSEQ)
     answer = foretrace.simulate(program)
     assert answer.step_time_s == pytest.approx(97.573e-3)
     assert program.world == 1 and "communication is missing (nccl:_all_gather_base ×2, nccl:all_to_all ×8" in words(
@@ -108,9 +107,9 @@ def test_the_sizes_of_a_model() -> None:
 
 
 class TestErrors:
-    def refused(self, **choices: object) -> InputError:
+    def refused(self, **options: object) -> InputError:
         with pytest.raises(InputError) as caught:
-            lower_table(FAIRSEQ, Choices(**choices))  # type: ignore[arg-type]
+            program_of(FAIRSEQ, **options)
         return caught.value
 
     def test_sizes_that_are_missing_are_named_with_a_command_that_works(self) -> None:
@@ -122,7 +121,7 @@ class TestErrors:
         command = error.hint.removeprefix("for example: ").split()
         assert command[:2] == ["foretrace", "simulate"] and "moe.tokens=4096" in command
         sizes = tuple(tuple(word.split("=")) for word in command if "=" in word and word[:2] not in ("dp", "--"))
-        assert lower_table(command[2], Choices(mesh="dp=8,ep=8", sizes=sizes)).world == 8  # type: ignore[arg-type]
+        assert program_of(command[2], mesh="dp=8,ep=8", sizes=sizes).world == 8
 
     @pytest.mark.parametrize(
         ("name", "value", "said"),
@@ -140,16 +139,22 @@ class TestErrors:
         error = self.refused(sizes=SIZES)
         assert error.hint is not None and "--mesh" in error.hint
 
-    @pytest.mark.parametrize("choices", [{"schedule": "1f1b"}, {"microbatches": 4}, {"host": "graphs"}, {"gpus": 8}])
-    def test_choices_a_table_cannot_heed(self, choices: dict[str, object]) -> None:
-        assert self.refused(**choices).exit_code == 3
+    @pytest.mark.parametrize("options", [{"schedule": "1f1b"}, {"microbatches": 4}, {"gpus": 8}])
+    def test_options_a_table_does_not_have(self, options: dict[str, object]) -> None:
+        with pytest.raises(UsageError) as caught:
+            program_of(FAIRSEQ, **options)
+        assert caught.value.code == "option-not-for-input"
+        assert caught.value.hint is not None and "--mesh" in caught.value.hint
+
+    def test_a_host_a_table_cannot_have(self) -> None:
+        assert self.refused(host="graphs").code == "cannot-change"
 
     def test_a_table_of_the_host_only(self, tmp_path: Path) -> None:
         columns = (Column("Name", Field.NAME), Column("CPU total", Field.CPU_TOTAL), Column("# of Calls", Field.CALLS))
         table = Table("t", 1, columns, (Row("aten::mm", 1, cpu_total_s=1.0, calls=1),))
         (tmp_path / "t.txt").write_text(write_table(table), encoding="utf-8")
         with pytest.raises(InputError) as caught:
-            lower_table(tmp_path / "t.txt")
+            program_of(tmp_path / "t.txt")
         assert caught.value.code == "nothing-to-do"
 
 
@@ -164,14 +169,14 @@ def test_a_step_the_device_bounds_is_its_time_and_one_the_host_bounds_the_hosts(
                 device_total_s=device_ms / 1e3, calls=2),
         )  # fmt: skip
         (tmp_path / "t.txt").write_text(write_table(Table("t", 1, columns, rows, "CUDA")), encoding="utf-8")
-        return foretrace.simulate(foretrace.load(tmp_path / "t.txt")).step_time_s
+        return foretrace.simulate(program_of(tmp_path / "t.txt")).step_time_s
 
     assert step(30.0) == pytest.approx(0.015), "two steps, of 15 ms each on the device and 10 ms on the host"
     assert step(4.0) == pytest.approx(0.010), "the host's"
 
 
 def test_the_step_of_an_h200_as_its_table_has_it() -> None:
-    program = lower_table(shared("data", "h200", "tinyllama_mbs4.table.txt"))
+    program = program_of(shared("data", "h200", "tinyllama_mbs4.table.txt"))
     step = foretrace.simulate(program).step_time_s
     assert step == pytest.approx(0.134043, rel=0.03), "unprofiled; gaps between kernels are not in a table"
     assert "the table holds 2 steps" in words(program)
@@ -202,7 +207,7 @@ class TestWithoutCommunication:
     """A table of one GPU: on more, gradients are reduced as DistributedDataParallel does."""
 
     def lowered(self, path: Path, mesh: str, *sizes: tuple[str, str]) -> Program:
-        return lower_table(path, Choices(mesh=mesh, sizes=sizes))
+        return program_of(path, mesh=mesh, sizes=sizes)
 
     def step_s(self, path: Path, *sizes: tuple[str, str]) -> float:
         return foretrace.simulate(
@@ -262,20 +267,17 @@ class TestWithoutCommunication:
                    Column("Self CUDA", Field.SELF_DEVICE), Column("# of Calls", Field.CALLS))  # fmt: skip
         row = Row("aten::mm", 1, self_cpu_s=0.01, cpu_total_s=0.01, self_device_s=0.02, calls=2)
         (tmp_path / "t.txt").write_text(write_table(Table("t", 1, columns, (row,), "CUDA")), encoding="utf-8")
-        program = lower_table(tmp_path / "t.txt", Choices(mesh="dp=8"))
+        program = program_of(tmp_path / "t.txt", mesh="dp=8")
         assert calls(program) == [] and "no backward pass" in words(program)
 
-    @pytest.mark.parametrize(
-        ("choices", "hint"), [({"gpus": 8}, "--mesh dp=8"), ({"mesh": "ep=8"}, "--mesh dp=8,ep=8")]
-    )
-    def test_more_gpus_are_asked_for_by_a_mesh(self, choices: dict[str, object], hint: str) -> None:
+    def test_experts_need_replicas(self) -> None:
         with pytest.raises(InputError) as caught:
-            lower_table(FAIRSEQ, Choices(**choices))  # type: ignore[arg-type]
-        assert caught.value.hint is not None and caught.value.hint.endswith(hint)
+            program_of(FAIRSEQ, mesh="ep=8")
+        assert caught.value.hint is not None and caught.value.hint.endswith("--mesh dp=8,ep=8")
 
 
 def test_kinds_of_work_are_among_the_gains() -> None:
-    answer = foretrace.simulate(lower_table(FAIRSEQ))
+    answer = foretrace.simulate(program_of(FAIRSEQ))
     assert answer.gains is not None
     found = {one.name: one.gain_if_free_s for one in answer.gains}
     assert found["gemm"] == pytest.approx(32.5e-3, rel=0.01) and found["moe gate"] == pytest.approx(8.59e-3, rel=0.01)

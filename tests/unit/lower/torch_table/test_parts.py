@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretrace.analysis.torch_table import explain_table, explain_tables
-from foretrace.formats.torch_table import Column, Field, Row, Table
+from foretrace.formats.torch_table import Column, Field, Row, Table, read_tables
 from foretrace.lower.torch.kinds import WorkKind
 from foretrace.lower.torch_table.communication import communication
 from foretrace.lower.torch_table.host import count_steps, host_time
@@ -202,7 +202,7 @@ def test_who_holds_a_step_up() -> None:
 
 def test_the_table_of_an_h200_agrees_with_its_trace() -> None:
     """Sums over the kernels of tinyllama_mbs4.json.gz by kind, in milliseconds."""
-    (one,) = explain_tables(shared("data", "h200", "tinyllama_mbs4.table.txt"))
+    (one,) = explain_tables(read_tables(shared("data", "h200", "tinyllama_mbs4.table.txt")))
     device = one.profile.device
     of_trace = {"gemm": 132.889, "elementwise": 51.853, "attention": 35.987, "copy": 14.984, "optimizer": 11.758,
                 "norm": 8.482, "loss": 3.929, "memset": 1.084, "embedding": 0.521, "indexing": 0.183}  # fmt: skip
