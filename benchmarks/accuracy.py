@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from foretrace import Machine, PriceSources
 from foretrace.analysis.validate.results import Group, RowResult, Validation, by_family, errors_by_quantity, group_of
 from foretrace.analysis.validate.rows import job_of
 from foretrace.analysis.validate.validate import validate
@@ -91,8 +92,8 @@ class Table:
 def predicted(path: Path, source: str) -> Validation:
     """The rows of a file, predicted from one of the sources."""
     if source == MODEL:
-        return validate(read_training_runs(path), prices="model")
-    return validate(read_training_runs(path), silicon=source == WITH)
+        return validate(read_training_runs(path), Machine(prices="model"))
+    return validate(read_training_runs(path), Machine(prices=PriceSources(silicon=source == WITH)))
 
 
 def main() -> None:

@@ -12,11 +12,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretrace.lower.choices import Choices
-from foretrace.lower.load import load
-
 from foretrace import Mesh, ProgramBuilder
 from foretrace.analysis.rebatch import rebuilt
+from foretrace.inputs.registry import open_input
 from foretrace.lower.torch.recorded_on import recorded_source
 from foretrace.program.columns import Kind, Phase, label
 from foretrace.program.program import Program
@@ -65,7 +63,7 @@ def compared(path: Path = TRUTH) -> list[Compared]:
 
 def record(name: str, samples: int, trace: Path) -> list[dict[str, str]]:
     """The kernels of a trace's step: how often each shape runs, and the mean of what it takes."""
-    program = load([trace], Choices(host="none"))
+    program = open_input([trace]).with_options(host="none").program()
     columns = program.templates.columns
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in (columns["kind"] == Kind.COMPUTE).nonzero()[0].tolist():

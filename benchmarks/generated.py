@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import foretrace
 from foretrace import Machine, Plan, PriceSources, load_cluster, load_model, simulate
 from foretrace.analysis.generate import aicb_workload
 from foretrace.cost.sources import kernel_prices
@@ -20,6 +21,7 @@ from foretrace.workload.settle import settle
 from foretrace.workload.stacks import stack
 
 CLUSTER = load_cluster("h100-dgx")
+PRICES = PriceSources(silicon=False)
 JOBS = (
     ("llama3-8b", Plan(gpus=8, tp=2, gbs=32)),
     ("gpt3-13b", Plan(gpus=64, tp=8, pp=2, gbs=64)),
@@ -30,11 +32,9 @@ JOBS = (
 
 def of_file(setting: Setting, *, exposed_only: bool = False) -> float:
     """The step of the file that is generated for a setting, in seconds."""
-    kernels = kernel_prices(CLUSTER, setting.plan.gpus, silicon=False)
+    kernels = kernel_prices(CLUSTER, setting.plan.gpus, PRICES)
     made = aicb_workload(setting, kernels, exposed_only=exposed_only)
-    return simulate(
-        lower_workload(made.workload), Machine(CLUSTER, prices=PriceSources(silicon=False)), explain=False
-    ).step_time_s
+    return simulate(lower_workload(made.workload), Machine(CLUSTER, prices=PRICES), explain=False).step_time_s
 
 
 def main() -> None:
@@ -42,13 +42,10 @@ def main() -> None:
     for name, one in JOBS:
         plan, model = replace(one, grad_overlap=False, param_overlap=False), load_model(name)
         bare = settle(model, plan, replace(stack("megatron-core"), hides_tp_backward=False))
-        alone = simulate(
-            program_of(bare), Machine(CLUSTER, prices=PriceSources(silicon=False)), explain=False
-        ).step_time_s
+        machine = Machine(CLUSTER, prices=PRICES)
+        alone = simulate(program_of(bare), machine, explain=False).step_time_s
         usual = settle(model, plan)
-        want = simulate(
-            model(model, plan), Machine(CLUSTER, prices=PriceSources(silicon=False)), explain=False, even_if_oom=True
-        ).step_time_s
+        want = simulate(foretrace.model(model, plan), machine, explain=False, even_if_oom=True).step_time_s
         errors = (
             of_file(bare) / alone - 1,
             of_file(usual) / want - 1,

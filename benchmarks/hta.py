@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrace.analysis.trace import Trace
+from foretrace import ProfilerTrace
 
 HERE = Path(__file__).parents[1]
 REPEATS = 3
@@ -56,7 +56,7 @@ class Method:
 
     name: str
     theirs: Callable[[Any], Values]
-    ours: Callable[[Trace], Values]
+    ours: Callable[[ProfilerTrace], Values]
     why: str = ""
     """Where the two may differ by more than 1 %."""
 
@@ -216,15 +216,15 @@ def _off(wanted: float, found: float | None) -> float:
     return 0.0 if abs(found - wanted) <= least else abs(found - wanted) / max(abs(wanted), least)
 
 
-def _ours(paths: list[Path], rounded: bool) -> Trace:
+def _ours(paths: list[Path], rounded: bool) -> ProfilerTrace:
     from foretrace.formats.profiler_trace import read_trace
 
-    return Trace([read_trace(path) for path in paths], hta_steps=True, whole_us=rounded)
+    return ProfilerTrace([read_trace(path) for path in paths], hta_steps=True, whole_us=rounded)
 
 
-def _anew(trace: Trace) -> Trace:
+def _anew(trace: ProfilerTrace) -> ProfilerTrace:
     """The same loaded traces without anything that an analysis has kept."""
-    return Trace([one.trace for one in trace.ranks], hta_steps=True)
+    return ProfilerTrace([one.trace for one in trace.ranks], hta_steps=True)
 
 
 def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
@@ -237,7 +237,7 @@ def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _best(method: Callable[[Trace], Values], trace: Trace) -> tuple[Values, float]:
+def _best(method: Callable[[ProfilerTrace], Values], trace: ProfilerTrace) -> tuple[Values, float]:
     runs = []
     for _ in range(REPEATS):
         anew = _anew(trace)
@@ -262,7 +262,7 @@ def _their_temporal(hta: Any) -> Values:
     }
 
 
-def _our_temporal(trace: Trace) -> Values:
+def _our_temporal(trace: ProfilerTrace) -> Values:
     found: Values = {}
     for number, one in enumerate(trace.temporal_breakdown().ranks):
         found |= {f"idle {number}": one.idle_s * 1e6, f"compute {number}": one.compute_s * 1e6}
@@ -275,7 +275,7 @@ def _their_overlap(hta: Any) -> Values:
     return {f"overlap {rank}": float(one) for rank, one in enumerate(table["comp_comm_overlap_pctg"])}
 
 
-def _our_overlap(trace: Trace) -> Values:
+def _our_overlap(trace: ProfilerTrace) -> Values:
     return {
         f"overlap {number}": round(100 * (one.overlap or 0.0), 2) for number, one in enumerate(trace.overlap().ranks)
     }
@@ -286,7 +286,7 @@ def _their_idle(hta: Any) -> Values:
     return {f"{row.rank} stream {row.stream} {row.idle_category}": float(row.idle_time) for row in table.itertuples()}
 
 
-def _our_idle(trace: Trace) -> Values:
+def _our_idle(trace: ProfilerTrace) -> Values:
     found: Values = {}
     for number, rank in enumerate(trace.idle().ranks):
         for one in rank.streams:
@@ -315,7 +315,7 @@ def _their_kernels(hta: Any) -> Values:
     return found
 
 
-def _our_kernels(trace: Trace) -> Values:
+def _our_kernels(trace: ProfilerTrace) -> Values:
     numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
     answer = trace.kernels()
     found: Values = {}
@@ -340,7 +340,7 @@ def _their_launches(hta: Any) -> Values:
     return found
 
 
-def _our_launches(trace: Trace) -> Values:
+def _our_launches(trace: ProfilerTrace) -> Values:
     found: Values = {}
     for number, one in enumerate(trace.launches(calls=LAUNCHES).ranks):
         columns = {"cpu_duration": one.call, "gpu_duration": one.device, "launch_delay": one.delay}
@@ -361,7 +361,7 @@ def _their_queues(hta: Any) -> Values:
     return found
 
 
-def _our_queues(trace: Trace) -> Values:
+def _our_queues(trace: ProfilerTrace) -> Values:
     numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
     found: Values = {}
     for one in trace.queues(calls=QUEUED).queues:
@@ -379,7 +379,7 @@ def _their_bandwidth(hta: Any) -> Values:
     return found
 
 
-def _our_bandwidth(trace: Trace) -> Values:
+def _our_bandwidth(trace: ProfilerTrace) -> Values:
     numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
     found: Values = {}
     for one in trace.memory_bandwidth().copies:
@@ -399,7 +399,7 @@ def _their_annotations(hta: Any) -> Values:
     return found
 
 
-def _our_annotations(trace: Trace) -> Values:
+def _our_annotations(trace: ProfilerTrace) -> Values:
     numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
     found: Values = {}
     for one in trace.annotations().annotations:
@@ -451,7 +451,7 @@ def _their_sequences(hta: Any) -> Values:
     return found
 
 
-def _our_sequences(trace: Trace) -> Values:
+def _our_sequences(trace: ProfilerTrace) -> Values:
     found: Values = {}
     for one in trace.sequences(SEQUENCES_UNDER).sequences:
         if one.rank == trace.ranks[0].number:
@@ -477,7 +477,7 @@ def _their_path(hta: Any) -> Values:
     return found
 
 
-def _our_path(trace: Trace) -> Values:
+def _our_path(trace: ProfilerTrace) -> Values:
     parts = {part: seconds * 1e6 for part, seconds in trace.critical_path(step=0).parts_s.items()}
     busy = sum(parts.get(one, 0.0) for one in ("compute", "communication", "memory", "host"))
     return {"work and host": busy, "gap": parts.get("gap", 0.0), "launch": parts.get("launch", 0.0)}
@@ -499,10 +499,10 @@ def _their_diff(hta: Any) -> Values:
     return found
 
 
-def _our_diff(trace: Trace) -> Values:
+def _our_diff(trace: ProfilerTrace) -> Values:
     if len(trace.ranks) < 2:
         return {}
-    first, second = (Trace([rank.trace]) for rank in trace.ranks[:2])
+    first, second = (ProfilerTrace([rank.trace]) for rank in trace.ranks[:2])
     changes = first.diff(second, step=first.ranks[0].steps.names[0]).of("device")
     counts = {f"{one.name} count": one.after_count - one.before_count for one in changes}
     return counts | {f"{one.name} time": one.change_s * 1e6 for one in changes}

@@ -20,7 +20,6 @@ from statistics import median
 from typing import Any, Final
 
 import foretrace
-from foretrace import Choices
 from foretrace.formats.profiler_trace import read_trace
 from foretrace.lower.profiler_trace.rank_step import read_step
 
@@ -93,8 +92,8 @@ def row(case: Case) -> Row:
     """A case, foretold in each way."""
 
     def step_ms(**how: Any) -> float:
-        program = foretrace.load(case.path, Choices(**how))
-        return float(foretrace.simulate(program, explain=False).step_time_s) * 1e3
+        job = foretrace.open(case.path, **how)
+        return float(foretrace.simulate(job, explain=False).step_time_s) * 1e3
 
     return Row(
         name=case.name,

@@ -53,7 +53,7 @@ def main() -> None:
     print(f"{'replays':<64} {'recorded':>12} {'replayed':>12}")
     for path in traces():
         recorded_s = read_step(read_trace(path)).recorded_s
-        replayed_s = foretrace.simulate(foretrace.load(path), explain=False).step_time_s
+        replayed_s = foretrace.simulate(path, explain=False).step_time_s
         name = path.name.removesuffix(".json.gz")
         error = round(replayed_s / recorded_s - 1, 4) + 0.0  # not "-0.00%"
         print(f"{name:<64} {recorded_s * 1e3:>9.2f} ms {error:>+12.2%}")

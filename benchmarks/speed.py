@@ -24,7 +24,7 @@ import numpy as np
 
 import foretrace
 import jobs
-from foretrace import Choices, Machine, load_cluster, simulate
+from foretrace import Machine, load_cluster, simulate
 from foretrace.cost.price import price
 from foretrace.engine import jit
 from foretrace.engine.run import FixedRun
@@ -34,7 +34,6 @@ from foretrace.program.expand import expand
 from foretrace.program.file import load, save, to_json
 from foretrace.program.fold import fold, unfold
 from foretrace.program.program import Program
-from foretrace.report.json import simulation_json
 from foretrace.report.perfetto import write_perfetto
 
 BYTES_PER_OP = 48
@@ -108,7 +107,7 @@ def whole_answers() -> list[Row]:
         ("100,000 ops on 64 lanes", jobs.arbitrary(100_000, 64)),
         ("16 stages × 512 microbatches, 100,096 GPUs", jobs.pipeline_job(16, 512)),
     ):
-        seconds = cpu_seconds(lambda program=program: simulation_json(simulate(program)), 2)
+        seconds = cpu_seconds(lambda program=program: simulate(program).to_dict(), 2)
         rows.append(Row(f"whole answer, {name}, core", seconds, "s"))
     return rows
 
@@ -223,7 +222,7 @@ def workloads() -> list[Row]:
     cluster = load_cluster("h100-dgx")
 
     def run(gpus: int | None = None) -> float:
-        return simulate(foretrace.load(path, Choices(gpus=gpus)), Machine(cluster), explain=False).step_time_s
+        return simulate(foretrace.open(path, gpus=gpus), Machine(cluster), explain=False).step_time_s
 
     def command(*more: str) -> Callable[[], object]:
         words = [sys.executable, "-m", "foretrace", "simulate", str(path), "--cluster", "h100-dgx", *more]

@@ -20,14 +20,16 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from foretrace.analysis.recorded import recorded
 
 import foretrace
-from foretrace import Answer, Choices, Machine, simulate
+from foretrace import Answer, Machine, simulate
+from foretrace.analysis.simulate_input import recorded_answer
 from foretrace.formats.megatron_trace import read_runs
-from foretrace.lower.megatron_trace import actions, read_recording, work
+from foretrace.inputs.registry import open_input
+from foretrace.lower.megatron_trace import Recording, actions, recording_of, work
 from foretrace.lower.megatron_trace.corrections import HOST, HOST_GAP_S
 from foretrace.lower.megatron_trace.layout import find_job
+from foretrace.lower.megatron_trace.options import MegatronTraceOptions
 from foretrace.lower.megatron_trace.pieces import Piece
 from foretrace.lower.megatron_trace.pools import Pools
 from foretrace.lower.megatron_trace.work import read_stones
@@ -67,8 +69,15 @@ def main() -> None:
 
 def predict(traces: Path, collectives: Path, pair: str, campaigns: Sequence[str], explain: bool = True) -> Answer:
     """A whole job from ex-situ campaigns, on the 2×8 A100 machine."""
-    program = foretrace.load([traces / pair / one for one in campaigns], Choices(microbatches=PAIRS[pair]))
-    return simulate(program, Machine(CLUSTER, collectives=collectives), explain=explain)
+    job = foretrace.open([traces / pair / one for one in campaigns], microbatches=PAIRS[pair])
+    return simulate(job, Machine(CLUSTER, collectives=collectives), explain=explain)
+
+
+def read_recording(path: Path) -> Recording:
+    """A real run as its ranks recorded it."""
+    recording = recording_of(read_runs([path]), MegatronTraceOptions())
+    assert recording is not None
+    return recording
 
 
 def replays(traces: Path) -> None:
@@ -76,11 +85,11 @@ def replays(traces: Path) -> None:
     print("replay of real runs (step in ms; starts: how far the median op is from where it was, of the step)")
     print(f"  {'run':<54} {'real':>8} {'replay':>8} {'error':>8} {'starts':>8}")
     for name in REAL:
-        recording = read_recording([traces / name], Choices())
-        assert recording is not None
-        real = recorded(recording)
-        again = simulate(foretrace.load(traces / name), folded=False, explain=False)
-        off = np.median(np.abs(again.timeline.start_s - real.timeline.start_s)) / recording.step_s
+        recording, job = read_recording(traces / name), open_input([traces / name])
+        real = job.recorded()
+        assert real is not None
+        again = simulate(job, folded=False, explain=False)
+        off = np.median(np.abs(again.timeline.start_s - real.start_s)) / recording.step_s
         error = again.step_time_s / recording.step_s - 1
         print(f"  {name:<54} {recording.step_s * 1e3:8.1f} {again.step_time_s * 1e3:8.1f} {error:+8.2%} {off:8.2%}")
         if name == GAPS_FROM:
@@ -97,10 +106,10 @@ def predictions(traces: Path, collectives: Path) -> None:
     print("\nwhole jobs from one GPU's traces (step in ms; dense4: up to the optimizer)")
     print(f"  {'job':<47} {'campaigns':<10} {'real':>7} {'foretold':>9} {'error':>7}  {'band':<16} holds it")
     for pair in PAIRS:
-        recording = read_recording([traces / pair / "real"], Choices())
-        assert recording is not None
         dense = pair == "dense4"
-        real = recorded(recording).until_optimizer_s if dense else recording.step_s
+        measured = recorded_answer(open_input([traces / pair / "real"]))
+        assert measured is not None
+        real = measured.until_optimizer_s if dense else read_recording(traces / pair / "real").step_s
         assert real is not None
         for campaigns in CAMPAIGNS:
             answer = predict(traces, collectives, pair, campaigns)
@@ -124,8 +133,7 @@ def sensitivity(traces: Path, collectives: Path) -> None:
         found = []
         for pair in PAIRS:
             if pair != "dense4":
-                recording = read_recording([traces / pair / "real"], Choices())
-                assert recording is not None
+                recording = read_recording(traces / pair / "real")
                 step = predict(traces, collectives, pair, ("scaling_a", "scaling_b"), explain=False).step_time_s
                 found.append(f"{step / recording.step_s - 1:+7.1%}")
         return "  ".join(found)
@@ -210,7 +218,7 @@ def speed(traces: Path, collectives: Path) -> None:
     large = traces / "pp64_tp8_dp16"
 
     def largest() -> None:
-        simulate(foretrace.load(large, Choices(microbatches=512)), Machine("a100-dgx"))
+        simulate(foretrace.open(large, microbatches=512), Machine("a100-dgx"))
 
     taken = cpu(largest, 1)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

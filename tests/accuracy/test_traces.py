@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrace.analysis.recorded import recorded
 
-from foretrace import Answer, Choices, Machine, load, simulate
-from foretrace.lower.megatron_trace import read_recording
+from foretrace import Answer, Machine, simulate
+from foretrace.formats.megatron_trace import read_runs
+from foretrace.inputs.registry import open_input
+from foretrace.lower.megatron_trace import recording_of
+from foretrace.lower.megatron_trace.options import MegatronTraceOptions
 from foretrace.program.columns import Phase
 from shared_files import ROOT, shared
 
@@ -43,9 +45,9 @@ BEFORE_OPTIMIZER_MS = 868.3
 
 
 def predicted(folders: list[Path], microbatches: int | None = None, *, explain: bool = False) -> Answer:
-    program = load(folders, Choices(microbatches=microbatches))
+    job = open_input(folders).with_options(microbatches=microbatches)
     collectives = shared("data", "collectives", "a100_2x8")
-    return simulate(program, Machine(CLUSTER, collectives=collectives), explain=explain)
+    return simulate(job, Machine(CLUSTER, collectives=collectives), explain=explain)
 
 
 def moe_folder(job: str, campaign: str) -> Path:
@@ -62,12 +64,14 @@ def moe(job: str, *campaigns: str) -> Answer:
 def test_a_real_run_replays_as_it_was(run: str, real_ms: float) -> None:
     """Its own step within 1 %, and half of all ops within 1 % of it of where they really began."""
     folder = shared("data", "traces", *run.split("/"))
-    recording = read_recording([folder], Choices())
+    job = open_input([folder])
+    recording, really = recording_of(read_runs([folder]), MegatronTraceOptions()), job.recorded()
     assert recording is not None
+    assert really is not None
     assert recording.step_s * 1e3 == pytest.approx(real_ms, abs=0.06)
-    found, really = simulate(load(folder), explain=False, folded=False), recorded(recording)
+    found = simulate(job, explain=False, folded=False)
     assert found.step_time_s * 1e3 == pytest.approx(real_ms, rel=0.01)
-    off = np.abs(found.timeline.start_s - really.timeline.start_s)
+    off = np.abs(found.timeline.start_s - really.start_s)
     assert np.median(off) <= 0.01 * recording.step_s
 
 
@@ -109,9 +113,8 @@ def test_no_prediction_reads_the_real_run(job: str, tmp_path: Path) -> None:
 
 def test_thousands_of_ranks_from_one_of_each_stage() -> None:
     """8,192 ranks of which 64 were traced; no run to compare with, but it is an answer, and says what it stands on."""
-    found = simulate(
-        load(shared("data", "traces", "pp64_tp8_dp16"), Choices(microbatches=128)), Machine("h100-dgx"), explain=False
-    )
+    job = open_input([shared("data", "traces", "pp64_tp8_dp16")]).with_options(microbatches=128)
+    found = simulate(job, Machine("h100-dgx"), explain=False)
     assert found.world_size == 8192
     assert np.isfinite(found.step_time_s)
     assert any("8,128 of 8,192 ranks have no trace" in one.message for one in found.diagnostics)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from foretrace import Machine, PriceSources
 from foretrace.analysis.validate.results import errors_by_quantity
 from foretrace.analysis.validate.validate import validate
 from foretrace.cost.silicon import installed
@@ -26,7 +27,8 @@ def test_errors_are_as_recorded_or_smaller(name: str, source: str) -> None:
     """Also of forward, backward, optimizer and memory: a step may be right because its parts are wrong both ways."""
     recorded = json.loads((TRUTH / "errors.json").read_text(encoding="utf-8"))[source][name]
     runs = read_training_runs(TRUTH / name)
-    found = validate(runs, silicon=source == "with silicon", bands=False, workers=1)
+    machine = Machine(prices=PriceSources(silicon=source == "with silicon"))
+    found = validate(runs, machine, bands=False, workers=1)
     assert not found.skipped
     assert len(found.rows) == ROWS[name]
     errors = errors_by_quantity(found.rows)

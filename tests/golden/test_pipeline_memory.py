@@ -63,7 +63,10 @@ def test_the_track_of_two_stages() -> None:
     assert (held["activations"] // ACTIVATION).tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
     assert set(held["weights"].tolist()) == {WEIGHTS - 500}
 
-    assert [track.peak_bytes for track in answer.memory] == [WEIGHTS + 2 * ACTIVATION, WEIGHTS - 500 + ACTIVATION]
+    assert [track.peak_bytes for track in answer.memory_tracks] == [
+        WEIGHTS + 2 * ACTIVATION,
+        WEIGHTS - 500 + ACTIVATION,
+    ]
     assert answer.peak_memory is not None
     assert (answer.peak_memory.rank, answer.peak_memory.role) == (0, "stage 0")
     assert answer.peak_memory.by_category == {"weights": WEIGHTS, "activations": 2 * ACTIVATION}
@@ -74,7 +77,7 @@ def test_the_track_of_two_stages() -> None:
 def test_the_peak_of_every_stage(stages: int, microbatches: int) -> None:
     """Stage s of p has p − s microbatches in flight, or all there are: resident + min(m, p − s) · activation."""
     answer = simulate(program(stages, microbatches))
-    assert [track.peak_bytes for track in answer.memory] == [
+    assert [track.peak_bytes for track in answer.memory_tracks] == [
         WEIGHTS - 500 * stage + min(microbatches, stages - stage) * ACTIVATION for stage in range(stages)
     ]
 
@@ -97,6 +100,6 @@ def test_what_is_held_over_several_steps() -> None:
     answer = simulate(build.program())
     assert times(answer) == us({(0, "take"): (0, 1), (0, "1"): (1, 2), (0, "2"): (2, 3), (0, "give"): (3, 4)})
     assert step_us(answer) == 1
-    (track,) = answer.memory
+    (track,) = answer.memory_tracks
     assert track.peak_bytes == 4
     assert track.time_s.max() <= 1 * US * (1 + 1e-9)

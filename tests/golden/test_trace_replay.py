@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrace.analysis.recorded import recorded
 
-from foretrace import Choices, Scenario, load, simulate
-from foretrace.formats.megatron_trace import Facts
-from foretrace.lower.megatron_trace import read_recording
+from foretrace import Scenario, simulate
+from foretrace.analysis.simulate_input import recorded_answer
+from foretrace.formats.megatron_trace import Facts, read_runs
+from foretrace.inputs.registry import open_input
+from foretrace.lower.megatron_trace import Recording, recording_of
+from foretrace.lower.megatron_trace.options import MegatronTraceOptions
 from unit.lower.megatron_trace.rank_files import Rank, program, sub, write
 
 MS = 1e-3
@@ -40,14 +42,20 @@ def pipeline_ranks() -> list[Rank]:
     return [first, last]
 
 
+def read_recording(folder: Path) -> Recording:
+    """The run as its ranks recorded it."""
+    recording = recording_of(read_runs([folder]), MegatronTraceOptions())
+    assert recording is not None
+    return recording
+
+
 def test_two_stages_replay_to_the_step(tmp_path: Path) -> None:
     folder = write(tmp_path / "real", pipeline_ranks(), PIPELINE)
-    found = simulate(load(folder), explain=False, folded=False)
+    found = simulate(folder, explain=False, folded=False)
     assert found.step_time_s == pytest.approx(110.5 * MS, abs=1e-9)
-    recording = read_recording([folder], Choices())
-    assert recording is not None
-    assert recording.step_s == pytest.approx(110.5 * MS, abs=1e-9)
-    really = recorded(recording)
+    assert read_recording(folder).step_s == pytest.approx(110.5 * MS, abs=1e-9)
+    really = recorded_answer(open_input([folder]))
+    assert really is not None
     assert really.step_time_s == pytest.approx(110.5 * MS, abs=1e-9)
     # Every single op begins and ends when it did.
     np.testing.assert_allclose(found.timeline.start_s, really.timeline.start_s, atol=1e-9)
@@ -57,8 +65,7 @@ def test_two_stages_replay_to_the_step(tmp_path: Path) -> None:
 def test_waits_are_waits_and_transfers_what_the_last_to_come_took(tmp_path: Path) -> None:
     """Rank 0 waits in two receives and an exchange for 0 + (46 − 23.5) + (81.5 − 65) ms, rank 1 in its first receive
     for 10.5."""
-    recording = read_recording([write(tmp_path / "real", pipeline_ranks(), PIPELINE)], Choices())
-    assert recording is not None
+    recording = read_recording(write(tmp_path / "real", pipeline_ranks(), PIPELINE))
     calls = [[item for item in rank if item.call is not None] for rank in recording.traced.values()]
     assert [[round(item.net_s / MS, 6) for item in rank] for rank in calls] == [[2, 2, 2], [2, 2, 2]]
     waited = [sum(item.taken_s - item.net_s for item in rank) / MS for rank in calls]
@@ -82,7 +89,7 @@ def test_lines_of_one_call_are_counted_once(tmp_path: Path) -> None:
 def test_free_transfers_take_their_time_off_the_step(tmp_path: Path) -> None:
     """The critical path has three transfers of 2 ms; without them nothing else comes into the way: 104.5 ms."""
     folder = write(tmp_path / "real", pipeline_ranks(), PIPELINE)
-    found = simulate(load(folder), None, Scenario(what_if={"pp": 1e6}), explain=False)
+    found = simulate(folder, None, Scenario(what_if={"pp": 1e6}), explain=False)
     assert found.step_time_s == pytest.approx(104.5 * MS, abs=1e-8)
 
 
@@ -102,7 +109,7 @@ def test_asynchronous_calls_overlap(tmp_path: Path) -> None:
     """The span of 6 from launch to wait is computation, not communication: 4 + 1 + 5, then 20, then 5. Taken off
     backward, it would leave 14 of the 20."""
     folder = write(tmp_path / "real", tensor_parallel_ranks(), Facts(world=2, tp=2, pp=1, layers=1))
-    found = simulate(load(folder), explain=False, folded=False)
+    found = simulate(folder, explain=False, folded=False)
     assert found.step_time_s == pytest.approx(35 * MS, abs=1e-9)
     ops = found.timeline.graph.ops
     computed = sum(
@@ -118,9 +125,9 @@ def test_asynchronous_calls_take_what_the_same_took_alone(tmp_path: Path) -> Non
     under the 6 from its launch to where it is waited for, and only forward grows, by 4. Ten times as slow it sticks
     out by 4 there too."""
     folder = write(tmp_path / "real", tensor_parallel_ranks(), Facts(world=2, tp=2, pp=1, layers=1))
-    found = simulate(load(folder), None, Scenario(what_if={"tp": 0.2}), explain=False)
+    found = simulate(folder, None, Scenario(what_if={"tp": 0.2}), explain=False)
     assert found.step_time_s == pytest.approx((35 + 4) * MS, abs=1e-9)
-    found = simulate(load(folder), None, Scenario(what_if={"tp": 0.1}), explain=False)
+    found = simulate(folder, None, Scenario(what_if={"tp": 0.1}), explain=False)
     assert found.step_time_s == pytest.approx((35 + 9 + 4) * MS, abs=1e-9)
 
 
@@ -128,5 +135,5 @@ def test_asynchronous_calls_that_became_slow_are_waited_for(tmp_path: Path) -> N
     """Twenty times as slow: 20, of which 6 are hidden; what comes after the wait comes 14 later, and backward takes 34.
     Forward is 29."""
     folder = write(tmp_path / "real", tensor_parallel_ranks(), Facts(world=2, tp=2, pp=1, layers=1))
-    found = simulate(load(folder), None, Scenario(what_if={"tp": 0.05}), explain=False)
+    found = simulate(folder, None, Scenario(what_if={"tp": 0.05}), explain=False)
     assert found.step_time_s == pytest.approx((29 + 34 + 5) * MS, abs=1e-9)

@@ -11,10 +11,11 @@ parameters:
 from __future__ import annotations
 
 import pytest
-from foretrace.lower.choices import Choices, Overlap
 
 from foretrace import Answer
 from foretrace.lower.aicb import step_end
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from golden.reading import parts_us, step_us
 from unit.lower.aicb.workloads import US, actions, row, run
 
@@ -36,7 +37,7 @@ def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer_with(*overlap: Overlap, microbatches: int = 1) -> Answer:
-    return run(ROWS, Choices(overlap=frozenset(overlap), microbatches=microbatches), all_gpus=2)
+    return run(ROWS, WorkloadOptions(overlap=frozenset(overlap), microbatches=microbatches), all_gpus=2)
 
 
 def test_one_after_the_other() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from foretrace.lower.choices import Choices
-
+from foretrace.lower.aicb.options import WorkloadOptions
 from golden.reading import mean_us, step_us
 from unit.lower.aicb.workloads import US, actions, row, run
 
@@ -42,5 +41,5 @@ def test_the_step_is_the_sum_of_the_rows() -> None:
 
 def test_five_microbatches_take_the_two_in_turn() -> None:
     """5 × 600.001 + 17.002."""
-    answer = run([*STEP, *MICROBATCH, *MICROBATCH, *OPTIMIZER], Choices(microbatches=5), ga=2)
+    answer = run([*STEP, *MICROBATCH, *MICROBATCH, *OPTIMIZER], WorkloadOptions(microbatches=5), ga=2)
     assert step_us(answer) == 3017.007

@@ -11,8 +11,8 @@ and 1,230,000 bytes at 150 GB/s. aN is the activation of microbatch N, gN its gr
 
 from __future__ import annotations
 
-from foretrace.lower.choices import Choices, Overlap
-
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from golden.reading import parts_us, step_us, us
 from unit.lower.aicb.workloads import TRANSFER_20_US, US, actions, row, run
 
@@ -68,7 +68,7 @@ def test_1f1b_beside_its_transfers() -> None:
 
     a0 110-130, a1 220-240, g0 490-510, g1 850-870.
     """
-    answer = run([*TWO_MICROBATCHES, OPTIMIZER], Choices(overlap=frozenset({Overlap.PP})), **TWO_STAGES)
+    answer = run([*TWO_MICROBATCHES, OPTIMIZER], WorkloadOptions(overlap=frozenset({Overlap.PP})), **TWO_STAGES)
     assert actions(answer) == us(
         {
             (0, "forward"): [(0, 110), (110, 220)],
@@ -96,7 +96,7 @@ def test_zb_h1_splits_the_backward() -> None:
 
     g0 380-400, g1 630-650. Stage 0 begins its next step at 810; stage 1 is free at 850, before its next F0 at 940.
     """
-    answer = run(TWO_MICROBATCHES, Choices(schedule="zb-h1"), **TWO_STAGES)
+    answer = run(TWO_MICROBATCHES, WorkloadOptions(schedule="zb-h1"), **TWO_STAGES)
     assert actions(answer) == us(
         {
             (0, "forward"): [(0, 110), (110, 220)],
@@ -183,7 +183,7 @@ def test_inference_is_one_pass_forward() -> None:
         }
     )
     assert (step_us(answer), answer.repeats) == (260, False)
-    three = run(rows, Choices(microbatches=3), **header)
+    three = run(rows, WorkloadOptions(microbatches=3), **header)
     spans = actions(three)
     assert [spans[0, "forward", m] for m in range(3)] == [(0, 110_000), (110_000, 220_000), (220_000, 330_000)]
     assert [spans[1, "forward", m] for m in range(3)] == [(130_000, 260_000), (260_000, 390_000), (390_000, 520_000)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foretrace.lower.choices import Choices, Overlap
-
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from golden.reading import parts_us, step_us
 from unit.lower.aicb.workloads import GATHER_20_US, US, row, run
 
@@ -48,6 +48,6 @@ def test_beside_the_computation_of_its_row() -> None:
 
     mlp_column's input gradient: the weight gradient that follows waits for the collective, 5 µs longer than 15.
     """
-    answer = run(ROWS, Choices(overlap=frozenset({Overlap.TP})), **HEADER)
+    answer = run(ROWS, WorkloadOptions(overlap=frozenset({Overlap.TP})), **HEADER)
     assert step_us(answer) == 747.2
     assert parts_us(answer, 0) == {"compute": 695, "tp exposed": 52.2}

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from foretrace.lower.choices import Choices
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from foretrace.cost.sources import PriceSources
 from foretrace.formats.aicb import Pass, Row, parse_workload, workload_text
 from foretrace.hardware.presets import cluster
 from foretrace.lower.aicb import lower_workload
+from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
@@ -80,10 +80,10 @@ def jobs(draw: st.DrawFn) -> Setting:
     return settle(model, plan, replace(software, hides_tp_backward=False))
 
 
-def read_back(generated: Generated, **choices: object) -> Program:
+def read_back(generated: Generated, **options: object) -> Program:
     workload = parse_workload(workload_text(generated.workload).encode(), "made.txt")
     assert workload.rows == generated.workload.rows
-    return lower_workload(workload, Choices(**choices))  # type: ignore[arg-type]
+    return lower_workload(workload, WorkloadOptions(**options))  # type: ignore[arg-type]
 
 
 def traffic(program: Program) -> dict[tuple[int, str, str], int]:

@@ -44,7 +44,8 @@ def test_members_of_a_meeting_wait_alike(job: Job) -> None:
 @laws
 @given(jobs(most_ranks=8))
 def test_no_jitter_changes_not_a_bit(job: Job) -> None:
-    with_it, without = (simulate(job.program, explain=False, **one) for one in ({"jitter": 0.0}, {}))  # type: ignore[arg-type]
+    with_it = simulate(job.program, None, Scenario(jitter=0.0), explain=False)
+    without = simulate(job.program, explain=False)
     assert with_it.step_time_s == without.step_time_s
     assert (with_it.timeline.end_s == without.timeline.end_s).all()
 

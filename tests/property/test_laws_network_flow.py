@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretrace import Mesh, Program, ProgramBuilder, simulate
+from foretrace import Machine, Mesh, Program, ProgramBuilder, simulate
+from foretrace.cost.machine import NetworkMode
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.hardware.presets import cluster
@@ -74,25 +75,26 @@ def programs(draw: st.DrawFn, overlapping: bool, stage_ranks: int = 64) -> Progr
     return build.program()
 
 
-def step(program: Program, on: Cluster, **options: object) -> float:
-    return simulate(program, cluster=on, prices="model", explain=False, **options).step_time_s  # type: ignore[arg-type]
+def step(program: Program, on: Cluster, network: NetworkMode = "analytic", *, folded: bool = True) -> float:
+    machine = Machine(on, prices="model", network=network)
+    return simulate(program, machine, folded=folded, explain=False).step_time_s
 
 
 @settings(max_examples=40)
 @given(programs(overlapping=False), clusters())
 def test_one_after_the_other_communications_take_what_they_take_alone(program: Program, on: Cluster) -> None:
-    assert step(program, on, network="flow") == pytest.approx(step(program, on), rel=1e-9, abs=1e-15)
+    assert step(program, on, "flow") == pytest.approx(step(program, on), rel=1e-9, abs=1e-15)
 
 
 @settings(max_examples=40)
 @given(programs(overlapping=True), clusters())
 def test_sharing_never_makes_a_step_shorter(program: Program, on: Cluster) -> None:
     """Every op takes as long as alone or longer, and the order of lanes is fixed, so that nothing can come earlier."""
-    assert step(program, on, network="flow") >= step(program, on) * (1 - 1e-9)
+    assert step(program, on, "flow") >= step(program, on) * (1 - 1e-9)
 
 
 @settings(max_examples=25)
 @given(programs(overlapping=True, stage_ranks=16), clusters())
 def test_folded_and_unfolded_steps_agree_under_sharing(program: Program, on: Cluster) -> None:
-    folded = step(program, on, network="flow")
-    assert step(program, on, network="flow", folded=False) == pytest.approx(folded, rel=1e-9, abs=1e-15)
+    folded = step(program, on, "flow")
+    assert step(program, on, "flow", folded=False) == pytest.approx(folded, rel=1e-9, abs=1e-15)

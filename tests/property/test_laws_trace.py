@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.analysis.trace import Trace
+from foretrace.analysis.trace import ProfilerTrace
 from foretrace.analysis.trace.intervals import length_s, united
 from foretrace.formats.profiler_trace.records import RankProfile
 from small_traces import Row, copy, kernel, launch, mark, small_trace
@@ -41,7 +41,7 @@ def traces(draw: st.DrawFn) -> RankProfile:
 
 @given(traces())
 def test_parts_sum_to_the_span(recorded: RankProfile) -> None:
-    trace = Trace([recorded])
+    trace = ProfilerTrace([recorded])
     (one,) = trace.occupancies
     assert sum(one.states_s.values()) == pytest.approx(one.span_s)
     (rank,) = trace.temporal_breakdown().ranks
@@ -51,14 +51,14 @@ def test_parts_sum_to_the_span(recorded: RankProfile) -> None:
 
 @given(traces())
 def test_overlap_is_no_longer_than_either(recorded: RankProfile) -> None:
-    (one,) = Trace([recorded]).occupancies
+    (one,) = ProfilerTrace([recorded]).occupancies
     assert 0 <= one.overlapped_s <= min(one.compute_s, one.communication_s) + 1e-15
     assert one.overlapped_s + one.exposed_communication_s == pytest.approx(one.communication_s)
 
 
 @given(traces())
 def test_causes_sum_to_idle_time(recorded: RankProfile) -> None:
-    trace = Trace([recorded])
+    trace = ProfilerTrace([recorded])
     (rank,) = trace.idle().ranks
     assert rank.device.idle_s == pytest.approx(trace.occupancies[0].idle_s, abs=1e-12)
     for times in (rank.device, *(one.times for one in rank.streams)):
@@ -67,14 +67,14 @@ def test_causes_sum_to_idle_time(recorded: RankProfile) -> None:
 
 @given(traces())
 def test_queues_are_never_shorter_than_nothing_and_end_empty(recorded: RankProfile) -> None:
-    for queue in Trace([recorded]).queues().queues:
+    for queue in ProfilerTrace([recorded]).queues().queues:
         assert queue.length.min() >= 0
         assert queue.length[-1] == 0
 
 
 @given(traces())
 def test_the_path_has_no_holes_and_sums_to_the_step(recorded: RankProfile) -> None:
-    path = Trace([recorded]).critical_path()
+    path = ProfilerTrace([recorded]).critical_path()
     assert sum(path.parts_s.values()) == pytest.approx(path.length_s)
     if path.length_s:
         assert path.start_s[1:] == pytest.approx(path.end_s[:-1], abs=1e-12)

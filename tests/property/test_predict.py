@@ -9,8 +9,8 @@ from itertools import pairwise
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from foretrace import ForetraceError, Machine, Model, Plan, Prediction, load_model, simulate
-from foretrace.workload.assemble import program_of
+import foretrace
+from foretrace import Answer, ForetraceError, Machine, Model, Plan, load_model, simulate
 from foretrace.workload.plan import WORDS
 from foretrace.workload.stacks import STACKS
 
@@ -20,10 +20,10 @@ CLUSTERS = ("h100-dgx", "h200-dgx", "a100-dgx", "b200-dgx", "gb200-nvl72", "mi30
 CLOSE = 1 + 1e-9
 
 
-def answer(model: Model, plan: Plan, cluster: str = "h100-dgx", *, explain: bool = False) -> Prediction:
+def answer(model: Model, plan: Plan, cluster: str = "h100-dgx", *, explain: bool = False) -> Answer:
     """The prediction, whether or not it fits in memory; a plan that cannot be is no example."""
     try:
-        return simulate(model(model, plan), Machine(cluster), even_if_oom=True, explain=explain)
+        return simulate(foretrace.model(model, plan), Machine(cluster), even_if_oom=True, explain=explain)
     except ForetraceError:
         assume(False)
         raise
@@ -82,7 +82,7 @@ def odd_jobs(draw: st.DrawFn) -> tuple[Model, Plan]:
 @given(odd_jobs(), st.sampled_from(CLUSTERS))
 def test_an_answer_is_finite_and_adds_up(job: tuple[Model, Plan], cluster: str) -> None:
     found = answer(*job, cluster, explain=True)
-    plan = found.setting.plan
+    plan = foretrace.model(*job).setting().plan
     for value in (found.step_time_s, found.mfu, found.memory.peak_bytes, found.tokens_per_s_per_gpu):
         assert math.isfinite(value)
         assert value > 0
@@ -90,7 +90,7 @@ def test_an_answer_is_finite_and_adds_up(job: tuple[Model, Plan], cluster: str) 
     low, high = found.step_time_band_s or (found.step_time_s, found.step_time_s)
     assert low <= found.step_time_s * CLOSE
     assert found.step_time_s <= high * CLOSE
-    parts = found.simulation.breakdown.mean_s
+    parts = found.breakdown.mean_s
     assert math.isclose(sum(parts.values()), found.step_time_s, rel_tol=1e-6)
     assert plan.tp > 1 or plan.etp > 1 or not any(part.startswith(("tp", "etp")) for part in parts)
     for stage in found.memory.stages:
@@ -105,7 +105,7 @@ def test_more_work_never_takes_less(job: tuple[Model, Plan]) -> None:
     found = answer(model, plan)
     more = [
         answer(model, replace(plan, seq_len=2 * (plan.seq_len or 0))),
-        answer(model, replace(plan, gbs=2 * found.setting.gbs)),
+        answer(model, replace(plan, gbs=2 * found.model.plan["gbs"])),
     ]
     if plan.pp == 1:
         more.append(answer(replace(model, layers=(*model.layers, model.layers[-1])), plan))
@@ -130,8 +130,8 @@ def test_recomputing_takes_time_and_saves_memory(job: tuple[Model, Plan]) -> Non
     assert none.step_time_s <= full.step_time_s * CLOSE
     assert none.memory.peak_bytes >= some.memory.peak_bytes
     assert none.memory.peak_bytes >= full.memory.peak_bytes
-    assert none.model_flops == full.model_flops
-    assert none.hardware_flops <= full.hardware_flops * CLOSE
+    assert none.model.model_flops == full.model.model_flops
+    assert none.model.hardware_flops <= full.model.hardware_flops * CLOSE
 
 
 @laws
@@ -147,7 +147,8 @@ def test_splitting_state_further_holds_less(job: tuple[Model, Plan]) -> None:
 def test_the_datasheet_is_a_bound(job: tuple[Model, Plan]) -> None:
     model, plan = job
     found = answer(model, plan)
-    bound = simulate(model(model, plan), Machine("h100-dgx", prices="roofline"), even_if_oom=True, explain=False)
+    datasheet = Machine("h100-dgx", prices="roofline")
+    bound = simulate(foretrace.model(model, plan), datasheet, even_if_oom=True, explain=False)
     assert bound.step_time_s <= found.step_time_s * CLOSE
     assert bound.hfu < 1
 
@@ -187,7 +188,8 @@ def test_ranks_that_behave_alike_may_be_folded(job: tuple[Model, Plan]) -> None:
     model, plan = job
     assume(plan.gpus <= 16)
     found = answer(model, plan)
-    each = simulate(program_of(found.setting), Machine("h100-dgx"), folded=False, explain=False)
+    program = foretrace.model(model, plan).program()
+    each = simulate(program, Machine("h100-dgx"), folded=False, explain=False)
     assert each.step_time_s == found.step_time_s
 
 

@@ -6,10 +6,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from foretrace.lower.choices import HostMode
 
 from foretrace.analysis.scenario import Scenario
 from foretrace.api import simulate
+from foretrace.lower.options import HostMode
 from foretrace.lower.profiler_trace.modes import times
 from foretrace.lower.profiler_trace.rank_step import RankStep, read_step
 from foretrace.lower.profiler_trace.write import GPU, StepWriter

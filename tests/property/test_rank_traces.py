@@ -6,14 +6,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from foretrace.lower.choices import Choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrace.api import simulate
 from foretrace.formats.profiler_trace import read_traces
 from foretrace.formats.profiler_trace.records import ON_DEVICE
-from foretrace.lower.profiler_trace import lower_profile
+from foretrace.inputs.registry import open_input
 from foretrace.lower.profiler_trace.links import Links
 from foretrace.lower.profiler_trace.ranks import meet
 from rank_traces import Work, all_reduce, write_ranks
@@ -44,7 +43,7 @@ def test_what_meets_takes_what_it_took(
         paths, truth_s = write_ranks(Path(folder), work, ranks, clocks_us=skew)
         traces = read_traces(paths)
         met = meet(traces, [Links(one) for one in traces], [one.events.of(*ON_DEVICE) for one in traces])
-        step_s = simulate(lower_profile(paths, Choices())).step_time_s
+        step_s = simulate(open_input(paths)).step_time_s
     for calls in met.calls:
         took = sorted(call.duration_s for call in calls.values())
         assert took == pytest.approx(sorted([one * 1e-6 for one in transfers for _ in range(3)]), rel=1e-6, abs=3e-9)

@@ -9,28 +9,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrace.analysis.recorded import recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrace import (
     Answer,
-    Choices,
     Cluster,
     Machine,
     Mesh,
     ProgramBuilder,
     Scenario,
     Transfer,
-    load,
     pipeline,
     schedule,
     simulate,
 )
 from foretrace.analysis.account import account
+from foretrace.analysis.simulate_input import recorded_answer
 from foretrace.cost.network import reaching
 from foretrace.formats.megatron_trace import Facts, write_runs
-from foretrace.lower.megatron_trace import read_recording
+from foretrace.inputs.registry import open_input
 from foretrace.lower.megatron_trace.routing import exchange, reshaped
 from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.report.traces import timeline_facts, timeline_traces
@@ -116,7 +114,7 @@ def runs(draw: st.DrawFn, *, one_at_a_time: bool = True) -> Answer:
 def test_a_run_that_is_written_down_replays_to_its_step(run: Answer) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_runs(timeline_traces(run.timeline), folder, timeline_facts(run.timeline))
-        again = simulate(load(folder), explain=False)
+        again = simulate(folder, explain=False)
     assert again.step_time_s == pytest.approx(run.step_time_s, abs=ROUNDING_S * len(run.timeline.start_s))
 
 
@@ -125,13 +123,13 @@ def test_a_run_that_is_written_down_replays_to_its_step(run: Answer) -> None:
 def test_a_run_survives_being_written_down(run: Answer) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_runs(timeline_traces(run.timeline), folder, timeline_facts(run.timeline))
-        again = simulate(load(folder), explain=False)
-        recording = read_recording([folder], Choices())
-    assert recording is not None
+        again = simulate(folder, explain=False)
+        recorded = recorded_answer(open_input([folder]))
+    assert recorded is not None
     # Along the critical path every op is rounded once.
     bound = ROUNDING_S * len(run.timeline.start_s)
     before = account(run)
-    for run_again in (again, recorded(recording)):
+    for run_again in (again, recorded):
         assert run_again.step_time_s == pytest.approx(run.step_time_s, abs=bound)
         after = account(run_again)
         assert after.microbatches == before.microbatches
@@ -185,10 +183,9 @@ def steps(job: tuple[list[Rank], Facts], *variants: tuple[int, Cluster]) -> list
     ranks, facts = job
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), ranks, facts)
+        traced = open_input([folder]).with_options(pp_comm_bytes=1 << 20)
         return [
-            simulate(
-                load(folder, Choices(microbatches=count, pp_comm_bytes=1 << 20)), Machine(cluster), explain=False
-            ).step_time_s
+            simulate(traced.with_options(microbatches=count), Machine(cluster), explain=False).step_time_s
             for count, cluster in variants
         ]
 

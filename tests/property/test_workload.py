@@ -82,7 +82,7 @@ def test_memory_is_at_least_what_is_held(job: tuple[int, Plan, dict[str, Any]]) 
     program = assembled(layers, plan, **facts)
     held = np.bincount(program.resident.role, weights=program.resident.bytes, minlength=len(program.roles))
     answer = run(program)
-    for track in answer.memory:
+    for track in answer.memory_tracks:
         role = program.role_of[answer.timeline.graph.classes.representative[track.rank_class]]
         assert track.held_bytes.sum(axis=1).min() >= held[role] > 0
 

@@ -6,12 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from foretrace.lower.choices import Choices, Overlap
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from foretrace.errors import InputError
 from foretrace.formats.aicb import Pass, Row, Workload, split_collective
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from foretrace.schedules import Schedule, make
 from unit.lower.aicb.workloads import Op, listed, lowered, row, run, workload
 
@@ -33,7 +34,7 @@ class Job:
     """Rows of the embedding, of each layer, of the head."""
     optimizer: list[str]
     header: dict[str, int]
-    choices: Choices = field(default_factory=Choices)
+    options: WorkloadOptions = field(default_factory=WorkloadOptions)
 
     @property
     def rows(self) -> list[str]:
@@ -43,12 +44,12 @@ class Job:
     @property
     def count(self) -> int:
         """How many microbatches run."""
-        return self.choices.microbatches or len(self.microbatches)
+        return self.options.microbatches or len(self.microbatches)
 
     @property
     def schedule(self) -> Schedule:
-        vpp = self.choices.vpp if isinstance(self.choices.vpp, int) else 1
-        name = self.choices.schedule or "1f1b"
+        vpp = self.options.vpp if isinstance(self.options.vpp, int) else 1
+        name = self.options.schedule or "1f1b"
         return make(name, self.header["pp"], self.count, vpp if vpp > 1 else None)
 
     def read(self) -> Workload:
@@ -56,8 +57,8 @@ class Job:
 
 
 def chosen(job: Job, **changes: object) -> Job:
-    """The job with other choices."""
-    return replace(job, choices=replace(job.choices, **changes))  # type: ignore[arg-type]
+    """The job with other options."""
+    return replace(job, options=replace(job.options, **changes))  # type: ignore[arg-type]
 
 
 words = st.sampled_from(["NONE", "NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL"])
@@ -97,7 +98,7 @@ def jobs(draw: st.DrawFn, schedules: tuple[str, ...] = ONE_WAY) -> Job:
     name = draw(st.sampled_from(schedules))
     most = min(len(one[1]) for one in microbatches)
     chunks = 2 if name in ("interleaved-1f1b", "looped-bfs", "interleaved-zb") and most > 1 else 1
-    choices = Choices(
+    options = WorkloadOptions(
         gpus=draw(st.sampled_from([None, 2 * tp * pp * dp])) if tp * pp * dp < 8 else None,
         schedule=name,
         vpp=chunks if chunks > 1 else "auto",
@@ -107,7 +108,7 @@ def jobs(draw: st.DrawFn, schedules: tuple[str, ...] = ONE_WAY) -> Job:
         if name in ("1f1b", "gpipe", "zb-h1")
         else "first-last",
     )
-    job = Job(step, microbatches, optimizer, header, choices)
+    job = Job(step, microbatches, optimizer, header, options)
     try:
         needed = job.schedule.chunks
     except InputError:
@@ -117,14 +118,14 @@ def jobs(draw: st.DrawFn, schedules: tuple[str, ...] = ONE_WAY) -> Job:
 
 
 def ops_by_stage(job: Job) -> list[list[Op]]:
-    program = lowered(job.rows, job.choices, **job.header)
+    program = lowered(job.rows, job.options, **job.header)
     return [listed(program, stage) for stage in range(job.header["pp"])]
 
 
 def where_ends_are(job: Job) -> tuple[set[int], set[int]]:
     """The stages that have the embedding, and those that have the head."""
     every = set(range(job.header["pp"]))
-    if job.choices.ends == "every-stage":
+    if job.options.ends == "every-stage":
         return every, every
     stages = job.schedule.route(0)[0].tolist()
     return {stages[0]}, {stages[-1]}
@@ -169,7 +170,7 @@ def test_every_row_runs_once_in_each_pass(job: Job) -> None:
                 expected[kind, number, True] += one.forward.compute_ns
                 expected[kind, number, False] += one.input_grad.compute_ns + one.weight_grad.compute_ns
         assert +done == +expected
-        everywhere = stage == 0 or job.choices.ends == "every-stage"
+        everywhere = stage == 0 or job.options.ends == "every-stage"
         rows = [*job.read().rows[: len(job.step)], *job.read().rows[-len(job.optimizer) :][: len(job.optimizer)]]
         assert once == sum(
             getattr(one, which).compute_ns
@@ -190,7 +191,7 @@ def call_of(part: Pass, which: str, size_of: dict[str, int]) -> tuple[str, int] 
 @given(jobs())
 def test_every_byte_is_sent_once(job: Job) -> None:
     """Per stage and axis, overlapped in parts or not; and what crosses stage boundaries."""
-    world = job.choices.gpus or job.header["all_gpus"]
+    world = job.options.gpus or job.header["all_gpus"]
     dp = world // job.header["tp"] // job.header["pp"]
     size_of = {"tp": job.header["tp"], "dp": dp, "ep": job.header["ep"], "edp": dp // job.header["ep"]}
     sends = 0
@@ -202,7 +203,7 @@ def test_every_byte_is_sent_once(job: Job) -> None:
             elif op.axis and op.name.startswith("send"):
                 assert op.bytes == job.header["pp_comm"]
                 sends += 1
-        everywhere = stage == 0 or job.choices.ends == "every-stage"
+        everywhere = stage == 0 or job.options.ends == "every-stage"
         parsed = job.read().rows
         rows = [one for found in rows_of_stage(job, stage).values() for one in found]
         rows += [one for one in parsed[: len(job.step)] if everywhere or one.name != "embedding_grads"]
@@ -221,8 +222,8 @@ def test_every_byte_is_sent_once(job: Job) -> None:
 @few
 @given(jobs((*ONE_WAY, "dualpipe", "dualpipe-v")))
 def test_folded_step_times_equal_unfolded_ones_to_the_bit(job: Job) -> None:
-    folded = run(job.rows, job.choices, **job.header)
-    unfolded = run(job.rows, job.choices, **job.header, folded=False)
+    folded = run(job.rows, job.options, **job.header)
+    unfolded = run(job.rows, job.options, **job.header, folded=False)
     assert folded.step_time_s == unfolded.step_time_s
     assert folded.breakdown.mean_s.keys() == unfolded.breakdown.mean_s.keys()
 
@@ -230,7 +231,7 @@ def test_folded_step_times_equal_unfolded_ones_to_the_bit(job: Job) -> None:
 @laws
 @given(jobs())
 def test_no_step_is_shorter_than_the_computation_of_a_stage(job: Job) -> None:
-    answer = run(job.rows, job.choices, **job.header)
+    answer = run(job.rows, job.options, **job.header)
     busiest = max(sum(op.seconds for op in ops) for ops in ops_by_stage(job))
     assert answer.step_time_s >= busiest * (1 - 1e-9)
 
@@ -239,10 +240,10 @@ def test_no_step_is_shorter_than_the_computation_of_a_stage(job: Job) -> None:
 @given(jobs())
 def test_transfers_and_collectives_beside_computation_never_hurt(job: Job) -> None:
     """Overlap of tp and pp leaves every op as it is: the step is no longer."""
-    kept = job.choices.overlap - {Overlap.TP, Overlap.PP}
-    without = run(job.rows, chosen(job, overlap=kept).choices, **job.header).step_time_s
+    kept = job.options.overlap - {Overlap.TP, Overlap.PP}
+    without = run(job.rows, chosen(job, overlap=kept).options, **job.header).step_time_s
     for more in ({Overlap.TP}, {Overlap.PP}, {Overlap.TP, Overlap.PP}):
-        beside = run(job.rows, chosen(job, overlap=kept | more).choices, **job.header).step_time_s
+        beside = run(job.rows, chosen(job, overlap=kept | more).options, **job.header).step_time_s
         assert beside <= without * (1 + 1e-9)
 
 
@@ -251,10 +252,10 @@ def test_transfers_and_collectives_beside_computation_never_hurt(job: Job) -> No
 def test_gradients_and_parameters_beside_computation_cost_no_more_than_their_start_up(job: Job) -> None:
     """They go out layer by layer, and each part pays the start-up of a collective; but for that, the step is no
     longer."""
-    kept = job.choices.overlap - {Overlap.GRAD, Overlap.PARAM}
-    without = run(job.rows, chosen(job, overlap=kept).choices, **job.header)
+    kept = job.options.overlap - {Overlap.GRAD, Overlap.PARAM}
+    without = run(job.rows, chosen(job, overlap=kept).options, **job.header)
     for more in ({Overlap.GRAD}, {Overlap.PARAM}, {Overlap.GRAD, Overlap.PARAM}):
-        beside = run(job.rows, chosen(job, overlap=kept | more).choices, **job.header)
+        beside = run(job.rows, chosen(job, overlap=kept | more).options, **job.header)
         layers = max(len(one[1]) for one in job.microbatches)
         extra = len(job.step) * (layers - 1) * START_UP_S
         assert beside.step_time_s <= without.step_time_s * (1 + 1e-9) + extra
@@ -263,8 +264,8 @@ def test_gradients_and_parameters_beside_computation_cost_no_more_than_their_sta
 @few
 @given(jobs(("1f1b", "gpipe", "zb-h1", "zb-v")), st.integers(1, 6))
 def test_more_microbatches_never_shorten_the_step(job: Job, count: int) -> None:
-    fewer = run(job.rows, chosen(job, microbatches=count).choices, **job.header).step_time_s
-    more = run(job.rows, chosen(job, microbatches=count + 1).choices, **job.header).step_time_s
+    fewer = run(job.rows, chosen(job, microbatches=count).options, **job.header).step_time_s
+    more = run(job.rows, chosen(job, microbatches=count + 1).options, **job.header).step_time_s
     assert more >= fewer * (1 - 1e-9)
 
 
@@ -272,6 +273,6 @@ def test_more_microbatches_never_shorten_the_step(job: Job, count: int) -> None:
 @given(jobs(), st.integers(2, 4))
 def test_interleaved_groups_of_microbatches_never_shorten_the_step(job: Job, groups: int) -> None:
     stages = job.header["pp"]
-    fewer = run(job.rows, chosen(job, microbatches=(groups - 1) * stages).choices, **job.header).step_time_s
-    more = run(job.rows, chosen(job, microbatches=groups * stages).choices, **job.header).step_time_s
+    fewer = run(job.rows, chosen(job, microbatches=(groups - 1) * stages).options, **job.header).step_time_s
+    more = run(job.rows, chosen(job, microbatches=groups * stages).options, **job.header).step_time_s
     assert more >= fewer * (1 - 1e-9)
