@@ -15,7 +15,7 @@ from pathlib import Path
 
 from foretrace import Mesh, Program, ProgramBuilder, Transfer, pipeline, save, schedule, simulate
 from foretrace.program.block import BlockBuilder
-from foretrace.report.terminal import print_simulation
+from foretrace.report.terminal import print_answer
 from foretrace.schedules import Action, ActionKind
 from foretrace.units import format_time
 
@@ -97,7 +97,7 @@ def main() -> None:
         save(program, path)
         command = os.path.relpath(Path(sys.executable).parent / "foretrace")
         print(f"wrote {path} ({path.stat().st_size:,} bytes): try  {command} simulate {path} --straggler 5=1.2x")
-    print_simulation(simulate(program))
+    print_answer(simulate(program))
     print("\n  the same job under other schedules")
     for name in ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v"):
         answer = simulate(build(name), explain=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -45,4 +46,8 @@ def command(
     answer, relief = memory(question.job, question.machine, question.scenario)
     emit(lambda: memory_json(answer, relief), lambda: print_memory(answer), output)
     if answer.memory is not None and not answer.memory.fits:
-        raise misfit(answer, relief)
+        error = misfit(answer, relief)
+        if not output.as_json:
+            raise error
+        print(f"error: {error}", file=sys.stderr)  # stdout holds the answer
+        raise typer.Exit(error.exit_code)
