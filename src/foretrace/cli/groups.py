@@ -141,6 +141,7 @@ class MachineOptions:
         needs = {
             "--collectives prices the network of a cluster": self.details["collectives"],
             "--placement says where ranks sit on a cluster": self.details["placement"],
+            "--calibration prices the GPUs of a cluster": self.details["calibration"],
             "--nccl, --nccl-algo and --nccl-proto are of a cluster": self.details["nccl"],
             "--network flow divides the links of a cluster": self.details["network"] != "analytic",
         }
@@ -369,12 +370,12 @@ OUTPUT = Group(
     (
         ("as_json", _option(bool, _OUTPUT, "--json", help="Print the whole answer as JSON."), False),
         (
-            "file",
+            "output_file",
             _option(Path | None, _OUTPUT, "-o", "--output", metavar="OUT", help="Also write the JSON to a file."),
             None,
         ),
     ),
-    lambda values: OutputOptions(values["as_json"], values["file"]),
+    lambda values: OutputOptions(values["as_json"], values["output_file"]),
 )
 """How an answer is printed."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from foretrace.analysis.memory_fit import misfit
 from foretrace.api import memory
-from foretrace.cli.emit import emit
+from foretrace.cli.emit import emit, fail_after_answer
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -46,8 +45,4 @@ def command(
     answer, relief = memory(question.job, question.machine, question.scenario)
     emit(lambda: memory_json(answer, relief), lambda: print_memory(answer), output)
     if answer.memory is not None and not answer.memory.fits:
-        error = misfit(answer, relief)
-        if not output.as_json:
-            raise error
-        print(f"error: {error}", file=sys.stderr)  # stdout holds the answer
-        raise typer.Exit(error.exit_code)
+        fail_after_answer(misfit(answer, relief), output)
