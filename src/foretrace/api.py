@@ -139,8 +139,9 @@ def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scena
     from foretrace.analysis.compare import compare as compare_answers
 
     notes = _reads_measured(predicted, measured)
-    count = measured.measured_microbatches
-    if count is not None and getattr(predicted.options, "microbatches", 0) is None:
+    is_open = getattr(predicted.options, "microbatches", 0) is None
+    count = measured.measured_microbatches if is_open else None
+    if count is not None:
         predicted = predicted.with_options(microbatches=count)
         text = f"{count} microbatches predicted, as many as the measured run has (choose with --microbatches)"
         notes.append(Diagnostic("note", "assumed", text))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from foretrace.errors import UsageError
 from foretrace.files import GivenPath
 from foretrace.formats.megatron_trace import Run, is_ex_situ, looks_like_trace, read_runs
 from foretrace.inputs.base import Baseline, Input
@@ -102,11 +103,12 @@ class MegatronTraceInput(Input):
 
     @property
     def measured_microbatches(self) -> int | None:
-        """Microbatches of a step of a real run; None for traces taken ex situ."""
+        """Microbatches of a step of a real run; a usage error for traces taken ex situ."""
         from foretrace.lower.megatron_trace.layout import last_iteration
 
         if self.ex_situ:
-            return None
+            problem = f"{self.title} was traced ex situ: nothing was measured"
+            raise UsageError("nothing-to-do", problem, hint="the last path is the real run to compare with")
         traces = (trace for run in self.runs for trace in run.ranks.values())
         return max((sum(op.op == "forward_step" for op in last_iteration(trace)) for trace in traces), default=1) or 1
 

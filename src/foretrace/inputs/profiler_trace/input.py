@@ -184,7 +184,7 @@ def _is_profile(given: GivenPath) -> bool:
         if begins_as_profile(text) or begins_as_execution_trace(text):
             return True
     # What is called a profile and is not one is refused as one, unless it is a model's configuration.
-    return bool(head) and file.name.endswith(ENDINGS) and not any(word in head for word in _CONFIGURATION)
+    return file.name.endswith(ENDINGS) and not any(word in head for word in _CONFIGURATION)
 
 
 def _head(file: InputFile) -> bytes:
