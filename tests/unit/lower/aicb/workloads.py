@@ -15,12 +15,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from foretrace.lower.choices import Choices
-
 from foretrace import Answer, Machine, Program, simulate
 from foretrace.formats.aicb import Workload, parse_workload
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.lower.aicb import lower_workload
+from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.program.check import check
 from foretrace.program.columns import Collective, Phase, label
 from foretrace.program.expand import expand
@@ -92,23 +91,27 @@ def workload(
     return parse_workload(text(rows, declared=declared, **fields).encode(), name)
 
 
-def lowered(rows: Iterable[str], choices: Choices = Choices(), **header: int | float | None) -> Program:  # noqa: B008
+def lowered(
+    rows: Iterable[str],
+    options: WorkloadOptions = WorkloadOptions(),  # noqa: B008
+    **header: int | float | None,
+) -> Program:
     """The program of such a file, checked as those of users are."""
-    program = lower_workload(workload(rows, **header), choices)
+    program = lower_workload(workload(rows, **header), options)
     check(program)
     return program
 
 
 def run(
     rows: Iterable[str],
-    choices: Choices = Choices(),  # noqa: B008
+    options: WorkloadOptions = WorkloadOptions(),  # noqa: B008
     *,
     cluster: Cluster = CLUSTER,
     folded: bool = True,
     **header: int | float | None,
 ) -> Answer:
     """The answer for such a file."""
-    program = lowered(rows, choices, **header)
+    program = lowered(rows, options, **header)
     measured = MEASURED if cluster is CLUSTER else None
     return simulate(program, Machine(cluster, collectives=measured, prices="model"), folded=folded, explain=False)
 
