@@ -142,8 +142,9 @@ def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scena
         problem = f"{measured.title} was traced ex situ: nothing was measured"
         raise UsageError("nothing-to-do", problem, hint="the last path is the real run to compare with")
     notes = _reads_measured(predicted, measured)
-    count = measured.measured_microbatches
-    if count is not None and getattr(predicted.options, "microbatches", 0) is None:
+    is_open = getattr(predicted.options, "microbatches", 0) is None
+    count = measured.measured_microbatches if is_open else None
+    if count is not None:
         predicted = predicted.with_options(microbatches=count)
         text = f"{count} microbatches predicted, as many as the measured run has (choose with --microbatches)"
         notes.append(Diagnostic("note", "assumed", text))

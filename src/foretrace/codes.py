@@ -79,6 +79,8 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "bad-topology": "The parts of a network do not go together, or a file format cannot express them.",
         "no-route": "The network has no way between two GPUs, or a link on the way carries nothing.",
         "unknown-collective": "A collective is not known, or cannot be run as asked.",
+        "slowest-group": "Groups of a collective sit in different ways, and the slowest is told of.",
+        "impaired-network": "Parts of the network are out of service or carry other traffic.",
         "machine-differs": "The machine that NCCL found differs from the cluster.",
         "beats-line-rate": "A measurement is faster than the hardware of the cluster can be.",
         "links-differ": "Messages on the links of a cluster and formulas differ in what a collective takes.",

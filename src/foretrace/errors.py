@@ -22,10 +22,8 @@ class ForetraceError(Exception):
 
     exit_code = 3
 
-    def __init__(self, code: str, message: str = "", *, where: str | None = None, hint: str | None = None) -> None:
-        if " " in code or not message:  # TRANSITION: calls without a code
-            code, message = "uncoded", code
-        super().__init__(message)
+    def __init__(self, code: str, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(code, message)  # what an error of a worker process is made again from
         self.code = code
         self.message = message
         self.where = where
@@ -67,14 +65,8 @@ class Diagnostic:
 
     level: Literal["note", "warning"]
     code: str
-    message: str = ""
+    message: str
     where: str | None = None
-
-    def __post_init__(self) -> None:
-        if " " in self.code or not self.message:  # TRANSITION: calls without a code
-            object.__setattr__(self, "where", self.message or None)
-            object.__setattr__(self, "message", self.code)
-            object.__setattr__(self, "code", "uncoded")
 
 
 def shortened(text: str) -> str:

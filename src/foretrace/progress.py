@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Protocol
 
-Watch = Callable[[str], AbstractContextManager[object]]
+
+class Work(Protocol):
+    """Work that is being done; whoever does it may change its text."""
+
+    text: str
+
+
+Watch = Callable[[str], AbstractContextManager[Work]]
 """Shows a text while it is entered."""
 
-_watch: ContextVar[Watch] = ContextVar("watch", default=nullcontext)
+
+def _unseen(text: str) -> AbstractContextManager[Work]:
+    return nullcontext(SimpleNamespace(text=text))
 
 
-def doing(text: str) -> AbstractContextManager[object]:
-    """Returns a context manager for work that `text` describes; what it enters may have a `text` to change."""
+_watch: ContextVar[Watch] = ContextVar("watch", default=_unseen)
+
+
+def doing(text: str) -> AbstractContextManager[Work]:
+    """Returns a context manager for work that `text` describes."""
     return _watch.get()(text)
 
 

@@ -14,7 +14,7 @@ import pytest
 from shared_files import shared
 
 ROOT = Path(__file__).parents[2]
-PREAMBLE = "from foretrace import Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate\n"
+PREAMBLE = "from foretrace import Mesh, ProgramBuilder, Scenario, Transfer, pipeline, schedule, simulate\n"
 
 
 def snippets(name: str) -> list[str]:
@@ -78,7 +78,6 @@ def test_the_json_page_names_every_key() -> None:
     from foretrace.inputs.model.inventory import model_inventory
     from foretrace.inputs.program_file.inventory import program_inventory
     from foretrace.models.presets import model
-    from foretrace.report.json import simulation_json
     from foretrace.workload.plan import Plan
     from foretrace.workload.settle import settle
 
@@ -89,7 +88,7 @@ def test_the_json_page_names_every_key() -> None:
     workload = workload_inventory(read_workload(ROOT / "examples/moe_128gpu.txt"), "job").to_dict()
     trained = model_inventory(settle(model("llama3-8b"), Plan(gpus=8)), None, "job").to_dict()
     inventories = (*program_inventory(program, 1, "job").to_dict(), *workload, *trained, *trained["model"])
-    for key in (*simulation_json(simulate(program)), *inventories):
+    for key in (*simulate(program).to_dict(), *inventories):
         assert f"`{key}`" in page, key
 
 
@@ -141,7 +140,8 @@ class TestTheNcclPage:
             (one.algorithm, one.protocol, one.channels)
             for nccl in (said, None)
             for size in ("64MiB", "1GiB")
-            for one in [foretrace.network("all-reduce", size, cluster="h100-dgx", ranks=16, silicon=False, nccl=nccl)]
+            for machine in [foretrace.Machine("h100-dgx", prices=foretrace.PriceSources(silicon=False), nccl=nccl)]
+            for one in [foretrace.network("all-reduce", size, machine, ranks=16)]
         ]
         assert ways[0] == ("ring", "ll128", 16), "as it was seen to run"
         assert ways[2][:2] != ways[0][:2], "not what the rule says"

@@ -200,13 +200,15 @@ def network_table(
     for size in sizes:
         check_size(size)
         if question.collective is Collective.BARRIER and size > WORD_BYTES:
-            raise InputError("a barrier has no size: it is an all-reduce of a word", hint="leave the size out")
+            problem = "a barrier has no size: it is an all-reduce of a word"
+            raise InputError("unknown-collective", problem, hint="leave the size out")
     for count in ranks:
         check_ranks(count, question.groups)
         if question.collective in ONE_TO_ONE and count != 2:
             name = name_of(question.collective)
             article = "an" if name[0] in "aeiou" else "a"
-            raise InputError(f"{article} {name} is between 2 ranks, not {count:,}", hint="leave out --ranks")
+            problem = f"{article} {name} is between 2 ranks, not {count:,}"
+            raise InputError("unknown-collective", problem, hint="leave out --ranks")
     # The largest first: if any is too large, that is said at once.
     built = {count: _Group.of(question, count) for count in sorted(ranks, reverse=True)}
     groups = [built[count] for count in ranks]
@@ -294,15 +296,17 @@ class _Group:
     def _notes(self) -> tuple[Diagnostic, ...]:
         notes = [*self.question.notes, *self.network.notes]
         if self.groups.ranks.shape[1] == 1:
-            notes.append(Diagnostic("note", "a group of one rank communicates with nobody: it takes no time"))
+            text = "a group of one rank communicates with nobody: it takes no time"
+            notes.append(Diagnostic("note", "odd-input", text))
         if len(self.layouts) > 1:
-            notes.append(Diagnostic("note", f"the groups sit in {len(self.layouts)} ways; this is the slowest"))
+            text = f"the groups sit in {len(self.layouts)} ways; this is the slowest"
+            notes.append(Diagnostic("note", "slowest-group", text))
         topology = self.question.cluster.topology
         if topology.failed:
-            notes.append(Diagnostic("note", f"out of service: {_named(topology.failed)}"))
+            notes.append(Diagnostic("note", "impaired-network", f"out of service: {_named(topology.failed)}"))
         if topology.background:
             busy = _named([where for where, _ in topology.background])
-            notes.append(Diagnostic("note", f"other traffic is on {busy}"))
+            notes.append(Diagnostic("note", "impaired-network", f"other traffic is on {busy}"))
         return tuple(notes)
 
 

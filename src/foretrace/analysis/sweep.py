@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -117,15 +118,13 @@ def sweep(job: Input, axis: Axis, machine: Machine, scenario: Scenario) -> Sweep
         def show(number: int, found: Sweep) -> None:
             best = f", best so far {found.best.label}" if found.best is not None else ""
             what = f"{axis.name} {axis.label(axis.values[number])}"
-            text = f"sweep: {what}, {number + 1} of {len(axis.values)}{best}"
-            if progress is not None:
-                progress.text = text  # type: ignore[attr-defined]
+            progress.text = f"sweep: {what}, {number + 1} of {len(axis.values)}{best}"
 
         found = run_axis(axis, lambda value: _run(job, axis, value, machine, scenario), show)
     if found.outcomes and all(one.error is not None for one in found.outcomes) and not found.interrupted:
         first = found.outcomes[0]
         raise InputError("nothing-to-do", f"no value of {axis.name} can be run; {first.label}: {first.error}")
-    if getattr(job.options, "host", None) != "profiled" or job.unprofiled() is None:
+    if job.kind != "profiler-trace" or job.options.host != "profiled":
         return found
     text = "steps as recorded, slowed by the profiler; without it: --what-if unprofiled"
     return replace(found, warnings=(*found.warnings, Diagnostic("note", "profiled-steps", text)))
@@ -152,6 +151,9 @@ def _check(job: Input, axis: Axis, machine: Machine) -> None:
             f"{job.title} is {job.noun}: {axis.name}",
             hint="sweep over what-ifs, stragglers, jitter or clusters, or sweep the workload it was made of",
         )
+    if axis.kind == "count" and axis.name not in known:
+        with suppress(InputError):  # what is wrong with one value alone is kept as its outcome
+            job.with_axis(axis.name, int(axis.values[0]))
 
 
 def check_gpu(name: str, where: str) -> None:

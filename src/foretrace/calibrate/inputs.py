@@ -12,7 +12,7 @@ _PROFILE: Final = b"# foretrace kernel profile"
 _HEAD: Final = 4096
 _STEP_COLUMNS: Final = ("step_time_s", "step_time_derived_s")
 KNOWN: Final = (
-    "a calibration is made of profiler traces and tables with shapes, kernel profiles (foretrace profile gpu), logs "
+    "a calibration is made of profiler traces and tables with shapes, kernel profiles (foretrace measure gpu), logs "
     "and tables of nccl-tests, and rows of whole steps (CSV or JSON lines)"
 )
 

@@ -6,8 +6,11 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import typer
+
+from foretrace.errors import ForetraceError, printable
 from foretrace.files import write_text
 from foretrace.report.json import write_json
 
@@ -27,6 +30,14 @@ def emit(result: Callable[[], dict[str, Any]], screen: Callable[[], object], out
             print(json.dumps(values, allow_nan=False))
             return
     screen()
+
+
+def fail_after_answer(error: ForetraceError, output: OutputOptions) -> NoReturn:
+    """Ends a command whose answer is printed with an error: as lines on stderr, even where stdout holds JSON."""
+    if not output.as_json:
+        raise error
+    print(f"error: {printable(str(error))}", file=sys.stderr)
+    raise typer.Exit(error.exit_code)
 
 
 def wrote(path: Path, what: object) -> None:

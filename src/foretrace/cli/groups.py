@@ -141,6 +141,7 @@ class MachineOptions:
         needs = {
             "--collectives prices the network of a cluster": self.details["collectives"],
             "--placement says where ranks sit on a cluster": self.details["placement"],
+            "--calibration prices the GPUs of a cluster": self.details["calibration"],
             "--nccl, --nccl-algo and --nccl-proto are of a cluster": self.details["nccl"],
             "--network flow divides the links of a cluster": self.details["network"] != "analytic",
         }

@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from foretrace.errors import ForetraceError, UsageError, printable
+from foretrace.errors import ForetraceError, UsageError, did_you_mean, printable
 
 COMMANDS: Final = {
     "predict": "Predict the step of a model: its time, utilisation, memory, and where the time goes.",
@@ -80,6 +80,14 @@ class LazyGroup(TyperGroup):
         settings = {"help_option_names": ["-h", "--help"]}
         app.command(name, cls=GroupedCommand, epilog=module.EXAMPLES, context_settings=settings)(module.command)
         return typer.main.get_command(app)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds a command by its name; an error names the nearest."""
+        name = args[0]
+        if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
+            problem = f'"{name}" is not a command{did_you_mean(name, COMMANDS)}'
+            raise UsageError("usage", problem, hint="foretrace --help lists the commands")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
         """Writes the commands without importing them."""

@@ -8,7 +8,7 @@ import typer
 
 from foretrace.analysis.memory_fit import misfit
 from foretrace.api import memory
-from foretrace.cli.emit import emit
+from foretrace.cli.emit import emit, fail_after_answer
 from foretrace.cli.groups import (
     JOB,
     MACHINE,
@@ -45,4 +45,4 @@ def command(
     answer, relief = memory(question.job, question.machine, question.scenario)
     emit(lambda: memory_json(answer, relief), lambda: print_memory(answer), output)
     if answer.memory is not None and not answer.memory.fits:
-        raise misfit(answer, relief)
+        fail_after_answer(misfit(answer, relief), output)

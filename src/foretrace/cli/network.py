@@ -101,7 +101,7 @@ def _run(question: CollectiveQuestion, sizes: list[int], ranks: list[int] | None
     with doing("asking the network") as progress:
 
         def starts(done: int, count: int) -> None:
-            progress.text = f"asking the network, {done + 1} of {count}"  # type: ignore[attr-defined]
+            progress.text = f"asking the network, {done + 1} of {count}"
 
         return network_table(question, sizes, ranks or [default_ranks(question)], starts)
 

@@ -10,7 +10,7 @@ import typer
 from foretrace.analysis.validate.calibrated import CalibratedValidation, validate_calibrated
 from foretrace.analysis.validate.results import Validation
 from foretrace.analysis.validate.validate import validate
-from foretrace.cli.emit import emit, write_picture
+from foretrace.cli.emit import emit, fail_after_answer, write_picture
 from foretrace.cli.groups import (
     MACHINE,
     OUTPUT,
@@ -68,7 +68,7 @@ def command(
     with doing(f"predicting {len(runs.runs)} runs") as progress:
 
         def told(number: int, count: int, name: str) -> None:
-            progress.text = f"predicting {name}, {number + 1} of {count}"  # type: ignore[attr-defined]
+            progress.text = f"predicting {name}, {number + 1} of {count}"
 
         if on.calibration is None:
             validation = validate(runs, on, scenario.scenario, workers=workers, told=told)
@@ -81,7 +81,8 @@ def command(
         raise KeyboardInterrupt
     if not validation.rows:
         reasons = "\n       ".join(why_skipped(validation)[:MOST_SKIPPED]) or "the table has no rows"
-        raise InputError("nothing-to-do", "no row could be predicted", where=str(file), hint=reasons)
+        error = InputError("nothing-to-do", "no row could be predicted", where=str(file), hint=reasons)
+        fail_after_answer(error, output)
 
 
 def _show(validation: Validation, both: CalibratedValidation | None, output: OutputOptions) -> None:

@@ -33,7 +33,7 @@ VERSION: Final = 1
 _TITLE: Final = "foretrace kernel profile"
 _GZIP: Final = b"\x1f\x8b"
 _LONGEST_S: Final = 1e3
-_HINT: Final = f'a kernel profile begins "# {_TITLE}: {VERSION}"; `foretrace profile gpu` writes one'
+_HINT: Final = f'a kernel profile begins "# {_TITLE}: {VERSION}"; `foretrace measure gpu` writes one'
 _FIELDS: Final = "<kernel>, burst s, sustained s, clock MHz, power W; between tabs"
 
 

@@ -224,7 +224,7 @@ class Input(ABC):
 
     @property
     def measured_microbatches(self) -> int | None:
-        """Microbatches of a measured step; None where nothing was measured, or the input has none."""
+        """Microbatches of a measured step; None where the input does not tell, an error where nothing was measured."""
         return None
 
     @property

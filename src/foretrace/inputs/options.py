@@ -170,6 +170,14 @@ def read_sizes(texts: list[str] | tuple[str, ...]) -> tuple[tuple[str, str], ...
     return tuple(sizes.items())
 
 
+def read_gpu(text: str) -> str:
+    """Reads the name of a GPU."""
+    from foretrace.hardware.presets import gpu  # few name one
+
+    gpu(text, where=f"--what-if gpu={text}")
+    return text
+
+
 def read_steps(text: str) -> tuple[int, ...]:
     """Reads `1,2,5-7`: recorded steps, by their position from 0."""
     return tuple(read_numbers(text, "--steps", "step", "1,2,5-7"))
@@ -207,10 +215,10 @@ def split_what_ifs(texts: list[str] | tuple[str, ...]) -> tuple[dict[str, Any], 
                 f"--what-if {text} is not known{did_you_mean(what, known)}",
                 hint=f"expected NAME=FACTOR such as compute=1.1x, or of a profiler trace {_REBUILDS}",
             )
-        name = "host" if what in HOST_WHAT_IFS else what
-        if name not in ("host", "batch", "gpu"):
+        if what not in (*HOST_WHAT_IFS, "batch", "gpu"):
             rest.append(text)
             continue
+        name = "host" if what in HOST_WHAT_IFS else what
         if name in options:
             raise UsageError(
                 "repeated-option", f"--what-if {text}: {'the host' if name == 'host' else name} is given twice"

@@ -9,7 +9,7 @@ from foretrace.errors import InputError, did_you_mean
 from foretrace.workload.stack import Stack
 
 _EAGER_LAUNCH_S: Final = 31e-6
-"""Host time of an eager launch, modules and autograd included, as `foretrace profile gpu` measured it on two machines
+"""Host time of an eager launch, modules and autograd included, as `foretrace measure gpu` measured it on two machines
 with an H200: 26.0 and 35.9 us over 266 launches forward and 396 backward, of kernels too small to fill the GPU."""
 _COMPILED_LAUNCH_S: Final = 12e-6
 """Guessed: between a bare launch (2.5 us in a graph) and an eager one; products are still called one by one."""
@@ -41,7 +41,7 @@ TORCH_EAGER: Final = Stack(
     sources=(
         "kernels and their order: Kineto trace of a TinyLlama step (PyTorch 2.11, H200)",
         "early stop: torch.utils.checkpoint, set_checkpoint_early_stop",
-        "launch: foretrace profile gpu on two machines with an H200",
+        "launch: foretrace measure gpu on two machines with an H200",
     ),
 )
 

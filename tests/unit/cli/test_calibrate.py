@@ -147,7 +147,7 @@ class TestOtherCommands:
         assert "the calibration is of h200-sxm, the job runs on h100-sxm" in capsys.readouterr().err
 
     def test_it_needs_a_cluster(self, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert call("simulate", "job.foretrace", "--calibration", made) == 2
+        assert call("simulate", ROOT / "examples/moe_128gpu.txt", "--calibration", made) == 2
         assert "--calibration prices the GPUs of a cluster" in capsys.readouterr().err
 
     def test_validate(self, made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,6 +168,24 @@ def test_refusals(arguments: list[str], code: int, says: str, job: Path, capsys:
     assert "Traceback" not in out.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (["simulate", "JOB", "--gpus", "8"], 2, "option-not-for-input"),
+        (["simulate", "JOB", "--nonsense"], 2, "usage"),
+        (["simulate", "nothing.foretrace"], 3, "file-not-found"),
+    ],
+)
+def test_an_error_as_json(
+    arguments: list[str], status: int, code: str, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(*(str(job) if word == "JOB" else word for word in arguments), "--json") == status
+    out = capsys.readouterr()
+    found = json.loads(out.out)
+    assert (found["schema"], found["error"]["code"], out.err) == ("foretrace.error/1", code, "")
+    assert set(found["error"]) == {"code", "message", "where", "hint"}
+
+
 def damaged(name: str, job: Path) -> bytes:
     """A file that is not what it should be."""
     whole = job.read_bytes()

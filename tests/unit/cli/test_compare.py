@@ -9,8 +9,7 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from foretrace import Mesh, ProgramBuilder, save
-from foretrace.cli.compare import command
-from foretrace.errors import ForetraceError, InputError, UsageError
+from unit.cli.command_line import answer_of, call
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,7 +33,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def test_the_screen(files: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    command(files)
+    assert call("compare", *files) == 0
     out = capsys.readouterr()
     assert out.err == ""
     assert out.out.strip().startswith("Step   predicted 6.00 ms, measured 5.00 ms: +20.0 %")
@@ -44,15 +43,14 @@ def test_the_screen(files: list[Path], capsys: pytest.CaptureFixture[str]) -> No
 def test_json_to_the_screen_and_to_a_file(
     files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command(files, as_json=True, output=tmp_path / "out.json")
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of(capsys, "compare", *files, "-o", tmp_path / "out.json")
     assert result["schema"] == "foretrace.comparison/1"
     assert result["error"] == pytest.approx(0.2)
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == result
 
 
 def test_a_trace_of_both(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command(files, perfetto=tmp_path / "both.pftrace", ranks="1")
+    assert call("compare", *files, "--perfetto", tmp_path / "both.pftrace", "--ranks", "1") == 0
     assert "open it at ui.perfetto.dev" in capsys.readouterr().err
     trace = proto.Trace()
     trace.ParseFromString((tmp_path / "both.pftrace").read_bytes())
@@ -63,17 +61,14 @@ def test_a_trace_of_both(files: list[Path], tmp_path: Path, capsys: pytest.Captu
 def test_a_prediction_that_reads_what_was_measured_is_warned_of(
     files: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command([files[1], files[1]], as_json=True)
-    (warning,) = json.loads(capsys.readouterr().out)["diagnostics"]
+    (warning,) = answer_of(capsys, "compare", files[1], files[1])["diagnostics"]
     assert warning["level"] == "warning" and "reads what was measured" in warning["message"]
-    command([files[0], files[1]], as_json=True)
-    assert json.loads(capsys.readouterr().out)["diagnostics"] == []
+    assert answer_of(capsys, "compare", files[0], files[1])["diagnostics"] == []
 
 
 def test_a_workload_is_predicted_on_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     workload = ROOT / "examples/moe_128gpu.txt"
-    command([workload, workload], cluster="h100-dgx", microbatches=4, as_json=True)
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of(capsys, "compare", workload, workload, "--cluster", "h100-dgx", "--microbatches", "4")
     assert result["predicted"]["cluster"] == "h100-dgx"
     messages = [one["message"] for one in result["diagnostics"]]
     assert any("microbatches: 4 predicted" in message for message in messages)
@@ -81,30 +76,29 @@ def test_a_workload_is_predicted_on_the_cluster(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "kind", "says"),
+    ("names", "options", "status", "says"),
     [
-        (["predicted"], {}, UsageError, "PREDICTED… MEASURED"),
-        (["predicted", "measured"], {"ranks": "0"}, UsageError, "--perfetto"),
-        (["predicted", "measured"], {"output": "measured"}, UsageError, "written over"),
-        (["predicted", "measured"], {"mesh": "tp=two"}, UsageError, "--mesh"),
-        (["predicted", "measured"], {"microbatches": 0}, UsageError, "microbatches"),
-        (["predicted", "measured"], {"microbatches": 4}, UsageError, "settled"),
-        (["predicted", "predicted", "measured"], {}, UsageError, "one workload or program at a time"),
-        (["predicted", "nothing"], {}, InputError, "nothing.foretrace"),
+        (["predicted"], (), 2, "PREDICTED… MEASURED"),
+        (["predicted", "measured"], ("--ranks", "0"), 2, "--perfetto"),
+        (["predicted", "measured"], ("-o", "measured.foretrace"), 2, "[output-overwrites-input]"),
+        (["predicted", "measured"], ("--mesh", "tp=two"), 2, "--mesh"),
+        (["predicted", "measured"], ("--microbatches", "0"), 2, "microbatches"),
+        (["predicted", "measured"], ("--microbatches", "4"), 2, "[option-not-for-input]"),
+        (["predicted", "predicted", "measured"], (), 2, "[several-inputs]"),
+        (["predicted", "nothing"], (), 3, "nothing.foretrace"),
     ],
 )
 def test_refusals(
     names: list[str],
-    options: dict[str, object],
-    kind: type[ForetraceError],
+    options: tuple[str, ...],
+    status: int,
     says: str,
     files: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    paths = [files[0].with_stem(name) for name in names]
-    if "output" in options:
-        options = {"output": files[0].with_stem(str(options["output"]))}
-    with pytest.raises(kind) as refused:
-        command(paths, **options)  # type: ignore[arg-type]
-    assert says in str(refused.value)
-    assert capsys.readouterr().out == ""
+    monkeypatch.chdir(files[0].parent)
+    assert call("compare", *(f"{name}.foretrace" for name in names), *options) == status
+    out = capsys.readouterr()
+    assert says in out.err
+    assert out.out == ""

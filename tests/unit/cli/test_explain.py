@@ -8,14 +8,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from foretrace.analysis.job import Job
-from foretrace.lower.choices import Choices
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
+import foretrace
 from foretrace import Mesh, ProgramBuilder, save, simulate
-from foretrace.cli.explain import command
-from foretrace.errors import ForetraceError, InputError, UsageError
 from shared_files import shared
+from unit.cli.command_line import answer_of, call
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +31,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def test_the_screen(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command([job])
+    assert call("explain", job) == 0
     out = capsys.readouterr()
     assert out.err == ""
     assert out.out.strip().startswith("Step   4.00 ms  predicted, not recorded     2 ranks · dp 2 · 1 microbatch")
@@ -41,22 +39,22 @@ def test_the_screen(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_and_a_timeline(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command([job], as_json=True, output=tmp_path / "out.json", perfetto=tmp_path / "run.pftrace", ranks="1")
+    written, timeline = tmp_path / "out.json", tmp_path / "run.pftrace"
+    assert call("explain", job, "--json", "-o", written, "--perfetto", timeline, "--ranks", "1") == 0
     out = capsys.readouterr()
     result = json.loads(out.out)
     assert result["schema"] == "foretrace.explanation/1" and result["recorded"] is False
-    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == result
+    assert json.loads(written.read_text(encoding="utf-8")) == result
     assert "open it at ui.perfetto.dev" in out.err
     trace = proto.Trace()
-    trace.ParseFromString((tmp_path / "run.pftrace").read_bytes())
+    trace.ParseFromString(timeline.read_bytes())
     processes = [packet.track_descriptor.process.process_name for packet in trace.packet]
     (shown,) = [name for name in processes if name]
     assert shown.startswith("rank 1")
 
 
 def test_a_recorded_run_is_run_again(capsys: pytest.CaptureFixture[str]) -> None:
-    command([shared("data", "traces", "dense4", "real")], as_json=True)
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of(capsys, "explain", shared("data", "traces", "dense4", "real"))
     assert result["recorded"] is True
     assert result["step_time_s"] == pytest.approx(0.9077, abs=1e-4)
     assert abs(result["replay_error"]) < 0.01
@@ -64,8 +62,7 @@ def test_a_recorded_run_is_run_again(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples/traces").glob("*.txt")))
 def test_one_rank_alone(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command([ROOT / "examples/traces" / name], as_json=True)
-    result = json.loads(capsys.readouterr().out)
+    result = answer_of(capsys, "explain", ROOT / "examples/traces" / name)
     assert result["world_size"] == 1 and result["stragglers"] == []
     assert any("one rank alone" in one["message"] for one in result["diagnostics"])
 
@@ -74,35 +71,41 @@ def test_traces_that_are_not_of_a_whole_run_are_predicted_and_that_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = shared("data", "traces", "dense4", "scaling_a")
-    command([folder], cluster="a100-dgx", microbatches=4)
+    assert call("explain", folder, "--cluster", "a100-dgx", "--microbatches", "4") == 0
     assert "predicted, not recorded     4 ranks · tp 2 · pp 2 · 4 microbatches" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "says"),
+    ("words", "status", "says"),
     [
-        ({"ranks": "0"}, UsageError, "--perfetto"),
-        ({"output": "job.foretrace"}, UsageError, "written over"),
-        ({"mesh": "tp=two"}, UsageError, "--mesh"),
-        ({"microbatches": 4}, UsageError, "settled"),
-        ({"path": "nothing.foretrace"}, InputError, "nothing.foretrace"),
+        (("job.foretrace", "--ranks", "0"), 2, "--perfetto"),
+        (("job.foretrace", "-o", "job.foretrace"), 2, "[output-overwrites-input]"),
+        (("job.foretrace", "--mesh", "tp=two"), 2, "--mesh"),
+        (("job.foretrace", "--microbatches", "4"), 2, "[option-not-for-input]"),
+        (("nothing.foretrace",), 3, "nothing.foretrace"),
     ],
 )
 def test_refusals(
-    options: dict[str, object], kind: type[ForetraceError], says: str, job: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
+    status: int,
+    says: str,
+    job: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = job.with_name(str(options.pop("path", job.name)))
-    if "output" in options:
-        options = {"output": job.with_name(str(options["output"]))}
-    with pytest.raises(kind) as refused:
-        command([path], **options)  # type: ignore[arg-type]
-    assert says in str(refused.value)
-    assert capsys.readouterr().out == ""
+    monkeypatch.chdir(job.parent)
+    assert call("explain", *words) == status
+    out = capsys.readouterr()
+    assert says in out.err
+    assert out.out == ""
 
 
-def test_a_recorded_run_takes_no_options_of_a_prediction() -> None:
-    with pytest.raises(UsageError, match=r"--cluster and --microbatches: .* was recorded"):
-        command([ROOT / "examples/traces/gpt13b_real_rank0.txt"], cluster="h100-dgx", microbatches=2)
+@pytest.mark.parametrize("words", [("--cluster", "h100-dgx"), ("--what-if", "compute=2x")])
+def test_a_recorded_run_takes_no_options_of_a_prediction(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("explain", ROOT / "examples/traces/gpt13b_real_rank0.txt", *words) == 2
+    assert "was recorded" in capsys.readouterr().err
 
 
 def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,19 +125,17 @@ def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.
     stream.seek(0)
     exec(code, {})
     assert stream.getvalue().strip("\n") in page
-    from foretrace import load
     from foretrace.analysis.explain import explain
     from foretrace.report.explain import explanation_json
 
-    for key in explanation_json(explain(simulate(load("job.foretrace")))):
+    for key in explanation_json(explain(simulate("job.foretrace"))):
         assert f"`{key}`" in page, key
 
 
 def test_what_one_could_do_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
     """Each remedy is what simulate gives with its option, the one that shortens a microbatch most first."""
     real = shared("data", "traces", "moe16", "pp4_tp1_ep4_expn16_dp4_nl8_hs4096_sl1024") / "real"
-    command([real], as_json=True)
-    found = json.loads(capsys.readouterr().out)["remedies"]
+    found = answer_of(capsys, "explain", real)["remedies"]
     assert [one["name"].partition(" (")[0] for one in found] == [
         "balanced routing",
         "twice the microbatches",
@@ -143,10 +144,9 @@ def test_what_one_could_do_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     changes = [one["after_s"] / one["microbatches"] / one["before_s"] - 1 for one in found]
     assert changes == sorted(changes) and changes == pytest.approx([one["change"] for one in found])
-    balanced = Job((real,), Choices(routing=1.0)).simulate(explain=False)
+    balanced = simulate(foretrace.open(real, routing=1.0), explain=False)
     assert (balanced.step_time_s, balanced.unchanged_step_time_s) == (found[0]["after_s"], found[0]["before_s"])
 
 
 def test_nothing_is_tried_with_one_rank_or_a_program(capsys: pytest.CaptureFixture[str]) -> None:
-    command([ROOT / "examples" / "traces" / "gpt13b_real_rank0.txt"], as_json=True)
-    assert json.loads(capsys.readouterr().out)["remedies"] == []
+    assert answer_of(capsys, "explain", ROOT / "examples" / "traces" / "gpt13b_real_rank0.txt")["remedies"] == []

@@ -74,8 +74,8 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("options", "code", "words"),
         [
-            (("--format", "aicp", "-o", "x"), 2, "did you mean aicb?"),
-            (("--detail", "kernels", "-o", "x"), 2, "did you mean kernel?"),
+            (("--format", "aicp", "-o", "x"), 2, "'aicb', 'megatron-trace', 'program'"),
+            (("--detail", "kernels", "-o", "x"), 2, "'segment', 'kernel'"),
             ((), 2, "where to?"),
             (("-o", "no/such/folder/x.txt"), 3, "cannot be written"),
             (("--zero", "3", "--pp", "1", "-o", "x"), 3, "cannot express zero 3"),

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretrace.analysis.network import asked_for, network_table
+from foretrace import Machine
+from foretrace.analysis.network import NetworkTable, ask_network, network_table
 from foretrace.cli import network
 from unit.cli.command_line import answer_of, call
 
@@ -192,20 +193,26 @@ def test_what_cannot_be_asked(words: tuple[str, ...], code: int, said: str, caps
     assert "Traceback" not in printed.err
 
 
-def test_an_interrupt_keeps_what_is_finished(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = asked_for("all-reduce", cluster="h100-dgx", prices="model")
+def test_an_interrupt_keeps_what_is_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = ask_network("all-reduce", Machine("h100-dgx", prices="model"))
 
     def starts(done: int, _: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
-    found = network_table(asked, [2**20, 2**21, 2**30], [8], starts)
+    found = network_table(question, [2**20, 2**21, 2**30], [8], starts)
     assert found.interrupted and len(found.answers) == 2
-    with pytest.raises(KeyboardInterrupt):
-        network.show(found, network.Outputs())
+
+    def stopped(*_: object) -> NetworkTable:
+        return found
+
+    monkeypatch.setattr(network, "network_table", stopped)
+    words = ("network", "all-reduce", "1MiB,2MiB,1GiB", *ON)
+    assert call(*words) == 130
     assert "interrupted: 2 rows are finished" in capsys.readouterr().out
-    with pytest.raises(KeyboardInterrupt):
-        network.show(found, network.Outputs(as_json=True))
+    assert call(*words, "--json") == 130
     result = json.loads(capsys.readouterr().out)
     assert result["interrupted"] and len(result["points"]) == 2
 

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from foretrace.cli.plan_options import read_plan
 
 from foretrace import Plan
+from foretrace.inputs.model.input import ModelInput
+from foretrace.inputs.registry import open_model
 from unit.cli.command_line import answer_of, call
 
 JOB = ("llama3-8b", "--gpus", "16", "--cluster", "h100-dgx", "--tp", "2", "--pp", "2", "--gbs", "32")
@@ -54,8 +55,9 @@ class TestPredict:
         ],
     )
     def test_overlap_decides_what_it_speaks_of(self, words: str, fields: dict[str, bool]) -> None:
-        said = read_plan({"gpus": 8, "overlap": words})
-        assert said == Plan(gpus=8, **fields)  # type: ignore[arg-type]
+        said = open_model("llama3-8b", {"gpus": "8", "overlap": words})
+        assert isinstance(said, ModelInput)
+        assert said.plan == Plan(gpus=8, **fields)  # type: ignore[arg-type]
 
     def test_without_silicon_no_price_is_nvidias(self, capsys: pytest.CaptureFixture[str]) -> None:
         answer = answer_of(capsys, "predict", *JOB, "--no-silicon")

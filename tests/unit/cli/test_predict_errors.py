@@ -149,13 +149,12 @@ def test_standard_output_that_is_closed() -> None:
 
 
 def test_routing_by_layer_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = ("predict", "qwen3-30b-a3b", "--gpus", "8", "--ep", "8", "--cluster", "b200-dgx", "--json", "--routing")
+    job = ("predict", "qwen3-30b-a3b", "--gpus", "8", "--ep", "8", "--cluster", "b200-dgx", "--routing")
     path = tmp_path / "routing.txt"
     path.write_text("# the last half is busier\n" + "1\n" * 24 + "1.4x\n" * 24)
 
     def step(routing: str | Path) -> float:
-        assert call(*job, str(routing)) == 0
-        return float(json.loads(capsys.readouterr().out)["step_time_s"])
+        return float(answer_of(capsys, *job, routing)["step_time_s"])
 
     assert step("balanced") < step(path) < step("1.4x")
     path.write_text("1\nmuch\n")

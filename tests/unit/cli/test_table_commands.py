@@ -71,9 +71,9 @@ def test_simulate_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "code", "said"),
     [
         (["simulate", FAIRSEQ, "--cluster", "h100-dgx", "--mesh", "dp=8,ep=8"], 3, "set params"),
-        (["simulate", FAIRSEQ, "--mesh", "dp=8,ep=8", *SIZES], 3, "name a cluster"),
-        (["explain", FAIRSEQ, "--cluster", "h100-dgx"], 2, "explained as it is"),
-        (["inspect", FAIRSEQ, FAIRSEQ], 2, "only for traces"),
+        (["simulate", FAIRSEQ, "--mesh", "dp=8,ep=8", *SIZES], 2, "[needs-cluster]"),
+        (["explain", FAIRSEQ, "--cluster", "h100-dgx"], 2, "explained as it was recorded"),
+        (["inspect", FAIRSEQ, FAIRSEQ], 2, "[several-inputs]"),
     ],
 )
 def test_errors(words: list[str | Path], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

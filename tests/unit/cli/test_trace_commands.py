@@ -110,7 +110,7 @@ def test_a_real_run_starts_every_what_if(capsys: pytest.CaptureFixture[str]) -> 
         (["--microbatches", "0"], 2, "microbatches is 0"),
         (["--mesh", "pp=2,ep=8"], 3, "ep=8 does not divide"),
         (["--mesh", "pp=2,dp=8,xx=1"], 2, '"xx" is not known'),
-        (["--overlap", "dp", "--mesh", "pp=2,ep=8,dp=8"], 3, "only a workload file leaves this open"),
+        (["--overlap", "dp", "--mesh", "pp=2,ep=8,dp=8"], 2, "[option-not-for-input]"),
         (
             ["--schedule", "zb-v", "--microbatches", "4", "--mesh", "pp=2,ep=8,dp=8", "--pp-comm", "8MiB"],
             3,
@@ -126,16 +126,16 @@ def test_wrong_choices(capsys: pytest.CaptureFixture[str], words: list[str], cod
 
 
 def test_ex_situ_traces_need_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refusal(capsys, 3, "simulate", EX_SITU_RANK, "--mesh", "pp=2,ep=8,dp=8", "--pp-comm", "8MiB")
-    assert "name a cluster" in error
+    error = refusal(capsys, 2, "simulate", EX_SITU_RANK, "--mesh", "pp=2,ep=8,dp=8", "--pp-comm", "8MiB")
+    assert "[needs-cluster]" in error
 
 
 def test_workloads_and_traces_do_not_mix(capsys: pytest.CaptureFixture[str]) -> None:
     workload = ROOT / "examples" / "moe_128gpu.txt"
     assert "only traces of one job" in refusal(capsys, 2, "simulate", workload, EX_SITU_RANK, "--cluster", "h100-dgx")
-    assert "only for traces" in refusal(capsys, 2, "inspect", workload, EX_SITU_RANK)
+    assert "only traces of one job" in refusal(capsys, 2, "inspect", workload, EX_SITU_RANK)
     options = ["--cluster", "h100-dgx", "--routing", "balanced"]
-    assert "a workload file settles this" in refusal(capsys, 3, "simulate", workload, *options)
+    assert "[option-not-for-input]" in refusal(capsys, 2, "simulate", workload, *options)
 
 
 def test_compare_takes_the_microbatches_of_the_measured_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -285,7 +285,7 @@ def test_a_cluster_too_small(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert call("simulate", job, "--cluster", mine, "--gpus", "16") == 0
     capsys.readouterr()
     lines = refusal(capsys, 3, "simulate", job, "--cluster", mine, "--gpus", "32")
-    assert lines[0] == f"error: {job}:1: the job has 32 GPUs, the cluster mine 16 (2 nodes of 8)"
+    assert lines[0] == f"error: {job}:1: the job has 32 GPUs, the cluster mine 16 (2 nodes of 8)  [cluster-too-small]"
     assert "--gpus" in lines[1] and re.search(r"mine\.yaml:\d", lines[1])
 
 

@@ -1,4 +1,4 @@
-"""`python -m foretrace.calibrate.gpu`: as `foretrace profile gpu`, for machines that have PyTorch and nothing else."""
+"""`python -m foretrace.calibrate.gpu`: as `foretrace measure gpu`, for machines that have PyTorch and nothing else."""
 
 from __future__ import annotations
 

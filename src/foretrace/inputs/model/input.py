@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from foretrace.errors import Diagnostic, UsageError
@@ -126,6 +127,15 @@ class ModelInput(Input):
         changed._fields = {**self._fields, **changes}
         changed._program = changed._setting = None
         return changed
+
+    def read_options(self, texts: Mapping[str, Any]) -> Self:
+        """Reads a file of routing first: what is wrong in it is not an error of the command line."""
+        routing = texts.get("routing")
+        if not isinstance(routing, str) or not Path(routing).is_file():
+            return super().read_options(texts)
+        from foretrace.inputs.model.options import read_routing_file
+
+        return super().read_options({**texts, "routing": read_routing_file(routing)})
 
     def with_axis(self, axis: str, size: int) -> Self:
         """Changes an axis: dp through the number of GPUs, others through their field of the plan."""

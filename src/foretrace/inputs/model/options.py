@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from foretrace.errors import UsageError, did_you_mean
 from foretrace.files import read_whole
-from foretrace.inputs.options import flag_of, read_texts, read_whole_number
+from foretrace.inputs.options import INPUT_OPTIONS, flag_of, read_texts, read_whole_number
 from foretrace.units import parse_factor
 from foretrace.workload.plan import WORDS
 
@@ -51,7 +50,7 @@ def _numbers(text: str, name: str, least: int) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) <= _MAX_DIGITS and int(part) >= least for part in parts):
         problem = f"{flag_of(name)} {text}: expected whole numbers from {least} on"
-        raise UsageError("bad-value", problem, hint=f"example: {flag_of(name)} 4096,4096")
+        raise UsageError("bad-value", problem, hint=f"example: {flag_of(name)} {INPUT_OPTIONS[name].metavar}")
     return tuple(int(part) for part in parts)
 
 
@@ -68,12 +67,13 @@ def _overlaps(text: str) -> dict[str, bool]:
     return {field: word in words for word, field in _OVERLAPS.items() if word in decided}
 
 
-def _routing(text: str) -> float | tuple[float, ...]:
-    """Reads a factor for all layers, or a file with one on a line for each layer; `#` begins a comment."""
-    if text == "balanced":
-        return 1.0
-    if not Path(text).is_file():
-        return parse_factor(text, where=f"--routing {text}")
+def _routing(text: str) -> float:
+    """Reads a factor for all layers."""
+    return 1.0 if text == "balanced" else parse_factor(text, where=f"--routing {text}")
+
+
+def read_routing_file(text: str) -> tuple[float, ...]:
+    """Reads a file with a factor on a line for each layer; `#` begins a comment."""
     lines = read_whole(text, "routing", "a number a layer").decode("utf-8", "replace").splitlines()
     numbered = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
     return tuple(parse_factor(value, where=f"{text}:{number}") for number, value in numbered if value)

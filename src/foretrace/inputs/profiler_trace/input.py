@@ -11,7 +11,7 @@ from foretrace.files import GivenPath, InputFile
 from foretrace.formats.profiler_trace.sniff import ENDINGS, REPORTS, begins_as_profile
 from foretrace.formats.profiler_trace.text import unpacked
 from foretrace.inputs.base import Baseline, Input, Rebuild, Unprofiled
-from foretrace.inputs.options import read_count, read_sizes, read_steps, read_texts
+from foretrace.inputs.options import read_count, read_gpu, read_sizes, read_steps, read_texts
 from foretrace.lower.options import HostMode
 from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.mesh import Mesh, parse_axes
@@ -75,6 +75,7 @@ class ProfilerTraceInput(Input):
             "gpus": read_count("gpus"),
             "steps": read_steps,
             "batch": lambda text: parse_factor(text, where=f"--what-if batch={text}"),
+            "gpu": read_gpu,
         }
         options = read_texts(texts, readers)
         if isinstance(options.get("mesh"), str):
@@ -183,7 +184,7 @@ def _is_profile(given: GivenPath) -> bool:
         if begins_as_profile(text) or begins_as_execution_trace(text):
             return True
     # What is called a profile and is not one is refused as one, unless it is a model's configuration.
-    return bool(head) and file.name.endswith(ENDINGS) and not any(word in head for word in _CONFIGURATION)
+    return file.name.endswith(ENDINGS) and not any(word in head for word in _CONFIGURATION)
 
 
 def _head(file: InputFile) -> bytes:

@@ -1,4 +1,4 @@
-"""`foretrace profile gpu` where it cannot work: one line, never a traceback."""
+"""`foretrace measure gpu` where it cannot work: one line, never a traceback."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from unit.cli.command_line import call
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("profile",), "a profile of what?"),
-        (("profile", "cpu", "-o", "x"), '"cpu" cannot be profiled'),
-        (("profile", "gpu"), "where is the profile to go?"),
-        (("profile", "gpu", "-o", "x", "--minutes", "0"), "--minutes 0"),
-        (("profile", "gpu", "-o", "x", "--minutes", "nan"), "--minutes nan"),
+        (("measure",), "measure what?"),
+        (("measure", "cpu", "-o", "x"), '"cpu" cannot be measured'),
+        (("measure", "gpu"), "where is the kernel table to go?"),
+        (("measure", "gpu", "-o", "x", "--minutes", "0"), "--minutes 0"),
+        (("measure", "gpu", "-o", "x", "--minutes", "nan"), "--minutes nan"),
+        (("profile", "gpu"), "where is the kernel table to go?"),  # its name in older versions
     ],
 )
 def test_usage(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +28,6 @@ def test_usage(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixt
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed here")
 def test_without_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("profile", "gpu", "-o", tmp_path / "gpu.profile") == 3
+    assert call("measure", "gpu", "-o", tmp_path / "gpu.profile") == 3
     assert "needs PyTorch" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
