@@ -120,11 +120,11 @@ def test_a_torch_device_mesh_gives_the_order() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("dp=16,ep=3", "ep=3 does not divide tp·cp·dp=16\n       nearest that fit: 2 and 4"),
+        ("dp=16,ep=3", "nearest that fit: 2 and 4"),
         ("tp=2,dp=8,ep=3", "ep=3 does not divide tp·cp·dp=16 over etp=2 (as tp, since not given)"),
         ("dp=4,etp=3", "etp=3 does not divide tp·cp·dp=4"),
         ("dp=4,ep=9", "nearest that fit: 1 and 4"),
-        ("dp=16,shard=5", "shard=5 does not divide dp=16\n       nearest that fit: 4 and 8"),
+        ("dp=16,shard=5", "nearest that fit: 4 and 8"),
         ("tp=0", "tp=0 is not an axis size"),
         ("tp=-2", '"tp=-2" is not an axis and its size'),
         ("tp", '"tp" is not an axis and its size'),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foretrace.errors import UsageError
-from foretrace.files import GivenPath, given_paths, open_binary
+from foretrace.files import GivenPath, given_paths
 from foretrace.inputs.base import Input
 
 KINDS: list[str] = [
@@ -66,9 +66,6 @@ def open_input(paths: Sequence[str | Path | GivenPath], options: Mapping[str, An
     finally:
         for path in given:
             path.close()
-    for path in given:
-        if not path.is_many and not path.is_file:
-            open_binary(path.text, "file")  # says that there is none
     name = " ".join(path.text for path in given)
     raise UsageError(
         "several-inputs", f"{name}: only traces of one job are read together", hint="give one file or model at a time"

@@ -115,7 +115,7 @@ class TestSources:
             made.append(gpu.name)
             return gpu_pricer(gpu, sources, fit)
 
-        monkeypatch.setattr("foretrace.cost.machine.gpu_pricer", counted)
+        monkeypatch.setattr("foretrace.cost.sources.gpu_pricer", counted)
         machine = Machine(CLUSTER, prices="model", calibration=off_by(1.5, *GRID))
         for one in (machine, machine, machine.with_(network="flow")):
             one.price(products())
