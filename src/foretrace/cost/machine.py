@@ -178,7 +178,9 @@ class Machine:
         program = ops.program
         if self.cluster is None:
             self._check_needs_no_cluster()
-            return PricedProgram(ops, price(ops, None, None, self.prices.kernels, None, self.overlap_cost), None)
+            kernels = self.prices.kernels
+            found = price(ops, None, None, kernels, None, self.overlap_cost)
+            return PricedProgram(ops, found, None, _kernel_notes(kernels, found))
         kernels = self._kernels(ops)
         cluster, notes = self.nccl.on(self.cluster)
         network = self.network_of(program.world, in_training=True)
@@ -188,9 +190,7 @@ class Machine:
             text = f"{cluster.name} prices nothing: the job carries all its prices"
             unused = (Diagnostic("note", "cluster-unused", text),) if program.op_count else ()
             return PricedProgram(ops, found, None, unused)
-        notes = (*notes, *network.notes)
-        if kernels is not None and found.mix.size and found.mix.max() >= 0:
-            notes = (*notes, *kernels.notes)
+        notes = (*notes, *network.notes, *_kernel_notes(kernels, found))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
         return PricedProgram(ops, found, cluster, notes)
@@ -207,17 +207,20 @@ class Machine:
         """
         key = (world, in_training)
         if key not in self._cache.networks:
-            self._cache.networks[key] = self.network_for(self.placed(world), in_training=in_training)
+            self._cache.networks[key] = self._network(world, self.placed(world), in_training)
         return self._cache.networks[key]
 
     def network_for(self, placement: Placement, *, in_training: bool = False) -> Network:
         """Returns the network for ranks that sit as `placement` says."""
+        return self._network(placement.world, placement, in_training)
+
+    def _network(self, world: int, placement: Placement, in_training: bool) -> Network:
         cluster, _ = self.nccl.on(self.needed_cluster())
         slowdown = slowdown_in_training(cluster.gpu) if in_training else 1.0
         # Measured times of a single collective say nothing of the links that its messages meet on.
         on_links = not in_training and self.network != "analytic"
         measured = () if on_links else self._measured(cluster, slowdown)
-        return network_of(cluster, placement.world, placement, measured, self.nccl, slowdown)
+        return network_of(cluster, world, placement, measured, self.nccl, slowdown)
 
     def _measured(self, cluster: Cluster, slowdown: float) -> tuple[Measurements, ...]:
         """Returns the measured collectives that price communication before the model does, best first."""
@@ -270,6 +273,11 @@ class Machine:
         for is_given, text in given:
             if is_given:
                 raise InputError("needs-cluster", f"{text}, but there is none", hint="name a cluster")
+
+
+def _kernel_notes(kernels: KernelPricer | None, found: Prices) -> tuple[Diagnostic, ...]:
+    """What a source of kernel prices says, where any price is from it."""
+    return kernels.notes if kernels is not None and found.mix.size and found.mix.max() >= 0 else ()
 
 
 def _says_kernels(program: Program) -> bool:

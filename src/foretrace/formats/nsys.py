@@ -75,7 +75,7 @@ def read_nsys_processes(path: AnyFile) -> list[RankProfile]:
     with opened(path) as tables:
         if not any(f"{_KIND}{name}" in tables.names for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")):
             raise InputError(
-                "incomplete-recording",
+                "not-recorded",
                 "the export has no CUDA activity",
                 where=str(path),
                 hint="profile with: nsys profile --trace=cuda,nvtx … (tables CUPTI_ACTIVITY_KIND_* are missing)",
@@ -130,7 +130,7 @@ class _Reader:
                 "warning", "rows-skipped", f"{int((process[on_device] < 0).sum()):,} kernels name no process: left out"
             )
         if self.tables.missing:
-            self._note("note", "incomplete-recording", f"this version of the export lacks {_some(self.tables.missing)}")
+            self._note("note", "not-recorded", f"this version of the export lacks {_some(self.tables.missing)}")
         return [self._trace(one, {name: column[process == one] for name, column in columns.items()}) for one in known]
 
     def _trace(self, process: int, columns: Mapping[str, Longs]) -> RankProfile:
@@ -171,7 +171,7 @@ class _Reader:
         if len(graphs["start"]):
             self._note(
                 "warning",
-                "incomplete-recording",
+                "not-recorded",
                 f"{len(graphs['start']):,} CUDA graphs were traced as wholes, their kernels not: "
                 "profile with --cuda-graph-trace=node to see them",
             )

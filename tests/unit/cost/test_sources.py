@@ -7,7 +7,7 @@ import pytest
 from foretrace.cost.compute.silicon import KERNEL_SYSTEMS
 from foretrace.cost.compute.slowest import slowest
 from foretrace.cost.network.silicon import NETWORK_SYSTEMS
-from foretrace.cost.sources import kernel_prices
+from foretrace.cost.sources import PriceSources, kernel_prices
 from foretrace.hardware import presets
 from foretrace.program.kernels import Gemm
 
@@ -15,12 +15,16 @@ H100 = presets.cluster("h100-dgx")
 
 
 def test_a_job_of_many_gpus_pays_for_the_slowest() -> None:
-    one, many = (kernel_prices(H100, world, "model").price([Gemm(4096, 4096, 4096)]) for world in (1, 512))
+    one, many = (
+        kernel_prices(H100, world, PriceSources("model")).price([Gemm(4096, 4096, 4096)]) for world in (1, 512)
+    )
     assert many.duration_s == pytest.approx(one.duration_s * slowest(512))
 
 
 def test_the_roofline_is_of_no_gpu_in_particular() -> None:
-    one, many = (kernel_prices(H100, world, "roofline").price([Gemm(4096, 4096, 4096)]) for world in (1, 512))
+    one, many = (
+        kernel_prices(H100, world, PriceSources("roofline")).price([Gemm(4096, 4096, 4096)]) for world in (1, 512)
+    )
     assert many.duration_s == one.duration_s
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from foretrace.lower.choices import Choices
 
 from foretrace.formats.megatron_trace import Facts, RankTrace, Run, make_op, read_runs, write_runs
-from foretrace.lower.megatron_trace import lower_traces
 from foretrace.program.file import to_json
+from opened import program_of
 from shared_files import shared
 
 FACTS = Facts(world=4, tp=1, pp=2)
@@ -107,7 +106,7 @@ def test_nodes_give_the_program_of_one_folder(tmp_path: Path) -> None:
     whole = put(tmp_path / "whole", (0, 1))
     for path in nodes[1].iterdir():
         (whole / path.name).write_bytes(path.read_bytes())
-    joined, single = (to_json(lower_traces(paths, Choices())) for paths in (nodes, [whole]))
+    joined, single = (to_json(program_of(paths)) for paths in (nodes, [whole]))
     differing = {key for key in single if joined[key] != single[key]}
     assert differing <= {"title", "sources", "diagnostics"}
 
@@ -120,8 +119,8 @@ def test_recorded_nodes_give_the_program_of_one_folder(tmp_path: Path) -> None:
         node = tmp_path / name / f"node{rank // 8}"
         node.mkdir(parents=True, exist_ok=True)
         (node / path.name).symlink_to(path)
-    joined = to_json(lower_traces(sorted((tmp_path / name).iterdir()), Choices()))
-    single = to_json(lower_traces([whole], Choices()))
+    joined = to_json(program_of(sorted((tmp_path / name).iterdir())))
+    single = to_json(program_of([whole]))
     assert {key for key in single if joined[key] != single[key]} <= {"title", "sources", "diagnostics"}
 
 

@@ -42,8 +42,8 @@ def test_both_hold_one_activation_more_than_there_are_pieces() -> None:
     ("stages", "microbatches", "message"),
     [
         (3, 6, "even number of stages, not 3"),
-        (4, 9, "even number of microbatches, at least 8, not 9\n +Use 10 microbatches"),
-        (4, 6, "at least 8, not 6\n +Use 8 microbatches"),
+        (4, 9, r"even number of microbatches, at least 8, not 9  \[invalid-schedule\]\n +Use 10 microbatches"),
+        (4, 6, r"at least 8, not 6  \[invalid-schedule\]\n +Use 8 microbatches"),
     ],
 )
 def test_dualpipe_says_what_it_needs(stages: int, microbatches: int, message: str) -> None:

@@ -44,7 +44,9 @@ def test_chunks_default_to_what_the_schedule_needs() -> None:
 
 
 def test_chunks_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(InputError, match=r"1f1b has 1 chunk per stage, not 2\n.*interleaved-1f1b"):
+    with pytest.raises(
+        InputError, match=r"1f1b has 1 chunk per stage, not 2  \[invalid-schedule\]\n.*interleaved-1f1b"
+    ):
         make("1f1b", 4, 8, chunks=2)
     with pytest.raises(InputError, match="zb-v has 2 chunks per stage, not 3"):
         make("zb-v", 4, 8, chunks=3)

@@ -284,5 +284,5 @@ def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
         notes.append(Diagnostic("note", "field-ignored", f"{memory:,} records of memory are not read", where))
     if columns.calls.elided:
         text = f"{columns.calls.elided} kinds of collectives do not list all ranks or splits: left open"
-        notes.append(Diagnostic("note", "incomplete-recording", text, where))
+        notes.append(Diagnostic("note", "not-recorded", text, where))
     return notes

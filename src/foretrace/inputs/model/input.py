@@ -64,7 +64,12 @@ class ModelInput(Input):
             name = path.path.name.lower()
             if name.endswith(_YAML):
                 return True
-            return name.endswith(".json") and any(word in path.files[0].head() for word in _CONFIGURATION)
+            head = path.files[0].head() if name.endswith(".json") else b""
+            if not any(word in head for word in _CONFIGURATION):
+                return False
+            from foretrace.formats.profiler_trace.sniff import begins_as_profile
+
+            return not begins_as_profile(head)  # a trace may say what model it is of
         from foretrace.models.presets import matches
 
         return bool(matches(path.text))

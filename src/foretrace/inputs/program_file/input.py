@@ -24,7 +24,7 @@ class ProgramInput(Input):
 
     def __init__(self, program: Program, path: str = "", file_bytes: int | None = None) -> None:
         super().__init__((path,) if path else (), NoOptions())
-        self._program = program
+        self._program = self._given = program
         self._file_bytes = file_bytes
 
     @classmethod
@@ -49,7 +49,7 @@ class ProgramInput(Input):
 
     def build_program(self) -> Program:
         """Returns the program as it is."""
-        return self.program()
+        return self._given
 
     def inventory(self) -> Inventory:
         """Counts what the program holds."""

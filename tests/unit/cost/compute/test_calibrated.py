@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from foretrace.cost.compute import kernel_pricer
-from foretrace.cost.compute.clocks import Mix
-from foretrace.cost.sources import calibrated_pricer, kernel_prices
+from foretrace.cost.compute.interface import KernelPricer
+from foretrace.cost.machine import Machine
+from foretrace.cost.sources import PriceSources, calibrated_pricer, gpu_pricer
 from foretrace.errors import InputError
 from foretrace.formats.calibration import Calibration, MadeOf, StepFit
 from foretrace.formats.kernel_profile import KernelProfile
 from foretrace.hardware import presets
-from foretrace.program.kernels import Attention, Gemm, Kernel, Stream
+from foretrace.hardware.cluster import Gpu
+from foretrace.mesh import Mesh
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.kernels import Attention, Gemm, Kernel, Stream, kernel_text
+from foretrace.program.program import Program
 
 GPU = presets.gpu("h200-sxm")
 MODEL = kernel_pricer(GPU, prices="model")
@@ -32,6 +38,15 @@ def off_by(factor: float, *kernels: Kernel) -> Calibration:
 
 
 GRID = tuple(Gemm(m, n, 4096) for m in (2048, 4096, 8192) for n in (2048, 4096, 8192))
+
+
+def products() -> Program:
+    """A job of one GPU that runs each product of the grid."""
+    build = ProgramBuilder(Mesh())
+    role = build.role("all", [0])
+    for one in GRID:
+        role.compute("product", math.nan, kernel=kernel_text(one))
+    return build.program()
 
 
 class TestPrices:
@@ -93,13 +108,23 @@ class TestSources:
         assert pricer.price(GRID).duration_s == pytest.approx(1.5 * MODEL.price(GRID).duration_s)
         assert pricer.sources[0].name == "calibration my.yaml (9 kernels)"
 
-    def test_one_pricer_serves_all_jobs(self) -> None:
-        fit = off_by(1.5, *GRID)
-        assert calibrated_pricer(GPU, fit, "model") is calibrated_pricer(GPU, fit, "model")
+    def test_one_pricer_serves_all_jobs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = []
+
+        def counted(gpu: Gpu, sources: PriceSources, fit: Calibration | None) -> KernelPricer:
+            made.append(gpu.name)
+            return gpu_pricer(gpu, sources, fit)
+
+        monkeypatch.setattr("foretrace.cost.machine.gpu_pricer", counted)
+        machine = Machine(CLUSTER, prices="model", calibration=off_by(1.5, *GRID))
+        for one in (machine, machine, machine.with_(network="flow")):
+            one.price(products())
+        assert made == ["h200-sxm"]
 
     def test_another_gpu_is_an_error(self) -> None:
+        machine = Machine("h100-dgx", calibration=off_by(1.5, *GRID))
         with pytest.raises(InputError, match="of h200-sxm, the job runs on h100-sxm"):
-            kernel_prices(presets.cluster("h100-dgx"), 8, calibration=off_by(1.5, *GRID))
+            machine.price(products())
 
     def test_a_factor_of_whole_steps_is_on_all_and_said(self) -> None:
         fit = replace(off_by(1.0, *GRID), steps=StepFit(1.1, 4, 0.01, 0.1))
@@ -115,10 +140,9 @@ class TestSources:
 
 
 class TestClocks:
-    MIX = Mix(dict.fromkeys(GRID, 1.0))
-
     def seconds(self, fit: Calibration) -> list[float]:
-        return kernel_prices(CLUSTER, 1, "model", calibration=fit, mix=self.MIX).price(GRID).duration_s.tolist()
+        priced = Machine(CLUSTER, prices="model", calibration=fit).price(products())
+        return priced.prices.duration_s[0].tolist()
 
     def test_products_recorded_amid_a_step_take_the_clock_of_the_job(self) -> None:
         fit = replace(off_by(1.0, *GRID), made_of=(MadeOf("step.json.gz", "trace", kernels=len(GRID), slower=1.03),))

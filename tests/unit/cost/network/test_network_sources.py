@@ -14,7 +14,7 @@ from foretrace.cost.network.nccl.forced import Forced
 from foretrace.cost.network.silicon import NAME, silicon_collectives, slowdown_in_training
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.silicon import SYSTEMS, installed
-from foretrace.formats.nccl_tests import Measurements, Table
+from foretrace.formats.nccl_tests import Measurements, Table, read_measurements
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 
@@ -48,8 +48,9 @@ def test_nvidias_tables_count_only_where_the_best_prices_are_asked_for() -> None
 def test_a_users_measurements_come_first(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     path.write_text("collective,gpus,nodes,bytes,time_us\nall_reduce,8,1,1048576,50\nall_reduce,8,1,8388608,90\n")
-    assert [one.source for one in measured_collectives(H100, path)] == ["measured collectives", NAME]
-    assert [one.source for one in measured_collectives(H100, path, "model")] == ["measured collectives"]
+    own = read_measurements(path)
+    assert [one.source for one in measured_collectives(H100, own)] == ["measured collectives", NAME]
+    assert [one.source for one in measured_collectives(H100, own, "model")] == ["measured collectives"]
 
 
 def test_each_source_prices_what_the_better_ones_do_not_cover() -> None:

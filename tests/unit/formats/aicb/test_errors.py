@@ -35,13 +35,14 @@ class TestFiles:
         with pytest.raises(InputError) as caught:
             read_workload(tmp_path / "lama.txt")
         assert str(caught.value) == (
-            f"{tmp_path / 'lama.txt'}: there is no such file\n       did you mean {tmp_path / 'llama.txt'}?"
+            f"{tmp_path / 'lama.txt'}: there is no such file  [file-not-found]\n"
+            f"       did you mean {tmp_path / 'llama.txt'}?"
         )
 
     def test_missing_with_nothing_beside_it(self, tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read_workload(tmp_path / "none" / "job.txt")
-        assert str(caught.value) == f"{tmp_path / 'none' / 'job.txt'}: there is no such file"
+        assert str(caught.value) == f"{tmp_path / 'none' / 'job.txt'}: there is no such file  [file-not-found]"
 
     def test_folder(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="this is a folder"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from foretrace.lower.load import file_kind
 
 from foretrace.errors import InputError
 from foretrace.formats.torch_table import Field, looks_like_table, parse_tables, read_tables, write_table
+from foretrace.inputs.registry import open_input
 from shared_files import ROOT, shared
 
 NEW = """\
@@ -73,7 +73,7 @@ def test_a_loggers_prefix_on_every_line() -> None:
 def test_a_prefix_that_counts_at_one_width(prefix: str, tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("".join(f"{prefix.format(number)}{line}\n" for number, line in enumerate(NEW.splitlines())))
-    assert file_kind(path) == "table"
+    assert open_input([path]).kind == "profiler-table"
     assert [row.cpu_total_s for row in read_tables(path)[0].rows] == [3.916, pytest.approx(739e-6)]
 
 

@@ -116,7 +116,7 @@ def test_generated_workloads(name: str, microbatches: int, layers: int, tokens: 
 def test_the_screen_has_a_row_for_each_collective() -> None:
     inventory = workload_inventory(workload(ROWS, tp=2, pp=1, ga=1, all_gpus=8), "job.txt")
     assert (inventory.kind, inventory.title, inventory.world_size, inventory.mesh) == (
-        "workload",
+        "aicb",
         "job.txt",
         8,
         "tp=2,dp=4",

@@ -197,24 +197,24 @@ class TestMemory:
 
     def test_activations_of_all_microbatches_in_flight(self) -> None:
         answer = run(assembled(8, Plan(4, pp=4, gbs=8)))
-        peaks = [int(track.by_category()["activations"].max()) for track in answer.memory]
+        peaks = [int(track.by_category()["activations"].max()) for track in answer.memory_tracks]
         assert peaks == [2 * SAVED * (4 - stage) for stage in range(4)], "1F1B: p, p − 1, …, 1 microbatches"
 
     def test_what_recompute_brings_back_lives_while_its_layer_does(self) -> None:
         answer = run(assembled(4, Plan(1, recompute="full"), recompute=True))
-        assert int(answer.memory[0].by_category()["activations"].max()) == 4 * SAVED + RECOMPUTED
+        assert int(answer.memory_tracks[0].by_category()["activations"].max()) == 4 * SAVED + RECOMPUTED
 
     def test_fsdp_holds_its_part_and_two_layers(self) -> None:
         answer = run(assembled(6, Plan(8, zero=3), parameter_dtype="fp32", master_weights=False), call_s=NS)
-        held = answer.memory[0].by_category()
+        held = answer.memory_tracks[0].by_category()
         assert int(held["weights"].max()) == 6 * PARAMETERS * 4 // 8
         assert int(held["optimizer"].max()) == 6 * PARAMETERS * 8 // 8
-        forward = held["buffers"][answer.memory[0].time_s < 6 * FORWARD * NS]
+        forward = held["buffers"][answer.memory_tracks[0].time_s < 6 * FORWARD * NS]
         assert int(forward.max()) == 2 * 2 * PARAMETERS, "the layer that runs and the one prefetched, in bf16"
 
     def test_gradients_without_a_buffer_appear_in_the_first_backward_and_go_with_the_update(self) -> None:
         answer = run(assembled(4, Plan(1, gbs=3), fused_gradient_accumulation=False))
-        gradients = answer.memory[0].by_category()["gradients"]
+        gradients = answer.memory_tracks[0].by_category()["gradients"]
         assert (int(gradients.min()), int(gradients.max())) == (0, 4 * PARAMETERS * 4)
         assert not [note for note in answer.diagnostics if "bytes" in note.message]
 
@@ -223,7 +223,7 @@ class TestMemory:
         program = assembled(6, Plan(1, offload_layers=4))
         moved = run(program)
         assert not [note for note in moved.diagnostics if "bytes" in note.message]
-        most = [int(one.memory[0].by_category()["activations"].max()) for one in (kept, moved)]
+        most = [int(one.memory_tracks[0].by_category()["activations"].max()) for one in (kept, moved)]
         assert most[1] < most[0]
         assert ops_of(program)["activations to host"] == ops_of(program)["activations to gpu"] == 4
 
