@@ -21,7 +21,7 @@ from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.simulate_input import simulate_input
 from foretrace.cost.machine import Machine
 from foretrace.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean
-from foretrace.hardware.presets import gpu
+from foretrace.hardware.presets import check_gpu
 from foretrace.progress import doing
 from foretrace.units import format_count, parse_count, parse_factor
 
@@ -154,14 +154,6 @@ def _check(job: Input, axis: Axis, machine: Machine) -> None:
     if axis.kind == "count" and axis.name not in known:
         with suppress(InputError):  # what is wrong with one value alone is kept as its outcome
             job.with_axis(axis.name, int(axis.values[0]))
-
-
-def check_gpu(name: str, where: str) -> None:
-    """Raises a usage error where no GPU has this name."""
-    try:
-        gpu(name)
-    except InputError as error:
-        raise UsageError(error.code, error.message, where=where, hint=error.hint) from None
 
 
 def _run(job: Input, axis: Axis, value: Value, machine: Machine, scenario: Scenario) -> Answer:

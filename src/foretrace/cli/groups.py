@@ -21,6 +21,7 @@ from foretrace.cost.compute.interface import PriceSources
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
 from foretrace.errors import UsageError
+from foretrace.hardware.presets import check_gpu
 from foretrace.inputs.base import Input
 from foretrace.inputs.options import INPUT_OPTIONS, read_numbers, split_what_ifs
 from foretrace.inputs.registry import open_input, open_model
@@ -292,6 +293,8 @@ class ScenarioOptions:
 
 def _read_scenario(values: dict[str, Any]) -> ScenarioOptions:
     options, what_ifs = split_what_ifs(values["what_if"] or [])
+    if "gpu" in options:
+        check_gpu(options["gpu"], f"--what-if gpu={options['gpu']}")
     scenario = Scenario(
         read_what_ifs(what_ifs),
         read_stragglers(values["straggler"] or []),

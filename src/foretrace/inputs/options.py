@@ -170,14 +170,6 @@ def read_sizes(texts: list[str] | tuple[str, ...]) -> tuple[tuple[str, str], ...
     return tuple(sizes.items())
 
 
-def read_gpu(text: str) -> str:
-    """Reads the name of a GPU."""
-    from foretrace.hardware.presets import gpu  # few name one
-
-    gpu(text, where=f"--what-if gpu={text}")
-    return text
-
-
 def read_steps(text: str) -> tuple[int, ...]:
     """Reads `1,2,5-7`: recorded steps, by their position from 0."""
     return tuple(read_numbers(text, "--steps", "step", "1,2,5-7"))

@@ -11,7 +11,7 @@ from foretrace.files import GivenPath, InputFile
 from foretrace.formats.profiler_trace.sniff import ENDINGS, REPORTS, begins_as_profile
 from foretrace.formats.profiler_trace.text import unpacked
 from foretrace.inputs.base import Baseline, Input, Rebuild, Unprofiled
-from foretrace.inputs.options import read_count, read_gpu, read_sizes, read_steps, read_texts
+from foretrace.inputs.options import read_count, read_sizes, read_steps, read_texts
 from foretrace.lower.options import HostMode
 from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
 from foretrace.mesh import Mesh, parse_axes
@@ -75,7 +75,6 @@ class ProfilerTraceInput(Input):
             "gpus": read_count("gpus"),
             "steps": read_steps,
             "batch": lambda text: parse_factor(text, where=f"--what-if batch={text}"),
-            "gpu": read_gpu,
         }
         options = read_texts(texts, readers)
         if isinstance(options.get("mesh"), str):
