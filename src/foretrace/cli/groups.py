@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -23,7 +23,7 @@ from foretrace.cost.network.nccl.settings import NcclSettings
 from foretrace.errors import UsageError
 from foretrace.hardware.presets import check_gpu
 from foretrace.inputs.base import Input
-from foretrace.inputs.options import INPUT_OPTIONS, read_numbers, split_what_ifs
+from foretrace.inputs.options import INPUT_OPTIONS, OptionText, read_numbers, split_what_ifs
 from foretrace.inputs.registry import open_input, open_model
 
 Parameter = tuple[str, Any, Any]
@@ -69,31 +69,46 @@ def takes(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]
     return wrap
 
 
-def _option(kind: Any, panel: str, *flags: str, **details: Any) -> Any:
-    return Annotated[kind, typer.Option(*flags, rich_help_panel=panel, **details)]
+class Option(NamedTuple):
+    """An option of a group: the type of its value, its flags, what stands for the value, and what it means."""
+
+    kind: Any
+    flags: str
+    metavar: str
+    help: str
+    default: Any = None
+
+
+def _parameters(panel: str, options: dict[str, Option]) -> tuple[Parameter, ...]:
+    """Returns the options of a group as typer reads them; help lists them under the heading `panel`."""
+    return tuple(
+        (
+            name,
+            Annotated[
+                one.kind,
+                typer.Option(*one.flags.split(), metavar=one.metavar or None, help=one.help, rich_help_panel=panel),
+            ],
+            one.default,
+        )
+        for name, one in options.items()
+    )
 
 
 _JOB, _MACHINE, _SCENARIO, _OUTPUT = "Job", "Machine", "Scenario", "Output"
 
 
-def _job_parameters() -> tuple[Parameter, ...]:
-    parameters: list[Parameter] = []
-    for name, option in INPUT_OPTIONS.items():
-        kind: Any = str
-        if option.repeated:
-            kind = list[str]
-        elif not option.metavar:
-            kind = bool
-        annotation = _option(kind | None, _JOB, option.flag, metavar=option.metavar or None, help=option.help)
-        parameters.append((name, annotation, None))
-    return tuple(parameters)
+def _job_option(option: OptionText) -> Option:
+    kind: Any = list[str] if option.repeated else str if option.metavar else bool
+    return Option(kind | None, option.flag, option.metavar, option.help)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != []}
 
 
-JOB = Group("options", _JOB, _job_parameters(), _given)
+_JOB_OPTIONS = {name: _job_option(option) for name, option in INPUT_OPTIONS.items()}
+
+JOB = Group("options", _JOB, _parameters(_JOB, _JOB_OPTIONS), _given)
 """What inputs leave open, as texts; an input refuses those that it does not have."""
 
 
@@ -166,120 +181,48 @@ def _read_machine(values: dict[str, Any]) -> MachineOptions:
     return MachineOptions(values["cluster"], details)
 
 
-MACHINE = Group(
-    "machine",
-    _MACHINE,
-    (
-        (
-            "cluster",
-            _option(
-                str | None,
-                _MACHINE,
-                "--cluster",
-                metavar="NAME|FILE",
-                help="What it runs on: see foretrace list clusters.",
-            ),
-            None,
-        ),
-        (
-            "placement",
-            _option(
-                Path | None,
-                _MACHINE,
-                "--placement",
-                metavar="FILE",
-                help="Which rank sits where (hostfile, rankfile, YAML).",
-            ),
-            None,
-        ),
-        (
-            "prices",
-            _option(
-                Prices,
-                _MACHINE,
-                "--prices",
-                help="Kernels and collectives: best source, fitted model only, or datasheet (kernels).",
-            ),
-            Prices.BEST,
-        ),
-        (
-            "no_silicon",
-            _option(bool, _MACHINE, "--no-silicon", help="Leave NVIDIA's tables out, as where they are not installed."),
-            False,
-        ),
-        (
-            "collectives",
-            _option(
-                Path | None,
-                _MACHINE,
-                "--collectives",
-                metavar="DIR|FILE",
-                help="Measured collectives (nccl-tests) to price it with.",
-            ),
-            None,
-        ),
-        (
-            "calibration",
-            _option(
-                Path | None,
-                _MACHINE,
-                "--calibration",
-                metavar="FILE",
-                help="Your own measurements (foretrace calibrate): the best source.",
-            ),
-            None,
-        ),
-        (
-            "nccl_algo",
-            _option(
-                str | None,
-                _MACHINE,
-                "--nccl-algo",
-                metavar="ring,tree|^tree|…",
-                help="Algorithms NCCL may use, as NCCL_ALGO has them.",
-            ),
-            None,
-        ),
-        (
-            "nccl_proto",
-            _option(
-                str | None,
-                _MACHINE,
-                "--nccl-proto",
-                metavar="LL,Simple|^LL|…",
-                help="Protocols, as NCCL_PROTO has them.",
-            ),
-            None,
-        ),
-        (
-            "nccl",
-            _option(
-                list[Path] | None,
-                _MACHINE,
-                "--nccl",
-                metavar="FILE",
-                help="What NCCL reported on your machine: a debug log, a graph or topology dump.",
-            ),
-            None,
-        ),
-        (
-            "network",
-            _option(
-                Network,
-                _MACHINE,
-                "--network",
-                help="Communications run alone, divide the links they meet on, or (foretrace network) as packets.",
-            ),
-            Network.ANALYTIC,
-        ),
-        (
-            "no_overlap_cost",
-            _option(bool, _MACHINE, "--no-overlap-cost", help="Kernels next to a collective take as long as alone."),
-            False,
-        ),
+_MACHINE_OPTIONS = {
+    "cluster": Option(str | None, "--cluster", "NAME|FILE", "What it runs on: see foretrace list clusters."),
+    "placement": Option(Path | None, "--placement", "FILE", "Which rank sits where (hostfile, rankfile, YAML)."),
+    "prices": Option(
+        Prices,
+        "--prices",
+        "",
+        "Kernels and collectives: best source, fitted model only, or datasheet (kernels).",
+        Prices.BEST,
     ),
-    _read_machine,
-)
+    "no_silicon": Option(
+        bool, "--no-silicon", "", "Leave NVIDIA's tables out, as where they are not installed.", False
+    ),
+    "collectives": Option(
+        Path | None, "--collectives", "DIR|FILE", "Measured collectives (nccl-tests) to price it with."
+    ),
+    "calibration": Option(
+        Path | None, "--calibration", "FILE", "Your own measurements (foretrace calibrate): the best source."
+    ),
+    "nccl_algo": Option(
+        str | None, "--nccl-algo", "ring,tree|^tree|…", "Algorithms NCCL may use, as NCCL_ALGO has them."
+    ),
+    "nccl_proto": Option(str | None, "--nccl-proto", "LL,Simple|^LL|…", "Protocols, as NCCL_PROTO has them."),
+    "nccl": Option(
+        list[Path] | None,
+        "--nccl",
+        "FILE",
+        "What NCCL reported on your machine: a debug log, a graph or topology dump.",
+    ),
+    "network": Option(
+        Network,
+        "--network",
+        "",
+        "Communications run alone, divide the links they meet on, or (foretrace network) as packets.",
+        Network.ANALYTIC,
+    ),
+    "no_overlap_cost": Option(
+        bool, "--no-overlap-cost", "", "Kernels next to a collective take as long as alone.", False
+    ),
+}
+
+MACHINE = Group("machine", _MACHINE, _parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
 """What a job runs on."""
 
 
@@ -304,58 +247,22 @@ def _read_scenario(values: dict[str, Any]) -> ScenarioOptions:
     return ScenarioOptions(scenario, options)
 
 
-SCENARIO = Group(
-    "scenario",
-    _SCENARIO,
-    (
-        (
-            "what_if",
-            _option(
-                list[str] | None,
-                _SCENARIO,
-                "--what-if",
-                metavar="WHAT=1.1x",
-                help="Make ops or a resource this many times as fast. Of a profiler trace also: cuda-graphs, "
-                "no-host-gaps, unprofiled, batch=2x, gpu=h100-sxm.",
-            ),
-            None,
-        ),
-        (
-            "straggler",
-            _option(
-                list[str] | None,
-                _SCENARIO,
-                "--straggler",
-                metavar="RANK=1.2x",
-                help="Make a rank compute this many times as slowly.",
-            ),
-            None,
-        ),
-        (
-            "slow_link",
-            _option(
-                list[str] | None,
-                _SCENARIO,
-                "--slow-link",
-                metavar="RANK:AXIS=2x",
-                help="Make what a rank communicates this many times as slow.",
-            ),
-            None,
-        ),
-        (
-            "jitter",
-            _option(
-                str | None,
-                _SCENARIO,
-                "--jitter",
-                metavar="3%",
-                help="How much computation varies: groups wait longer.",
-            ),
-            None,
-        ),
+_SCENARIO_OPTIONS = {
+    "what_if": Option(
+        list[str] | None,
+        "--what-if",
+        "WHAT=1.1x",
+        "Make ops or a resource this many times as fast. Of a profiler trace also: cuda-graphs, no-host-gaps, "
+        "unprofiled, batch=2x, gpu=h100-sxm.",
     ),
-    _read_scenario,
-)
+    "straggler": Option(list[str] | None, "--straggler", "RANK=1.2x", "Make a rank compute this many times as slowly."),
+    "slow_link": Option(
+        list[str] | None, "--slow-link", "RANK:AXIS=2x", "Make what a rank communicates this many times as slow."
+    ),
+    "jitter": Option(str | None, "--jitter", "3%", "How much computation varies: groups wait longer."),
+}
+
+SCENARIO = Group("scenario", _SCENARIO, _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
 """What is different from normal."""
 
 
@@ -367,17 +274,15 @@ class OutputOptions:
     file: Path | None
 
 
+_OUTPUT_OPTIONS = {
+    "as_json": Option(bool, "--json", "", "Print the whole answer as JSON.", False),
+    "output_file": Option(Path | None, "-o --output", "OUT", "Also write the JSON to a file."),
+}
+
 OUTPUT = Group(
     "output",
     _OUTPUT,
-    (
-        ("as_json", _option(bool, _OUTPUT, "--json", help="Print the whole answer as JSON."), False),
-        (
-            "output_file",
-            _option(Path | None, _OUTPUT, "-o", "--output", metavar="OUT", help="Also write the JSON to a file."),
-            None,
-        ),
-    ),
+    _parameters(_OUTPUT, _OUTPUT_OPTIONS),
     lambda values: OutputOptions(values["as_json"], values["output_file"]),
 )
 """How an answer is printed."""
@@ -411,54 +316,17 @@ def _read_timeline(values: dict[str, Any]) -> TimelineOptions:
     return TimelineOptions(perfetto, ranks, traces, heatmap, values["save"])
 
 
-TIMELINE = Group(
-    "files",
-    _OUTPUT,
-    (
-        (
-            "perfetto",
-            _option(Path | None, _OUTPUT, "--perfetto", metavar="OUT", help="Write the timeline for ui.perfetto.dev."),
-            None,
-        ),
-        (
-            "ranks",
-            _option(
-                str | None,
-                _OUTPUT,
-                "--ranks",
-                metavar="0,7,16-19",
-                help="Which ranks the Perfetto file and traces show.",
-            ),
-            None,
-        ),
-        (
-            "traces",
-            _option(
-                Path | None, _OUTPUT, "--traces", metavar="DIR", help="Write the timeline as Megatron rank traces."
-            ),
-            None,
-        ),
-        (
-            "heatmap",
-            _option(
-                Path | None, _OUTPUT, "--heatmap", metavar="OUT.svg", help="Draw how busy every link of the network is."
-            ),
-            None,
-        ),
-        (
-            "save",
-            _option(
-                Path | None,
-                _OUTPUT,
-                "--save",
-                metavar="OUT.answer",
-                help="Save the answer with its timeline, for compare and foretrace.open.",
-            ),
-            None,
-        ),
+_TIMELINE_OPTIONS = {
+    "perfetto": Option(Path | None, "--perfetto", "OUT", "Write the timeline for ui.perfetto.dev."),
+    "ranks": Option(str | None, "--ranks", "0,7,16-19", "Which ranks the Perfetto file and traces show."),
+    "traces": Option(Path | None, "--traces", "DIR", "Write the timeline as Megatron rank traces."),
+    "heatmap": Option(Path | None, "--heatmap", "OUT.svg", "Draw how busy every link of the network is."),
+    "save": Option(
+        Path | None, "--save", "OUT.answer", "Save the answer with its timeline, for compare and foretrace.open."
     ),
-    _read_timeline,
-)
+}
+
+TIMELINE = Group("files", _OUTPUT, _parameters(_OUTPUT, _TIMELINE_OPTIONS), _read_timeline)
 """The files that a timeline can be written to."""
 
 
