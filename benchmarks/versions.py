@@ -365,7 +365,7 @@ def _differences(before: list[Result], after: list[Result]) -> Iterator[str]:
         if old["exit"] != new["exit"]:
             yield f"{command}: exit code {old['exit']} ({old['error']}), now {new['exit']} ({new['error']})"
             continue
-        if old_json.get("schema") != new_json.get("schema"):
+        if old_json and old_json.get("schema") != new_json.get("schema"):  # an error may be an object now
             yield f"{command}: schema {old_json.get('schema')}, now {new_json.get('schema')}"
         old_keys, new_keys = ({_key(path) for path, _ in _nodes(answer)} for answer in (old_json, new_json))
         missing = old_keys - new_keys
