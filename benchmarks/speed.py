@@ -261,6 +261,30 @@ def predictions() -> list[Row]:
     ]
 
 
+SECOND = """
+import time, foretrace
+machine, explain = foretrace.Machine("h100-dgx"), {explain}
+def ask(tp):
+    began = time.process_time()
+    plan = foretrace.Plan(gpus=512, tp=tp, pp=4, gbs=1024)
+    foretrace.simulate(foretrace.model("llama3-70b", plan), machine, explain=explain, even_if_oom=True)
+    return time.process_time() - began
+print(ask(4), ask(4), ask(8))
+"""
+
+
+def second_questions() -> list[Row]:
+    """A second prediction on the same machine against the first, in a process that begins with nothing read."""
+    rows = []
+    for explain, what, target in ((False, "to the timeline", 3.0), (True, "with gains and band", None)):
+        command = [sys.executable, "-c", SECOND.format(explain=explain)]
+        runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() for _ in range(3)]
+        first, same, other = (min(float(run[at]) for run in runs) for at in range(3))
+        detail = f"first {first:.2f} s; another plan {first / other:.1f} ×"
+        rows.append(Row(f"Llama 3 70B again on one Machine, {what}", first / same, "×", target, True, detail))
+    return rows
+
+
 def child_seconds(work: Callable[[], object], repeats: int) -> float:
     """The least CPU time, user and system, that the processes started by a call take."""
     best = float("inf")
@@ -281,6 +305,7 @@ def main() -> None:
         help_time,
         workloads,
         predictions,
+        second_questions,
         arbitrary_ops,
         growth,
         scenarios,
