@@ -39,6 +39,15 @@ def test_snippets_of_the_guide(number: int, capsys: pytest.CaptureFixture[str]) 
         assert float(printed) == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize("number", range(len(snippets("docs/python.md"))))
+def test_snippets_of_the_python_page(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    exec(snippets("docs/python.md")[number], names)
+    if "answer" in names:
+        assert names["answer"].step_time_s > 0  # type: ignore[attr-defined]
+
+
 def test_the_search_for_a_microbatch_size(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = (one for one in snippets("docs/predict.md") if "InfeasibleError" in one)
     exec(code, {})
