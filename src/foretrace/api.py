@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foretrace.analysis.answer import Answer
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.simulate import Executor
 from foretrace.analysis.simulate_input import recorded_answer, simulate_input
@@ -26,15 +27,15 @@ from foretrace.program.program import Program
 from foretrace.progress import doing
 
 if TYPE_CHECKING:
-    from foretrace.analysis.answer import Answer
     from foretrace.analysis.compare import Comparison
     from foretrace.analysis.explain import Explanation
     from foretrace.analysis.relief import Relief
     from foretrace.models.model import Model
     from foretrace.workload.plan import Plan
 
-Job = Input | Program | str | Path
-"""What can be simulated: an input, a program built in Python, or a path or model name to open."""
+Job = Input | Program | Answer | str | Path
+"""What can be simulated: an input, a program built in Python, an answer whose program is run again, or a path or model
+name to open."""
 
 
 def open(path: str | Path | Sequence[str | Path], **options: Any) -> Input | Answer:
@@ -99,6 +100,10 @@ def simulate(
         ForetraceError: One of its subclasses says what is wrong: bad input, a deadlock, or a model that does not fit.
     """
     ran, changes = machine or Machine(), scenario or Scenario()
+    if isinstance(job, Answer):
+        if ran.cluster is None and not changes:
+            return job
+        job = job.timeline.graph.program
     if isinstance(job, Program):
         from foretrace.analysis.simulate import simulate_program
 

@@ -37,7 +37,7 @@ def keys(value: Any, place: str = "") -> set[str]:
 def workload() -> Answer:
     job = foretrace.open(ROOT / "examples" / "moe_128gpu.txt")
     machine = Machine("h100-dgx", network="flow")
-    return foretrace.simulate(job, machine, Scenario(stragglers={3: 1.2}))  # type: ignore[arg-type]
+    return foretrace.simulate(job, machine, Scenario(stragglers={3: 1.2}))
 
 
 @pytest.fixture(scope="module")
