@@ -15,6 +15,7 @@ from foretrace.analysis.sharing import NetworkUse
 from foretrace.errors import Diagnostic, InputError
 from foretrace.files import InputFile
 from foretrace.hardware.cluster import Cluster
+from foretrace.inputs.answer_file.input import ENDING
 from foretrace.plain import from_plain, to_plain
 from foretrace.program.file import load_timeline, save_timeline
 
@@ -66,6 +67,9 @@ class _SavedModel:
 
 def save_answer(answer: Answer, path: str | Path) -> None:
     """Writes an answer to a file; a file that is there is replaced as a whole."""
+    if Path(path).suffix != ENDING:
+        hint = f"for example {Path(path).stem or 'job'}{ENDING}"
+        raise InputError("bad-value", f"a saved answer ends in {ENDING}", where=str(path), hint=hint)
     kept = {name: getattr(answer, name) for name in _names(_Saved)}
     attached: dict[str, Any] = {
         "version": VERSION,

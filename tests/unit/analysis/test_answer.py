@@ -90,6 +90,12 @@ def test_a_damaged_file_is_refused(prediction: Answer, tmp_path: Path) -> None:
             foretrace.open(path)
 
 
+def test_its_name_says_what_it_is(prediction: Answer, tmp_path: Path) -> None:
+    with pytest.raises(ForetraceError) as caught:
+        prediction.save(tmp_path / "x.json")
+    assert caught.value.code == "bad-value"
+
+
 def test_it_replaces_a_file_as_a_whole(prediction: Answer, tmp_path: Path) -> None:
     (tmp_path / "x.answer").write_text("before")
     prediction.save(tmp_path / "x.answer")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from foretrace.files import GivenPath, InputFile
 from foretrace.inputs.base import Input, NoOptions
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory
     from foretrace.program.program import Program
 
-ENDING = ".answer"
+ENDING: Final = ".answer"
+"""How the names of saved answers end."""
 
 
 class AnswerInput(Input):
