@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from foretrace.analysis.compare import Comparison
     from foretrace.analysis.explain import Explanation
     from foretrace.analysis.relief import Relief
+    from foretrace.hardware.cluster import Cluster
     from foretrace.models.model import Model
     from foretrace.workload.plan import Plan
 
@@ -76,7 +77,7 @@ def model(name: Model | str | Path, plan: Plan) -> Input:
 
 def simulate(
     job: Job,
-    machine: Machine | None = None,
+    machine: Machine | Cluster | str | None = None,
     scenario: Scenario | None = None,
     *,
     executor: Executor = "auto",
@@ -88,7 +89,7 @@ def simulate(
 
     Args:
         job: What to run.
-        machine: What it runs on; None where the job carries all its times.
+        machine: What it runs on, or a cluster or its name; None where the job carries all its times.
         scenario: What is different from normal.
         executor: Whether ops that draw on one resource at once divide it (`shared`), or run as if alone (`fixed`);
             `auto` chooses `shared` where there are such draws.
@@ -99,7 +100,7 @@ def simulate(
     Raises:
         ForetraceError: One of its subclasses says what is wrong: bad input, a deadlock, or a model that does not fit.
     """
-    ran, changes = machine or Machine(), scenario or Scenario()
+    ran, changes = machine if isinstance(machine, Machine) else Machine(machine), scenario or Scenario()
     if isinstance(job, Answer):
         if ran.cluster is None and not changes:
             return job

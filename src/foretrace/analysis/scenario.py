@@ -39,6 +39,10 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for name in ("what_if", "stragglers", "slow_links"):
+            for what, factor in getattr(self, name).items():
+                if not isinstance(factor, int | float) or isinstance(factor, bool):
+                    problem = f"{name} of {what!r} is {factor!r}"
+                    raise InputError("bad-value", problem, hint="a factor is a number: 2.0 is twice as fast or slow")
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "jitter", check_jitter(self.jitter))
 

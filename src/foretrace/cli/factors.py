@@ -13,6 +13,7 @@ def read_what_ifs(texts: list[str]) -> dict[str, float]:
     for text in texts:
         refuse_several(text)
         what, value = _split(text, "--what-if", "compute=1.1x")
+        what = "communication" if what == "network" else what
         if what in factors:
             raise UsageError("repeated-option", f"--what-if {what} is given twice")
         factors[what] = read_faster(value, f"--what-if {text}")

@@ -19,6 +19,8 @@ from foretrace.cli.groups import (
     check_outputs,
     takes,
 )
+from foretrace.errors import UsageError
+from foretrace.inputs.options import flag_of
 from foretrace.inputs.registry import open_input
 from foretrace.report.sweep import print_sweep, sweep_json
 
@@ -44,7 +46,7 @@ def command(
         ),
     ],
     over: Annotated[
-        str,
+        list[str],
         typer.Option(
             "--over",
             metavar="NAME=VALUES",
@@ -60,7 +62,12 @@ def command(
     output: OutputOptions,
 ) -> None:
     """Run a job over a range of one thing: microbatches, GPUs, clusters, what-ifs."""
-    axis = parse_axis(over)
+    if len(over) > 1:
+        raise UsageError("repeated-option", "one --over at a time", hint=f"for example --over {over[0]}")
+    axis = parse_axis(over[0])
+    if axis.name in options:
+        problem = f"--over {axis.name} names the values"
+        raise UsageError("conflicting-options", problem, hint=f"leave out {flag_of(axis.name)}")
     check_outputs(paths, [output.file])
     job = open_input(paths, {**options, **scenario.options})
     on = machine.machine_of_clusters() if axis.kind == "cluster" else machine.machine(job)

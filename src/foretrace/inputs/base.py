@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from foretrace.errors import Diagnostic, InputError, UsageError
+from foretrace.errors import Diagnostic, InputError, UsageError, did_you_mean
 from foretrace.files import GivenPath, InputFile
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ class Input(ABC):
     def inventory(self) -> Inventory:
         """Returns what is in the input, counted."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.title}>"
+
     def program(self) -> Program:
         """Returns the job as a program; it is built once."""
         if self._program is None:
@@ -161,11 +164,13 @@ class Input(ABC):
 
     def refuse_option(self, name: str) -> UsageError:
         """Returns the error of an option that this input does not have."""
-        from foretrace.inputs.options import flag_of, flags_of
+        from foretrace.inputs.options import INPUT_OPTIONS, flag_of, flags_of
 
         known = flags_of(self.Options)
         hint = f"its options: {' '.join(known)}" if known else "it settles everything itself"
-        return UsageError("option-not-for-input", f"{flag_of(name)}: {self.title} is {self.noun}", hint=hint)
+        meant = "" if name in INPUT_OPTIONS else did_you_mean(name, [field.name for field in fields(self.Options)])
+        problem = f"{self.title} is {self.noun}, which does not have this option{meant}"
+        return UsageError("option-not-for-input", problem, where=flag_of(name), hint=hint)
 
     def with_axis(self, axis: str, size: int) -> Self:
         """Returns the input with another size of one axis of its mesh; others stay as they are."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from foretrace.files import GivenPath, InputFile
 from foretrace.inputs.base import Input, NoOptions
+from foretrace.units import format_time
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory
     from foretrace.program.program import Program
+    from foretrace.program.timeline import Timeline
 
 ENDING: Final = ".answer"
 """How the names of saved answers end."""
@@ -20,11 +23,12 @@ class AnswerInput(Input):
     """A saved answer. Its program can be run again on another machine; `file` is where the answer is read from."""
 
     kind: ClassVar[str] = "answer"
-    noun: ClassVar[str] = "a saved answer, in which this is settled"
+    noun: ClassVar[str] = "a saved answer, in which everything is settled"
 
     def __init__(self, path: str, file: InputFile) -> None:
         super().__init__((path,), NoOptions())
         self.file = file
+        self._read: tuple[Timeline, Any] | None = None
 
     @classmethod
     def recognises(cls, given: Sequence[GivenPath]) -> bool:
@@ -41,17 +45,42 @@ class AnswerInput(Input):
         """The file that the answer is read from."""
         return self.file
 
+    @property
+    def cluster(self) -> str | None:
+        """The preset that the answer is of; None where it was a cluster of the user's own, or none."""
+        cluster = self._saved()[1]["answer"]["cluster"]
+        return cluster["name"] if cluster is not None and cluster["where"] is None else None
+
+    def _saved(self) -> tuple[Timeline, Any]:
+        if self._read is None:
+            from foretrace.program.file import load_timeline
+
+            self._read = load_timeline(self.file)
+        return self._read
+
     def build_program(self) -> Program:
         """Reads the program of the answer."""
-        from foretrace.program.file import load_timeline
-
-        return load_timeline(self.file)[0].graph.program
+        return self._saved()[0].graph.program
 
     def inventory(self) -> Inventory:
         """Counts what the program of the answer holds."""
         from foretrace.inputs.program_file.inventory import program_inventory
 
-        return program_inventory(self.program(), None, self.title)
+        inventory = program_inventory(self.program(), None, self.title)
+        answer = self._saved()[1]["answer"]
+        cluster = "no cluster" if answer["cluster"] is None else answer["cluster"]["name"]
+        result = (
+            "answer",
+            f"{format_time(answer['step_time_s'])} on {cluster}, run by the {answer['executor']} executor",
+        )
+        return replace(
+            inventory,
+            kind=self.kind,
+            format="saved answer",
+            facts=(result, *inventory.facts),
+            contents={**inventory.contents, "step_time_s": answer["step_time_s"], "cluster": cluster},
+            diagnostics=tuple(note for note in inventory.diagnostics if note.code != "unpriced-op"),
+        )
 
     def schedulable(self) -> None:
         """Returns nothing: everything is settled."""

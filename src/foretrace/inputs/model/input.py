@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from foretrace.errors import Diagnostic, UsageError
+from foretrace.errors import Diagnostic, UsageError, nearest
 from foretrace.files import GivenPath
 from foretrace.inputs.base import Input
 from foretrace.models.model import Model
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from foretrace.workload.setting import Setting
 
 _YAML: Final = (".yaml", ".yml")
+_FILES: Final = (".txt", ".json", ".gz", ".foretrace", ".answer", ".sqlite", ".csv", ".log", *_YAML)
+"""Endings that names of models do not have."""
+_LIKENESS: Final = 0.75
+"""How similar a name must be to a model's to be taken for a misspelt one, of 1."""
 _CONFIGURATION: Final = (b'"model_type"', b'"num_hidden_layers"', b'"architectures"')
 _KNOWN: Final = frozenset(field.name for field in fields(Plan))
 
@@ -71,9 +75,11 @@ class ModelInput(Input):
             from foretrace.formats.profiler_trace.sniff import begins_as_profile
 
             return not begins_as_profile(head)  # a trace may say what model it is of
-        from foretrace.models.presets import matches
+        from foretrace.models.presets import matches, names
 
-        return bool(matches(path.text))
+        # A misspelt model is refused as one, with the name that was probably meant.
+        misspelt = path.path.suffix.lower() not in _FILES and "/" not in path.text
+        return bool(matches(path.text)) or (misspelt and nearest(path.text, names(), _LIKENESS) is not None)
 
     @classmethod
     def open(cls, given: Sequence[GivenPath]) -> Self:

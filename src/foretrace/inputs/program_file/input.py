@@ -20,7 +20,7 @@ class ProgramInput(Input):
     """A program, in which everything is settled."""
 
     kind: ClassVar[str] = "program"
-    noun: ClassVar[str] = "a program, in which this is settled"
+    noun: ClassVar[str] = "a program, in which everything is settled"
 
     def __init__(self, program: Program, path: str = "", file_bytes: int | None = None) -> None:
         super().__init__((path,) if path else (), NoOptions())
