@@ -1,8 +1,11 @@
 """The options that say how a profile is run: what builds it anew, what it does not hold, which of its steps."""
 
+import json
+
 import pytest
 
 from foretrace.cli.factors import read_what_ifs
+from foretrace.cli.main import run
 from foretrace.errors import UsageError
 from foretrace.inputs.options import read_sizes, read_steps, split_what_ifs
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
@@ -72,10 +75,17 @@ def test_the_host_can_be_faster():
     assert read_rebuilds(["host=2x"]) == (ProfilerTraceOptions(), ["host=2x"])
 
 
-@pytest.mark.parametrize("text", ["gpu=nonsense", "batch=0x", "batch=much"])
+@pytest.mark.parametrize("text", ["batch=0x", "batch=much"])
 def test_wrong_values_are_usage(text):
     with pytest.raises(UsageError):
         read_rebuilds([text])
+
+
+def test_a_gpu_that_nobody_knows_is_usage(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run(["simulate", "trace.json", "--what-if", "gpu=nonsense", "--json"])
+    assert stopped.value.code == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown-name"
 
 
 @pytest.mark.parametrize("text", ["gemm=0x", "gemm=fast"])
