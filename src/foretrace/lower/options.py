@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -79,6 +80,16 @@ def check_factor(name: str, value: object, least: float, most: float, hint: str)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= float(str(value)) <= most:
         raise InputError("out-of-range", f"{name} is {value!r}", hint=hint)
+
+
+def read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
+    """Returns names and values, given as a mapping or as pairs, as pairs of texts."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    try:
+        return tuple((str(key), str(text)) for key, text in pairs)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        hint = 'expected names and values such as {"moe.tokens": 8192}'
+        raise InputError("bad-value", f"{name} is {value!r}", hint=hint) from None
 
 
 def changed_options(options: Any) -> set[str]:

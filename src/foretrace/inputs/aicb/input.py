@@ -33,7 +33,7 @@ class WorkloadInput(Input):
     @classmethod
     def recognises(cls, given: Sequence[GivenPath]) -> bool:
         """Takes any single file: it is asked last, and its reader says what is wrong with the file."""
-        return len(given) == 1 and not given[0].is_folder and not given[0].is_pattern
+        return len(given) == 1 and not given[0].is_many
 
     @classmethod
     def open(cls, given: Sequence[GivenPath]) -> Self:

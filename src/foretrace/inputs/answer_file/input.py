@@ -28,7 +28,7 @@ class AnswerInput(Input):
     @classmethod
     def recognises(cls, given: Sequence[GivenPath]) -> bool:
         """Takes files called `.answer`."""
-        return len(given) == 1 and not given[0].is_folder and given[0].path.suffix == ENDING
+        return len(given) == 1 and not given[0].is_many and given[0].path.suffix == ENDING
 
     @classmethod
     def open(cls, given: Sequence[GivenPath]) -> Self:

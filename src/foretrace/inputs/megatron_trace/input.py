@@ -36,7 +36,7 @@ class MegatronTraceInput(Input):
     @classmethod
     def recognises(cls, given: Sequence[GivenPath]) -> bool:
         """Takes folders, patterns and files that hold rank traces; folders and patterns of nothing else known too."""
-        return all(looks_like_trace(path) or path.is_folder or path.is_pattern for path in given)
+        return all(looks_like_trace(path) or path.is_many for path in given)
 
     @classmethod
     def open(cls, given: Sequence[GivenPath]) -> Self:

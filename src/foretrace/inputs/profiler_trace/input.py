@@ -170,7 +170,7 @@ class ProfilerTraceInput(Input):
 
 def _is_profile(given: GivenPath) -> bool:
     """Returns whether a path is a profiler trace, an execution trace, or a folder or pattern of traces."""
-    if given.is_folder or given.is_pattern:
+    if given.is_many:
         return any(begins_as_profile(_head(file)) for file in given.first_files if file.name.endswith(ENDINGS))
     file = given.files[0]
     if file.path.suffix in REPORTS:

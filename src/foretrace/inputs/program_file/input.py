@@ -30,7 +30,7 @@ class ProgramInput(Input):
     @classmethod
     def recognises(cls, given: Sequence[GivenPath]) -> bool:
         """Takes files called `.foretrace`, and those that begin as one."""
-        if len(given) != 1 or given[0].is_folder or given[0].is_pattern:
+        if len(given) != 1 or given[0].is_many:
             return False
         return given[0].path.suffix == ".foretrace" or given[0].files[0].head(len(MAGIC)) == MAGIC
 
