@@ -26,9 +26,12 @@ def _unseen(text: str) -> AbstractContextManager[Work]:
 _watch: ContextVar[Watch] = ContextVar("watch", default=_unseen)
 
 
-def doing(text: str) -> AbstractContextManager[Work]:
-    """Returns a context manager for work that `text` describes."""
-    return _watch.get()(text)
+@contextmanager
+def doing(text: str) -> Iterator[Work]:
+    """Shows `text` while the work inside runs; work inside of it, worker processes included, is not shown."""
+    watch = _watch.get()
+    with shown_by(_unseen), watch(text) as work:
+        yield work
 
 
 @contextmanager
