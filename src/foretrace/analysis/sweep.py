@@ -134,8 +134,8 @@ def _check(job: Input, axis: Axis, machine: Machine) -> None:
     """Raises an error where no value of the axis could mean anything."""
     if axis.kind == "cluster" and machine.cluster is not None:
         raise UsageError("conflicting-options", "--over cluster=… names the clusters", hint="leave out --cluster")
-    known = {field.name for field in fields(job.Options)}
-    if axis.kind in ("batch", "gpu", "routing") and axis.name not in known:
+    is_option = job.has_option(axis.name)
+    if axis.kind in ("batch", "gpu", "routing") and not is_option:
         raise job.refuse_option(axis.name)
     if axis.kind in ("batch", "gpu") and getattr(job.options, axis.name) not in (None, 1.0):
         hint = f"leave out --what-if {axis.name}=…"
@@ -143,15 +143,15 @@ def _check(job: Input, axis: Axis, machine: Machine) -> None:
     if axis.kind == "gpu":
         for value in axis.values:
             check_gpu(str(value), "--over gpu")
-    if axis.kind == "count" and axis.name not in known and axis.name not in AXES:
+    if axis.kind == "count" and not is_option and axis.name not in AXES:
         raise job.refuse_option(axis.name)
-    if axis.kind == "count" and not known:
+    if axis.kind == "count" and not fields(job.Options):
         raise UsageError(
             "option-not-for-input",
             f"{job.title} is {job.noun}: {axis.name}",
             hint="sweep over what-ifs, stragglers, jitter or clusters, or sweep the workload it was made of",
         )
-    if axis.kind == "count" and axis.name not in known:
+    if axis.kind == "count" and not is_option:
         with suppress(InputError):  # what is wrong with one value alone is kept as its outcome
             job.with_axis(axis.name, int(axis.values[0]))
 
@@ -178,7 +178,7 @@ def _run(job: Input, axis: Axis, value: Value, machine: Machine, scenario: Scena
 
 def _counted(job: Input, name: str, count: int) -> Input:
     """Returns the job with one count: an option of its own, or an axis of its mesh, the others as they are."""
-    if name in {field.name for field in fields(job.Options)}:
+    if job.has_option(name):
         return job.with_options(**{name: count})
     return job.with_axis(name, count)
 
