@@ -144,7 +144,14 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
 def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scenario) -> Comparison:
     """Predicts one input and compares it with the measurement in another.
 
-    Where the prediction leaves the number of microbatches open, it is the measured one.
+    Args:
+        predicted: The job to predict. If its number of microbatches is left open, it is the measured one.
+        measured: The measured run, or a job that is simulated in its place.
+        machine: What the prediction runs on.
+        scenario: What is different from normal in the prediction.
+
+    Raises:
+        UsageError: The second input was traced ex situ, so that nothing was measured.
     """
     from foretrace.analysis.compare import compare as compare_answers
 
@@ -167,7 +174,7 @@ def _reads_measured(predicted: Input, measured: Input) -> list[Diagnostic]:
     measured_files = {file.path.resolve() for path in map(GivenPath, measured.paths) for file in path.files}
     for path in map(GivenPath, predicted.paths):
         if measured_files & {file.path.resolve() for file in path.files}:
-            text = "the prediction reads what was measured: this shows how well it is repeated, not foreseen"
+            text = "the prediction reads what was measured: this shows how well it is repeated, not predicted"
             return [Diagnostic("warning", "reads-measured", text, path.text)]
     return []
 

@@ -1,4 +1,4 @@
-"""What is being done, for whoever shows it: the command line shows it after a second, a program not at all."""
+"""Announces work that takes time: the command line shows it after a second, a program not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one could do about a step: the job run again with each thing changed that a person can change by an option."""
+"""Tries what could shorten a step: the job is run again with each change that an option can make."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class _Cache:
     calibration: Calibration | None = None
     last: PricedProgram | None = None
     pricers: list[tuple[Gpu, KernelPricer]] = field(default_factory=list)
-    """What prices the kernels of each GPU; machines that differ in their cluster alone share it."""
+    """The pricer of each GPU; machines with the same sources of prices share it."""
 
 
 class Machine:

@@ -1,4 +1,4 @@
-"""What the options of inputs have in common."""
+"""Checks that the options of several kinds of input share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GROUPS = {"none": (), "dp": (Overlap.GRAD, Overlap.PARAM), "all": tuple(Overlap
 
 
 def parse_overlap(text: str, where: str | None = None) -> frozenset[Overlap]:
-    """`grad,param`, `dp` for these two, `all` or `none`."""
+    """Reads `grad,param`, `dp` for these two, `all` or `none`."""
     chosen: set[Overlap] = set()
     for word in text.replace(",", " ").lower().split():
         if word in _GROUPS:
@@ -94,4 +94,4 @@ def read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
 
 def changed_options(options: Any) -> set[str]:
     """Returns the names of the options that are not at their defaults."""
-    return {one.name for one in fields(options) if getattr(options, one.name) != one.default}
+    return {field.name for field in fields(options) if getattr(options, field.name) != field.default}

@@ -1,4 +1,4 @@
-"""What `foretrace show` shows of a model or a piece of hardware, and where it is found."""
+"""Finds the models and hardware that `foretrace show` shows."""
 
 from __future__ import annotations
 

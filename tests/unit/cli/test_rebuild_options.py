@@ -3,6 +3,7 @@
 import pytest
 
 from foretrace.cli.factors import read_what_ifs
+from foretrace.cli.groups import SCENARIO
 from foretrace.errors import UsageError
 from foretrace.inputs.options import read_sizes, read_steps, split_what_ifs
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
@@ -72,10 +73,16 @@ def test_the_host_can_be_faster():
     assert read_rebuilds(["host=2x"]) == (ProfilerTraceOptions(), ["host=2x"])
 
 
-@pytest.mark.parametrize("text", ["gpu=nonsense", "batch=0x", "batch=much"])
+@pytest.mark.parametrize("text", ["batch=0x", "batch=much"])
 def test_wrong_values_are_usage(text):
     with pytest.raises(UsageError):
         read_rebuilds([text])
+
+
+def test_a_gpu_that_is_not_known_is_usage():
+    texts = dict.fromkeys(("straggler", "slow_link", "jitter"))
+    with pytest.raises(UsageError):
+        SCENARIO.read({"what_if": ["gpu=nonsense"], **texts})
 
 
 @pytest.mark.parametrize("text", ["gemm=0x", "gemm=fast"])

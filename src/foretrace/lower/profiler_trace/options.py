@@ -1,4 +1,4 @@
-"""What profiler traces leave open."""
+"""The options of profiler traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profiler table leaves open."""
+"""The options of a profiler table."""
 
 from __future__ import annotations
 
