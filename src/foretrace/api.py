@@ -130,12 +130,12 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
     """Simulates a model for its memory, and looks for a plan that fits where it does not."""
     from foretrace.analysis.relief import find_relief
 
-    answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
     setting = job.setting()
-    if setting is None or answer.memory is None:
-        problem = f"{job.title} is {job.noun}, which says nothing of memory"
+    if setting is None:
+        problem = f"{job.title} is {job.noun}, which does not state memory"
         raise UsageError("nothing-to-do", problem, hint="name a model: foretrace list models")
-    if answer.memory.fits:
+    answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
+    if answer.memory is None or answer.memory.fits:
         return answer, None
     with doing("looking for what would fit"):
         return answer, find_relief(setting, machine)

@@ -28,7 +28,11 @@ EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
 
 
 class ModelInput(Input):
-    """A model and how it is parallelised and run. Its options are the fields of `Plan`."""
+    """A model and how it is parallelised and run.
+
+    Its options are the fields of `Plan`. They are held one by one, since a plan needs a number of GPUs that may not be
+    known yet: read them from `plan`; `options` is None.
+    """
 
     kind: ClassVar[str] = "model"
     noun: ClassVar[str] = "a model"
