@@ -20,9 +20,10 @@ from foretrace.analysis.simulate import Executor
 from foretrace.analysis.simulate_input import recorded_answer, simulate_input
 from foretrace.cost.machine import Machine
 from foretrace.errors import Diagnostic, UsageError
-from foretrace.files import GivenPath, given_paths
+from foretrace.files import GivenPath
 from foretrace.inputs.base import Input
 from foretrace.inputs.registry import open_input
+from foretrace.lower.options import changed_options
 from foretrace.program.program import Program
 from foretrace.progress import doing
 
@@ -71,8 +72,8 @@ def model(name: Model | str | Path, plan: Plan) -> Input:
 
     if isinstance(name, Model):
         return ModelInput(name, plan)
-    found, guesses = read_model(name)
-    return ModelInput(found, plan, diagnostics=guesses)
+    spec, guesses = read_model(name)
+    return ModelInput(spec, plan, diagnostics=guesses)
 
 
 def simulate(
@@ -100,25 +101,35 @@ def simulate(
     Raises:
         ForetraceError: One of its subclasses says what is wrong: bad input, a deadlock, or a model that does not fit.
     """
-    ran, changes = machine if isinstance(machine, Machine) else Machine(machine), scenario or Scenario()
+    machine = machine if isinstance(machine, Machine) else Machine(machine)
+    scenario = scenario or Scenario()
     if isinstance(job, Answer):
-        if ran.cluster is None and not changes:
+        if machine.cluster is None and not scenario:
             return job
         job = job.timeline.graph.program
     if isinstance(job, Program):
         from foretrace.analysis.simulate import simulate_program
 
-        return simulate_program(job, ran, changes, executor=executor, folded=folded, explain=explain)
+        return simulate_program(job, machine, scenario, executor=executor, folded=folded, explain=explain)
     job = open_input([job]) if isinstance(job, str | Path) else job
-    if job.answer_file is not None and ran.cluster is None and not changes:
+    if job.answer_file is not None and machine.cluster is None and not scenario:
         from foretrace.analysis.answer_file import open_answer
 
         return open_answer(job.answer_file)
-    return simulate_input(job, ran, changes, executor=executor, folded=folded, explain=explain, even_if_oom=even_if_oom)
+    return simulate_input(
+        job, machine, scenario, executor=executor, folded=folded, explain=explain, even_if_oom=even_if_oom
+    )
 
 
 def measured_or_simulated(job: Input, machine: Machine) -> Answer:
-    """Returns what was measured, where the input holds it; otherwise what a simulation says."""
+    """Returns what was measured, where the input holds it; otherwise the result of a simulation.
+
+    A saved answer is returned as it was saved, whatever the machine is.
+    """
+    if job.answer_file is not None:
+        from foretrace.analysis.answer_file import open_answer
+
+        return open_answer(job.answer_file)
     return recorded_answer(job) or simulate(job, machine)
 
 
@@ -126,12 +137,12 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
     """Simulates a model for its memory, and looks for a plan that fits where it does not."""
     from foretrace.analysis.relief import find_relief
 
-    answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
     setting = job.setting()
-    if setting is None or answer.memory is None:
-        problem = f"{job.title} is {job.noun}, which says nothing of memory"
+    if setting is None:
+        problem = f"{job.title} is {job.noun}, which does not state memory"
         raise UsageError("nothing-to-do", problem, hint="name a model: foretrace list models")
-    if answer.memory.fits:
+    answer = simulate(job, machine, scenario, explain=False, even_if_oom=True)
+    if answer.memory is None or answer.memory.fits:
         return answer, None
     with doing("looking for what would fit"):
         return answer, find_relief(setting, machine)
@@ -140,7 +151,14 @@ def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tu
 def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scenario) -> Comparison:
     """Predicts one input and compares it with the measurement in another.
 
-    Where the prediction leaves the number of microbatches open, it is the measured one.
+    Args:
+        predicted: The job to predict. If its number of microbatches is left open, it is the measured one.
+        measured: The measured run, or a job that is simulated in its place.
+        machine: What the prediction runs on.
+        scenario: What is different from normal in the prediction.
+
+    Raises:
+        UsageError: The second input was traced ex situ, so that nothing was measured.
     """
     from foretrace.analysis.compare import compare as compare_answers
 
@@ -160,10 +178,10 @@ def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scena
 
 def _reads_measured(predicted: Input, measured: Input) -> list[Diagnostic]:
     """Returns a warning where the prediction reads what it is compared with."""
-    theirs = {file.path.resolve() for path in given_paths(measured.paths) for file in path.files}
+    measured_files = {file.path.resolve() for path in map(GivenPath, measured.paths) for file in path.files}
     for path in map(GivenPath, predicted.paths):
-        if theirs & {file.path.resolve() for file in path.files}:
-            text = "the prediction reads what was measured: this shows how well it is repeated, not foreseen"
+        if measured_files & {file.path.resolve() for file in path.files}:
+            text = "the prediction reads what was measured: this shows how well it is repeated, not predicted"
             return [Diagnostic("warning", "reads-measured", text, path.text)]
     return []
 
@@ -176,7 +194,8 @@ def explain(job: Input, machine: Machine, scenario: Scenario) -> Explanation:
     recorded = recorded_answer(job)
     if recorded is None:
         return replace(explain_answer(simulate(job, machine, scenario)), remedies=remedies(job, machine))
-    if machine.cluster is not None or scenario:
+    # The mesh says what was recorded; any other option would make it another job.
+    if machine.cluster is not None or scenario or changed_options(job.options) - {"mesh", "traced"}:
         raise UsageError(
             "option-not-for-command",
             f"{job.title} was recorded, and is explained as it was",

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-LONGEST_SHOWN = 60
+MAX_SHOWN = 60
 """Characters of a user's text that an error repeats at most."""
 
-LONGEST_NAME = 100
-"""Longer words are no misspelt names, and take long to compare."""
+MAX_NAME = 100
+"""Characters of a name at most; longer words are not misspelt names and take long to compare."""
 
 
 class ForetraceError(Exception):
@@ -70,14 +70,16 @@ class Diagnostic:
 
 
 def shortened(text: str) -> str:
-    """A text as an error shows it: the beginning of one that would fill the screen."""
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 4]}…"
+    """Returns a text as an error shows it: only the beginning of a long one."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]}…"
 
 
 def printable(text: str) -> str:
-    """A text of someone's file as a terminal may show it: what would move its cursor, change its colours or turn the
-    reading direction becomes `\ufffd`."""
-    return text if text.isascii() and text.isprintable() else "".join(_shown(one) for one in text)
+    """Returns a text as a terminal may show it.
+
+    Characters that would move the cursor, change colours or turn the reading direction become `\ufffd`.
+    """
+    return text if text.isascii() and text.isprintable() else "".join(_shown(character) for character in text)
 
 
 def _shown(character: str) -> str:
@@ -89,17 +91,17 @@ def _shown(character: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` for the known name that is nearest to a wrong one, or nothing."""
+    """Returns `; did you mean X?` for the known name that is nearest to a wrong one, or nothing."""
     near = nearest(name, known)
     return f"; did you mean {near}?" if near else ""
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.5) -> str | None:
-    """The known name that a wrong one was probably meant to be, whatever its case: at least so alike, of 1."""
+    """Returns the known name nearest to a wrong one in any case; None below a similarity of `likeness` (0 to 1)."""
     import difflib  # only mistakes need it
 
-    if len(name) > LONGEST_NAME:
+    if len(name) > MAX_NAME:
         return None
-    spelled = {str(one).casefold(): str(one) for one in known}
+    spelled = {str(word).casefold(): str(word) for word in known}
     near = difflib.get_close_matches(name.casefold(), spelled, n=1, cutoff=likeness)
     return spelled[near[0]] if near else None

@@ -275,34 +275,36 @@ def read_whole(path: AnyFile, noun: str, hint: str) -> bytes:
 
 
 def unreadable(error: OSError | ValueError) -> str:
-    """The code for a file that could not be opened or read."""
+    """Returns the code for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):
         return "file-not-found"
     return "folder-instead-of-file" if isinstance(error, IsADirectoryError) else "unreadable-file"
 
 
 def _near_file(path: Path) -> str | None:
-    """A file beside a missing one that was probably meant."""
+    """Returns the file next to a missing one that was probably meant."""
     try:
-        near = nearest(path.name, [one.name for one in islice(path.parent.iterdir(), 1000)], 0.75)
+        near = nearest(path.name, [entry.name for entry in islice(path.parent.iterdir(), 1000)], 0.75)
     except (OSError, ValueError):
         return None
     return str(path.parent / near) if near else None
 
 
 def write_whole(path: Path, parts: Iterable[bytes], noun: str) -> None:
-    """Writes the parts to a file beside `path` and puts it in its place, so that whoever opens it sees the old content
-    or all of the new one; `noun` says in errors what it is."""
+    """Writes the parts to a file next to `path`, which then replaces it.
+
+    A reader sees the old content or all of the new one. `noun` is what errors call the file.
+    """
     import secrets  # only writing needs it, and it takes a while
 
-    beside = path.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
+    temporary = path.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
     try:
         try:
-            with beside.open("xb") as stream:
+            with temporary.open("xb") as stream:
                 stream.writelines(parts)
-            beside.replace(path)
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
             "unwritable-file",

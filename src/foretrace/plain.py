@@ -1,6 +1,6 @@
 """Dataclasses as plain values (what JSON can hold) and back.
 
-The keys are the names of the fields. A field whose metadata has `plain: False` is left out.
+The keys are the names of the fields.
 """
 
 from __future__ import annotations
@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-T = TypeVar("T")
-
-LEFT_OUT: Final = {"plain": False}
-"""Metadata of a field that plain values do not have."""
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def to_plain(value: Any) -> Any:
@@ -25,12 +20,11 @@ def to_plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        named = [one for one in fields(value) if one.metadata.get("plain", True)]
-        return {one.name: to_plain(getattr(value, one.name)) for one in named}
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {_key(key): to_plain(one) for key, one in value.items()}
+        return {_key(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [to_plain(one) for one in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "tolist"):  # numpy's arrays and numbers
@@ -59,18 +53,18 @@ def from_plain(kind: Any, value: Any) -> Any:
         return value
     if origin is tuple:
         inner = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
-        return tuple(from_plain(one, part) for one, part in zip(inner, value, strict=True))
+        return tuple(from_plain(item, part) for item, part in zip(inner, value, strict=True))
     if origin in (dict, Mapping):
-        return {_key_of(arguments[0], key): from_plain(arguments[1], one) for key, one in value.items()}
+        return {_key_of(arguments[0], key): from_plain(arguments[1], item) for key, item in value.items()}
     if origin in (list, frozenset):
-        return origin(from_plain(arguments[0], one) for one in value)
+        return origin(from_plain(arguments[0], item) for item in value)
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        known = {one.name for one in fields(kind) if one.metadata.get("plain", True)}
+        known = {field.name for field in fields(kind)}
         build: Any = kind
-        return build(**{name: from_plain(hints[name], one) for name, one in value.items() if name in known})
+        return build(**{name: from_plain(hints[name], part) for name, part in value.items() if name in known})
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(value)
+        return {to_plain(member): member for member in kind}[value]
     if kind is float and isinstance(value, int | float):
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind):
@@ -91,5 +85,7 @@ def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
 
 def _key_of(kind: Any, text: str) -> Any:
     if get_origin(kind) is tuple:
-        return tuple(_key_of(one, part) for one, part in zip(get_args(kind), text.split(":"), strict=True))
+        kinds = get_args(kind)
+        parts = text.split(":", len(kinds) - 1)  # the last part may hold colons, such as "name:attention*"
+        return tuple(map(_key_of, kinds, parts))
     return int(text) if kind is int else text

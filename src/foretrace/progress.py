@@ -1,4 +1,4 @@
-"""What is being done, for whoever shows it: the command line shows it after a second, a program not at all."""
+"""Announces work that takes time: the command line shows it after a second, a program not at all."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def _unseen(text: str) -> AbstractContextManager[Work]:
 _watch: ContextVar[Watch] = ContextVar("watch", default=_unseen)
 
 
-def doing(text: str) -> AbstractContextManager[Work]:
-    """Returns a context manager for work that `text` describes."""
-    return _watch.get()(text)
+@contextmanager
+def doing(text: str) -> Iterator[Work]:
+    """Shows `text` while the work inside runs; work inside of it, worker processes included, is not shown."""
+    watch = _watch.get()
+    with shown_by(_unseen), watch(text) as work:
+        yield work
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class Answer:
     network: NetworkUse | None = None
     """How communications shared links; None where the job carries the prices of all of them."""
     step_time_unprofiled_s: float | None = None
-    """Of a profiler trace: what the step takes without what profiling cost its host."""
+    """The step of a profiler trace without what profiling cost its host."""
     step_time_unprofiled_band_s: tuple[float, float] | None = None
     unchanged_step_time_unprofiled_s: float | None = None
     """The same without the changes of the scenario; None where there are none."""

@@ -83,7 +83,12 @@ def open_answer(path: str | Path | InputFile) -> Answer:
     """Reads an answer from a file."""
     timeline, header = load_timeline(path)
     if header.get("version") != VERSION:
-        raise InputError("unknown-version", "this is not an answer of a known version", where=str(path))
+        raise InputError(
+            "unknown-version",
+            "this is not an answer of a known version",
+            where=str(path),
+            hint="simulate the job again, and save the answer with this version",
+        )
     try:
         saved: _Saved = from_plain(_Saved, header["answer"])
         figures = header["model"] and from_plain(_SavedModel, header["model"])

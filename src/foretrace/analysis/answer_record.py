@@ -196,7 +196,9 @@ def _simulation(answer: Answer) -> SimulationRecord:
         network=answer.network,
         overlap_cost_s=answer.overlap_cost_s,
         rank_classes=_rank_classes(answer),
-        provenance=tuple(ProvenanceRecord(one.source, one.share, (one.low, one.high)) for one in answer.provenance),
+        provenance=tuple(
+            ProvenanceRecord(part.source, part.share, (part.low, part.high)) for part in answer.provenance
+        ),
         diagnostics=answer.diagnostics,
     )
 
@@ -223,10 +225,10 @@ def _rank_classes(answer: Answer) -> tuple[RankClassRecord, ...]:
     graph, parts = answer.timeline.graph, answer.breakdown
     program, classes = graph.program, graph.classes
     rounding = 1e-12 * answer.step_time_s
-    found = []
+    records = []
     for number, rank in enumerate(classes.representative.tolist()):
         spent = zip(parts.parts, parts.per_class_s[number].tolist(), strict=True)
         breakdown_s = {part: seconds for part, seconds in spent if seconds > rounding}
         role = program.roles[int(program.role_of[rank])]
-        found.append(RankClassRecord(role, int(classes.count[number]), rank, breakdown_s))
-    return tuple(found)
+        records.append(RankClassRecord(role, int(classes.count[number]), rank, breakdown_s))
+    return tuple(records)

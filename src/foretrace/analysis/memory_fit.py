@@ -31,8 +31,10 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """The memory of a job beside that of its GPUs. `peak_bytes` is what is allocated on the worst rank; context and
-    communication buffers come on top."""
+    """The memory of a job, and that of its GPUs.
+
+    `peak_bytes` is allocated on the worst rank; context and communication buffers come on top.
+    """
 
     stages: tuple[StageMemory, ...]
     capacity_bytes: int

@@ -1,4 +1,4 @@
-"""What is known of a model's step beyond its timeline: its FLOPs, utilisation, plan and memory."""
+"""Figures of a model's step beyond its timeline: FLOPs, utilisation, plan and memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from foretrace.analysis.memory_fit import MemoryFit
 
 BLOCK_SCALED: Final = {"mxfp8": "fp4"}
-"""What tells whether a GPU multiplies with scales of blocks: such units came with those for 4 bits (Blackwell, CDNA 4).
-Transformer Engine refuses the recipe elsewhere."""
+"""The dtype whose units show that a GPU multiplies with scales of blocks: such units came with those for 4 bits
+(Blackwell, CDNA 4). Transformer Engine refuses the recipe elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class ModelFigures:
     gpus: int
     tokens_per_step: int
     model_flops: float
-    """Of a step, whole job: what the model needs by the formula, causal attention counted half, no recomputation."""
+    """FLOPs of a step of the whole job by the formula; causal attention counts half, recomputation does not count."""
     hardware_flops: float
-    """Of a step, whole job: what the kernels of the program do, recomputation included."""
+    """FLOPs that the kernels of a step do in the whole job, recomputation included."""
     peak_flops: float
     """Dense peak of one GPU in the dtype of linear layers, per second."""
     peak_dtype: str
@@ -104,8 +104,8 @@ def step_parts(timeline: Timeline) -> StepParts:
     start = float(timeline.start_s[computes].min())
 
     def end(*phases: Phase) -> float:
-        mine = computes & np.isin(phase, phases)
-        return float(timeline.end_s[mine].max()) if mine.any() else start
+        chosen = computes & np.isin(phase, phases)
+        return float(timeline.end_s[chosen].max()) if chosen.any() else start
 
     forward = end(Phase.FORWARD)
     backward = max(end(Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE), forward)

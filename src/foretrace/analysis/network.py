@@ -39,7 +39,7 @@ WORD_BYTES: Final = 4
 """What a barrier reduces."""
 
 MAX_NAMED: Final = 4
-"""Of what is out of service, or carries other traffic, so many are named."""
+"""Failed or busy parts of a network that a note names."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,7 +57,7 @@ class NetworkAnswer:
     ranks_per_node: int
     """On the node that holds most ranks of the group."""
     groups: int
-    """So many such groups are at work at once."""
+    """Groups that communicate at once."""
     cluster: Cluster
     mode: NetworkMode
     time_s: float
@@ -180,8 +180,7 @@ def ask_network(
 
 
 def default_ranks(question: CollectiveQuestion) -> int:
-    """How many ranks a group has where nobody says: the two of a transfer, the GPUs of a node, a rank for each of what
-    is placed."""
+    """Returns the default size of a group: 2 for a transfer, the ranks of a placement, or the GPUs of a node."""
     if question.collective in ONE_TO_ONE:
         return 2
     if isinstance(question.machine.placement, Placement):
@@ -195,8 +194,17 @@ def network_table(
     ranks: Sequence[int],
     starts: Callable[[int, int], None] | None = None,
 ) -> NetworkTable:
-    """Answers for each number of ranks and size. What cannot be asked is an error before anything runs; an
-    interrupt ends the table and keeps what is finished. `starts` is told how many of how many are finished."""
+    """Returns an answer for each number of ranks and size; an interrupt keeps those that are finished.
+
+    Args:
+        question: The collective, the machine and the groups.
+        sizes: Sizes in bytes.
+        ranks: Numbers of ranks of a group.
+        starts: Called before each answer with the number of answers finished and the number of all.
+
+    Raises:
+        InputError: A size or number of ranks cannot be run; nothing has run then.
+    """
     for size in sizes:
         check_size(size)
         if question.collective is Collective.BARRIER and size > WORD_BYTES:
@@ -246,7 +254,7 @@ class _Group:
         return cls(question, groups, network, tuple(network.layouts(groups.ranks)[0]))
 
     def on_links(self) -> OnLinks | None:
-        """The groups on the links of the cluster; None where formulas answer."""
+        """Returns the groups on the links of the cluster; None where formulas answer."""
         if self.question.machine.network == "analytic" or self.groups.ranks.shape[1] == 1:
             return None
         from foretrace.analysis.on_links import OnLinks  # formulas do without, and start faster
@@ -254,7 +262,7 @@ class _Group:
         return OnLinks.of(self.question.collective, self.groups, self.question.cluster, self.question.machine.network)
 
     def analytic(self, size_bytes: int) -> NetworkAnswer:
-        """The answer of the slowest kind of group, by formulas."""
+        """Returns the answer of the slowest kind of group, by formulas."""
         question, ranks, way = self.question, self.groups.ranks.shape[1], self.question.called.way
         what, size = question.collective, float(size_bytes)
         explained = [explain_call(self.network, what, layout, size, way) for layout in self.layouts]
@@ -272,7 +280,7 @@ class _Group:
             size_bytes=size_bytes,
             ranks=ranks,
             nodes=self.groups.nodes,
-            ranks_per_node=self.groups.most_on_a_node,
+            ranks_per_node=self.groups.max_on_a_node,
             groups=question.groups,
             cluster=question.cluster,
             mode="analytic",
@@ -311,13 +319,13 @@ class _Group:
 
 
 def _named(places: Sequence[str]) -> str:
-    """Some of these names, and how many more there are."""
+    """Returns the first of these names, and the number of the others."""
     more = len(places) - MAX_NAMED
     return ", ".join(places[:MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _candidates(network: Network, what: Collective, layout: Hashable, size_bytes: float) -> tuple[Candidate, ...]:
-    """What NCCL could have chosen from."""
+    """Returns the algorithms and protocols that NCCL could have chosen."""
     model = _model(network)
     if not isinstance(model, NcclNetwork) or not isinstance(layout, Layout):
         return ()
@@ -325,14 +333,14 @@ def _candidates(network: Network, what: Collective, layout: Hashable, size_bytes
 
 
 def _model(network: Network) -> Network:
-    """The model beneath all measurements."""
+    """Returns the model beneath all measurements."""
     while isinstance(network, MeasuredNetwork):
         network = network.model
     return network
 
 
 def _with_links(analytic: NetworkAnswer, run: LinkRun) -> NetworkAnswer:
-    """The answer with the time that messages or packets take on links."""
+    """Returns the answer with the time that messages or packets take on links."""
     factor = run.time_s / analytic.time_s
     rates = (analytic.algbw_bytes_per_s, analytic.busbw_bytes_per_s)
     algbw, busbw = (None if rate is None else rate / factor for rate in rates)

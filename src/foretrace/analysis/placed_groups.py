@@ -25,27 +25,37 @@ class PlacedGroups:
         return len(np.unique(self.placement.host[self.ranks[0]]))
 
     @property
-    def most_on_a_node(self) -> int:
+    def max_on_a_node(self) -> int:
         """Ranks of the first group on the node that has most of them."""
         return int(np.bincount(self.placement.host[self.ranks[0]]).max())
 
     def gpu_numbers(self, gpus_per_node: int) -> Longs:
-        """The GPU of each rank of each group, counted through all nodes."""
+        """Returns the GPU of each rank of each group, counted through all nodes."""
         place = self.placement.host.astype(np.int64) * gpus_per_node + self.placement.slot
         return np.asarray(place[self.ranks])
 
 
 def placed_groups(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node: int | None = None) -> PlacedGroups:
-    """Groups of so many ranks each. A group fills its nodes in order, with `ranks_per_node` on each (None: as many as a
-    node has GPUs); groups that leave GPUs of their nodes free are joined there by the next ones."""
+    """Places groups on the nodes of a cluster in order; the next groups take the GPUs that a group leaves free.
+
+    Args:
+        cluster: Where the groups run.
+        ranks: Ranks of each group.
+        groups: Groups that communicate at once.
+        ranks_per_node: Ranks of a group on each of its nodes; None is as many as a node has GPUs.
+
+    Raises:
+        UsageError: A node has fewer GPUs than `ranks_per_node`.
+        InputError: The cluster has too few nodes.
+    """
     gpus = cluster.node.gpus
     dense = min(ranks, gpus) if ranks_per_node is None else ranks_per_node
     if not 1 <= dense <= gpus:
         raise UsageError("cluster-too-small", f"{dense} ranks do not fit a node of {cluster.name}: it has {gpus} GPUs")
-    nodes, beside = -(-ranks // dense), gpus // dense
+    nodes, groups_per_node = -(-ranks // dense), gpus // dense
     group, rank = np.divmod(np.arange(groups * ranks, dtype=np.int64), ranks)
-    host = group // beside * nodes + rank // dense
-    slot = group % beside * dense + rank % dense
+    host = group // groups_per_node * nodes + rank // dense
+    slot = group % groups_per_node * dense + rank % dense
     needed = int(host[-1]) + 1
     if cluster.nodes is not None and needed > cluster.nodes:
         raise InputError(
@@ -59,10 +69,10 @@ def placed_groups(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node:
 
 
 def groups_of_placement(placement: Placement, ranks: int, groups: int) -> PlacedGroups:
-    """The ranks of a placement in groups of so many, one after the other."""
+    """Splits the ranks of a placement, in order, into groups of `ranks`."""
     if placement.world != groups * ranks:
-        said = f"{groups:,} groups of {ranks:,}" if groups > 1 else f"the group {ranks:,}"
+        expected = f"{groups:,} groups of {ranks:,}" if groups > 1 else f"the group {ranks:,}"
         raise InputError(
-            "bad-placement", f"the placement has {placement.world:,} ranks, {said}", hint="place every rank once"
+            "bad-placement", f"the placement has {placement.world:,} ranks, {expected}", hint="place every rank once"
         )
     return PlacedGroups(placement, np.arange(placement.world).reshape(groups, ranks))

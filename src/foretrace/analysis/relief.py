@@ -1,4 +1,4 @@
-"""What would make a job fit into memory: changes of its plan, each one simulated."""
+"""Finds a change of a plan that makes a job fit into memory, by simulating each change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Relief:
 def find_relief(setting: Setting, machine: Machine) -> Relief | None:
     """Returns the first change of a short list that makes a job fit; None where none does.
 
-    Plans that make no sense are left out.
+    Plans that cannot be settled or run are left out.
     """
     cluster = machine.needed_cluster()
     alone = Machine(cluster, prices=machine.prices)
@@ -49,8 +49,11 @@ def find_relief(setting: Setting, machine: Machine) -> Relief | None:
 
 
 def _changes(setting: Setting, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
-    """Changes, what costs least time first: state split further, smaller microbatches, recomputation, more model
-    parallelism; then the last two together."""
+    """Yields changes in words and as plans, the cheapest in time first.
+
+    State is split further, microbatches get smaller, more is recomputed, model parallelism grows; then the last two
+    together.
+    """
     plan = replace(setting.plan, gbs=setting.gbs, seq_len=setting.seq_len)
     if setting.zero == 0 and setting.dp > 1:
         yield "--zero 1", replace(plan, zero=1)

@@ -1,14 +1,14 @@
-"""What one could do about a step: the job run again with each thing changed that a person can change by an option."""
+"""Tries what could shorten a step: the job is run again with each change that an option can make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from foretrace.analysis.explain import Remedy
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.simulate import simulate_program
+from foretrace.analysis.simulate_input import on_machine
 from foretrace.cost.machine import Machine
 from foretrace.errors import ForetraceError
 from foretrace.program.program import Program
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foretrace.inputs.base import Input
 
 MAX_OPS: Final = 3_000_000
-"""Of all roles: a larger job takes longer to run several times than a person waits."""
+"""Ops of one rank of every role; a larger job takes longer to run several times than a person waits."""
 
 
 def remedies(job: Input, machine: Machine) -> tuple[Remedy, ...]:
@@ -30,8 +30,8 @@ def remedies(job: Input, machine: Machine) -> tuple[Remedy, ...]:
     base = job.schedulable()
     if base is None:
         return ()
-    base = base if machine.cluster is None else base.priced()
     try:
+        base = on_machine(base, machine)
         program = base.program()
         if _ops(program) > MAX_OPS or program.world == 1:
             return ()
@@ -60,12 +60,11 @@ def _ops(program: Program) -> int:
 
 def _changes(job: Input, program: Program) -> Iterator[tuple[str, dict[str, Any], float]]:
     """Yields changes in words, as options, and how many times the microbatches they have."""
-    known = {field.name for field in fields(job.Options)}
     count = int(program.placements.microbatch.max(initial=0)) + 1
-    if program.mesh.ep > 1 and "routing" in known and job.options is not None and job.options.routing is None:
+    if program.mesh.ep > 1 and job.has_option("routing") and job.options is not None and job.options.routing is None:
         yield "balanced routing (--routing balanced)", {"routing": 1.0}, 1.0
     if program.mesh.pp > 1:
         yield "zero-bubble schedule (--schedule zb-h1)", {"schedule": "zb-h1"}, 1.0
         yield "interleaved schedule (--schedule interleaved-1f1b)", {"schedule": "interleaved-1f1b"}, 1.0
-        if "microbatches" in known:
+        if job.has_option("microbatches"):
             yield f"twice the microbatches (--microbatches {2 * count})", {"microbatches": 2 * count}, 2.0

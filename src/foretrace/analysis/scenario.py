@@ -63,7 +63,7 @@ class Scenario:
         ]
 
     def applied_to(self, ops: Ops, prices: Prices) -> Prices:
-        """The prices with all changes but jitter, which prices do not know: it is waiting (see `jitter`)."""
+        """Returns the prices with all changes except jitter, which adds waits instead (see `analysis.jitter`)."""
         resources = {resource.name for resource in prices.draws.resources}
         for text, factor in self.what_if.items():
             _check_factor(text, factor)

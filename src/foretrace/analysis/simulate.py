@@ -34,10 +34,10 @@ Floats = NDArray[np.float64]
 Executor = Literal["auto", "fixed", "shared"]
 
 ENDLESS = 1e9
-"""So much of a resource that it never holds anything up."""
+"""The factor by which a resource is widened so that it never holds anything up."""
 
 MIN_REPORTED_OVERLAP = 0.01
-"""Of the step: what overlap costs is said in a note from here on."""
+"""The share of the step from which on a note reports the cost of overlap."""
 
 MAX_EXPLAINED = {"fixed": 2_000_000, "shared": 4_000}
 """Beyond this many nodes, running the job again for every family would take longer than a person waits."""
@@ -82,15 +82,18 @@ def simulate_program(
 
 
 def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:
-    """How communications shared links; in flow mode the job is run once more with every one of them alone."""
+    """Returns how communications shared links; in flow mode the job is run once more with each of them as if alone."""
     if mode == "analytic":
         return NetworkUse(mode, runner.timeline().step_time_s)
     return network_use(runner.alone().timeline(), runner.timeline(), runner.prices.draws)
 
 
 class _Runner:
-    """A graph with its prices, run by whichever executor fits; `waits_s` is what jitter adds to each node, `overlap_s`
-    what communication beside it does, which `durations` have in them."""
+    """A graph with its prices, and the executor that runs it.
+
+    `waits_s` is what jitter adds to each node. `overlap_s` is what concurrent communication adds; `durations` include
+    it.
+    """
 
     def __init__(self, graph: Graph, prices: Prices, shares: bool) -> None:
         self.graph = graph
@@ -105,7 +108,7 @@ class _Runner:
 
     @classmethod
     def of(cls, ops: Ops, prices: Prices, shares: bool, folded: bool, jitter: float = 0.0) -> _Runner:
-        """The program at these prices, with ranks that behave alike folded or not."""
+        """Returns a program at these prices; if `folded`, ranks that behave identically are run once."""
         if not folded and not jitter:
             return cls(unfold(ops), prices, shares)._overlapped()
         resources = prices.draws.resources if shares else ()
@@ -115,8 +118,10 @@ class _Runner:
         return runner if folded else runner._unfolded()
 
     def _overlapped(self) -> _Runner:
-        """With what ops cost each other that run at the same time, found by running them; where communications share
-        links, what they cost as if alone is kept if the run with it bears it out."""
+        """Adds what concurrent ops cost each other, found by running them.
+
+        Where communications share links, the cost as if alone is kept if a run with it confirms it.
+        """
         alone = self.durations
 
         def run(durations: Floats) -> Timeline:
@@ -148,7 +153,7 @@ class _Runner:
         self._settled = None
 
     def _unfolded(self) -> _Runner:
-        """The same with every rank on its own; ranks of one class wait alike."""
+        """Returns the same with every rank on its own; ranks of one class wait equally long."""
         whole, graph = _Runner(unfold(self.graph.ops), self.prices, self.shares), self.graph
         node = ranges(graph.start[graph.classes.of_rank], np.diff(whole.graph.start))
         whole.durations, whole.overlap_s = self.durations[node], self.overlap_s[node]
@@ -157,7 +162,7 @@ class _Runner:
         return whole
 
     def timeline(self) -> Timeline:
-        """The settled step."""
+        """Returns the settled step."""
         if self._settled is None:
             self._settled = self._run()
         return self._settled
@@ -168,7 +173,7 @@ class _Runner:
         return self._fixed.timeline(self.durations if self.waits_s is None else self.durations + self.waits_s)
 
     def alone(self) -> _Runner:
-        """The same with every communication as if alone; what the program itself draws is divided as before."""
+        """Returns the same with every communication as if alone; draws of the program itself are divided as before."""
         if self._alone is None:
             kept = self.prices.draws.of_ops(self.graph.ops.ints("communicator") < 0)
             self._alone = _Runner(self.graph, replace(self.prices, draws=kept), bool(kept))._overlapped()
@@ -177,7 +182,7 @@ class _Runner:
         return self._alone
 
     def step_times(self, factors: Floats) -> Floats:
-        """The step times of scenarios, in which each op's price is multiplied by a factor: [ops, scenarios]."""
+        """Returns the step times of scenarios; `factors` [ops, scenarios] multiplies the price of each op."""
         varies = self._waits_factor(factors)
         if self._fixed is None:
             scaled = zip(factors.T, varies.tolist(), strict=True)
@@ -192,16 +197,16 @@ class _Runner:
         return np.concatenate(parts)
 
     def _waits_factor(self, factors: Floats) -> Floats:
-        """What jitter's waits are multiplied by in each scenario: as computation as a whole, which is what varies."""
+        """Returns the factor of jitter's waits in each scenario: that of all computation, since computation varies."""
         if self.waits_s is None:
             return np.ones(factors.shape[1])
         op = self.graph.op
-        taken = np.bincount(op, weights=self.durations * self.graph.weight, minlength=len(factors))
-        taken *= self.graph.ops.ints("kind") == Kind.COMPUTE
-        return np.asarray(taken @ factors / max(float(taken.sum()), 1e-300))
+        compute_s = np.bincount(op, weights=self.durations * self.graph.weight, minlength=len(factors))
+        compute_s *= self.graph.ops.ints("kind") == Kind.COMPUTE
+        return np.asarray(compute_s @ factors / max(float(compute_s.sum()), 1e-300))
 
     def resource_gains(self, step: float) -> list[Bottleneck]:
-        """What more of each resource would gain, where resources are shared."""
+        """Returns what more of each resource would gain, where resources are shared."""
         gains = []
         for resource in self.prices.draws.resources if self.shares else ():
             wider = self._shared(self.prices.widened(resource.name, FASTER)).step_time_s
@@ -213,7 +218,7 @@ class _Runner:
         from foretrace.engine.shared_run import SharedRun  # most jobs do without, and start faster
 
         latencies, durations = (
-            one + self.overlap_s for one in (prices.latencies(self.graph), prices.durations(self.graph))
+            seconds + self.overlap_s for seconds in (prices.latencies(self.graph), prices.durations(self.graph))
         )
         if self.waits_s is not None:
             latencies, durations = latencies + wait * self.waits_s, durations + wait * self.waits_s
@@ -289,7 +294,7 @@ def _read_off(
 
 
 def _explained(runner: _Runner) -> tuple[tuple[float, float], tuple[Bottleneck, ...]]:
-    """The band of the step, and what each family of ops would gain: the job run again and again."""
+    """Returns the band of the step, and what each family of ops would gain, by running the job many times."""
     prices, graph, step = runner.prices, runner.graph, runner.timeline().step_time_s
     limits = band(prices.group, prices.low, prices.high, step, runner.step_times)
     return limits, tuple(sensitivities(graph, runner.durations, step, runner.step_times, families(graph.ops)))
@@ -299,7 +304,7 @@ def _overlap_note(share: float) -> Diagnostic:
     return Diagnostic(
         "note",
         "overlap-cost",
-        f"collectives hold SMs and take memory bandwidth from kernels beside them: {100 * share:.1f} % of the step "
+        f"collectives hold SMs and take memory bandwidth from kernels next to them: {100 * share:.1f} % of the step "
         "(--no-overlap-cost leaves that out)",
     )
 

@@ -19,7 +19,6 @@ from foretrace.program.program import Program
 from foretrace.progress import doing
 
 if TYPE_CHECKING:
-    from foretrace.hardware.cluster import Cluster
     from foretrace.inputs.base import Input, Unprofiled
 
 REPLAY_SPREAD: Final = 0.02
@@ -51,6 +50,14 @@ def simulate_input(
         InfeasibleError: The model does not fit into memory; the error names a plan that does.
     """
     return _Question(job, machine, scenario, executor, folded).answer(explain, even_if_oom)
+
+
+def on_machine(job: Input, machine: Machine) -> Input:
+    """Returns a job as a machine runs it: with a cluster, communication is priced and a calibration sets the host."""
+    if machine.cluster is None:
+        return job
+    job = job.priced()
+    return job if machine.calibration is None else job.calibrated(machine.calibration)
 
 
 def recorded_answer(job: Input) -> Answer | None:
@@ -89,11 +96,7 @@ class _Question:
     def __init__(
         self, job: Input, machine: Machine, scenario: Scenario, executor: Executor = "auto", folded: bool = True
     ) -> None:
-        if machine.cluster is not None:
-            job = job.priced()
-            if machine.calibration is not None:
-                job = job.calibrated(machine.calibration)
-        self.job = job
+        self.job = on_machine(job, machine)
         self.machine = machine
         self.scenario = scenario
         self._executor: Executor = executor
@@ -124,7 +127,7 @@ class _Question:
                 raise
             raise UsageError(
                 "needs-cluster",
-                f"{self.job.title} says what is sent and computed, not how long that takes: on what cluster?",
+                f"{self.job.title} says what is sent and computed, not how long that takes; no cluster is named",
                 hint="for example --cluster h100-dgx; see foretrace list clusters",
             ) from None
 
@@ -148,15 +151,9 @@ class _Question:
             return
         from foretrace.analysis.model_figures import peak_flops  # most jobs are not models, and start faster
 
-        cluster = self._needed_cluster()
+        cluster = self.machine.needed_cluster()
         cluster.check_fits(setting.plan.gpus)
         peak_flops(cluster.gpu, setting.plan.precision)
-
-    def _needed_cluster(self) -> Cluster:
-        if self.machine.cluster is None:
-            hint = "for example --cluster h100-dgx; see foretrace list clusters"
-            raise UsageError("needs-cluster", "on what cluster?", hint=hint)
-        return self.machine.cluster
 
     def _with_model(self, answer: Answer, even_if_oom: bool) -> Answer:
         """Adds the figures of a model, and refuses one that does not fit into memory."""
@@ -167,7 +164,7 @@ class _Question:
         from foretrace.analysis.memory_fit import memory_fit, misfit
         from foretrace.analysis.model_figures import model_figures
 
-        cluster = self._needed_cluster()
+        cluster = self.machine.needed_cluster()
         memory = memory_fit(answer, int(cluster.gpu.memory_bytes))
         figures = model_figures(setting, cluster, answer.timeline, memory)
         answer = replace(

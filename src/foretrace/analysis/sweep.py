@@ -1,10 +1,10 @@
 """Sweeps: the same job over a range of one thing, a simulation for each value.
 
 `microbatches=8,16,32`       values written out
-`gpus=16:1024:x2`            from low to high, each so many times the one before (x2 unless said)
-`compute=1x,1.5x,2x`         ops or a resource so many times as fast, as in a what-if; `network` is all communication
-`straggler:5=1x,1.2x`        rank 5 so many times as slow
-`batch=1x,2x,4x`             a profiler's trace with so many times the samples; `gpu=h100-sxm,b200` on other GPUs
+`gpus=16:1024:x2`            from low to high, multiplied by 2 each time (the default factor)
+`compute=1x,1.5x,2x`         how fast ops or a resource are, as in a what-if; `network` is all communication
+`straggler:5=1x,1.2x`        how slow rank 5 is
+`batch=1x,2x,4x`             how many times the recorded samples a profiler trace has; `gpu=h100-sxm,b200` on other GPUs
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ KINDS: dict[str, AxisKind] = {
     "jitter": "jitter",
     "routing": "routing",
 }
-"""Those of other axes, by their names; what is not here or counted is a what-if."""
+"""The kinds of axes by name; an axis that is neither here nor in `COUNTS` is a what-if."""
 MAX_POINTS = 1000
-"""More would not be read, and take long."""
+"""Values of a range; more would take long, and nobody would read them."""
 
 _NAMED = {"cluster": "cluster=a100-dgx,h100-dgx", "gpu": "gpu=h100-sxm,b200"}
 _FORM = "expected NAME=v1,v2,… or NAME=low:high:x2, as in --over microbatches=8,16,32"
@@ -50,8 +50,10 @@ _FORM = "expected NAME=v1,v2,… or NAME=low:high:x2, as in --over microbatches=
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is varied, and the values it takes: counts, shares, factors, or names of clusters. `what` is the family of a
-    what-if, `rank` that of a straggler."""
+    """A quantity that is varied, and its values: counts, shares, factors, or names.
+
+    `what` is the family of a what-if, `rank` the rank of a straggler.
+    """
 
     name: str
     kind: AxisKind
@@ -60,7 +62,7 @@ class Axis:
     rank: int = -1
 
     def label(self, value: Value) -> str:
-        """A value as people write it."""
+        """Returns a value as people write it."""
         if isinstance(value, str):
             return value
         if self.kind == "count":
@@ -98,44 +100,54 @@ class Sweep:
     interrupted: bool = False
     title: str = ""
     warnings: tuple[Diagnostic, ...] = ()
-    """What any value was warned of, each once; and what is to be said of all of them."""
+    """The warnings of all values, each once, and notes on the whole sweep."""
 
     @property
     def best(self) -> Outcome | None:
         """The first of those that do most work per second and GPU; None where fewer than two ran."""
-        ran = [one for one in self.outcomes if one.efficiency is not None]
-        return max(ran, key=lambda one: one.efficiency or 0.0) if len(ran) > 1 else None
+        outcomes = [outcome for outcome in self.outcomes if outcome.efficiency is not None]
+        return max(outcomes, key=lambda outcome: outcome.efficiency or 0.0) if len(outcomes) > 1 else None
 
 
 def sweep(job: Input, axis: Axis, machine: Machine, scenario: Scenario) -> Sweep:
     """Simulates a job for every value of an axis.
 
-    What is wrong with one value is kept as its outcome; an interrupt ends the sweep and keeps what is finished.
+    An error of one value is kept as its outcome. An interrupt ends the sweep and keeps the finished values.
+
+    Args:
+        job: The job to vary.
+        axis: What is varied, and its values.
+        machine: What the job runs on; without a cluster where the axis names clusters.
+        scenario: What is different from normal, for every value.
+
+    Raises:
+        UsageError: The axis means nothing for this job.
+        InputError: No value can be run.
     """
     _check(job, axis, machine)
     with doing(f"sweep over {axis.name}") as progress:
 
-        def show(number: int, found: Sweep) -> None:
-            best = f", best so far {found.best.label}" if found.best is not None else ""
+        def show(number: int, part: Sweep) -> None:
+            best = f", best so far {part.best.label}" if part.best is not None else ""
             what = f"{axis.name} {axis.label(axis.values[number])}"
             progress.text = f"sweep: {what}, {number + 1} of {len(axis.values)}{best}"
 
-        found = run_axis(axis, lambda value: _run(job, axis, value, machine, scenario), show)
-    if found.outcomes and all(one.error is not None for one in found.outcomes) and not found.interrupted:
-        first = found.outcomes[0]
+        result = run_axis(axis, lambda value: _run(job, axis, value, machine, scenario), show)
+    if result.outcomes and all(row.error is not None for row in result.outcomes) and not result.interrupted:
+        first = result.outcomes[0]
         raise InputError("nothing-to-do", f"no value of {axis.name} can be run; {first.label}: {first.error}")
     if job.kind != "profiler-trace" or job.options.host != "profiled":
-        return found
+        return result
     text = "steps as recorded, slowed by the profiler; without it: --what-if unprofiled"
-    return replace(found, warnings=(*found.warnings, Diagnostic("note", "profiled-steps", text)))
+    return replace(result, warnings=(*result.warnings, Diagnostic("note", "profiled-steps", text)))
 
 
 def _check(job: Input, axis: Axis, machine: Machine) -> None:
     """Raises an error where no value of the axis could mean anything."""
     if axis.kind == "cluster" and machine.cluster is not None:
         raise UsageError("conflicting-options", "--over cluster=… names the clusters", hint="leave out --cluster")
-    known = {field.name for field in fields(job.Options)}
-    if axis.kind in ("batch", "gpu", "routing") and axis.name not in known:
+    is_option = job.has_option(axis.name)
+    if axis.kind in ("batch", "gpu", "routing") and not is_option:
         raise job.refuse_option(axis.name)
     if axis.kind in ("batch", "gpu") and getattr(job.options, axis.name) not in (None, 1.0):
         hint = f"leave out --what-if {axis.name}=…"
@@ -143,15 +155,15 @@ def _check(job: Input, axis: Axis, machine: Machine) -> None:
     if axis.kind == "gpu":
         for value in axis.values:
             check_gpu(str(value), "--over gpu")
-    if axis.kind == "count" and axis.name not in known and axis.name not in AXES:
+    if axis.kind == "count" and not is_option and axis.name not in AXES:
         raise job.refuse_option(axis.name)
-    if axis.kind == "count" and not known:
+    if axis.kind == "count" and not fields(job.Options):
         raise UsageError(
             "option-not-for-input",
             f"{job.title} is {job.noun}: {axis.name}",
             hint="sweep over what-ifs, stragglers, jitter or clusters, or sweep the workload it was made of",
         )
-    if axis.kind == "count" and axis.name not in known:
+    if axis.kind == "count" and not is_option:
         with suppress(InputError):  # what is wrong with one value alone is kept as its outcome
             job.with_axis(axis.name, int(axis.values[0]))
 
@@ -178,36 +190,36 @@ def _run(job: Input, axis: Axis, value: Value, machine: Machine, scenario: Scena
 
 def _counted(job: Input, name: str, count: int) -> Input:
     """Returns the job with one count: an option of its own, or an axis of its mesh, the others as they are."""
-    if name in {field.name for field in fields(job.Options)}:
+    if job.has_option(name):
         return job.with_options(**{name: count})
     return job.with_axis(name, count)
 
 
 def run_axis(axis: Axis, run: Callable[[Value], Answer], starts: Callable[[int, Sweep], None] | None = None) -> Sweep:
     """Runs every value of an axis; `starts` is told the number of each value before it runs, and what there is."""
-    found = Sweep(axis, ())
+    part = Sweep(axis, ())
     for number, value in enumerate(axis.values):
         label = axis.label(value)
         if starts is not None:
-            starts(number, found)
+            starts(number, part)
         try:
             answer = run(value)
-            outcome = _outcome(axis, value, answer, found.outcomes)
-            title = _common(found.title, answer.title) if found.title else answer.title
-            fresh = [one for one in answer.diagnostics if one.level == "warning"]
-            warnings = tuple(dict.fromkeys((*found.warnings, *fresh)))
-            found = replace(found, title=title, warnings=warnings)
+            outcome = _outcome(axis, value, answer, part.outcomes)
+            title = _common(part.title, answer.title) if part.title else answer.title
+            fresh = [note for note in answer.diagnostics if note.level == "warning"]
+            warnings = tuple(dict.fromkeys((*part.warnings, *fresh)))
+            part = replace(part, title=title, warnings=warnings)
         except ForetraceError as error:
             place = f"{error.where}: " if error.where else ""
             outcome = Outcome(value, label, error=f"{place}{error.message}")
         except KeyboardInterrupt:
-            return replace(found, interrupted=True)
-        found = replace(found, outcomes=(*found.outcomes, outcome))
-    return found
+            return replace(part, interrupted=True)
+        part = replace(part, outcomes=(*part.outcomes, outcome))
+    return part
 
 
 def _common(title: str, other: str) -> str:
-    """The parts that two titles have in common, place by place."""
+    """Returns the parts that two titles have in common, place by place."""
     parts = [one for one, two in zip(title.split(" · "), other.split(" · "), strict=False) if one == two]
     return " · ".join(parts)
 
@@ -223,7 +235,7 @@ def _outcome(axis: Axis, value: Value, answer: Answer, before: Iterable[Outcome]
         1.0,
         answer.breakdown.mean_s,
     )
-    first = next((one for one in before if one.step_time_s is not None), mine)
+    first = next((outcome for outcome in before if outcome.step_time_s is not None), mine)
     return replace(mine, efficiency=_efficiency(axis, mine, first))
 
 
@@ -241,7 +253,7 @@ def _efficiency(axis: Axis, mine: Outcome, first: Outcome) -> float | None:
 
 
 def parse_axis(text: str) -> Axis:
-    """An axis as it is written on the command line."""
+    """Reads an axis as it is written on the command line."""
     name, equals, values = (part.strip() for part in text.partition("="))
     where = f"--over {text}"
     if not equals or not name or not values:
@@ -249,13 +261,13 @@ def parse_axis(text: str) -> Axis:
     name = "communication" if name == "network" else name
     try:
         axis = _kind_of(name, values, where)
-        found = _values(axis, values, where)
+        points = _values(axis, values, where)
     except InputError as error:
         raise UsageError(error.code, error.message, where=where, hint=error.hint) from None
-    if len(set(found)) < len(found):
-        twice = next(one for one in found if found.count(one) > 1)
+    if len(set(points)) < len(points):
+        twice = next(value for value in points if points.count(value) > 1)
         raise UsageError("repeated-option", f"{axis.label(twice)} is given twice", where=where)
-    return replace(axis, values=found)
+    return replace(axis, values=points)
 
 
 def _kind_of(name: str, values: str, where: str) -> Axis:
@@ -277,7 +289,7 @@ def _kind_of(name: str, values: str, where: str) -> Axis:
             "bad-value",
             f'"{name}" takes factors{did_you_mean(name, (*COUNTS, *KINDS))}',
             where=where,
-            hint=f"{name}=1x,2x makes it so many times as fast; counts: {', '.join(COUNTS)}",
+            hint=f"{name}=1x,2x makes it 1 and 2 times as fast; counts: {', '.join(COUNTS)}",
         )
     return Axis(name, "what-if", (), what=name)
 
@@ -323,7 +335,7 @@ def _value(axis: Axis, text: str, where: str) -> int | float:
 
 
 def _range(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
-    """`low:high` or `low:high:x3`: each value so many times the one before."""
+    """Reads `low:high` or `low:high:x3`; each value is the one before times the factor (2 by default)."""
     parts = text.split(":")
     times = re.fullmatch(r"x\s*([0-9.]+)", parts[2].strip()) if len(parts) == 3 else None
     if len(parts) > 3 or (len(parts) == 3 and times is None):
@@ -342,14 +354,14 @@ def _range(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
             where=where,
             hint="low is above 0, high above low, the factor above 1",
         )
-    found: list[Value] = []
+    points: list[Value] = []
     value = float(low)
     while value <= high * (1 + 1e-9):
-        if len(found) == MAX_POINTS:
+        if len(points) == MAX_POINTS:
             raise UsageError(
                 "too-large", f'"{text}" has more than {MAX_POINTS:,} values', where=where, hint="take a larger factor"
             )
         exact = round(value) if axis.kind == "count" else float(f"{value:.12g}")
-        found += [exact] if exact not in found else []
+        points += [exact] if exact not in points else []
         value *= factor
-    return tuple(found)
+    return tuple(points)

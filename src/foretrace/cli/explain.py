@@ -91,17 +91,20 @@ def command(
     """Explain a run: what it waited for, for whom, and what to change."""
     check_outputs(paths, [*files.files, output.file, plot])
     check_svg(plot)
-    asked = TraceQuestion(None if view is None else view.value, op, hta_steps, plot)
+    about_traces = TraceQuestion(None if view is None else view.value, op, hta_steps, plot)
+    changes = bool(options or scenario.options or any(files.files) or files.traces)
     if view == View.DIFF:
-        explain_traces([ask([path], options, machine, scenario).job for path in paths], asked, output)
+        questions = [ask([path], options, machine, scenario) for path in paths]
+        for question in questions:
+            _refuse_changes(question, changes)
+        explain_traces([question.job for question in questions], about_traces, output)
         return
     question = ask(paths, options, machine, scenario)
-    if isinstance(question.job, ProfilerTraceInput | ProfilerTableInput):
-        _refuse_changes(question, options, files)
+    _refuse_changes(question, changes)
     if isinstance(question.job, ProfilerTraceInput):
-        explain_traces([question.job], asked, output)
+        explain_traces([question.job], about_traces, output)
         return
-    asked.refuse(question.job)
+    about_traces.refuse(question.job)
     if isinstance(question.job, ProfilerTableInput):
         explain_table(question.job, output)
         return
@@ -110,10 +113,11 @@ def command(
     emit(lambda: explanation_json(explanation), lambda: print_explanation(explanation), output)
 
 
-def _refuse_changes(question: Question, options: dict[str, Any], files: TimelineOptions) -> None:
-    """Raises an error where a profile, which is explained as it was recorded, is to be changed."""
-    changed = question.machine.cluster is not None or question.scenario or options or any(files.files) or files.traces
-    if changed:
+def _refuse_changes(question: Question, changes: bool) -> None:
+    """Raises an error where a profiler trace or table, which is explained as recorded, would be changed or written."""
+    if not isinstance(question.job, ProfilerTraceInput | ProfilerTableInput):
+        return
+    if changes or question.scenario or question.machine.cluster is not None:
         raise UsageError(
             "option-not-for-command",
             f"{question.job.title} is {question.job.noun}, which is explained as it was recorded",

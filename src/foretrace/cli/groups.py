@@ -35,7 +35,6 @@ class Group:
     """Options that describe one noun, and how they are read into it."""
 
     name: str
-    title: str
     parameters: tuple[Parameter, ...]
     read: Callable[[dict[str, Any]], Any]
 
@@ -108,7 +107,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 _JOB_OPTIONS = {name: _job_option(option) for name, option in INPUT_OPTIONS.items()}
 
-JOB = Group("options", _JOB, _parameters(_JOB, _JOB_OPTIONS), _given)
+JOB = Group("options", _parameters(_JOB, _JOB_OPTIONS), _given)
 """What inputs leave open, as texts; an input refuses those that it does not have."""
 
 
@@ -147,11 +146,10 @@ class MachineOptions:
         return Machine(self.cluster, **self.details)
 
     def needed_machine(self) -> Machine:
-        """Makes the machine; a usage error where no cluster is named."""
-        if self.cluster is None:
-            hint = "for example --cluster h100-dgx; see foretrace list clusters"
-            raise UsageError("needs-cluster", "on what cluster?", hint=hint)
-        return self.machine()
+        """Makes the machine; raises a usage error where no cluster is named."""
+        machine = Machine(self.cluster, **self.details)
+        machine.needed_cluster()
+        return machine
 
     def _check_needs_no_cluster(self) -> None:
         needs = {
@@ -222,7 +220,7 @@ _MACHINE_OPTIONS = {
     ),
 }
 
-MACHINE = Group("machine", _MACHINE, _parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
+MACHINE = Group("machine", _parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
 """What a job runs on."""
 
 
@@ -262,7 +260,7 @@ _SCENARIO_OPTIONS = {
     "jitter": Option(str | None, "--jitter", "3%", "How much computation varies: groups wait longer."),
 }
 
-SCENARIO = Group("scenario", _SCENARIO, _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
+SCENARIO = Group("scenario", _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
 """What is different from normal."""
 
 
@@ -281,7 +279,6 @@ _OUTPUT_OPTIONS = {
 
 OUTPUT = Group(
     "output",
-    _OUTPUT,
     _parameters(_OUTPUT, _OUTPUT_OPTIONS),
     lambda values: OutputOptions(values["as_json"], values["output_file"]),
 )
@@ -326,7 +323,7 @@ _TIMELINE_OPTIONS = {
     ),
 }
 
-TIMELINE = Group("files", _OUTPUT, _parameters(_OUTPUT, _TIMELINE_OPTIONS), _read_timeline)
+TIMELINE = Group("files", _parameters(_OUTPUT, _TIMELINE_OPTIONS), _read_timeline)
 """The files that a timeline can be written to."""
 
 

@@ -71,8 +71,8 @@ def _from_name(name: str, cluster: str | None) -> Draft:
     from foretrace.models import presets
     from foretrace.workload.write_job import Draft
 
-    found = presets.model(name)
-    return Draft(found.name, {"seq_len": found.seq_len}, cluster, found.title)
+    model = presets.model(name)
+    return Draft(model.name, {"seq_len": model.seq_len}, cluster, model.title)
 
 
 def _from_hf(path: Path, cluster: str | None) -> Draft:
@@ -80,9 +80,9 @@ def _from_hf(path: Path, cluster: str | None) -> Draft:
     from foretrace.models.write_spec import model_spec
     from foretrace.workload.write_job import Draft
 
-    found, guesses = model_from_hf(path)
-    said = tuple(one.message for one in guesses)
-    return Draft(model_spec(found), {"seq_len": found.seq_len}, cluster, path.name, said)
+    model, guesses = model_from_hf(path)
+    notes = tuple(guess.message for guess in guesses)
+    return Draft(model_spec(model), {"seq_len": model.seq_len}, cluster, path.name, notes)
 
 
 def _from_megatron(path: Path, cluster: str | None) -> Draft:
@@ -91,8 +91,8 @@ def _from_megatron(path: Path, cluster: str | None) -> Draft:
     from foretrace.workload.write_job import Draft
 
     job = job_from_megatron(path)
-    said = tuple(one.message + _line(one.where) for one in job.diagnostics)
-    return Draft(model_spec(job.model), job.plan, cluster, path.name, said, job.plan_guesses)
+    notes = tuple(note.message + _line(note.where) for note in job.diagnostics)
+    return Draft(model_spec(job.model), job.plan, cluster, path.name, notes, job.plan_guesses)
 
 
 def _line(where: str | None) -> str:

@@ -59,8 +59,8 @@ def run_simai(
     if isinstance(comparison.own, Answer):
         write_files(comparison.own, files)
     elif files.perfetto or files.traces or files.save:
-        wanted = str(files.perfetto or files.traces or files.save)
-        raise InputError("cannot-simulate", f"no timeline to write: {comparison.own.message}", where=wanted)
+        output_file = str(files.perfetto or files.traces or files.save)
+        raise InputError("cannot-simulate", f"no timeline to write: {comparison.own.message}", where=output_file)
     emit(
         lambda: comparison_json(comparison, explained=simai.explained),
         lambda: print_comparison(comparison, explained=simai.explained),

@@ -67,13 +67,13 @@ def command(
     both: CalibratedValidation | None = None
     with doing(f"predicting {len(runs.runs)} runs") as progress:
 
-        def told(number: int, count: int, name: str) -> None:
+        def on_row(number: int, count: int, name: str) -> None:
             progress.text = f"predicting {name}, {number + 1} of {count}"
 
         if on.calibration is None:
-            validation = validate(runs, on, scenario.scenario, workers=workers, told=told)
+            validation = validate(runs, on, scenario.scenario, workers=workers, on_row=on_row)
         else:
-            both = validate_calibrated(runs, on, scenario.scenario, workers=workers, told=told)
+            both = validate_calibrated(runs, on, scenario.scenario, workers=workers, on_row=on_row)
             validation = both.validation
     write_picture(svg, lambda: validation_svg(validation), f"{len(validation.rows)} rows")
     _show(validation, both, output)

@@ -26,12 +26,12 @@ class TraceQuestion:
 
     def refuse(self, job: Input) -> None:
         """Raises an error where the question is asked of something else."""
-        given = {"--view": self.view, "--op": self.op, "--hta-steps": self.hta_steps, "--plot": self.plot}
-        asked = [name for name, value in given.items() if value]
-        if asked:
+        options = {"--view": self.view, "--op": self.op, "--hta-steps": self.hta_steps, "--plot": self.plot}
+        names = [name for name, value in options.items() if value]
+        if names:
             raise UsageError(
                 "option-not-for-input",
-                f"{' and '.join(asked)}: {job.title} is {job.noun}, not a profiler trace",
+                f"{' and '.join(names)}: {job.title} is {job.noun}, not a profiler trace",
                 hint="see foretrace explain --help",
             )
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from foretrace.cost.compute.interface import KernelPricer, PriceSource, PriceSources
-from foretrace.cost.network import NcclSettings, Network, network_of
+from foretrace.cost.network import MeasuredNetwork, NcclSettings, Network, network_of
 from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.price import price, unpriced_kernels
 from foretrace.cost.prices import Prices
-from foretrace.errors import Diagnostic, InputError, did_you_mean
+from foretrace.errors import Diagnostic, InputError, UsageError, did_you_mean
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.placement import Placement
@@ -58,7 +58,7 @@ class _Cache:
     calibration: Calibration | None = None
     last: PricedProgram | None = None
     pricers: list[tuple[Gpu, KernelPricer]] = field(default_factory=list)
-    """What prices the kernels of each GPU; machines that differ in their cluster alone share it."""
+    """The pricer of each GPU; machines with the same sources of prices share it."""
 
 
 class Machine:
@@ -94,8 +94,7 @@ class Machine:
             overlap_cost: Whether kernels run slower while a collective holds SMs and memory bandwidth.
         """
         _check_mode(network)
-        named = cluster is None or isinstance(cluster, Cluster | str | Path)
-        if not named:
+        if not isinstance(cluster, Cluster | str | Path | None):
             raise InputError("bad-value", f"a cluster is not a {type(cluster).__name__}", hint='a name: "h100-dgx"')
         self.cluster: Final = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
         self.placement: Final = placement
@@ -115,7 +114,10 @@ class Machine:
         return {**self.__dict__, "_cache": _Cache()}
 
     def with_(self, **changes: Any) -> Machine:
-        """Returns a machine with some arguments changed; it has its own caches."""
+        """Returns a machine with some arguments changed.
+
+        It shares prices of kernels and measurements with this one as far as the changes leave them as they are.
+        """
         same = {
             "cluster": self.cluster,
             "placement": self.placement,
@@ -129,37 +131,39 @@ class Machine:
         other = Machine(**{**same, **changes})
         if not {"prices", "calibration"} & changes.keys():
             other._cache.pricers = self._cache.pricers
+        if "collectives" not in changes:
+            other._cache.own = self._cache.own
         return other
 
     @property
     def calibration(self) -> Calibration | None:
         """The calibration, read once; an error where it is of another GPU."""
         if self._cache.calibration is None and self._calibration is not None:
-            from foretrace.formats.calibration import calibration_of, read_calibration
+            from foretrace.formats.calibration import read_calibration
 
-            given = self._calibration
-            read = read_calibration(given) if isinstance(given, str | Path) else given
-            self._cache.calibration = read if self.cluster is None else calibration_of(read, self.cluster.gpu.name)
+            fit = self._calibration
+            fit = read_calibration(fit) if isinstance(fit, str | Path) else fit
+            if self.cluster is not None:
+                fit.check_gpu(self.cluster.gpu.name)
+            self._cache.calibration = fit
         return self._cache.calibration
 
     def needed_cluster(self) -> Cluster:
-        """Returns the cluster; raises an error where there is none."""
+        """Returns the cluster; raises a usage error where there is none."""
         if self.cluster is None:
             hint = "for example --cluster h100-dgx; see foretrace list clusters"
-            raise InputError("needs-cluster", "on what cluster?", hint=hint)
+            raise UsageError("needs-cluster", "no cluster is named", hint=hint)
         return self.cluster
 
     def placed(self, world: int) -> Placement:
         """Returns where `world` ranks sit."""
-        given = self.placement
-        if isinstance(given, Placement):
-            return given
+        if isinstance(self.placement, Placement):
+            return self.placement
         if world not in self._cache.placements:
-            packed = given is None
             self._cache.placements[world] = (
                 Placement.packed(world, self.needed_cluster().node.gpus)
-                if packed
-                else Placement.load(str(given), world)
+                if self.placement is None
+                else Placement.load(str(self.placement), world)
             )
         return self._cache.placements[world]
 
@@ -177,24 +181,25 @@ class Machine:
         program = ops.program
         if self.cluster is None:
             self._check_needs_no_cluster()
-            found = price(ops, None, None, self.prices.kernels, None, self.overlap_cost)
-            return PricedProgram(ops, found, None, _kernel_notes(self.prices.kernels, found))
+            prices = price(ops, None, None, self.prices.kernels, None, self.overlap_cost)
+            return PricedProgram(ops, prices, None, _kernel_notes(self.prices.kernels, prices))
         kernels = self._kernels(ops)
         cluster, notes = self.nccl.on(self.cluster)
         network = self.network_of(program.world, in_training=True)
+        network = network.for_job() if isinstance(network, MeasuredNetwork) else network
         sharing = self._sharing(cluster, program.world)
-        found = price(ops, network, cluster.gpu, kernels, sharing, self.overlap_cost)
-        if found.sources == program.sources:  # the job carries all its prices
+        prices = price(ops, network, cluster.gpu, kernels, sharing, self.overlap_cost)
+        if prices.sources == program.sources:  # the job carries all its prices
             text = f"{cluster.name} prices nothing: the job carries all its prices"
             unused = (Diagnostic("note", "cluster-unused", text),) if program.op_count else ()
-            return PricedProgram(ops, found, None, unused)
-        notes = (*notes, *network.notes, *_kernel_notes(kernels, found))
+            return PricedProgram(ops, prices, None, unused)
+        notes = (*notes, *network.notes, *_kernel_notes(kernels, prices))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
-        return PricedProgram(ops, found, cluster, notes)
+        return PricedProgram(ops, prices, cluster, notes)
 
     def collectives_note(self, cluster: Cluster) -> Diagnostic:
-        """Says whose collectives the measured ones are taken to be."""
+        """Returns the note that the measured collectives are taken to be those of `cluster`."""
         text = f"measured collectives of {self.collectives} are taken to be {cluster.name}'s own"
         return Diagnostic("note", "price-source", text)
 
@@ -262,14 +267,14 @@ class Machine:
 
     def _check_needs_no_cluster(self) -> None:
         """Raises an error where something was given that only a cluster has."""
-        given = (
+        needs = (
             (self.placement is not None, "a placement says where ranks sit on a cluster"),
             (self.collectives is not None, "collectives price the network of a cluster"),
             (self.network == "flow", "network flow divides the links of a cluster"),
-            (bool(self.nccl), "what NCCL does is of a cluster"),
+            (bool(self.nccl), "NCCL settings apply to a cluster"),
             (self._calibration is not None, "a calibration prices the GPUs of a cluster"),
         )
-        for is_given, text in given:
+        for is_given, text in needs:
             if is_given:
                 raise InputError("needs-cluster", f"{text}, but there is none", hint="name a cluster")
 
@@ -280,7 +285,7 @@ def _kernel_notes(kernels: KernelPricer | None, prices: Prices) -> tuple[Diagnos
 
 
 def _says_kernels(program: Program) -> bool:
-    """Whether any op has kernels and no duration."""
+    """Returns whether any op has kernels and no duration."""
     columns = program.templates.columns
     duration_s = np.asarray(columns["duration_s"], dtype=np.float64)
     return bool(len(unpriced_kernels(columns["kind"], columns["kernel"], duration_s)))

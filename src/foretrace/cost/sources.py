@@ -1,4 +1,4 @@
-"""Which sources the prices of kernels come from, for a job that says its kernels."""
+"""Chooses the sources that price the kernels of a job."""
 
 from __future__ import annotations
 
@@ -25,8 +25,13 @@ def gpu_pricer(gpu: Gpu, sources: PriceSources, calibration: Calibration | None)
 def job_pricer(pricer: KernelPricer, gpu: Gpu, world: int, sources: PriceSources, mix: Mix | None) -> KernelPricer:
     """Returns the pricer for a job of `world` GPUs, the slowest of which the others wait for.
 
-    `mix` is what the job runs, where a calibration was recorded at the frequency of a step: its times are turned into
-    those at the job's own frequency.
+    Args:
+        pricer: Prices kernels on one GPU.
+        gpu: The GPU of the job.
+        world: GPUs of the job.
+        sources: The sources of prices.
+        mix: The kernels of the job, where a calibration was recorded at the frequency of a step; its times are
+            converted to the job's own frequency.
     """
     if mix is not None and sources.source != "roofline":
         from foretrace.cost.compute.clocks import ClockedPricer, products_factor
@@ -44,7 +49,14 @@ def kernel_prices(cluster: Cluster, world: int, sources: PriceSources | None = N
 def calibrated_pricer(
     gpu: Gpu, calibration: Calibration, prices: PriceSource = "best", silicon: bool | None = None
 ) -> CalibratedPricer:
-    """The usual prices of a GPU, corrected by a calibration of it; an error where it is of another."""
+    """Returns the usual prices of a GPU, corrected by a calibration of it.
+
+    Args:
+        gpu: The GPU to price kernels on.
+        calibration: The calibration; an error where it is of another GPU.
+        prices: The source of the usual prices.
+        silicon: Whether NVIDIA's tables are used; None means if they are installed.
+    """
     from foretrace.cost.compute.calibrated import CalibratedPricer  # most jobs do without, and start faster
 
     calibration.check_gpu(gpu.name)

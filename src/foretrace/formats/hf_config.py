@@ -21,6 +21,14 @@ _MOST = 10**7
 """Of a width; a context may be longer."""
 
 
+_FIELDS = (b'"model_type"', b'"num_hidden_layers"', b'"architectures"')
+
+
+def begins_as_configuration(head: bytes) -> bool:
+    """Returns whether the first bytes of a file hold a field that only the configuration of a model has."""
+    return any(field in head for field in _FIELDS)
+
+
 @dataclass(frozen=True, slots=True)
 class HfConfig:
     """The fields of a configuration, each checked when it is taken; one that is null counts as absent."""

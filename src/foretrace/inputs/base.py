@@ -1,4 +1,4 @@
-"""What every input can be asked.
+"""Defines `Input`, the base class of all kinds of input.
 
 An input is a job as the user gave it: files that were read once, or a model with a plan, and the options that decide
 what these leave open. A kind of input is a subclass in a folder of its own, named in `registry.KINDS`.
@@ -82,12 +82,12 @@ class Input(ABC):
 
     @classmethod
     @abstractmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
         """Returns whether these paths are of this kind, by names and first bytes. Never raises an error."""
 
     @classmethod
     @abstractmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads the files; nothing else does."""
 
     @abstractmethod
@@ -109,12 +109,12 @@ class Input(ABC):
 
     @property
     def title(self) -> str:
-        """What to call the input in messages."""
+        """The name of the input in messages."""
         return " ".join(self.paths)
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What was seen while reading that the program does not say itself."""
+        """Notes and warnings from reading that the program does not carry itself."""
         return ()
 
     @property
@@ -167,9 +167,9 @@ class Input(ABC):
         from foretrace.inputs.options import INPUT_OPTIONS, flag_of, flags_of
 
         known = flags_of(self.Options)
-        hint = f"its options: {' '.join(known)}" if known else "it settles everything itself"
+        hint = f"its options: {' '.join(known)}" if known else "everything is settled in it"
         meant = "" if name in INPUT_OPTIONS else did_you_mean(name, [field.name for field in fields(self.Options)])
-        problem = f"{self.title} is {self.noun}, which does not have this option{meant}"
+        problem = f"{self.title} is {self.noun}, which has no such option{meant}"
         return UsageError("option-not-for-input", problem, where=flag_of(name), hint=hint)
 
     def with_axis(self, axis: str, size: int) -> Self:
@@ -229,7 +229,7 @@ class Input(ABC):
 
     @property
     def measured_microbatches(self) -> int | None:
-        """Microbatches of a measured step; None where the input does not tell, an error where nothing was measured."""
+        """Microbatches of a measured step; None where nothing was measured or the input does not tell."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""The kinds of input, and how the one that a path is of is found.
+"""Lists the kinds of input, and opens a path as the first kind that recognises it.
 
 A new kind of input is a folder next to this file and a line in `KINDS`.
 """
@@ -32,10 +32,10 @@ def open_model(name: str, options: Mapping[str, Any] | None = None) -> Input:
     """Opens a model by name, or the input that a file of this name is."""
     from foretrace.inputs.model.input import ModelInput
 
-    given = GivenPath(name)
-    if given.is_file or given.is_folder:
-        return open_input([given], options)
-    return ModelInput.open([given]).read_options(options or {})
+    path = GivenPath(name)
+    if path.is_file or path.is_folder:
+        return open_input([path], options)
+    return ModelInput.open([path]).read_options(options or {})
 
 
 def kinds() -> Iterator[type[Input]]:
@@ -56,17 +56,17 @@ def open_input(paths: Sequence[str | Path | GivenPath], options: Mapping[str, An
         UsageError: Nothing is given, the paths do not belong together, or the input does not have one of the options.
         InputError: The files cannot be read.
     """
-    given = given_paths(paths)
-    if not given or not all(path.text for path in given):
+    job_paths = given_paths(paths)
+    if not job_paths or not all(path.text for path in job_paths):
         raise UsageError("missing-argument", "no file is given", hint=_NO_PATH)
     try:
         for kind in kinds():
-            if kind.recognises(given):
-                return kind.open(given).read_options(options or {})
+            if kind.recognises(job_paths):
+                return kind.open(job_paths).read_options(options or {})
     finally:
-        for path in given:
+        for path in job_paths:
             path.close()
-    name = " ".join(path.text for path in given)
+    name = " ".join(path.text for path in job_paths)
     raise UsageError(
         "several-inputs", f"{name}: only traces of one job are read together", hint="give one file or model at a time"
     )

@@ -1,7 +1,8 @@
-"""What the options of inputs have in common."""
+"""Checks that the options of several kinds of input share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -27,7 +28,7 @@ _GROUPS = {"none": (), "dp": (Overlap.GRAD, Overlap.PARAM), "all": tuple(Overlap
 
 
 def parse_overlap(text: str, where: str | None = None) -> frozenset[Overlap]:
-    """`grad,param`, `dp` for these two, `all` or `none`."""
+    """Reads `grad,param`, `dp` for these two, `all` or `none`."""
     chosen: set[Overlap] = set()
     for word in text.replace(",", " ").lower().split():
         if word in _GROUPS:
@@ -81,6 +82,16 @@ def check_factor(name: str, value: object, least: float, most: float, hint: str)
         raise InputError("out-of-range", f"{name} is {value!r}", hint=hint)
 
 
+def read_pairs(name: str, value: object) -> tuple[tuple[str, str], ...]:
+    """Returns names and values, given as a mapping or as pairs, as pairs of texts."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    try:
+        return tuple((str(key), str(text)) for key, text in pairs)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        hint = 'expected names and values such as {"moe.tokens": 8192}'
+        raise InputError("bad-value", f"{name} is {value!r}", hint=hint) from None
+
+
 def changed_options(options: Any) -> set[str]:
     """Returns the names of the options that are not at their defaults."""
-    return {one.name for one in fields(options) if getattr(options, one.name) != one.default}
+    return {field.name for field in fields(options) if getattr(options, field.name) != field.default}

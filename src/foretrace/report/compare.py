@@ -13,7 +13,7 @@ from foretrace.analysis.compare import Comparison, GroupRow, KindRow, Pair, Part
 from foretrace.report.json import diagnostics_json
 from foretrace.report.perfetto import NamedTimeline, PerfettoSummary, write_timelines
 from foretrace.report.table import table
-from foretrace.report.terminal import MOST_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
+from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 from foretrace.units import format_count, format_percent, format_time
 
 COMPARISON_SCHEMA = "foretrace.comparison/1"
@@ -121,7 +121,7 @@ def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> No
     lines += [[], *_kinds(comparison)]
     lines += [[], *_critical_path(comparison)]
     lines += _stages(comparison) + _ranks(comparison) + _groups(comparison)
-    lines += [[], *diagnostic_lines(comparison.diagnostics, screen, MOST_DIAGNOSTICS)]
+    lines += [[], *diagnostic_lines(comparison.diagnostics, screen, MAX_DIAGNOSTICS)]
     lines.append([("  see      --json · --perfetto out.pftrace: both timelines in one file", "bright_black")])
     show(screen, lines)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LIST_SCHEMA: Final = "foretrace.list/1"
 MAX_WIDTH: Final = 100
 MIN_TEXT_WIDTH: Final = 20
-"""The description keeps so many columns on a narrow terminal."""
+"""Columns that the description keeps on a narrow terminal."""
 
 Detail = str | int | float | bool | tuple[str, ...] | None
 

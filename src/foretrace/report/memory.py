@@ -15,7 +15,7 @@ from foretrace.plain import to_plain
 from foretrace.program.columns import Category, label
 from foretrace.report.json import diagnostics_json
 from foretrace.report.table import table
-from foretrace.report.terminal import MOST_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
+from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 from foretrace.units import format_bytes, format_count, format_percent, format_time
 
 MEMORY_SCHEMA = "foretrace.memory/1"
@@ -56,7 +56,7 @@ def print_memory(answer: Answer, stream: TextIO | None = None) -> None:
         return
     lines: list[list[Span]] = [[], *_headline(answer, memory, worst), [], *_stages(memory)]
     lines += [*_over_time(worst, answer.step_time_s, screen), []]
-    lines += diagnostic_lines(answer.diagnostics, screen, MOST_DIAGNOSTICS)
+    lines += diagnostic_lines(answer.diagnostics, screen, MAX_DIAGNOSTICS)
     show(screen, lines)
 
 

@@ -1,4 +1,4 @@
-"""What `foretrace show` shows of a model or a piece of hardware, and where it is found."""
+"""Finds the models and hardware that `foretrace show` shows."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def find_hardware(name: str, kind: Kind | None = None) -> Hardware:
         raise InputError("unknown-name", problem, hint=hint) from None
 
 
-def show_hardware(name: str, emit: Emit, kind: Kind | None = None, fabric: Fabric | None = None) -> None:
+def show_hardware(name: str, emit: Emit) -> None:
     """Shows a cluster, node, GPU or NIC with the sources of its figures."""
     from foretrace.report.hardware import print_item, show_json
 
-    item = find_hardware(name, kind)
-    emit(lambda: show_json(item, fabric), lambda: print_item(item, fabric))
+    item = find_hardware(name)
+    emit(lambda: show_json(item), lambda: print_item(item))
 
 
 def find_model(name: str) -> Model:

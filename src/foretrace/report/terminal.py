@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from foretrace.analysis.model_figures import ModelFigures
 
 BAR_WIDTH = 28
-MOST_BOTTLENECKS = 6
-MOST_DIAGNOSTICS = 8
-MOST_SLOWED = 5
-MOST_HOT = 3
+MAX_BOTTLENECKS = 6
+MAX_DIAGNOSTICS = 8
+MAX_SLOWED = 5
+MAX_HOT = 3
 ROUNDING = 1e-9
 """A smaller share of the step than this is no change but rounding."""
 SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE"
@@ -203,7 +203,7 @@ def share_bar(share: float) -> str:
 def _bottlenecks(simulation: Answer) -> list[list[Span]]:
     rounding = ROUNDING * simulation.step_time_s
     helpful = [one for one in simulation.bottlenecks if one.gain_if_free_s > rounding]
-    shown = helpful[:MOST_BOTTLENECKS]
+    shown = helpful[:MAX_BOTTLENECKS]
     if not shown:
         return []
     name_width = max([len(one.name) for one in shown] + [len("what would help")])
@@ -231,10 +231,10 @@ def _network(simulation: Answer) -> list[list[Span]]:
     step = f"{sign}{format_time(abs(longer))} on {format_time(use.analytic_step_time_s)} with each as if alone"
     lines: list[list[Span]] = [[], [("  links shared", "bold"), (f"  {step}", "")]]
     slowed = " · ".join(
-        f"{one.axis} {format_time(one.analytic_s)} → {format_time(one.flow_s)}" for one in use.slowed[:MOST_SLOWED]
+        f"{one.axis} {format_time(one.analytic_s)} → {format_time(one.flow_s)}" for one in use.slowed[:MAX_SLOWED]
     )
     lines.append([("  slowed   " + (slowed + " per rank" if slowed else "nothing"), "")])
-    for number, one in enumerate(use.hot[:MOST_HOT]):
+    for number, one in enumerate(use.hot[:MAX_HOT]):
         shares = f"{format_percent(one.utilisation)} of the step, {format_percent(one.utilisation_in_use)} while in use"
         lines.append([(f"  {'' if number else 'hot':<8} {one.resource} of rank {one.ranks}: {shares}", "")])
     return lines
@@ -287,7 +287,7 @@ def _footer(simulation: Answer, screen: Screen) -> list[list[Span]]:
         total = path.length_s or 1.0
         parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
         lines.append([(f"  path     {parts} (critical path, {format_count(len(path.node))} ops)", "")])
-    return [*lines, *diagnostic_lines(simulation.diagnostics, screen, MOST_DIAGNOSTICS)]
+    return [*lines, *diagnostic_lines(simulation.diagnostics, screen, MAX_DIAGNOSTICS)]
 
 
 def _limits(low: float, high: float) -> str:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import foretrace
-from foretrace import Answer, ForetraceError, Machine, Plan, Scenario
+from foretrace import Answer, ForetraceError, Input, Machine, Mesh, Plan, ProgramBuilder, Scenario
+from foretrace.api import measured_or_simulated
+from foretrace.inputs.registry import open_input
 from shared_files import ROOT
 
 RECORDED = json.loads((Path(__file__).parent / "answer_keys.json").read_text())
@@ -78,6 +80,23 @@ def test_it_opens_again_as_it_was_saved(case: tuple[str, Answer], tmp_path: Path
 def test_a_saved_answer_is_an_input(prediction: Answer, tmp_path: Path) -> None:
     prediction.save(tmp_path / "x.answer")
     assert foretrace.simulate(tmp_path / "x.answer").step_time_s == prediction.step_time_s
+
+
+def test_a_scenario_whose_names_have_colons_opens_again(tmp_path: Path) -> None:
+    build = ProgramBuilder(Mesh(dp=2), repeats=False)
+    build.role("rank", [0, 1]).collective("all_reduce", build.communicator("dp"), 1e-3, name="gradients")
+    scenario = Scenario(slow_links={(1, "name:grad*"): 2.0})
+    foretrace.simulate(build.program(), scenario=scenario).save(tmp_path / "x.answer")
+    assert foretrace.simulate(tmp_path / "x.answer").scenario == scenario
+
+
+def test_a_saved_measurement_stays_one_on_any_machine(tmp_path: Path) -> None:
+    trace = foretrace.open(ROOT / "examples/traces/gpt13b_real_rank0.txt")
+    assert isinstance(trace, Input)
+    measured = measured_or_simulated(trace, Machine())
+    measured.save(tmp_path / "x.answer")
+    again = measured_or_simulated(open_input([tmp_path / "x.answer"]), Machine("h100-dgx"))
+    assert again.executor == "recorded" and again.step_time_s == measured.step_time_s
 
 
 def test_a_damaged_file_is_refused(prediction: Answer, tmp_path: Path) -> None:

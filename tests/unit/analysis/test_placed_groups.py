@@ -16,7 +16,7 @@ DGX = load_cluster("h100-dgx")
 
 def test_a_group_fills_nodes() -> None:
     placed = placed_groups(DGX, 20)
-    assert placed.nodes == 3 and placed.most_on_a_node == 8
+    assert placed.nodes == 3 and placed.max_on_a_node == 8
     assert placed.gpu_numbers(8).tolist() == [list(range(20))]
 
 
@@ -29,7 +29,7 @@ def test_small_groups_share_a_node() -> None:
 def test_groups_across_nodes_lie_beside_each_other() -> None:
     """Eight dp groups of four ranks, one on each node: all on the same four nodes."""
     placed = placed_groups(DGX, 4, groups=9, ranks_per_node=1)
-    assert placed.nodes == 4 and placed.most_on_a_node == 1
+    assert placed.nodes == 4 and placed.max_on_a_node == 1
     numbers = placed.gpu_numbers(8)
     assert numbers[0].tolist() == [0, 8, 16, 24]
     assert numbers[7].tolist() == [7, 15, 23, 31]

@@ -108,6 +108,11 @@ def test_a_recorded_run_takes_no_options_of_a_prediction(
     assert "was recorded" in capsys.readouterr().err
 
 
+def test_a_recorded_run_is_not_explained_as_another_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("explain", shared("data", "traces", "dense4", "real"), "--microbatches", "4") == 2
+    assert "[option-not-for-command]" in capsys.readouterr().err
+
+
 def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/explain.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -65,6 +65,14 @@ def test_what_has_no_use_is_refused(tmp_path: Path, words: tuple[str, ...], says
     assert done.returncode == 2 and says in done.stderr
 
 
+@pytest.mark.parametrize("words", [("--what-if", "cuda-graphs"), ("--cluster", "h100-dgx"), ("--steps", "1")])
+def test_what_would_change_a_trace_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    trace = steps(tmp_path)
+    for about in ((trace,), (trace, trace, "--view", "diff")):
+        done = run(*about, *words)
+        assert done.returncode == 2 and "[option-not-for-command]" in done.stderr
+
+
 def test_names_are_shown_and_never_obeyed(tmp_path: Path) -> None:
     path = steps(tmp_path)
     name = "ampere_\\u001b[31mred\\u0007\\u202egemm"

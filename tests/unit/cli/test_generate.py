@@ -79,7 +79,7 @@ class TestMistakes:
             ((), 2, "where to?"),
             (("-o", "no/such/folder/x.txt"), 3, "cannot be written"),
             (("--zero", "3", "--pp", "1", "-o", "x"), 3, "cannot express zero 3"),
-            (("--format", "megatron-trace", "-o", "x"), 2, "on what cluster?"),
+            (("--format", "megatron-trace", "-o", "x"), 2, "[needs-cluster]"),
             (("--cluster", "a100-dgx", "--precision", "fp8", "-o", "x"), 3, "no fp8 units"),
         ],
     )

@@ -161,7 +161,7 @@ def test_a_placement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("words", "code", "said"),
     [
         (("all-reduce",), 2, "how many bytes"),
-        (("all-reduce", "1MiB"), 2, "on what cluster"),
+        (("all-reduce", "1MiB"), 2, "[needs-cluster]"),
         (("allredcue", "1MiB", *ON), 3, "did you mean all-reduce"),
         (("all-reduce", "1MiB", "--cluster", "h100-dxg"), 3, "h100-dgx"),
         (("all-reduce", "0", *ON), 3, "0 bytes"),

@@ -87,7 +87,7 @@ class TestPredict:
         [
             (("llama3-70b", "--gpus", "8", "--cluster", "h100-dgx", "--gbs", "8"), 4, "GiB"),
             (("llama3-8b", "--cluster", "h100-dgx"), 2, "how many GPUs"),
-            (("llama3-8b", "--gpus", "8"), 2, "what cluster"),
+            (("llama3-8b", "--gpus", "8"), 2, "[needs-cluster]"),
             (("lama3-8b", "--gpus", "8", "--cluster", "h100-dgx"), 3, "llama3-8b"),
             ((*JOB, "--overlap", "everything"), 2, "everything"),
             ((*JOB, "--precision", "fp7"), 2, "fp7"),

@@ -1,11 +1,9 @@
 """The options that say how a profile is run: what builds it anew, what it does not hold, which of its steps."""
 
-import json
-
 import pytest
 
 from foretrace.cli.factors import read_what_ifs
-from foretrace.cli.main import run
+from foretrace.cli.groups import SCENARIO
 from foretrace.errors import UsageError
 from foretrace.inputs.options import read_sizes, read_steps, split_what_ifs
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
@@ -81,11 +79,10 @@ def test_wrong_values_are_usage(text):
         read_rebuilds([text])
 
 
-def test_a_gpu_that_nobody_knows_is_usage(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        run(["simulate", "trace.json", "--what-if", "gpu=nonsense", "--json"])
-    assert stopped.value.code == 2
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown-name"
+def test_a_gpu_that_is_not_known_is_usage():
+    texts = dict.fromkeys(("straggler", "slow_link", "jitter"))
+    with pytest.raises(UsageError):
+        SCENARIO.read({"what_if": ["gpu=nonsense"], **texts})
 
 
 @pytest.mark.parametrize("text", ["gemm=0x", "gemm=fast"])

@@ -120,7 +120,7 @@ class TestWorkload:
             call(MOE, *options)
 
     def test_without_a_cluster(self) -> None:
-        with pytest.raises(ForetraceError, match="on what cluster"):
+        with pytest.raises(ForetraceError, match="no cluster is named"):
             call(MOE, "--over", "microbatches=2,4")
 
 

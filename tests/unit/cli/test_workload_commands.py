@@ -250,7 +250,7 @@ def test_options_that_cannot_be_meant(
 
 def test_a_cluster_is_needed(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = refusal(capsys, 2, "simulate", job)
-    assert "on what cluster?" in lines[0]
+    assert "[needs-cluster]" in lines[0]
     assert "--cluster h100-dgx" in lines[1]
 
 

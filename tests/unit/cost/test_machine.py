@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 import foretrace
-from foretrace import ForetraceError, Machine, Plan, PriceSources
+from foretrace import ForetraceError, Machine, Mesh, Plan, PriceSources, Program, ProgramBuilder
 from foretrace.cost.compute import kernel_pricer
 from foretrace.cost.compute.interface import KernelPricer, KernelPrices
 from foretrace.hardware.presets import gpu
@@ -56,6 +57,20 @@ def test_the_same_answer_with_and_without_its_caches() -> None:
         for job in jobs
     ]
     assert kept == fresh + fresh
+
+
+def test_a_job_has_no_notes_of_the_job_before(tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("collective,gpus,nodes,bytes,time_us\nall_reduce,8,1,1048576,50\nall_reduce,8,1,2097152,80\n")
+
+    def job(what: str) -> Program:
+        build = ProgramBuilder(Mesh(dp=8))
+        build.role("rank", range(8)).collective(what, build.communicator("dp"), bytes=1 << 20)
+        return build.program()
+
+    machine, fresh = (Machine("h100-dgx", collectives=file) for _ in range(2))
+    machine.price(job("all_to_all"))
+    assert machine.price(job("all_gather")).notes == fresh.price(job("all_gather")).notes
 
 
 def test_it_travels_to_another_process_without_its_caches() -> None:

@@ -40,13 +40,13 @@ class SecondsInput(Input):
         self.seconds = seconds
 
     @classmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
-        return len(given) == 1 and given[0].path.suffix == ".seconds"
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
+        return len(paths) == 1 and paths[0].path.suffix == ".seconds"
 
     @classmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
-        with given[0].files[0].open("file of seconds") as stream:
-            return cls(float(stream.read()), given[0].text)
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
+        with paths[0].files[0].open("file of seconds") as stream:
+            return cls(float(stream.read()), paths[0].text)
 
     @classmethod
     def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:

@@ -355,3 +355,19 @@ def test_every_option_of_a_command_line_is_heeded_or_refused(tmp_path: Path, mak
         assert error.code in CODES
         assert error.code == "option-not-for-input" or job.has_option(name)
     assert changed is None or type(changed) is type(job)
+
+
+def test_a_pattern_of_answers_is_not_an_answer(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        open_input([tmp_path / "*.answer"])
+    assert caught.value.code == "file-not-found"
+
+
+def test_steps_and_sizes_may_be_lists_and_mappings(tmp_path: Path) -> None:
+    job = open_input([write(tmp_path, document(small_step()))])
+    assert job.with_options(steps=[0]).program().world == 1
+    assert job.with_options(sizes={"moe.tokens": 8}).options.sizes == (("moe.tokens", "8"),)
+    with pytest.raises(InputError):
+        job.with_options(steps=0)
+    with pytest.raises(InputError):
+        job.with_options(sizes=["moe.tokens"])

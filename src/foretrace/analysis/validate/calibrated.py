@@ -10,7 +10,7 @@ from typing import Final
 from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.validate.results import RowResult, Validation
 from foretrace.analysis.validate.rows import job_of
-from foretrace.analysis.validate.validate import Told, validate
+from foretrace.analysis.validate.validate import RowWatch, validate
 from foretrace.cost.machine import Machine
 from foretrace.cost.mix import mix_of
 from foretrace.errors import ForetraceError, InputError
@@ -48,14 +48,14 @@ class CalibratedValidation:
         return tuple(row for row in self.rows if not row.own)
 
     def mean_errors(self) -> dict[str, tuple[float, float]]:
-        """Mean absolute errors before and after, of the step and of each part that was measured, over counted rows."""
-        found: dict[str, list[tuple[float, float]]] = {}
+        """Returns mean absolute errors before and after over counted rows, of the step and of each measured part."""
+        errors: dict[str, list[tuple[float, float]]] = {}
         for row in self.counted:
-            found.setdefault("step", []).append((abs(row.before.error), abs(row.after.error)))
+            errors.setdefault("step", []).append((abs(row.before.error), abs(row.after.error)))
             for name, part in row.before.parts.items():
                 if name in row.after.parts:
-                    found.setdefault(name, []).append((abs(part.error), abs(row.after.parts[name].error)))
-        return {name: (mean(a for a, _ in pairs), mean(b for _, b in pairs)) for name, pairs in found.items()}
+                    errors.setdefault(name, []).append((abs(part.error), abs(row.after.parts[name].error)))
+        return {name: (mean(a for a, _ in pairs), mean(b for _, b in pairs)) for name, pairs in errors.items()}
 
 
 def validate_calibrated(
@@ -64,16 +64,27 @@ def validate_calibrated(
     scenario: Scenario | None = None,
     *,
     workers: int | None = None,
-    told: Told | None = None,
+    on_row: RowWatch | None = None,
 ) -> CalibratedValidation:
-    """Predicts rows without the machine's calibration and with it; rows that it was made of are marked, not counted."""
+    """Predicts rows without the machine's calibration and with it; rows that it was made of are marked, not counted.
+
+    Args:
+        runs: Measured runs.
+        machine: A machine with a calibration; each row names its own cluster.
+        scenario: What is different from normal, for every row.
+        workers: Processes; None is one per core where there are many rows.
+        on_row: Called before each row of either pass.
+
+    Raises:
+        InputError: The calibration was made of all rows.
+    """
     fit = machine.calibration
     assert fit is not None
     # A row is known by its job alone: no measurement is looked at.
     own = {run.config.id for run in runs.runs if _has_seen(fit, run.config)}
     plain = machine.with_(calibration=None)
-    before = validate(runs, plain, scenario, bands=False, workers=workers, told=told)
-    after = validate(runs, machine, scenario, workers=workers, told=told)
+    before = validate(runs, plain, scenario, bands=False, workers=workers, on_row=on_row)
+    after = validate(runs, machine, scenario, workers=workers, on_row=on_row)
     usual = {row.id: row for row in before.rows}
     rows = tuple(BeforeAfter(usual[row.id], row, row.id in own) for row in after.rows if row.id in usual)
     counted = tuple(row for row in after.rows if row.id not in own)
@@ -95,7 +106,7 @@ def validate_calibrated(
 
 
 def _has_seen(calibration: Calibration, config: RunConfig) -> bool:
-    """Whether a row is of a file that the calibration was fitted to, or a step that one of its traces recorded."""
+    """Returns whether the calibration was fitted to the file of a row, or to a trace of its step."""
     file = Path(config.where.rpartition(":")[0]).name
     if any(one.kind == "steps" and one.file == file for one in calibration.made_of):
         return True

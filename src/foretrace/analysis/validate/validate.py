@@ -1,4 +1,4 @@
-"""Predicts every row of a table of measured runs, then lays the measurements beside."""
+"""Predicts every row of a table of measured runs, then compares it with the measurement."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from foretrace.workload.setting import Setting
 
 GRADES = ("A", "B")
-"""Of other rows too much is unknown to predict them."""
+"""Grades of the rows that are predicted; too much is unknown about the others."""
 
-FEW = 8
-"""So many rows one process predicts sooner than several have started."""
+MAX_SERIAL_ROWS = 8
+"""Up to this many rows, one process is faster than starting several."""
 
-Told = Callable[[int, int, str], None]
-"""Hears how many rows of how many are done, and which is next."""
+RowWatch = Callable[[int, int, str], None]
+"""Called before each row with the number of rows done, the number of rows, and the name of the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPrediction:
-    """What is predicted of a row, without its measurement; plain, so that another process can send it."""
+    """The prediction of a row, without its measurement; plain values, so that a worker process can send it."""
 
     gpu: str
     axes: tuple[str, ...]
@@ -54,7 +54,7 @@ def validate(
     *,
     bands: bool = True,
     workers: int | None = None,
-    told: Told | None = None,
+    on_row: RowWatch | None = None,
 ) -> Validation:
     """Predicts the rows of grades A and B; rows that cannot be predicted are skipped with the reason.
 
@@ -64,7 +64,7 @@ def validate(
         scenario: What is different from normal, for every row.
         bands: Whether to find the band of each step; without, it takes half as long.
         workers: Processes; None is one per core where there are many rows.
-        told: Hears how many rows of how many are done. An interrupt keeps what is finished.
+        on_row: Called before each row; an interrupt keeps the rows that are finished.
     """
     skipped = list(runs.skipped)
     ungraded = [run for run in runs.runs if run.config.grade not in GRADES]
@@ -72,16 +72,16 @@ def validate(
     chosen = [run for run in runs.runs if run.config.grade in GRADES]
     rows, interrupted = list[RowResult](), False
     configs = [run.config for run in chosen]
-    answers = predicted(configs, machine or Machine(), scenario or Scenario(), bands, workers)
+    answers = predict_rows(configs, machine or Machine(), scenario or Scenario(), bands, workers)
     try:
         for number, run in enumerate(chosen):
-            if told is not None:
-                told(number, len(chosen), run.config.id)
+            if on_row is not None:
+                on_row(number, len(chosen), run.config.id)
             answer = next(answers)
             if isinstance(answer, SkippedRun):
                 skipped.append(answer)
             else:
-                rows.append(compared(run.config, answer, run.measurement))
+                rows.append(compare_row(run.config, answer, run.measurement))
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -97,15 +97,23 @@ def _ungraded(grade: str) -> str:
     return f"grade {grade}: too much of the run is unknown" if grade else "the row has no grade"
 
 
-def predicted(
+def predict_rows(
     configs: Sequence[RunConfig],
     machine: Machine,
     scenario: Scenario,
     bands: bool = True,
     workers: int | None = None,
 ) -> Generator[RowPrediction | SkippedRun]:
-    """Yields the prediction of each configuration, in order; no measurement reaches this."""
-    count = workers or (1 if len(configs) <= FEW else os.cpu_count() or 1)
+    """Yields the prediction of each configuration, in order; measurements are not passed in.
+
+    Args:
+        configs: The rows to predict.
+        machine: Price sources, calibration and the like; each row names its own cluster.
+        scenario: What is different from normal, for every row.
+        bands: Whether to find the band of each step.
+        workers: Processes; None is one per core where there are many rows.
+    """
+    count = workers or (1 if len(configs) <= MAX_SERIAL_ROWS else os.cpu_count() or 1)
     if count == 1:
         yield from (_predict_row(config, machine, scenario, bands) for config in configs)
         return
@@ -151,17 +159,17 @@ def _predict_row(config: RunConfig, machine: Machine, scenario: Scenario, bands:
 
 
 def _axes(setting: Setting) -> tuple[str, ...]:
-    """The kinds of parallelism of a job; `single` where one GPU works alone."""
+    """Returns the kinds of parallelism of a job; `single` where one GPU works alone."""
     plan = setting.plan
     sizes = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "ep": plan.ep}
-    found = [axis for axis, size in sizes.items() if size > 1]
+    axes = [axis for axis, size in sizes.items() if size > 1]
     if setting.dp * plan.cp > 1:
-        found.append("fsdp" if setting.zero == 3 else "dp")
-    return tuple(found) or ("single",)
+        axes.append("fsdp" if setting.zero == 3 else "dp")
+    return tuple(axes) or ("single",)
 
 
 def _reason(answer: Answer) -> str:
-    """What a prediction depends on most: the largest part of its step, and the largest source of its prices."""
+    """Returns what a prediction depends on most: the largest parts of its step, and the main source of its prices."""
     parts = answer.breakdown.mean_s
     part, seconds = max(parts.items(), key=lambda one: one[1])
     words = f"{part} {100 * seconds / answer.step_time_s:.0f} %"
@@ -172,16 +180,16 @@ def _reason(answer: Answer) -> str:
     return f"{words}; {100 * source.share:.0f} % of op time by {source.source}"
 
 
-def compared(config: RunConfig, answer: RowPrediction, measured: RunMeasurement) -> RowResult:
-    """A prediction beside its measurement."""
+def compare_row(config: RunConfig, answer: RowPrediction, measured: RunMeasurement) -> RowResult:
+    """Returns a prediction with its measurement."""
     parts = {
-        name: Compared(was, found)
-        for name, was, found in (
+        name: Compared(measured_s, predicted_s)
+        for name, measured_s, predicted_s in (
             ("forward", measured.forward_s, answer.parts.forward_s),
             ("backward", measured.backward_s, answer.parts.backward_s),
             ("optimizer", measured.optimizer_s, answer.parts.optimizer_s),
         )
-        if was is not None
+        if measured_s is not None
     }
     peak = measured.peak_bytes
     return RowResult(

@@ -1,4 +1,4 @@
-"""What a source of kernel prices answers."""
+"""Defines what a source of kernel prices answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KernelPricer(Protocol):
         """What a user should know: an approximation, a source that is missing."""
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
-        """What each kernel takes alone on an otherwise idle, warm GPU, in seconds, without the host's launch."""
+        """Prices each kernel alone on an otherwise idle, warm GPU, in seconds, without the host's launch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -107,6 +108,13 @@ class MeasuredNetwork:
             for (what, how), gpus in sizes.items()
         )
         return (*self.model.notes, *self._odd, *unmeasured)
+
+    def for_job(self) -> MeasuredNetwork:
+        """Returns the same network with no calls priced yet, so that its notes are those of one job."""
+        other = copy(self)
+        other._found = {}
+        other.model = self.model.for_job() if isinstance(self.model, MeasuredNetwork) else self.model
+        return other
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups among these, and which kind each is: the model's."""

@@ -31,14 +31,14 @@ class WorkloadInput(Input):
         self.workload = workload
 
     @classmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
         """Takes any single file: it is asked last, and its reader says what is wrong with the file."""
-        return len(given) == 1 and not given[0].is_folder and not given[0].is_pattern
+        return len(paths) == 1 and not paths[0].is_many
 
     @classmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads the file."""
-        return cls(read_workload(given[0].files[0]))
+        return cls(read_workload(paths[0].files[0]))
 
     @classmethod
     def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class AnswerInput(Input):
     """A saved answer. Its program can be run again on another machine; `file` is where the answer is read from."""
 
     kind: ClassVar[str] = "answer"
-    noun: ClassVar[str] = "a saved answer, in which everything is settled"
+    noun: ClassVar[str] = "a saved answer"
 
     def __init__(self, path: str, file: InputFile) -> None:
         super().__init__((path,), NoOptions())
@@ -31,14 +31,14 @@ class AnswerInput(Input):
         self._read: tuple[Timeline, Any] | None = None
 
     @classmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
         """Takes files called `.answer`."""
-        return len(given) == 1 and not given[0].is_folder and given[0].path.suffix == ENDING
+        return len(paths) == 1 and not paths[0].is_many and paths[0].path.suffix == ENDING
 
     @classmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Names the file; the answer is read when it is asked for."""
-        return cls(given[0].text, given[0].files[0])
+        return cls(paths[0].text, paths[0].files[0])
 
     @property
     def answer_file(self) -> InputFile:

@@ -34,14 +34,14 @@ class MegatronTraceInput(Input):
         self.runs = tuple(runs)
 
     @classmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
         """Takes folders, patterns and files that hold rank traces; folders and patterns of nothing else known too."""
-        return all(looks_like_trace(path) or path.is_folder or path.is_pattern for path in given)
+        return all(looks_like_trace(path) or path.is_many for path in paths)
 
     @classmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads every rank's file."""
-        return cls(read_runs(given), paths=[path.text for path in given])
+        return cls(read_runs(paths), paths=[path.text for path in paths])
 
     @classmethod
     def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ _FILES: Final = (".txt", ".json", ".gz", ".foretrace", ".answer", ".sqlite", ".c
 """Endings that names of models do not have."""
 _LIKENESS: Final = 0.75
 """How similar a name must be to a model's to be taken for a misspelt one, of 1."""
-_CONFIGURATION: Final = (b'"model_type"', b'"num_hidden_layers"', b'"architectures"')
 _KNOWN: Final = frozenset(field.name for field in fields(Plan))
 
 EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
@@ -33,7 +32,11 @@ EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
 
 
 class ModelInput(Input):
-    """A model and how it is parallelised and run. Its options are the fields of `Plan`."""
+    """A model and how it is parallelised and run.
+
+    Its options are the fields of `Plan`. They are held one by one, since a plan needs a number of GPUs that may not be
+    known yet: read them from `plan`; `options` is None.
+    """
 
     kind: ClassVar[str] = "model"
     noun: ClassVar[str] = "a model"
@@ -48,33 +51,35 @@ class ModelInput(Input):
         cluster: str | None = None,
         diagnostics: tuple[Diagnostic, ...] = (),
     ) -> None:
-        given = plan if isinstance(plan, Mapping) else {one: getattr(plan, one) for one in _KNOWN}
         super().__init__(paths, None)
         self.model = model
-        self._fields: dict[str, Any] = dict(given)
+        self._fields: dict[str, Any] = (
+            dict(plan) if isinstance(plan, Mapping) else {name: getattr(plan, name) for name in _KNOWN}
+        )
         self._cluster = cluster
         self._diagnostics = diagnostics
         self._calibration: Calibration | None = None
         self._setting: Setting | None = None
 
     @classmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
         """Takes job files, configurations, folders with a config.json, and names of models that no file has."""
-        if len(given) != 1 or given[0].is_pattern:
+        if len(paths) != 1 or paths[0].is_pattern:
             return False
-        path = given[0]
+        path = paths[0]
         if path.is_folder:
             return any(file.name == "config.json" for file in path.first_files)
         if path.is_file:
             name = path.path.name.lower()
             if name.endswith(_YAML):
                 return True
-            head = path.files[0].head() if name.endswith(".json") else b""
-            if not any(word in head for word in _CONFIGURATION):
+            if not name.endswith(".json"):
                 return False
+            from foretrace.formats.hf_config import begins_as_configuration
             from foretrace.formats.profiler_trace.sniff import begins_as_profile
 
-            return not begins_as_profile(head)  # a trace may say what model it is of
+            head = path.files[0].head()
+            return begins_as_configuration(head) and not begins_as_profile(head)  # a trace may say what model it is of
         from foretrace.models.presets import matches, names
 
         # A misspelt model is refused as one, with the name that was probably meant.
@@ -82,9 +87,9 @@ class ModelInput(Input):
         return bool(matches(path.text)) or (misspelt and nearest(path.text, names(), _LIKENESS) is not None)
 
     @classmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Finds the model that is named, or reads what a file describes."""
-        path = given[0]
+        path = paths[0]
         if path.path.name.lower().endswith(_YAML):
             from foretrace.workload.job_file import read_job
 
@@ -109,7 +114,7 @@ class ModelInput(Input):
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What was guessed in reading the model, and how a calibration of another stack applies."""
+        """Guesses made in reading the model, and a note on a calibration of another stack."""
         return (*self._diagnostics, *self._calibration_notes())
 
     @property
@@ -184,7 +189,7 @@ class ModelInput(Input):
         fit = self._calibration
         if fit is None or self.setting().stack.pointwise == "eager":
             return ()
-        names = {one.name.removeprefix("stream ").partition("_")[0] for one in fit.families}
+        names = {kernel.name.removeprefix("stream ").partition("_")[0] for kernel in fit.families}
         if not names & EAGER_STREAMS or names & {"swiglu", "geglu"}:
             return ()
         text = (

@@ -29,23 +29,23 @@ class ProfilerTableInput(Input):
         self.tables = tuple(tables)
 
     @classmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
         """Takes a file with the headings of a table near its beginning."""
-        if len(given) != 1 or not given[0].is_file:
+        if len(paths) != 1 or not paths[0].is_file:
             return False
-        head = given[0].files[0].head()
+        head = paths[0].files[0].head()
         if not (b"-----  ---" in head or b"CPU total" in head or head[:2] in (b"\xff\xfe", b"\xfe\xff")):
             return False
         from foretrace.formats.torch_table import looks_like_table
 
-        return looks_like_table(given[0].files[0])
+        return looks_like_table(paths[0].files[0])
 
     @classmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads every table of the file."""
         from foretrace.formats.torch_table import read_tables
 
-        return cls(read_tables(given[0].files[0]), given[0].text)
+        return cls(read_tables(paths[0].files[0]), paths[0].text)
 
     @classmethod
     def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ GRAPH_SPREAD: Final = 0.06
 
 _HEAD_BYTES: Final = 1 << 16
 _JSON_OR_PACKED: Final = (b"{", b"[", b"\x1f\x8b", b"SQLite format 3")
-_CONFIGURATION: Final = (b'"model_type"', b'"num_hidden_layers"', b'"architectures"')
 _HOST_WORDS: Final[dict[HostMode, str]] = {"none": "no host gaps", "graphs": "the step as one CUDA graph"}
 
 
@@ -56,17 +55,17 @@ class ProfilerTraceInput(Input):
         self._profiles: dict[ProfilerTraceOptions, Profile] = {}
 
     @classmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
         """Takes traces and execution traces, alone or together, and folders of traces."""
-        return all(_is_profile(path) for path in given)
+        return all(_is_profile(path) for path in paths)
 
     @classmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads the traces, joined with the execution traces of the same processes."""
         from foretrace.lower.profiler_trace.execution import read_joined_traces
 
-        traces, executions = read_joined_traces(given)
-        return cls(traces, executions, [path.text for path in given])
+        traces, executions = read_joined_traces(paths)
+        return cls(traces, executions, [path.text for path in paths])
 
     @classmethod
     def parse_options(cls, texts: dict[str, Any]) -> dict[str, Any]:
@@ -168,11 +167,11 @@ class ProfilerTraceInput(Input):
         return Unprofiled(program, HOST_SPREAD, DEVICE_SPREAD)
 
 
-def _is_profile(given: GivenPath) -> bool:
+def _is_profile(path: GivenPath) -> bool:
     """Returns whether a path is a profiler trace, an execution trace, or a folder or pattern of traces."""
-    if given.is_folder or given.is_pattern:
-        return any(begins_as_profile(_head(file)) for file in given.first_files if file.name.endswith(ENDINGS))
-    file = given.files[0]
+    if path.is_many:
+        return any(begins_as_profile(_head(file)) for file in path.first_files if file.name.endswith(ENDINGS))
+    file = path.files[0]
     if file.path.suffix in REPORTS:
         return True  # it cannot be read, but an error says how to export it
     head = file.head(_HEAD_BYTES)
@@ -182,8 +181,12 @@ def _is_profile(given: GivenPath) -> bool:
         text = unpacked(head, _HEAD_BYTES)
         if begins_as_profile(text) or begins_as_execution_trace(text):
             return True
-    # What is called a profile and is not one is refused as one, unless it is a model's configuration.
-    return file.name.endswith(ENDINGS) and not any(word in head for word in _CONFIGURATION)
+    if not file.name.endswith(ENDINGS):
+        return False
+    from foretrace.formats.hf_config import begins_as_configuration
+
+    # A file with the name of a profile is refused as a profile, unless it is a model's configuration.
+    return not begins_as_configuration(head)
 
 
 def _head(file: InputFile) -> bytes:

@@ -20,7 +20,7 @@ class ProgramInput(Input):
     """A program, in which everything is settled."""
 
     kind: ClassVar[str] = "program"
-    noun: ClassVar[str] = "a program, in which everything is settled"
+    noun: ClassVar[str] = "a program"
 
     def __init__(self, program: Program, path: str = "", file_bytes: int | None = None) -> None:
         super().__init__((path,) if path else (), NoOptions())
@@ -28,19 +28,19 @@ class ProgramInput(Input):
         self._file_bytes = file_bytes
 
     @classmethod
-    def recognises(cls, given: Sequence[GivenPath]) -> bool:
+    def recognises(cls, paths: Sequence[GivenPath]) -> bool:
         """Takes files called `.foretrace`, and those that begin as one."""
-        if len(given) != 1 or given[0].is_folder or given[0].is_pattern:
+        if len(paths) != 1 or paths[0].is_many:
             return False
-        return given[0].path.suffix == ".foretrace" or given[0].files[0].head(len(MAGIC)) == MAGIC
+        return paths[0].path.suffix == ".foretrace" or paths[0].files[0].head(len(MAGIC)) == MAGIC
 
     @classmethod
-    def open(cls, given: Sequence[GivenPath]) -> Self:
+    def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads the file."""
         from foretrace.program.file import load
 
-        program = load(given[0].files[0])
-        return cls(program, given[0].text, given[0].path.stat().st_size)
+        program = load(paths[0].files[0])
+        return cls(program, paths[0].text, paths[0].path.stat().st_size)
 
     @property
     def title(self) -> str:

@@ -1,4 +1,4 @@
-"""What a workload file leaves open."""
+"""The options of a workload file."""
 
 from __future__ import annotations
 

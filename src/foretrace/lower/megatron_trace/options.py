@@ -1,4 +1,4 @@
-"""What rank traces of Megatron leave open."""
+"""The options of rank traces of Megatron."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""What profiler traces leave open."""
+"""The options of profiler traces."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from foretrace.errors import InputError
-from foretrace.lower.options import MAX_BATCH, HostMode, check_factor, check_mesh, check_whole
+from foretrace.lower.options import MAX_BATCH, HostMode, check_factor, check_mesh, check_whole, read_pairs
 from foretrace.mesh import Mesh
 
 
@@ -45,5 +46,11 @@ class ProfilerTraceOptions:
             raise InputError("unknown-name", f"host is {self.host!r}", hint=f"known: {known}")
         hint = f"expected a number from {1 / MAX_BATCH:g} to {MAX_BATCH:g}"
         check_factor("batch", self.batch, 1 / MAX_BATCH, MAX_BATCH, hint)
-        for step in self.steps or ():
+        object.__setattr__(self, "sizes", read_pairs("sizes", self.sizes))
+        if self.steps is None:
+            return
+        if not isinstance(self.steps, Sequence) or isinstance(self.steps, str):
+            raise InputError("bad-value", f"steps is {self.steps!r}", hint="expected positions from 0, such as (1, 2)")
+        object.__setattr__(self, "steps", tuple(self.steps))
+        for step in self.steps:
             check_whole("a step", step, 0)

@@ -1,11 +1,11 @@
-"""What a profiler table leaves open."""
+"""The options of a profiler table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from foretrace.errors import InputError
-from foretrace.lower.options import HostMode, check_mesh
+from foretrace.lower.options import HostMode, check_mesh, read_pairs
 from foretrace.mesh import Mesh
 
 
@@ -25,6 +25,7 @@ class ProfilerTableOptions:
 
     def __post_init__(self) -> None:
         check_mesh("mesh", self.mesh)
+        object.__setattr__(self, "sizes", read_pairs("sizes", self.sizes))
         if self.host not in ("profiled", "none"):
             problem = f"{self.host}: a table has no single launches"
             raise InputError("cannot-change", problem, hint="give the trace of the same run")
