@@ -8,9 +8,11 @@ import typer
 
 from foretrace.cli.emit import emit
 from foretrace.cli.groups import JOB, OUTPUT, OutputOptions, check_outputs, takes
+from foretrace.files import given_paths
 from foretrace.inputs.registry import open_input
+from foretrace.report.hardware import print_item, show_json
 from foretrace.report.inventory import print_inventory
-from foretrace.report.show import is_hardware, show_hardware
+from foretrace.report.show import find_hardware, is_hardware
 
 EXAMPLES = """Examples:
 
@@ -41,8 +43,10 @@ def command(
 ) -> None:
     """Say what a file is, what is in it and what is odd about it."""
     check_outputs(paths, [output.file])
-    if len(paths) == 1 and is_hardware(paths[0]):
-        show_hardware(paths[0], lambda result, screen: emit(result, screen, output))
+    given = given_paths(paths)
+    if len(given) == 1 and is_hardware(given[0]):
+        item = find_hardware(given[0])
+        emit(lambda: show_json(item), lambda: print_item(item), output)
         return
-    inventory = open_input(paths, options).inventory()
+    inventory = open_input(given, options).inventory()
     emit(inventory.to_dict, lambda: print_inventory(inventory), output)

@@ -9,6 +9,7 @@ import typer
 
 from foretrace.cli.emit import emit
 from foretrace.errors import UsageError, did_you_mean
+from foretrace.files import GivenPath
 from foretrace.report.hardware import print_item
 from foretrace.report.hardware import show_json as hardware_json
 from foretrace.report.models import print_model
@@ -63,16 +64,17 @@ def command(
 
         emit(result, screen, OutputOptions(as_json, None))
 
-    if kind == "model" or (kind is None and is_model(name)):
-        model = find_model(name)
+    path = GivenPath(name)
+    if kind == "model" or (kind is None and is_model(path)):
+        model = find_model(path)
         out(lambda: model_json(model), lambda: print_model(model))
-    elif kind is None and Path(name).exists() and not is_hardware(name):
+    elif kind is None and (path.is_file or path.is_folder) and not is_hardware(path):
         from foretrace.inputs.registry import open_input
         from foretrace.report.inventory import print_inventory
 
-        inventory = open_input([name]).inventory()
+        inventory = open_input([path]).inventory()
         out(inventory.to_dict, lambda: print_inventory(inventory))
     else:
-        item = find_hardware(name, None if kind is None else next(one for one in HARDWARE_KINDS if one == kind))
+        item = find_hardware(path, None if kind is None else next(one for one in HARDWARE_KINDS if one == kind))
         fabric = cluster_fabric(item, nodes, simai)
         out(lambda: hardware_json(item, fabric), lambda: print_item(item, fabric))

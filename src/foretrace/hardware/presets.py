@@ -15,6 +15,7 @@ from typing import Literal
 
 from foretrace.documents import Document, Preset, presets_of
 from foretrace.errors import InputError, UsageError, did_you_mean, shortened
+from foretrace.files import AnyFile, input_file
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.read import Presets, read_cluster, read_gpu, read_nic, read_node
 
@@ -73,9 +74,10 @@ def check_gpu(name: str, where: str) -> None:
         raise UsageError(error.code, error.message, where=where, hint=error.hint) from None
 
 
-def load(path: str | Path) -> Cluster:
-    """The cluster that a file describes."""
-    document = Document(str(path), "cluster", f"expected a cluster in YAML or JSON, e.g. {_EXAMPLE}", _EXAMPLE)
+def load(path: AnyFile) -> Cluster:
+    """Reads the cluster that a file describes."""
+    expected = f"expected a cluster in YAML or JSON, e.g. {_EXAMPLE}"
+    document = Document(str(path), "cluster", expected, _EXAMPLE, source=input_file(path))
     return read_cluster(document, document.compose(document.read()), PRESETS, name=Path(path).stem)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from foretrace.documents import Document
-from foretrace.errors import ForetraceError, InputError, UsageError, nearest
+from foretrace.errors import InputError, UsageError, nearest
+from foretrace.files import AnyFile, GivenPath
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.fabric.fabric import Fabric
@@ -17,28 +17,23 @@ from foretrace.models.load import load_model
 from foretrace.models.model import Model
 
 Hardware = Cluster | Node | Gpu | Nic
-Emit = Callable[[Callable[[], dict[str, Any]], Callable[[], object]], None]
-"""Prints JSON or a screen."""
-
 HARDWARE_KINDS: Final[tuple[Kind, ...]] = ("cluster", "node", "gpu", "nic")
 _LIKENESS: Final = 0.6
 _YAML: Final = (".yaml", ".yml")
+_MODEL_KEY: Final = re.compile(rb"""(?:^|\{)\s*["']?model["']?\s*:""", re.MULTILINE)
 
 
-def is_hardware(path: str) -> bool:
-    """Returns whether a file describes a cluster, by the keys of its YAML."""
-    if not path.lower().endswith(_YAML) or not Path(path).is_file():
-        return False
-    try:
-        document = Document(path, "file", "expected YAML", "")
-        keys = document.entries(document.compose(document.read()), "a mapping")
-    except ForetraceError:
-        return False
-    return "model" not in keys
+def is_hardware(path: GivenPath) -> bool:
+    """Returns whether a file is YAML that describes a cluster: a job file has a model."""
+    is_yaml = path.is_file and path.text.lower().endswith(_YAML)
+    return is_yaml and _MODEL_KEY.search(path.files[0].head()) is None
 
 
-def find_hardware(name: str, kind: Kind | None = None) -> Hardware:
+def find_hardware(path: GivenPath, kind: Kind | None = None) -> Hardware:
     """Returns the hardware of a name or file; an error names what is similar."""
+    if kind is None and is_hardware(path):
+        return presets.load(path.files[0])
+    name = path.text
     try:
         return presets.anything(name) if kind is None else presets.OF_KIND[kind](name)
     except InputError:
@@ -50,28 +45,21 @@ def find_hardware(name: str, kind: Kind | None = None) -> Hardware:
         raise InputError("unknown-name", problem, hint=hint) from None
 
 
-def show_hardware(name: str, emit: Emit) -> None:
-    """Shows a cluster, node, GPU or NIC with the sources of its figures."""
-    from foretrace.report.hardware import print_item, show_json
+def is_model(path: GivenPath) -> bool:
+    """Returns whether a name or file is a model's."""
+    if path.is_file:
+        return path.text.lower().endswith((".json", *_YAML)) and not is_hardware(path)
+    return bool(models.matches(path.text))
 
-    item = find_hardware(name)
-    emit(lambda: show_json(item), lambda: print_item(item))
 
-
-def find_model(name: str) -> Model:
+def find_model(path: GivenPath) -> Model:
     """Returns the model of a name, or the one that a configuration or a job file describes."""
-    if name.lower().endswith(_YAML):
+    file: AnyFile = path.files[0] if path.is_file else path.text
+    if path.text.lower().endswith(_YAML):
         from foretrace.workload.job_file import read_job
 
-        return read_job(name).model
-    return load_model(name)
-
-
-def is_model(name: str) -> bool:
-    """Returns whether a name or file is a model's."""
-    if Path(name).is_file():
-        return name.lower().endswith(".json") or (name.lower().endswith(_YAML) and not is_hardware(name))
-    return bool(models.matches(name))
+        return read_job(file).model
+    return load_model(file)
 
 
 def cluster_fabric(item: Hardware, nodes: int | None, simai: Path | None) -> Fabric | None:

@@ -50,12 +50,24 @@ def opens(folders: list[Path], *arguments: object) -> dict[str, int]:
         ("simulate", EXAMPLES / "moe_fairseq_profile.txt"),
         ("inspect", EXAMPLES / "traces" / "moe_ex_situ_rank2.txt"),
         ("simulate", EXAMPLES / "traces" / "gpt13b_real_rank0.txt"),
+        ("inspect", EXAMPLES / "clusters" / "h100_torus.yaml"),
+        ("show", EXAMPLES / "clusters" / "h100_torus.yaml"),
     ],
     ids=lambda arguments: f"{arguments[0]} {Path(arguments[1]).stem}",
 )
 def test_examples(arguments: tuple[object, ...]) -> None:
     counted = opens([EXAMPLES], *arguments)
     assert set(counted.values()) == {1}, counted
+
+
+@pytest.mark.parametrize("command", ["inspect", "show"])
+def test_models_in_files(command: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("model: llama3-8b\nplan: {gpus: 8}\n")
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name in ("job.yaml", "config.json"):
+        assert opens([tmp_path], command, tmp_path / name) == {os.path.realpath(tmp_path / name): 1}
 
 
 def test_ex_situ_campaigns_with_another_schedule() -> None:
