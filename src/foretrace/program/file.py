@@ -163,7 +163,7 @@ def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
 
 def _write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Column]) -> None:
     # Ports and coordinates may be numpy's whole numbers, which JSON does not know.
-    text = json.dumps(header, separators=(",", ":"), default=index, allow_nan=False)
+    text = json.dumps(header, separators=(",", ":"), default=index)
     write_file(Path(path), text.encode("ascii"), arrays)
 
 
