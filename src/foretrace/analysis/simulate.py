@@ -14,7 +14,7 @@ from foretrace.analysis.jitter import Waits
 from foretrace.analysis.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.analysis.overlap import overlap_cost_s, settles
 from foretrace.analysis.scenario import Scenario
-from foretrace.analysis.sensitivity import FASTER, band, gain, sensitivities
+from foretrace.analysis.sensitivity import FASTER, band, band_factors, family_gains, gain, gain_factors
 from foretrace.analysis.sharing import NetworkUse, network_use
 from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode
 from foretrace.cost.prices import Prices
@@ -296,8 +296,13 @@ def _read_off(
 def _explained(runner: _Runner) -> tuple[tuple[float, float], tuple[Bottleneck, ...]]:
     """Returns the band of the step, and what each family of ops would gain, by running the job many times."""
     prices, graph, step = runner.prices, runner.graph, runner.timeline().step_time_s
-    limits = band(prices.group, prices.low, prices.high, step, runner.step_times)
-    return limits, tuple(sensitivities(graph, runner.durations, step, runner.step_times, families(graph.ops)))
+    known = families(graph.ops)
+    ends, faster = band_factors(prices.group, prices.low, prices.high), gain_factors(len(graph.ops), known)
+    times = runner.step_times(
+        np.concatenate([ends, faster], axis=1)
+    )  # many scenarios at once cost little more than few
+    unsure = ends.shape[1]
+    return band(step, times[:unsure]), family_gains(graph, runner.durations, step, times[unsure:], known)
 
 
 def _overlap_note(share: float) -> Diagnostic:
