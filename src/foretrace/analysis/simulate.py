@@ -183,6 +183,8 @@ class _Runner:
 
     def step_times(self, factors: Floats) -> Floats:
         """Returns the step times of scenarios; `factors` [ops, scenarios] multiplies the price of each op."""
+        if not factors.shape[1]:
+            return np.empty(0)
         varies = self._waits_factor(factors)
         if self._fixed is None:
             scaled = zip(factors.T, varies.tolist(), strict=True)
