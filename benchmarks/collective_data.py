@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.forced import Forced
 from foretrace.cost.network.nccl.layout import Layout
-from foretrace.cost.network.nccl.machine import Machine
+from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.silicon import silicon_tables
 from foretrace.formats.nccl_tests import Table, read_measurements
@@ -71,12 +71,12 @@ class Measured:
     launches: int = 1
     """Kernels that one process launches for a call, one after the other: nccl-tests' GPUs per process."""
 
-    def modelled_s(self, machine: Machine) -> NDArray[np.float64]:
+    def modelled_s(self, machine: NcclMachine) -> NDArray[np.float64]:
         """What the model says of them."""
         network, layout = self.network(replace(machine, launch_s=machine.launch_s * self.launches))
         return network.price(self.collective, layout, self.size_bytes).duration_s
 
-    def network(self, machine: Machine) -> tuple[NcclNetwork, Layout]:
+    def network(self, machine: NcclMachine) -> tuple[NcclNetwork, Layout]:
         """The group alone on its nodes, spread evenly."""
         number = np.arange(self.gpus)
         host = number * self.nodes // self.gpus

@@ -26,7 +26,7 @@ from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.channels import graphs_of
 from foretrace.cost.network.nccl.choose import bandwidth_gb, latency_us, reckoned_s, ways
 from foretrace.cost.network.nccl.group import Group
-from foretrace.cost.network.nccl.machine import Machine, machine_of
+from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats
 
@@ -110,7 +110,7 @@ def _print(dataset: str, rows: Sequence[Measured], groups: bool) -> None:
                 _line("", f"{row.collective.name.lower()} {row.gpus}/{row.nodes}", [row], machine, plain)
 
 
-def _line(name: str, what: str, rows: Sequence[Measured], machine: Machine, plain: Sequence[float]) -> None:
+def _line(name: str, what: str, rows: Sequence[Measured], machine: NcclMachine, plain: Sequence[float]) -> None:
     count = sum(len(row.size_bytes) for row in rows)
     model = errors([row.modelled_s(machine) for row in rows], rows)
     alone = errors([_plain_s(plain, row) for row in rows], rows)

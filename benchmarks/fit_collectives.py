@@ -25,7 +25,7 @@ import numpy as np
 
 from collective_data import SILICON, Measured, published, silicon
 from foretrace.cost.network.nccl import nvls, pairs, ring, times
-from foretrace.cost.network.nccl.machine import DATA, Machine, machine_of
+from foretrace.cost.network.nccl.machine import DATA, NcclMachine, machine_of
 from foretrace.hardware import presets
 
 MIB = 2.0**20
@@ -33,7 +33,7 @@ NETWORK_PAYLOAD = 4096 / (4096 + 82)
 """Payload of a RoCEv2 packet of 4 KiB over all it takes on the wire: Ethernet, IP, UDP and transport headers,
 checksums, preamble and gap."""
 CONSTANTS = ("launch_s", "step_scale", "simple_step_s", "link_share")
-START = Machine(launch_s=9e-6, step_scale=1.4, simple_step_s=12e-6, link_share=0.75, network_share=NETWORK_PAYLOAD)
+START = NcclMachine(launch_s=9e-6, step_scale=1.4, simple_step_s=12e-6, link_share=0.75, network_share=NETWORK_PAYLOAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ the launch alone, with the constants of their GPU from NVIDIA's tables. What is 
 
 
 @cache  # the scoreboard and its tests ask for the same fits again
-def fit_of(dataset: str, rows: tuple[Measured, ...]) -> Machine:
+def fit_of(dataset: str, rows: tuple[Measured, ...]) -> NcclMachine:
     """The machine of a data set: fitted, or that of its GPU."""
     fit = FITS.get(dataset)
     if fit is None:
@@ -102,7 +102,7 @@ def fit_of(dataset: str, rows: tuple[Measured, ...]) -> Machine:
     return fitted([row for row in rows if row.gpus in fit.gpus], start, fit.fields)
 
 
-def fitted(rows: Sequence[Measured], start: Machine, fields: Sequence[str]) -> Machine:
+def fitted(rows: Sequence[Measured], start: NcclMachine, fields: Sequence[str]) -> NcclMachine:
     """The machine whose mean error over these rows, as a logarithm, is least; small and large sizes weigh alike."""
 
     def loss(values: Sequence[float]) -> float:
@@ -115,12 +115,12 @@ def fitted(rows: Sequence[Measured], start: Machine, fields: Sequence[str]) -> M
     return _with(start, fields, best)
 
 
-def _with(machine: Machine, fields: Sequence[str], values: Sequence[float]) -> Machine:
+def _with(machine: NcclMachine, fields: Sequence[str], values: Sequence[float]) -> NcclMachine:
     changed: dict[str, Any] = dict(zip(fields, values, strict=True))
     return replace(machine, **changed)
 
 
-def _parts(row: Measured, machine: Machine) -> list[float]:
+def _parts(row: Measured, machine: NcclMachine) -> list[float]:
     """Mean errors as logarithms, below 1 MiB and from there up."""
     errors, large = np.abs(np.log(row.modelled_s(machine) / row.time_s)), row.size_bytes >= MIB
     return [float(np.mean(errors[chosen])) if chosen.any() else 0.0 for chosen in (~large, large)]
@@ -142,7 +142,7 @@ def searched(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -
     return values
 
 
-def median_errors(rows: Sequence[Measured], machine: Machine) -> tuple[float, float]:
+def median_errors(rows: Sequence[Measured], machine: NcclMachine) -> tuple[float, float]:
     """Median error from 1 MiB up, and below."""
     errors = np.concatenate([np.abs(row.modelled_s(machine) / row.time_s - 1) for row in rows])
     large = np.concatenate([row.size_bytes >= MIB for row in rows])
@@ -158,7 +158,7 @@ def search_shared(
     large = {gpu: [row for row in rows if row.dataset == like.get(gpu) and row.gpus == 8] for gpu in gpus}
     machines = dict.fromkeys(gpus, START)
 
-    def loss(gpu: str, machine: Machine) -> float:
+    def loss(gpu: str, machine: NcclMachine) -> float:
         parts = [part for row in own[gpu] for part in _parts(row, machine)]
         far = [np.abs(np.log(row.modelled_s(machine) / row.time_s))[row.size_bytes >= 256 * MIB] for row in large[gpu]]
         return float(np.mean(parts)) + (0.15 * float(np.mean(np.concatenate(far))) if far else 0.0)

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 from typing import Protocol
 
 
-class Work(Protocol):
+class ShownWork(Protocol):
     """Work that is being done; whoever does it may change its text."""
 
     text: str
 
 
-Watch = Callable[[str], AbstractContextManager[Work]]
+Watch = Callable[[str], AbstractContextManager[ShownWork]]
 """Shows a text while it is entered."""
 
 
-def _unseen(text: str) -> AbstractContextManager[Work]:
+def _unseen(text: str) -> AbstractContextManager[ShownWork]:
     return nullcontext(SimpleNamespace(text=text))
 
 
@@ -27,7 +27,7 @@ _watch: ContextVar[Watch] = ContextVar("watch", default=_unseen)
 
 
 @contextmanager
-def doing(text: str) -> Iterator[Work]:
+def doing(text: str) -> Iterator[ShownWork]:
     """Shows `text` while the work inside runs; work inside of it, worker processes included, is not shown."""
     watch = _watch.get()
     with shown_by(_unseen), watch(text) as work:

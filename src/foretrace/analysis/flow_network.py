@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD
-from foretrace.cost.network.nccl.machine import Machine, machine_of
+from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.engine.network.collectives import Routing
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import fabric_of
@@ -46,7 +46,7 @@ def flow_network(cluster: Cluster, nodes: int) -> FlowNetwork:
     return FlowNetwork(fabric, router.routes, capacity, cluster.topology.routing != "ecmp", island)
 
 
-def payload_shares(fabric: Fabric, machine: Machine) -> Floats:
+def payload_shares(fabric: Fabric, machine: NcclMachine) -> Floats:
     """What of each link's rate is payload: the machine's shares of links between GPUs and of the network, and that of
     packets on PCIe."""
     ends = np.sort(np.stack([fabric.kind[fabric.source], fabric.kind[fabric.target]]), axis=0)

@@ -31,7 +31,7 @@ Parameter = tuple[str, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OptionGroup:
     """Options that describe one noun, and how they are read into it."""
 
     name: str
@@ -39,7 +39,7 @@ class Group:
     read: Callable[[dict[str, Any]], Any]
 
 
-def takes(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes(*groups: OptionGroup) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the options of these groups; each reaches it as a keyword argument of the group's name."""
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
@@ -107,11 +107,11 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 _JOB_OPTIONS = {name: _job_option(option) for name, option in INPUT_OPTIONS.items()}
 
-JOB = Group("options", _parameters(_JOB, _JOB_OPTIONS), _given)
+JOB = OptionGroup("options", _parameters(_JOB, _JOB_OPTIONS), _given)
 """What inputs leave open, as texts; an input refuses those that it does not have."""
 
 
-class Prices(StrEnum):
+class PricesChoice(StrEnum):
     """Where prices come from."""
 
     BEST = "best"
@@ -119,7 +119,7 @@ class Prices(StrEnum):
     ROOFLINE = "roofline"
 
 
-class Network(StrEnum):
+class NetworkChoice(StrEnum):
     """How communication is run."""
 
     ANALYTIC = "analytic"
@@ -183,11 +183,11 @@ _MACHINE_OPTIONS = {
     "cluster": Option(str | None, "--cluster", "NAME|FILE", "What it runs on: see foretrace list clusters."),
     "placement": Option(Path | None, "--placement", "FILE", "Which rank sits where (hostfile, rankfile, YAML)."),
     "prices": Option(
-        Prices,
+        PricesChoice,
         "--prices",
         "",
         "Kernels and collectives: best source, fitted model only, or datasheet (kernels).",
-        Prices.BEST,
+        PricesChoice.BEST,
     ),
     "no_silicon": Option(
         bool, "--no-silicon", "", "Leave NVIDIA's tables out, as where they are not installed.", False
@@ -209,18 +209,18 @@ _MACHINE_OPTIONS = {
         "What NCCL reported on your machine: a debug log, a graph or topology dump.",
     ),
     "network": Option(
-        Network,
+        NetworkChoice,
         "--network",
         "",
         "Communications run alone, divide the links they meet on, or (foretrace network) as packets.",
-        Network.ANALYTIC,
+        NetworkChoice.ANALYTIC,
     ),
     "no_overlap_cost": Option(
         bool, "--no-overlap-cost", "", "Kernels next to a collective take as long as alone.", False
     ),
 }
 
-MACHINE = Group("machine", _parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
+MACHINE = OptionGroup("machine", _parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
 """What a job runs on."""
 
 
@@ -260,7 +260,7 @@ _SCENARIO_OPTIONS = {
     "jitter": Option(str | None, "--jitter", "3%", "How much computation varies: groups wait longer."),
 }
 
-SCENARIO = Group("scenario", _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
+SCENARIO = OptionGroup("scenario", _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
 """What is different from normal."""
 
 
@@ -277,7 +277,7 @@ _OUTPUT_OPTIONS = {
     "output_file": Option(Path | None, "-o --output", "OUT", "Also write the JSON to a file."),
 }
 
-OUTPUT = Group(
+OUTPUT = OptionGroup(
     "output",
     _parameters(_OUTPUT, _OUTPUT_OPTIONS),
     lambda values: OutputOptions(values["as_json"], values["output_file"]),
@@ -323,7 +323,7 @@ _TIMELINE_OPTIONS = {
     ),
 }
 
-TIMELINE = Group("files", _parameters(_OUTPUT, _TIMELINE_OPTIONS), _read_timeline)
+TIMELINE = OptionGroup("files", _parameters(_OUTPUT, _TIMELINE_OPTIONS), _read_timeline)
 """The files that a timeline can be written to."""
 
 

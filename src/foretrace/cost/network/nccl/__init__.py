@@ -2,7 +2,7 @@
 
 from foretrace.cost.network.nccl.forced import Forced
 from foretrace.cost.network.nccl.layout import Layout
-from foretrace.cost.network.nccl.machine import Machine, machine_of
+from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.network import NcclNetwork
 
-__all__ = ["Forced", "Layout", "Machine", "NcclNetwork", "machine_of"]
+__all__ = ["Forced", "Layout", "NcclMachine", "NcclNetwork", "machine_of"]

@@ -7,7 +7,7 @@ from typing import Final
 
 from foretrace.cost.network.nccl.channels import Graph, run_channels
 from foretrace.cost.network.nccl.layout import Layout
-from foretrace.cost.network.nccl.machine import Machine
+from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.tables import (
     LINK_US,
     NETWORK_US,
@@ -30,7 +30,7 @@ class Group:
 
     cluster: Cluster
     layout: Layout
-    machine: Machine
+    machine: NcclMachine
     graphs: dict[str, Graph]
     oversubscription: float = 1.0
     """What the network beyond the NICs divides all traffic by, where its layout does not say."""

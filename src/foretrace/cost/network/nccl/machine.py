@@ -18,7 +18,7 @@ DATA: Final = Path(__file__).parent / "data" / "machines.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class NcclMachine:
     """The constants of a GPU and the NCCL that runs on it."""
 
     launch_s: float
@@ -36,7 +36,7 @@ class Machine:
     clock: float = 1.0
     """The clock of the SMs that copy, as a share of that under which the constants were found."""
 
-    def slowed(self, factor: float) -> Machine:
+    def slowed(self, factor: float) -> NcclMachine:
         """The same machine with SMs that run so many times slower. SMs do the copying, so hops and what channels move
         slow with them; NICs do not."""
         if factor == 1.0:
@@ -50,12 +50,12 @@ class Machine:
         )
 
 
-def machine_of(gpu: Gpu) -> Machine:
+def machine_of(gpu: Gpu) -> NcclMachine:
     """The constants of a GPU: its own, or those of one of its architecture."""
     document = _document()
     like = gpu.name if gpu.name in document["machines"] else str(document["architectures"][row_of(gpu.architecture)])
     values: dict[str, Any] = document["machines"][like]
-    return Machine(
+    return NcclMachine(
         launch_s=1e-6 * float(values["launch_us"]),
         step_scale=float(values["step_scale"]),
         simple_step_s=1e-6 * float(values["simple_step_us"]),

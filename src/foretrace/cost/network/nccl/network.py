@@ -14,7 +14,7 @@ from foretrace.cost.network.nccl.choose import ways
 from foretrace.cost.network.nccl.forced import Forced
 from foretrace.cost.network.nccl.group import Group
 from foretrace.cost.network.nccl.layout import CrowdingRule, Layout, Seats
-from foretrace.cost.network.nccl.machine import Machine, machine_of
+from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.observed import Observed, Way
 from foretrace.cost.network.nccl.plan import PAIR_WAYS, Plan
 from foretrace.errors import Diagnostic
@@ -39,7 +39,7 @@ class NcclNetwork:
         self,
         cluster: Cluster,
         placement: Placement,
-        machine: Machine | None = None,
+        machine: NcclMachine | None = None,
         forced: Forced | None = None,
         observed: Observed | None = None,
         crowding: CrowdingRule | None = None,

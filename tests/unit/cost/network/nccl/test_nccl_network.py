@@ -10,7 +10,7 @@ import pytest
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.interface import Explained
 from foretrace.cost.network.nccl.layout import Layout
-from foretrace.cost.network.nccl.machine import Machine, machine_of
+from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
@@ -19,7 +19,7 @@ from foretrace.program.columns import Collective
 from foretrace.program.program import Floats
 
 MIB, GIB = 1 << 20, 1 << 30
-PLAIN = Machine(launch_s=5e-6, step_scale=1.0, simple_step_s=4e-6, link_share=0.8, network_share=0.9)
+PLAIN = NcclMachine(launch_s=5e-6, step_scale=1.0, simple_step_s=4e-6, link_share=0.8, network_share=0.9)
 
 
 def explained(

@@ -9,7 +9,7 @@ from foretrace.cost.network.nccl.channels import graphs_of, run_channels
 from foretrace.cost.network.nccl.choose import Way, reckoned_s, ways
 from foretrace.cost.network.nccl.group import Group
 from foretrace.cost.network.nccl.layout import Layout, Seats
-from foretrace.cost.network.nccl.machine import Machine
+from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.pairs import PER_PEER_S
 from foretrace.cost.network.nccl.plan import way_s
 from foretrace.cost.network.nccl.ring import LAST_RECEIVE_STEPS
@@ -17,13 +17,13 @@ from foretrace.hardware import presets
 from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 
-PLAIN = Machine(launch_s=5e-6, step_scale=1.0, simple_step_s=4e-6, link_share=0.8, network_share=0.9)
+PLAIN = NcclMachine(launch_s=5e-6, step_scale=1.0, simple_step_s=4e-6, link_share=0.8, network_share=0.9)
 LINK, NIC = 0.8 * 450e9, 0.9 * 50e9
-NO_LATENCY = Machine(launch_s=0.0, step_scale=0.0, simple_step_s=0.0, link_share=0.8, network_share=0.9)
+NO_LATENCY = NcclMachine(launch_s=0.0, step_scale=0.0, simple_step_s=0.0, link_share=0.8, network_share=0.9)
 LARGE = float(1 << 36)
 
 
-def group(nodes: int, per_node: int, machine: Machine = PLAIN, cluster: str = "h100-dgx") -> Group:
+def group(nodes: int, per_node: int, machine: NcclMachine = PLAIN, cluster: str = "h100-dgx") -> Group:
     """So many GPUs of each of so many nodes, one to a NIC."""
     place = presets.cluster(cluster)
     placement = Placement.packed(nodes * place.node.gpus, place.node.gpus)
@@ -82,13 +82,13 @@ def test_an_all_to_all_counts_peers_and_nodes() -> None:
 
 def test_what_leaves_a_rail_crosses_links_first() -> None:
     """Of 16 parts 7 stay on links and 8 leave: 7 of 8 of these through the GPU of their own rail."""
-    slow = Machine(launch_s=0.0, step_scale=0.0, simple_step_s=0.0, link_share=0.02, network_share=0.9)
+    slow = NcclMachine(launch_s=0.0, step_scale=0.0, simple_step_s=0.0, link_share=0.02, network_share=0.9)
     _, seconds = taken(group(2, 8, slow), Collective.ALL_TO_ALL, ("pairs", "simple"), LARGE)
     assert seconds == pytest.approx((7 + 7) / 16 * LARGE / (0.02 * 450e9) * (1 + 0.3 / 15), rel=1e-3)
 
 
 def test_a_ring_is_as_fast_as_the_narrowest_of_links_and_nics() -> None:
-    slow = Machine(launch_s=0.0, step_scale=0.0, simple_step_s=0.0, link_share=0.05, network_share=0.9)
+    slow = NcclMachine(launch_s=0.0, step_scale=0.0, simple_step_s=0.0, link_share=0.05, network_share=0.9)
     assert group(2, 2, slow).ring_rate == group(1, 2, slow).ring_rate == pytest.approx(0.05 * 450e9)
     assert group(2, 1).ring_rate == pytest.approx(NIC)
     assert group(2, 4).ring_rate == pytest.approx(4 * NIC)
