@@ -1,4 +1,4 @@
-"""Work that is shown while it runs."""
+"""ShownWork that is shown while it runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from foretrace.progress import Work, doing, shown_by
+from foretrace.progress import ShownWork, doing, shown_by
 
 
 def test_only_the_outermost_work_is_shown() -> None:
@@ -14,7 +14,7 @@ def test_only_the_outermost_work_is_shown() -> None:
     texts = []
 
     @contextmanager
-    def watch(text: str) -> Iterator[Work]:
+    def watch(text: str) -> Iterator[ShownWork]:
         texts.append(text)
         yield SimpleNamespace(text=text)
 
