@@ -1,4 +1,4 @@
-"""ShownWork that is shown while it runs."""
+"""Work that is shown while it runs."""
 
 from __future__ import annotations
 
