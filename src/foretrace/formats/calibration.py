@@ -138,15 +138,6 @@ class Calibration:
             )
 
 
-def calibration_of(given: Calibration | str | Path | None, gpu: str) -> Calibration | None:
-    """A calibration of this GPU, read where it is named; an error where it is of another."""
-    if given is None:
-        return None
-    found = read_calibration(given) if isinstance(given, str | Path) else given
-    found.check_gpu(gpu)
-    return found
-
-
 def read_calibration(path: str | Path) -> Calibration:
     """The calibration in a YAML file, with its tables; read once while the file stays as it is."""
     try:

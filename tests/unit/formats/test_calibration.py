@@ -15,7 +15,6 @@ from foretrace.formats.calibration import (
     HostFit,
     MadeOf,
     StepFit,
-    calibration_of,
     read_calibration,
     write_calibration,
 )
@@ -118,6 +117,5 @@ class TestErrors:
     def test_another_gpu(self, tmp_path: Path) -> None:
         write_calibration(made(tmp_path / "my.yaml"))
         with pytest.raises(InputError, match="of h200-sxm, the job runs on a100-80g-sxm") as caught:
-            calibration_of(tmp_path / "my.yaml", "a100-80g-sxm")
+            read_calibration(tmp_path / "my.yaml").check_gpu("a100-80g-sxm")
         assert caught.value.code == "other-gpu"
-        assert calibration_of(None, "a100-80g-sxm") is None
