@@ -15,10 +15,11 @@ from foretrace import Machine, Plan, PriceSources, load_cluster, load_model, sim
 from foretrace.analysis.generate import aicb_workload
 from foretrace.cost.sources import kernel_prices
 from foretrace.lower.aicb import lower_workload
-from foretrace.workload.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
 from foretrace.workload.stacks import stack
+from foretrace.workload.step_spec import step_spec
 
 CLUSTER = load_cluster("h100-dgx")
 PRICES = PriceSources(silicon=False)
@@ -43,7 +44,7 @@ def main() -> None:
         plan, model = replace(one, grad_overlap=False, param_overlap=False), load_model(name)
         bare = settle(model, plan, replace(stack("megatron-core"), hides_tp_backward=False))
         machine = Machine(CLUSTER, prices=PRICES)
-        alone = simulate(program_of(bare), machine, explain=False).step_time_s
+        alone = simulate(build_step(step_spec(bare)), machine, explain=False).step_time_s
         usual = settle(model, plan)
         want = simulate(foretrace.model(model, plan), machine, explain=False, even_if_oom=True).step_time_s
         errors = (

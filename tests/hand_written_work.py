@@ -14,12 +14,13 @@ from foretrace.models.model import Experts, Layer, Mlp, Model, SelfAttention
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Stream
 from foretrace.program.program import Program
-from foretrace.workload.assemble import Works, program_of
+from foretrace.step import build_step
+from foretrace.step.spec import Call, Compute, Item, Work
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
 from foretrace.workload.stack import Stack
-from foretrace.workload.work import Communicate, Compute, Item, Work
+from foretrace.workload.step_spec import Works, step_spec
 
 STACK = Stack(
     name="by hand",
@@ -60,9 +61,9 @@ def compute(name: str, phase: Phase, ns: int, **facts: Any) -> Compute:
     return Compute(name, phase, ((1, Stream(name, ns, 0)),), **facts)
 
 
-def call(name: str, phase: Phase, what: Collective, axis: Any = "tp", **facts: Any) -> Communicate:
+def call(name: str, phase: Phase, what: Collective, axis: Any = "tp", **facts: Any) -> Call:
     """A collective of a kilobyte."""
-    return Communicate(name, phase, what, axis, facts.pop("bytes", 1024), **facts)
+    return Call(name, phase, what, axis, facts.pop("bytes", 1024), **facts)
 
 
 def layer_work(*, experts: bool = False, recompute: bool = False, syncs: bool = False) -> Work:
@@ -78,7 +79,7 @@ def layer_work(*, experts: bool = False, recompute: bool = False, syncs: bool = 
         compute("down input", Phase.BACKWARD_INPUT, 300),
         compute("down weight", Phase.BACKWARD_WEIGHT, 200),
         compute("up input", Phase.BACKWARD_INPUT, 400),
-        call("scatter gradient", Phase.BACKWARD_INPUT, Collective.REDUCE_SCATTER, hidden=True),
+        call("scatter gradient", Phase.BACKWARD_INPUT, Collective.REDUCE_SCATTER, concurrent="next"),
         compute("up weight", Phase.BACKWARD_WEIGHT, 200),
     ]
     if experts:
@@ -141,7 +142,7 @@ def assembled(layers: int, plan: Plan, *, detail: Any = "segment", ends: bool = 
     how = {name: facts.pop(name) for name in ("recompute", "syncs") if name in facts}
     experts = facts.get("experts", 0)
     setting = setting_of(layers, plan, **facts)
-    return program_of(setting, detail=detail, works=works(layers, ends=ends, experts=bool(experts), **how))
+    return build_step(step_spec(setting, works(layers, ends=ends, experts=bool(experts), **how)), detail=detail)
 
 
 def timed(program: Program, *, call_s: float = 0.0, optimizer: bool = False) -> Program:

@@ -23,11 +23,12 @@ from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, 
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
 from foretrace.program.program import Program
-from foretrace.workload.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
 from foretrace.workload.stacks import stack
+from foretrace.workload.step_spec import step_spec
 
 laws = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 CLUSTER = cluster("h100-dgx")
@@ -104,7 +105,7 @@ def traffic(program: Program) -> dict[tuple[int, str, str], int]:
 def test_a_file_sends_what_the_program_sends(setting: Setting) -> None:
     generated = aicb_workload(setting, KERNELS)
     chunks = "chunks" if setting.chunks_per_stage > 1 else "auto"
-    ours, its = traffic(program_of(setting)), traffic(read_back(generated, vpp=chunks))
+    ours, its = traffic(build_step(step_spec(setting))), traffic(read_back(generated, vpp=chunks))
     within = {key: size for key, size in ours.items() if key[1] not in ("dp", "edp")}
     assert {key: size for key, size in its.items() if key[1] not in ("dp", "edp")} == within
     # Gradients and parameters are those of the first stage, for every stage.
@@ -126,7 +127,9 @@ def test_a_file_takes_as_long_as_the_program(setting: Setting) -> None:
     made = read_back(aicb_workload(setting, KERNELS), vpp=chunks)
     # A file does not say its kernels, so nothing is known of what they lose to communication beside them.
     want = simulate(
-        program_of(setting), Machine(CLUSTER, overlap_cost=False, prices=PriceSources(kernels=KERNELS)), explain=False
+        build_step(step_spec(setting)),
+        Machine(CLUSTER, overlap_cost=False, prices=PriceSources(kernels=KERNELS)),
+        explain=False,
     ).step_time_s
     got = simulate(made, Machine(CLUSTER), explain=False).step_time_s
     # Times are whole nanoseconds; the norm of gradients meets over tp instead of all ranks, and buckets are one:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from foretrace.models.model import Model
 from foretrace.program.kernels import kernels_text, parse_kernels
+from foretrace.step.spec import Call, Compute, Work
 from foretrace.workload.layers import embedding_work, head_work, layer_work
 from foretrace.workload.plan import WORDS
 from foretrace.workload.setting import Setting
 from foretrace.workload.stacks import STACKS
-from foretrace.workload.work import Communicate, Compute, Work
 from unit.workload.layers.settings import GPT, LLAMA, MIXTURE, flops, kernels, product_flops, setting, talks
 
 PRECISIONS = ["bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
@@ -96,9 +96,9 @@ def test_items_are_well_formed(of: Setting) -> None:
     for work in (_layer(of), embedding_work(of), head_work(of)):
         for items in (work.forward, work.recompute, work.backward):
             for item, following in zip(items, (*items[1:], None), strict=False):
-                if isinstance(item, Communicate):
+                if isinstance(item, Call):
                     assert item.bytes > 0
-                    assert not item.hidden or isinstance(following, Compute)
+                    assert not item.concurrent or isinstance(following, Compute)
             for count, kernel in kernels(items):
                 assert count > 0 and kernel.moved_bytes > 0 and kernel.launches > 0
                 assert parse_kernels(kernels_text([(count, kernel)])) == ((count, kernel),)

@@ -11,8 +11,9 @@ from foretrace.analysis.scenario import Scenario
 from foretrace.analysis.simulate import simulate_program
 from foretrace.cost.machine import Machine
 from foretrace.errors import ForetraceError
-from foretrace.workload.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.settle import settle
+from foretrace.workload.step_spec import step_spec
 
 if TYPE_CHECKING:
     from foretrace.hardware.cluster import Cluster
@@ -38,7 +39,7 @@ def find_relief(setting: Setting, machine: Machine) -> Relief | None:
     alone = Machine(cluster, prices=machine.prices)
     for words, plan in _changes(setting, cluster):
         try:
-            program = program_of(settle(setting.model, plan))
+            program = build_step(step_spec(settle(setting.model, plan)))
             answer = simulate_program(program, alone, Scenario(), explain=False)
         except ForetraceError:
             continue

@@ -22,9 +22,10 @@ from foretrace.formats.kernel_profile import KernelProfile
 from foretrace.formats.training_runs import read_training_runs
 from foretrace.hardware import presets
 from foretrace.program.expand import expand
-from foretrace.workload.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.settle import settle
 from foretrace.workload.stacks import TORCH_EAGER
+from foretrace.workload.step_spec import step_spec
 from recorded_steps import trace_file
 from shared_files import ROOT, shared
 
@@ -34,7 +35,7 @@ ROW = {"layers": 2, "hidden": 4096, "ffn": 11264, "heads": 32, "kv": 32, "vocab"
 
 def measured_all(factor: float, path: str = "my.yaml") -> Calibration:
     """A calibration that measured every kernel of a job at so many times the model's price."""
-    program = program_of(settle(presets_model(), PLAN))
+    program = build_step(step_spec(settle(presets_model(), PLAN)))
     kernels = tuple(mix_of(expand(program)).calls)
     seconds = factor * kernel_pricer(presets.gpu("h200-sxm"), prices="model").price(kernels).duration_s
     unknown = np.zeros(len(kernels))
@@ -90,7 +91,7 @@ class TestPredictions:
             simulate(model("llama3-8b", PLAN), Machine("h100-dgx", calibration=measured_all(2.0)))
 
     def test_without_a_cluster_it_says_nothing(self) -> None:
-        program = program_of(settle(presets_model(), PLAN))
+        program = build_step(step_spec(settle(presets_model(), PLAN)))
         with pytest.raises(InputError, match="a calibration prices the GPUs of a cluster"):
             simulate(program, Machine(calibration=measured_all(2.0)))
 
@@ -104,14 +105,14 @@ class TestCoverage:
         assert covered_calls(found) == ()
 
     def test_a_job_whose_kernels_were_all_measured(self) -> None:
-        program = program_of(settle(presets_model(), PLAN))
+        program = build_step(step_spec(settle(presets_model(), PLAN)))
         found = job_coverage(measured_all(1.0), program, "model")
         assert found.share("measured") == pytest.approx(1.0)
         assert found.kernels[0].share == max(one.share for one in found.kernels)
 
     def test_a_job_of_which_little_is_known(self, tmp_path: Path) -> None:
         made, _ = make_calibration([trace_file(tmp_path)], tmp_path / "my.yaml")
-        found = job_coverage(made, program_of(settle(presets_model(), PLAN)), "model")
+        found = job_coverage(made, build_step(step_spec(settle(presets_model(), PLAN))), "model")
         hows = {one.how for one in found.kernels}
         assert hows >= {"interpolated", "corrected", "not covered"}
         assert found.share("not covered") > 0.05

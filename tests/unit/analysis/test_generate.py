@@ -20,10 +20,11 @@ from foretrace.lower.aicb import lower_workload
 from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.models.parameters import parameters
 from foretrace.models.presets import model
-from foretrace.workload.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
 from foretrace.workload.stacks import stack
+from foretrace.workload.step_spec import step_spec
 from shared_files import shared
 
 CLUSTER = cluster("h100-dgx")
@@ -195,7 +196,7 @@ class TestTime:
         visible = replace(stack("megatron-core"), hides_tp_backward=False)
         setting = settle(model(name), bare, visible)
         want = simulate(
-            program_of(setting), Machine(CLUSTER, prices=PriceSources(kernels=KERNELS)), explain=False
+            build_step(step_spec(setting)), Machine(CLUSTER, prices=PriceSources(kernels=KERNELS)), explain=False
         ).step_time_s
         made = lower_workload(aicb_workload(setting, KERNELS).workload)
         got = simulate(made, Machine(CLUSTER), explain=False).step_time_s
@@ -205,7 +206,7 @@ class TestTime:
         plan = Plan(gpus=64, tp=4, pp=4, gbs=64, schedule="zb-h1", grad_overlap=False, param_overlap=False)
         setting = settle(model("llama3-8b"), plan, replace(stack("megatron-core"), hides_tp_backward=False))
         want = simulate(
-            program_of(setting), Machine(CLUSTER, prices=PriceSources(kernels=KERNELS)), explain=False
+            build_step(step_spec(setting)), Machine(CLUSTER, prices=PriceSources(kernels=KERNELS)), explain=False
         ).step_time_s
         made = lower_workload(aicb_workload(setting, KERNELS).workload, WorkloadOptions(schedule="zb-h1"))
         assert simulate(made, Machine(CLUSTER), explain=False).step_time_s == pytest.approx(want, rel=0.005)

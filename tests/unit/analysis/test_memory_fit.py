@@ -57,7 +57,8 @@ def found_by(peaks: dict[str, float], plan: Plan) -> Relief | None:
     # Nothing is simulated: what a plan changes stands for its setting, program and answer.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(relief, "settle", changes)
-        patch.setattr(relief, "program_of", lambda changed: changed)
+        patch.setattr(relief, "step_spec", lambda changed: changed)
+        patch.setattr(relief, "build_step", lambda changed: changed)
         patch.setattr(relief, "simulate_program", lambda changed, *_, **__: changed)
         patch.setattr(relief, "memory_fit", lambda changed, _capacity: fit_of(peaks.get(changed, 100.0)))
         return find_relief(setting, Machine("h100-dgx"))

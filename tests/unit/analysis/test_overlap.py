@@ -21,9 +21,10 @@ from foretrace.program.fold import unfold
 from foretrace.program.graph import Graph
 from foretrace.program.kernels import Gemm, kernels_text
 from foretrace.program.program import Program
-from foretrace.workload.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
+from foretrace.workload.step_spec import step_spec
 
 PRODUCT = kernels_text([(1, Gemm(8192, 1024, 8192))])
 """One wave on a GPU of 132 SMs: under a collective it takes about twice as long."""
@@ -127,7 +128,8 @@ def test_what_ends_a_step_runs_beside_the_next() -> None:
 def test_what_copy_engines_move_holds_no_sms() -> None:
     plan = Plan(gpus=4, tp=4, gbs=4)
     nccl, copied = (
-        program_of(settle(model("llama3-8b"), one)) for one in (plan, Plan(gpus=4, tp=4, gbs=4, tp_overlap=True))
+        build_step(step_spec(settle(model("llama3-8b"), one)))
+        for one in (plan, Plan(gpus=4, tp=4, gbs=4, tp_overlap=True))
     )
     assert COPIES in copied.strings and COPIES not in nccl.strings
     cost = [simulate(one, Machine("h100-dgx"), explain=False).overlap_cost_s for one in (nccl, copied)]

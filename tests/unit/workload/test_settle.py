@@ -8,11 +8,11 @@ import pytest
 from foretrace.errors import InputError
 from foretrace.models.presets import model as preset
 from foretrace.program.kernels import GroupedGemm
+from foretrace.step.spec import Compute
 from foretrace.workload.layers import layer_work
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
 from foretrace.workload.split import split_layers
-from foretrace.workload.work import Compute
 from hand_written_work import STACK, model, setting_of
 
 

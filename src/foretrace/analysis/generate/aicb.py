@@ -18,12 +18,11 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Header, Pass, Row, Workload
 from foretrace.program.kernels import DTYPE_BYTES, Kernel
 from foretrace.schedules import Schedule
-from foretrace.workload.assemble import Works, optimizer
-from foretrace.workload.assemble.pieces import pieces_of, works_of
-from foretrace.workload.assemble.unit import SYNC_LAUNCHES
+from foretrace.step.spec import Call, Compute, Work
+from foretrace.step.units import SYNC_LAUNCHES
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import schedule_of
-from foretrace.workload.work import Compute, Work
+from foretrace.workload.step_spec import Works, chunks_of, optimizer_of, works_of
 
 POLICY = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
 
@@ -55,12 +54,14 @@ def aicb_workload(setting: Setting, kernels: KernelPricer | None = None, *, expo
     schedule = schedule_of(setting)
     check_expressible(setting, schedule)
     works = works_of(setting)
-    pieces = pieces_of(setting, works)
+    pieces = chunks_of(setting, works)
     seconds = _seconds(setting, kernels)
     chosen = _chosen_layers(setting, schedule, works, kernels)
     dense, expert = stage_parameters(schedule, pieces)[0]
     rows = _step_rows(setting, dense, expert, kernels)
-    listed: Listed = lambda item: setting.mesh.size(item.axis) > 1 and not (exposed_only and item.hidden)  # noqa: E731
+    listed: Listed = lambda item: (
+        setting.mesh.size(item.axis) > 1 and not (exposed_only and item.concurrent is not None)
+    )
     rows += setting.microbatches * _microbatch(setting, chosen, works, seconds, listed)
     rows += _optimizer_rows(setting)
     notes = notes_of(setting, schedule, pieces, [works.layers[number] for number in chosen], left_out=exposed_only)
@@ -175,11 +176,12 @@ def _microbatch(setting: Setting, chosen: Sequence[int], works: Works, seconds: 
 def _step_rows(setting: Setting, dense: int, expert: int, kernels: KernelPricer | None) -> list[Row]:
     """Parameters gathered, gradients reduced, the optimizer's own work, and the same of experts."""
     rows = [*_gradient_rows(setting, dense, ("grad_gather", "grad_param_comm"), "")]
-    share = optimizer.share_of(setting, dense, expert)
+    optimizer = optimizer_of(setting)
+    share = optimizer.share(dense, expert)
     listed = [
-        *(optimizer.norm_kernels(setting, share) if setting.stack.clips_gradients else []),
-        *optimizer.update_kernels(setting, share),
-        *optimizer.zero_kernels(setting, share),
+        *(optimizer.norm_kernels(share) if setting.stack.clips_gradients else ()),
+        *optimizer.update_kernels(share),
+        *optimizer.zero_kernels(share),
     ]
     update_s = FILLER_S if kernels is None else _price(listed, kernels)
     rows.append(step_row("grad_param_compute", input_grad=Pass(round(1e9 * update_s), "NONE", 0)))

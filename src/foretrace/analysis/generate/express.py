@@ -8,10 +8,9 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.models.model import Experts
 from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.schedules import Schedule
+from foretrace.step.spec import Call, ChunkSpec, Work
 from foretrace.units import format_bytes
-from foretrace.workload.assemble.pieces import Piece
 from foretrace.workload.setting import Setting
-from foretrace.workload.work import Communicate, Work
 
 
 def check_expressible(setting: Setting, schedule: Schedule) -> None:
@@ -42,7 +41,7 @@ def _cannot(what: str, why: str, zero: int | None = None) -> InputError:
 def notes_of(
     setting: Setting,
     schedule: Schedule,
-    pieces: Sequence[Piece],
+    pieces: Sequence[ChunkSpec],
     listed: Sequence[Work],
     *,
     left_out: bool = False,
@@ -83,7 +82,7 @@ def _layers(setting: Setting, schedule: Schedule, listed: int) -> list[Diagnosti
     return [Diagnostic("note", "lossy-format", text)]
 
 
-def _stages(schedule: Schedule, pieces: Sequence[Piece]) -> list[Diagnostic]:
+def _stages(schedule: Schedule, pieces: Sequence[ChunkSpec]) -> list[Diagnostic]:
     totals = [dense + expert for dense, expert in stage_parameters(schedule, pieces)]
     if min(totals) == max(totals):
         return []
@@ -94,7 +93,7 @@ def _stages(schedule: Schedule, pieces: Sequence[Piece]) -> list[Diagnostic]:
     return [Diagnostic("note", "lossy-format", text)]
 
 
-def stage_parameters(schedule: Schedule, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+def stage_parameters(schedule: Schedule, pieces: Sequence[ChunkSpec]) -> list[tuple[int, int]]:
     """Dense and expert parameters of a rank of each stage."""
     return [
         (sum(pieces[one].parameters for one in held), sum(pieces[one].expert_parameters for one in held))
@@ -122,7 +121,7 @@ def _hidden(setting: Setting, listed: Sequence[Work], left_out: bool) -> list[Di
         item.bytes
         for work in listed
         for item in work.backward
-        if isinstance(item, Communicate) and item.hidden and setting.mesh.size(item.axis) > 1
+        if isinstance(item, Call) and item.concurrent is not None and setting.mesh.size(item.axis) > 1
     )
     if not size:
         return []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foretrace.models.model import Experts, LatentAttention, Layer
+from foretrace.step.spec import Call, Item, Work
 from foretrace.workload import layers
 from foretrace.workload.layers.attention import attention
 from foretrace.workload.layers.ends import embedding, head
@@ -15,7 +16,6 @@ from foretrace.workload.layers.mlp import feed_forward
 from foretrace.workload.layers.piece import Piece
 from foretrace.workload.layers.shape import shape_of
 from foretrace.workload.setting import Setting
-from foretrace.workload.work import Communicate, Item, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def head_modules(setting: Setting) -> list[Module]:
         work = layers.mtp_work(setting)
         modules.append(Module("final_column", work.forward, (*work.recompute, *work.backward), "final_column"))
     pieces = head(shape_of(setting), own_table=not setting.model.tied or setting.plan.pp > 1)
-    sums = [item for item in pieces[-1].forward if isinstance(item, Communicate)]
+    sums = [item for item in pieces[-1].forward if isinstance(item, Call)]
     modules.append(_without(_module("final_column", pieces, "final_column"), sums))
     return [*modules, *(Module(f"cross_entropy{number}", (one,), ()) for number, one in enumerate(sums, start=1))]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from foretrace.analysis.generate.modules import Module
 from foretrace.formats.aicb import Pass, Row
 from foretrace.program.columns import Collective, Phase
-from foretrace.workload.work import Communicate, Compute, Item
+from foretrace.step.spec import Call, Compute, Item
 
 NOTHING = Pass(0, "NONE", 0)
 UPDATE_NS = 100
@@ -33,7 +33,7 @@ class _Stretch:
 
     inputs_ns: float = 0.0
     weights_ns: float = 0.0
-    call: Communicate | None = None
+    call: Call | None = None
 
     def add(self, other: _Stretch) -> None:
         """Takes another's computation along."""
@@ -41,7 +41,7 @@ class _Stretch:
         self.weights_ns += other.weights_ns
 
 
-Listed = Callable[[Communicate], bool]
+Listed = Callable[[Call], bool]
 """Whether a collective is listed."""
 
 
@@ -73,7 +73,7 @@ def _stretches(items: Iterable[Item], listed: Listed, seconds: Seconds) -> list[
     """The items up to each collective; what follows the last one counts to it, since rows end with a collective."""
     found = [_Stretch()]
     for item in items:
-        if isinstance(item, Communicate):
+        if isinstance(item, Call):
             if listed(item):
                 found[-1].call = item
                 found.append(_Stretch())
@@ -88,7 +88,7 @@ def _stretches(items: Iterable[Item], listed: Listed, seconds: Seconds) -> list[
     return [last]
 
 
-def _pass(nanoseconds: float, call: Communicate | None) -> Pass:
+def _pass(nanoseconds: float, call: Call | None) -> Pass:
     if call is None:
         return Pass(round(nanoseconds), "NONE", 0)
     return Pass(round(nanoseconds), WORDS[call.collective] + SUFFIXES[call.axis], call.bytes)

@@ -16,8 +16,9 @@ from foretrace.errors import Diagnostic, UsageError
 from foretrace.formats.aicb import write_workload
 from foretrace.inputs.base import Input
 from foretrace.program.file import save
+from foretrace.step import build_step
 from foretrace.units import format_time
-from foretrace.workload.assemble import program_of
+from foretrace.workload.step_spec import step_spec
 
 if TYPE_CHECKING:
     from foretrace.analysis.answer import Answer
@@ -53,7 +54,7 @@ def generate_aicb(job: Input, machine: Machine, path: Path, *, exposed_only: boo
 
 def generate_program(job: Input, path: Path, detail: Literal["segment", "kernel"] = "segment") -> GeneratedFile:
     """Writes a program of Foretrace, in which nothing is priced."""
-    program = program_of(_setting(job), detail=detail)
+    program = build_step(step_spec(_setting(job)), detail=detail)
     save(program, path)
     roles = f"{len(program.roles)} role{'' if len(program.roles) == 1 else 's'}"
     summary = f"{roles} of {program.world:,} ranks, {program.op_count:,} ops, not priced"

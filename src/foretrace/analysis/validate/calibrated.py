@@ -17,8 +17,9 @@ from foretrace.errors import ForetraceError, InputError
 from foretrace.formats.calibration import Calibration
 from foretrace.formats.training_runs import RunConfig, SkippedRun, TrainingRuns
 from foretrace.program.expand import expand
-from foretrace.workload.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.settle import settle
+from foretrace.workload.step_spec import step_spec
 
 SAME_FLOPS: Final = 1e-3
 SAME_PRODUCTS: Final = 0.02
@@ -115,7 +116,7 @@ def _has_seen(calibration: Calibration, config: RunConfig) -> bool:
         return False
     try:
         job = job_of(config)
-        calls = mix_of(expand(program_of(settle(job.model, job.plan)))).calls
+        calls = mix_of(expand(build_step(step_spec(settle(job.model, job.plan))))).calls
     except ForetraceError:
         return False
     ranks = max(config.gpus, 1)

@@ -172,9 +172,10 @@ class ModelInput(Input):
 
     def build_program(self) -> Program:
         """Writes the step of the model under its plan."""
-        from foretrace.workload.assemble import program_of
+        from foretrace.step import build_step
+        from foretrace.workload.step_spec import step_spec
 
-        return program_of(self.setting())
+        return build_step(step_spec(self.setting()))
 
     def inventory(self) -> Inventory:
         """Counts what the model and its plan hold."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from foretrace.models.flops import attention_pairs
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Attention, Gemm, Kernel
+from foretrace.step.spec import Call, Compute, Item
 from foretrace.workload.layers.piece import FORWARD, INPUT, Piece, run, stream
 from foretrace.workload.layers.shape import Shape
-from foretrace.workload.work import Communicate, Compute, Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _ring(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
     cp = shape.cp
     step = pairs(shape, heads.window) // (cp * cp)
     moved = cp * (heads.key_bytes(shape) + heads.value_bytes(shape)) * (2 if phase == INPUT else 1)
-    ring = Communicate("attention ring", phase, Collective.ALL_GATHER, "cp", moved, hidden=True)
+    ring = Call("attention ring", phase, Collective.ALL_GATHER, "cp", moved, "next")
     own, other = _kernel(shape, heads, cp, cp, step), _kernel(shape, heads, cp, 2 * cp, step)
     attend = _compute(shape, heads, phase, (1, own), (cp - 1, other))
     out = heads.output_bytes(shape) if phase == FORWARD else heads.query_bytes(shape)
@@ -118,20 +118,20 @@ def _ring(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
 def _all_gather(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
     """Keys and values are gathered first; backward, gathered again and their gradients scattered (Llama 3)."""
     moved = shape.cp * (heads.key_bytes(shape) + heads.value_bytes(shape))
-    gather = Communicate("attention gather", phase, Collective.ALL_GATHER, "cp", moved)
+    gather = Call("attention gather", phase, Collective.ALL_GATHER, "cp", moved)
     attend = _compute(
         shape, heads, phase, (1, _kernel(shape, heads, shape.cp, 1, pairs(shape, heads.window) // shape.cp))
     )
     if phase == FORWARD:
         return gather, attend
-    return gather, attend, Communicate("attention scatter", phase, Collective.REDUCE_SCATTER, "cp", moved)
+    return gather, attend, Call("attention scatter", phase, Collective.REDUCE_SCATTER, "cp", moved)
 
 
 def _all_to_all(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
     """Each rank gets whole sequences of some heads and gives them back (Ulysses, arXiv:2309.14509)."""
 
-    def swap(name: str, moved: int) -> Communicate:
-        return Communicate(f"attention swap {name}", phase, Collective.ALL_TO_ALL, "cp", moved)
+    def swap(name: str, moved: int) -> Call:
+        return Call(f"attention swap {name}", phase, Collective.ALL_TO_ALL, "cp", moved)
 
     attend = _compute(
         shape, heads, phase, (1, _kernel(shape, heads, 1, 1, pairs(shape, heads.window), head_parts=shape.cp))

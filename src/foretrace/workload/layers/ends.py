@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Kernel
+from foretrace.step.spec import Call, Item
 from foretrace.workload.layers.linear import Linear, linear
 from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, gather_tp, reduce_tp, run, scatter_tp, stream
 from foretrace.workload.layers.pointwise import norm
 from foretrace.workload.layers.shape import Shape
-from foretrace.workload.work import Communicate, Item
 
 
 def embedding(shape: Shape) -> list[Piece]:
@@ -88,7 +88,7 @@ def _loss(shape: Shape, part: int) -> Piece:
     across: tuple[Item, ...] = ()
     if shape.tp > 1:
         across = tuple(
-            Communicate(f"loss {what}", FORWARD, Collective.ALL_REDUCE, "tp", shape.tokens * 4)
+            Call(f"loss {what}", FORWARD, Collective.ALL_REDUCE, "tp", shape.tokens * 4)
             for what in ("largest", "label", "sum")
         )
     return Piece(

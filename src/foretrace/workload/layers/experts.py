@@ -14,12 +14,12 @@ from foretrace.models.model import Experts
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.dispatch import Dispatch, dispatch_text
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel
+from foretrace.step.spec import Call, Item
 from foretrace.workload.layers.linear import arrange_scales, quantize
 from foretrace.workload.layers.mlp import products
 from foretrace.workload.layers.piece import FORWARD, INPUT, WEIGHT, Piece, run, stream
 from foretrace.workload.layers.pointwise import activation, joined_gradients, norm, residual
 from foretrace.workload.layers.shape import Shape
-from foretrace.workload.work import Communicate, Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _outward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Item
         if shape.ep > 1:
             items.append(_to_all(shape, f"{name} all-to-all", phase, sent, there.way))
     if shape.etp > 1:
-        items.append(Communicate(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
+        items.append(Call(f"{name} gather", phase, Collective.ALL_GATHER, "etp", placed))
     if not _fused(shape) and shape.ep > 1 and there.groups > 1:
         items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
     return tuple(items)
@@ -176,7 +176,7 @@ def _homeward(shape: Shape, there: Routed, phase: Phase, name: str) -> tuple[Ite
     if not _fused(shape) and shape.ep > 1 and there.groups > 1:
         items.append(run(f"{name} sort", phase, stream(shape.own("permute"), placed, placed)))
     if shape.etp > 1:
-        items.append(Communicate(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
+        items.append(Call(f"{name} scatter", phase, Collective.REDUCE_SCATTER, "etp", placed))
     if _fused(shape):
         if shape.dispatcher != "low_latency":
             items.append(run(f"{name} unpermute", phase, stream(shape.own("unpermute"), placed, arrived)))
@@ -194,7 +194,7 @@ def _routing_map(shape: Shape, moe: Experts) -> tuple[Item, ...]:
     if shape.dispatcher != "hybridep":
         return ()
     pairs = shape.rows * moe.count * shape.ep
-    return (Communicate("dispatch routing map", FORWARD, Collective.ALL_GATHER, "ep", pairs),)
+    return (Call("dispatch routing map", FORWARD, Collective.ALL_GATHER, "ep", pairs),)
 
 
 def _fused(shape: Shape) -> bool:
@@ -202,9 +202,9 @@ def _fused(shape: Shape) -> bool:
     return shape.dispatcher in ("deepep", "hybridep", "low_latency")
 
 
-def _to_all(shape: Shape, name: str, phase: Phase, sent: int, way: str | None) -> Communicate:
+def _to_all(shape: Shape, name: str, phase: Phase, sent: int, way: str | None) -> Call:
     """An all-to-all in which the busiest rank receives `routing` times what it would if all were equal."""
-    return Communicate(name, phase, Collective.ALL_TO_ALL, "ep", math.ceil(sent * shape.routing), way=way)
+    return Call(name, phase, Collective.ALL_TO_ALL, "ep", math.ceil(sent * shape.routing), way=way)
 
 
 def _product(shape: Shape, moe: Experts, there: Routed, *, up: bool) -> Piece:

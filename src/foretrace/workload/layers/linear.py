@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from foretrace.program.kernels import Gemm, Kernel
+from foretrace.step.spec import Compute, Item
 from foretrace.workload.layers.piece import (
     FORWARD,
     INPUT,
@@ -23,7 +24,6 @@ from foretrace.workload.layers.piece import (
     stream,
 )
 from foretrace.workload.layers.shape import Shape
-from foretrace.workload.work import Compute, Item
 
 Split = Literal["column", "row", "none"]
 

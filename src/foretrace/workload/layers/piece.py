@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Kernel, Stream
-from foretrace.workload.work import Communicate, Compute, Item
+from foretrace.step.spec import Call, Compute, Item
 
 FORWARD = Phase.FORWARD
 INPUT = Phase.BACKWARD_INPUT
@@ -57,16 +57,16 @@ def weights(pieces: Iterable[Piece]) -> tuple[int, int]:
     return dense, expert
 
 
-def gather_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Communicate:
+def gather_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Call:
     """All ranks of tp get all parts; `total_bytes` is the whole."""
-    return Communicate(name, phase, Collective.ALL_GATHER, "tp", total_bytes, hidden)
+    return Call(name, phase, Collective.ALL_GATHER, "tp", total_bytes, "next" if hidden else None)
 
 
-def scatter_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Communicate:
+def scatter_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Call:
     """Sums over tp, each rank keeping its part; `total_bytes` is the whole."""
-    return Communicate(name, phase, Collective.REDUCE_SCATTER, "tp", total_bytes, hidden)
+    return Call(name, phase, Collective.REDUCE_SCATTER, "tp", total_bytes, "next" if hidden else None)
 
 
-def reduce_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Communicate:
+def reduce_tp(name: str, phase: Phase, total_bytes: int, *, hidden: bool = False) -> Call:
     """Sums over tp, each rank keeping all."""
-    return Communicate(name, phase, Collective.ALL_REDUCE, "tp", total_bytes, hidden)
+    return Call(name, phase, Collective.ALL_REDUCE, "tp", total_bytes, "next" if hidden else None)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from foretrace.program.columns import Phase
+from foretrace.step.spec import Item, Work
 from foretrace.workload.layers.piece import Piece, weights
 from foretrace.workload.plan import Recompute
 from foretrace.workload.stack import Stack
-from foretrace.workload.work import Item, Work
 
 
 def work_of(

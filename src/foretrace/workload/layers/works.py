@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from foretrace.models.model import Experts, LatentAttention, Layer
+from foretrace.step.spec import Work
 from foretrace.workload.layers.attention import attention
 from foretrace.workload.layers.ends import embedding, head
 from foretrace.workload.layers.experts import mixture
@@ -18,7 +19,6 @@ from foretrace.workload.layers.saved import work_of
 from foretrace.workload.layers.shape import Shape, shape_of
 from foretrace.workload.plan import Recompute
 from foretrace.workload.setting import Setting
-from foretrace.workload.work import Work
 
 
 def layer_work(setting: Setting, layer: Layer, number: int) -> Work:

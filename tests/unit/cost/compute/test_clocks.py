@@ -26,8 +26,9 @@ from foretrace.formats.training_runs import read_training_runs
 from foretrace.hardware import presets
 from foretrace.program.expand import expand
 from foretrace.program.kernels import Attention, Gemm, Stream
-from foretrace.workload.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.settle import settle
+from foretrace.workload.step_spec import step_spec
 
 MEASURED = Path(__file__).parents[4] / "benchmarks" / "gpu" / "clocks_h200.jsonl"
 MOST_MHZ = 1980
@@ -62,7 +63,7 @@ STEPS = {
 def test_clocks_of_training_steps_come_out(name: str, tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text(json.dumps(STEPS[name]))
     job = job_of(read_training_runs(tmp_path / "steps.jsonl").runs[0].config)
-    mix = mix_of(expand(program_of(settle(job.model, job.plan))))
+    mix = mix_of(expand(build_step(step_spec(settle(job.model, job.plan)))))
     slower = products_factor(H200, mix, kernel_pricer(H200, prices="model"))
     rows = [json.loads(line) for line in MEASURED.read_text().splitlines()]
     (measured,) = (row["clock_mhz"] for row in rows if row.get("step") == name)

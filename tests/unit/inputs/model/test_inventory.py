@@ -9,9 +9,10 @@ from foretrace.inputs.model.inventory import model_inventory
 from foretrace.models.flops import model_flops
 from foretrace.models.parameters import active_parameters, parameters
 from foretrace.models.presets import model
-from foretrace.workload.assemble.assemble import program_of
+from foretrace.step import build_step
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
+from foretrace.workload.step_spec import step_spec
 
 LLAMA = settle(model("llama3-8b"), Plan(gpus=32, tp=2, pp=4, gbs=64, mbs=2))
 DEEPSEEK = settle(model("deepseek-v3"), Plan(gpus=256, pp=8, vpp=2, ep=16, gbs=512))
@@ -79,7 +80,7 @@ def test_the_screen_of_an_interleaved_schedule() -> None:
 
 
 def test_with_a_program_its_ops_are_counted_too() -> None:
-    program = program_of(LLAMA)
+    program = build_step(step_spec(LLAMA))
     inventory = model_inventory(LLAMA, program, "llama")
     answer = inventory.to_dict()
     assert answer["title"] == "llama" and "file_bytes" not in answer

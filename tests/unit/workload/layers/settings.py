@@ -10,10 +10,10 @@ from typing import Any
 from foretrace.mesh import Mesh
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel, Stream
+from foretrace.step.spec import Call, Compute, Item
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.stacks import stack
-from foretrace.workload.work import Communicate, Compute, Item
 
 LLAMA = Model(
     name="small llama",
@@ -99,6 +99,6 @@ def flops(items: Iterable[Item]) -> float:
     return sum(count * one.flops for count, one in kernels(items))
 
 
-def talks(items: Iterable[Item], axis: str | None = None) -> list[Communicate]:
+def talks(items: Iterable[Item], axis: str | None = None) -> list[Call]:
     """The collectives among items."""
-    return [item for item in items if isinstance(item, Communicate) and axis in (None, item.axis)]
+    return [item for item in items if isinstance(item, Call) and axis in (None, item.axis)]

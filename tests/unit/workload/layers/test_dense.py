@@ -12,10 +12,10 @@ from foretrace.models.model import Layer, Model, SelfAttention
 from foretrace.models.parameters import embedding_parameters, head_parameters, layer_parameters, norm_parameters
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Attention, Gemm
+from foretrace.step.spec import Call, Compute, Item, Work
 from foretrace.workload.layers import embedding_work, head_work, layer_work
 from foretrace.workload.setting import Setting
 from foretrace.workload.stacks import STACKS
-from foretrace.workload.work import Communicate, Compute, Item, Work
 from unit.workload.layers.settings import GPT, LLAMA, flops, kernels, product_flops, setting, streams, talks
 
 
@@ -70,7 +70,7 @@ def test_without_sequence_parallelism_outputs_are_summed() -> None:
     work = _work(setting(LLAMA, tp=2, sp=False))
     whole = 1024 * 1024 * 2
     assert [(one.collective, one.bytes) for one in talks(work.forward)] == [(Collective.ALL_REDUCE, whole)] * 2
-    assert [(one.collective, one.hidden) for one in talks(work.backward)] == [(Collective.ALL_REDUCE, True)] * 2
+    assert [(one.collective, one.concurrent) for one in talks(work.backward)] == [(Collective.ALL_REDUCE, "next")] * 2
 
 
 def test_with_sequence_parallelism_the_input_is_gathered_again_beside_the_input_gradient() -> None:
@@ -78,11 +78,11 @@ def test_with_sequence_parallelism_the_input_is_gathered_again_beside_the_input_
     kinds = [one.collective for one in talks(work.forward)]
     assert kinds == [Collective.ALL_GATHER, Collective.REDUCE_SCATTER] * 2
     at = next(number for number, item in enumerate(work.backward) if item.name == "qkv gather again")
-    order = [(item.name, getattr(item, "hidden", None)) for item in work.backward[at : at + 4]]
+    order = [(item.name, getattr(item, "concurrent", None)) for item in work.backward[at : at + 4]]
     assert order == [
-        ("qkv gather again", True),
+        ("qkv gather again", "next"),
         ("qkv input gradient", None),
-        ("qkv reduce gradient", True),
+        ("qkv reduce gradient", "next"),
         ("qkv weight gradient", None),
     ]
 
@@ -156,7 +156,7 @@ def test_context_parallelism_divides_attention(comm: str) -> None:
     if comm == "a2a":
         assert [one.collective for one in found] == [Collective.ALL_TO_ALL] * 4
     else:
-        assert [(one.bytes, one.hidden) for one in found] == [(keys_and_values, comm == "p2p")]
+        assert [(one.bytes, one.concurrent) for one in found] == [(keys_and_values, "next" if comm == "p2p" else None)]
 
 
 def test_8_bit_layers_quantize_inputs_and_gradients_and_leave_the_head_alone() -> None:
@@ -214,7 +214,7 @@ def test_items_are_hidden_only_before_compute() -> None:
     for of in (setting(LLAMA, tp=4, cp=2), setting(GPT, tp=4, sp=False)):
         for items in (_work(of).forward, _work(of).backward):
             for item, following in pairwise(items):
-                if isinstance(item, Communicate) and item.hidden:
+                if isinstance(item, Call) and item.concurrent:
                     assert isinstance(following, Compute)
 
 

@@ -12,9 +12,9 @@ from foretrace.models.model import Experts
 from foretrace.models.parameters import layer_parameters, mtp_parameters, norm_parameters
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Attention, GroupedGemm
+from foretrace.step.spec import Compute, Work
 from foretrace.workload.layers import layer_work, mtp_work
 from foretrace.workload.setting import Setting
-from foretrace.workload.work import Compute, Work
 from unit.workload.layers.settings import LLAMA, MIXTURE, flops, kernels, product_flops, setting, streams, talks
 
 TOKENS, HIDDEN = 1024, 1024

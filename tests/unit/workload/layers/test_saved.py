@@ -8,9 +8,9 @@ import pytest
 
 from foretrace.models.model import Layer, Mlp, Model, SelfAttention
 from foretrace.program.columns import Phase
+from foretrace.step.spec import Compute, Work
 from foretrace.workload.layers import embedding_work, head_work, layer_work
 from foretrace.workload.setting import Setting
-from foretrace.workload.work import Compute, Work
 from shared_files import shared
 from unit.workload.layers.settings import GPT, LLAMA, setting, streams
 

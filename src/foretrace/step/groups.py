@@ -1,8 +1,6 @@
-"""The communicators of a job, made when first asked for."""
+"""The communicators of a job, made when they are first asked for."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from foretrace.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
@@ -10,8 +8,11 @@ from foretrace.program.program import Communicator
 
 
 class Groups(dict[str, Communicator]):
-    """Communicators by name: an axis of the mesh; `dp` with cp, over which dense gradients are reduced; `shard` with
-    cp, within which parameters are split; `embd`, first and last stage; `world`."""
+    """Maps the axis of a `Call` to its communicator.
+
+    Besides the axes of the mesh there are: `dp` together with cp, over which dense gradients are reduced; `shard`
+    together with cp, within which parameters are split; `replicate`; `embd`, the first and the last stage; `world`.
+    """
 
     def __init__(self, build: ProgramBuilder) -> None:
         super().__init__()
@@ -21,6 +22,8 @@ class Groups(dict[str, Communicator]):
         build, mesh = self._build, self._build.mesh
         if name == "embd":
             made = build.pair("pp", 0, mesh.pp - 1, name="embd", axis="embd")
+            if mesh.pp == 1:
+                made = build.groups("embd", [[rank] for rank in range(mesh.world)])
         elif name == "world":
             made = build.communicator(*_longer(mesh, "tp", "cp", "dp", "pp"), name="world", axis=_widest(mesh))
         elif name in ("dp", "shard"):
@@ -31,16 +34,11 @@ class Groups(dict[str, Communicator]):
         return made
 
 
-def axes_in_use(mesh: Mesh) -> Mapping[str, int]:
-    """Sizes of the axes over which layers communicate."""
-    return {axis: mesh.size(axis) for axis in ("tp", "cp", "ep", "etp")}
-
-
 def _longer(mesh: Mesh, *axes: str) -> list[str]:
-    """The axes longer than one, or the last where none is."""
+    """Returns the axes longer than one, or the last where none is."""
     return [axis for axis in axes if mesh.size(axis) > 1] or [axes[-1]]
 
 
 def _widest(mesh: Mesh) -> str:
-    """What waiting for all ranks counts as: for other stages where there are any."""
+    """Returns the axis to which a wait for all ranks counts: pp where there are several stages."""
     return next((axis for axis in ("pp", "dp", "cp", "tp") if mesh.size(axis) > 1), "dp")

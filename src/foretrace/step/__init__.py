@@ -1,0 +1,39 @@
+"""The description of a training step, and the one function that writes it as a program.
+
+Read `spec.py` first: every input that is a pipelined step describes itself as a `StepSpec`. `build.py` has
+`build_step`. `end.py`, `buckets.py`, `optimizer.py` and `sharding.py` hold the rules that several inputs share.
+"""
+
+from foretrace.step.build import build_step
+from foretrace.step.spec import (
+    Call,
+    ChunkSpec,
+    Compute,
+    Cut,
+    EndItem,
+    HostWork,
+    Item,
+    Launches,
+    RoleSpec,
+    Sharding,
+    StepSpec,
+    Unit,
+    Work,
+)
+
+__all__ = [
+    "Call",
+    "ChunkSpec",
+    "Compute",
+    "Cut",
+    "EndItem",
+    "HostWork",
+    "Item",
+    "Launches",
+    "RoleSpec",
+    "Sharding",
+    "StepSpec",
+    "Unit",
+    "Work",
+    "build_step",
+]

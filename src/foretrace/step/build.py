@@ -1,0 +1,135 @@
+"""`build_step`: the only function that writes a pipelined training step as a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.collector import collector_paused
+from foretrace.program.columns import Kind
+from foretrace.program.program import Program
+from foretrace.program.role import Placement, RoleBuilder
+from foretrace.schedules import Action
+from foretrace.schedules.pipeline import Part, Pipeline, pipeline
+from foretrace.step.actions import ActionWriter, Marks
+from foretrace.step.end import turns_of
+from foretrace.step.groups import Groups
+from foretrace.step.segments import Segment
+from foretrace.step.spec import Call, Compute, Cut, EndItem, RoleSpec, StepSpec
+from foretrace.step.units import Detail, collective_op, compute_op
+
+
+def build_step(spec: StepSpec, *, detail: Detail = "segment") -> Program:
+    """Writes a step as a program; kernels, bytes and collectives without seconds are not priced yet.
+
+    `detail` says whether kernels that run without a break between communications are one op, or each an op of its own.
+    The time of the step is the same.
+    """
+    with collector_paused():
+        build = ProgramBuilder(
+            spec.mesh,
+            title=spec.title,
+            repeats=spec.repeats,
+            tokens_per_step=spec.tokens_per_step,
+            diagnostics=spec.diagnostics,
+        )
+        _StepWriter(build, spec, detail).write()
+        # Ranks of a stage do the same, or meet in groups within it, and transfers follow the schedule.
+        return build.program(checked=False)
+
+
+class _StepWriter:
+    """Writes the roles of one step."""
+
+    def __init__(self, build: ProgramBuilder, spec: StepSpec, detail: Detail) -> None:
+        self.build, self.spec, self.groups = build, spec, Groups(build)
+        self.actions = ActionWriter(build, spec, self.groups, detail)
+        self._ends: dict[int, tuple[BlockBuilder, list[OpRef]]] = {}
+        self._cuts: dict[tuple[int, int], tuple[Cut, ...]] = {}
+
+    def write(self) -> None:
+        """Writes every stage in the order of the schedule, then the end of its step."""
+        spec = self.spec
+        parts = [self._part(role) for role in spec.roles]
+        transfers: Literal["batched", "async"] = "batched" if spec.batched else "async"
+        stages = pipeline(self.build, spec.schedule, parts, spec.transfer, transfers=transfers)
+        for number, (role, built) in enumerate(zip(spec.roles, stages.stages, strict=True)):
+            built.resident(**role.resident)
+            if role.end:
+                self._end(number, role, built, stages)
+
+    def _part(self, role: RoleSpec) -> Part:
+        schedule, variants = self.spec.schedule, self.spec.variants
+        direction = schedule.direction.tolist()
+        first = [direction.index(way) for way in schedule.chunk_direction.tolist()]
+        finals = set(turns_of(schedule)[role.stage].finals.values()) if role.cuts else ()
+        known: dict[tuple[object, ...], BlockBuilder] = {}
+
+        def block(_stage: int, action: Action) -> BlockBuilder:
+            kind, microbatch, chunk = action
+            variant, is_final = variants[microbatch % len(variants)], action in finals
+            key = kind, chunk, variant, microbatch == first[chunk], is_final
+            if key not in known:
+                cuts = self._cuts_of(role, chunk) if is_final else ()
+                what = role.chunks[chunk][variant]
+                known[key] = self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk])
+            return known[key]
+
+        return Part(role.stage, role.name, role.ranks, block)
+
+    def _cuts_of(self, role: RoleSpec, chunk: int) -> tuple[Cut, ...]:
+        """Returns the cuts of a chunk as one object, so that roles with the same cuts share a block."""
+        key = id(role.cuts), chunk
+        if key not in self._cuts:
+            self._cuts[key] = tuple(cut for cut in role.cuts if cut.chunk == chunk)
+        return self._cuts[key]
+
+    def _end(self, number: int, role: RoleSpec, built: RoleBuilder, stages: Pipeline) -> None:
+        """Places the end of a role's step, tied to the actions before it and to those of the next step."""
+        turns = turns_of(self.spec.schedule)[role.stage]
+        finals = {chunk: stages.placed[number, action] for chunk, action in turns.finals.items()}
+        firsts = {chunk: stages.placed[number, action] for chunk, action in turns.firsts.items()}
+        block, ops = self._end_block(role.end)
+        after: dict[str | int, After] = {}
+        if self.spec.end_waits_for_transfers:
+            after[block.port_op("in")] = [PlacedOp(built.number, len(built.blocks) - 1, 0)]
+        for item, op in zip(role.end, ops, strict=True):
+            waits: list[PlacedOp] = list(after.get(op.op, ()))  # type: ignore[arg-type]
+            if item.when is not None:
+                chunk, unit = item.when
+                waits.append(finals[chunk][self._marks(finals[chunk]).last[unit]])
+            if item.after_reductions:
+                waits += [final[one] for final in finals.values() for one in self._marks(final).reductions]
+            if waits:
+                after[op.op] = waits
+        placed = built.place(block, after=after)
+        for item, op in zip(role.end, ops, strict=True):
+            if item.before is not None:
+                chunk, unit = item.before
+                built.link(firsts[chunk][self._marks(firsts[chunk]).first[unit]], after=placed[op], steps=1)
+            if item.before_item is not None:
+                built.link(placed[ops[item.before_item]], after=placed[op], steps=1)
+
+    def _marks(self, placed: Placement) -> Marks:
+        return self.actions.marks[placed.block.number]
+
+    def _end_block(self, items: Sequence[EndItem]) -> tuple[BlockBuilder, list[OpRef]]:
+        """Returns the block of a step's end, which roles with the same end share, and the op of each item."""
+        if id(items) not in self._ends:
+            block, ops = self.build.block("step end"), list[OpRef]()
+            for item in items:
+                ops.append(self._end_op(block, item, [ops[number] for number in item.after]))
+            self._ends[id(items)] = block, ops
+        return self._ends[id(items)]
+
+    def _end_op(self, block: BlockBuilder, end: EndItem, after: list[OpRef]) -> OpRef:
+        item, facts = end.item, dict[str, Any](after=after, free=end.frees, chunk=end.chunk)
+        if isinstance(item, Compute):
+            return compute_op(block, Segment((item,)), **facts)
+        if isinstance(item, Call):
+            return collective_op(block, item, self.groups[item.axis], end.lane, **facts)
+        kind: Literal["compute", "host"] = "compute" if end.lane == "compute" else "host"
+        facts |= {"source": item.source, "phase": item.phase}
+        return block.add(Kind.HOST, item.name, item.seconds, end.lane or "host", kind, **facts)

@@ -1,0 +1,168 @@
+"""The end of a step as `EndItem`s: gradients reduced, their norm, the optimizer, parameters gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from foretrace.program.columns import Collective, Phase
+from foretrace.program.program import Source
+from foretrace.schedules import Action, ActionKind, Schedule
+from foretrace.step.buckets import Bucket
+from foretrace.step.optimizer import Adam, Kernels, Share
+from foretrace.step.segments import COLLECTIVE_LAUNCHES
+from foretrace.step.spec import Call, Compute, EndItem, HostWork, Item, Launches
+
+HOST_BYTES_PER_S = 100e9
+"""Memory bandwidth of an optimizer on the host for one GPU: a socket with eight channels of DDR5-4800 moves 307 GB/s at
+most and serves up to four GPUs."""
+
+_HOST_OPTIMIZER = Source("optimizer on the host", 0.5, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The actions that the end of a stage's step is tied to, by chunk: first forwards, and last backwards in order."""
+
+    firsts: dict[int, Action]
+    finals: dict[int, Action]
+
+
+@lru_cache(maxsize=16)
+def turns_of(schedule: Schedule) -> tuple[Turns, ...]:
+    """Finds the turns of every stage. A schedule is never edited, so they are kept."""
+    turns = []
+    for stage in range(schedule.stages):
+        firsts: dict[int, Action] = {}
+        finals: dict[int, Action] = {}
+        for slot in schedule.actions(stage):
+            for action in slot:
+                if action.kind == ActionKind.FORWARD:
+                    firsts.setdefault(action.chunk, action)
+                elif action.kind != ActionKind.BACKWARD_INPUT:
+                    finals.pop(action.chunk, None)
+                    finals[action.chunk] = action
+        turns.append(Turns(firsts, finals))
+    return tuple(turns)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEnd:
+    """How a framework ends a step.
+
+    Attributes:
+        optimizer: Its optimizer.
+        grad_overlap: Whether buckets are reduced next to the last backward; else after it.
+        param_overlap: Whether buckets are gathered next to the next step's forward; else before it.
+        ranks: Ranks of the job, which agree on the norm of gradients.
+        frees_gradients: Whether the update gives the memory of gradients back.
+        launches: What a kernel launch takes the host.
+    """
+
+    optimizer: Adam
+    grad_overlap: bool
+    param_overlap: bool
+    ranks: int
+    frees_gradients: bool
+    launches: Launches | None = None
+
+    def items(
+        self, buckets: Sequence[tuple[str, Bucket]], share: Share, tied: Call | None = None
+    ) -> tuple[EndItem, ...]:
+        """Returns the end of a stage's step.
+
+        Args:
+            buckets: Gradients by the group that reduces them (`dp` or `edp`), in order, sizes in parameters.
+            share: What a rank of the stage updates.
+            tied: The reduction of an embedding that first and last stage share.
+        """
+        end = list[EndItem]()
+        waits = self._reduce(end, buckets, tied)
+        waits = self._norm(end, share, waits)
+        updated = self._update(end, share, waits)
+        if self.optimizer.zero in (1, 2):
+            self._gather(end, buckets, updated)
+        # Gradients that were reduced next to a backward must have arrived before anything is computed from them.
+        meet = next(number for number, one in enumerate(end) if isinstance(one.item, Compute))
+        end[meet] = replace(end[meet], after_reductions=True)
+        return tuple(end)
+
+    def _reduce(self, end: list[EndItem], buckets: Sequence[tuple[str, Bucket]], tied: Call | None) -> tuple[int, ...]:
+        """Adds the reductions; returns the end items that the norm waits for."""
+        what = Collective.REDUCE_SCATTER if self.optimizer.zero else Collective.ALL_REDUCE
+        last: dict[str, int] = {}
+        for group, bucket in buckets:
+            name = "reduce gradients" if group == "dp" else "reduce expert gradients"
+            call = Call(name, Phase.BACKWARD, what, group, self.optimizer.gradient_bytes * bucket.size)
+            if self.grad_overlap:
+                last[group] = len(end)
+            end.append(reduction(call, bucket, overlap=self.grad_overlap))
+        waits = tuple(last.values())
+        if tied is None:
+            return waits
+        end.append(EndItem(tied, after=waits))
+        return ()
+
+    def _norm(self, end: list[EndItem], share: Share, waits: tuple[int, ...]) -> tuple[int, ...]:
+        """Adds the norm of all gradients, for which all ranks meet and the host waits.
+
+        Returns the end items that the update waits for.
+        """
+        optimizer, met = self.optimizer, tuple[int, ...]()
+        if optimizer.clips_gradients:
+            end.append(EndItem(_optimizer("grad norm", optimizer.norm_kernels(share)), after=waits))
+            if self.ranks > 1:
+                end.append(EndItem(Call("reduce grad norm", Phase.OPTIMIZER, Collective.ALL_REDUCE, "world", 4)))
+            waits, met = (), (len(end) - 1,)
+        count = sum(kernel.launches for _, kernel in optimizer.update_kernels(share))
+        count += COLLECTIVE_LAUNCHES * (optimizer.zero in (1, 2))
+        if self.launches is None or not count:
+            return waits
+        launch = HostWork("launch", count * self.launches.seconds, self.launches.source, Phase.OPTIMIZER)
+        end.append(EndItem(launch, "host", after=met))
+        return (*waits, len(end) - 1)
+
+    def _update(self, end: list[EndItem], share: Share, waits: tuple[int, ...]) -> int:
+        """Adds the optimizer and what resets gradients; returns the item after which parameters are new."""
+        optimizer = self.optimizer
+        kernels = optimizer.update_kernels(share)
+        frees = {"gradients": optimizer.gradient_bytes * share.total} if self.frees_gradients and share.total else {}
+        if not optimizer.offloaded or not kernels:
+            end.append(EndItem(_optimizer("optimizer", kernels), after=waits, frees=frees))
+        else:
+            end.append(EndItem(_optimizer("gradients to host", kernels[:1]), after=waits))
+            seconds = optimizer.host_bytes(share) / HOST_BYTES_PER_S
+            update = HostWork("optimizer", seconds, _HOST_OPTIMIZER, Phase.OPTIMIZER)
+            end.append(EndItem(update, "host", after=(len(end) - 1,)))
+            end.append(EndItem(_optimizer("parameters to gpu", kernels[1:]), after=(len(end) - 1,), frees=frees))
+        updated = len(end) - 1
+        if zero := optimizer.zero_kernels(share):
+            end.append(EndItem(_optimizer("zero gradients", zero)))
+        return updated
+
+    def _gather(self, end: list[EndItem], buckets: Sequence[tuple[str, Bucket]], updated: int) -> None:
+        """Adds the gathers of updated parameters from the ranks that have them."""
+        for group, bucket in sorted(buckets, key=lambda one: (one[1].chunk, one[1].first)):
+            name = "gather parameters" if group == "dp" else "gather expert parameters"
+            size = self.optimizer.parameter_bytes * bucket.size
+            call = Call(name, Phase.OPTIMIZER, Collective.ALL_GATHER, group, size)
+            end.append(gather(call, bucket, updated, overlap=self.param_overlap))
+
+
+def reduction(call: Call, bucket: Bucket, *, overlap: bool) -> EndItem:
+    """Returns the reduction of a bucket: as soon as its last gradient is there, or in its turn at the end."""
+    if not overlap:
+        return EndItem(call, chunk=bucket.chunk)
+    return EndItem(call, None, when=(bucket.chunk, bucket.first), chunk=bucket.chunk)
+
+
+def gather(call: Call, bucket: Bucket, updated: int, *, overlap: bool) -> EndItem:
+    """Returns the gather of a bucket: next to the next step's forward, or in its turn at the end."""
+    if not overlap:
+        return EndItem(call, chunk=bucket.chunk)
+    return EndItem(call, None, after=(updated,), before=(bucket.chunk, bucket.first), chunk=bucket.chunk)
+
+
+def _optimizer(name: str, kernels: Kernels) -> Item:
+    return Compute(name, Phase.OPTIMIZER, kernels)

@@ -1,0 +1,312 @@
+"""What a pipelined training step consists of: everything that `build_step` needs to write it as a program.
+
+From the inside out:
+
+* an **item** is computation (`Compute`), a collective (`Call`) or work of the host (`HostWork`);
+* a `Work` lists the items of one layer, or of an end of the model, forward and backward;
+* a `Unit` is a work at its place in a chunk; a `ChunkSpec` is the units that a stage runs for one microbatch;
+* a `RoleSpec` is what the ranks of a stage do: their chunks, and the end of their step as `EndItem`s;
+* a `StepSpec` holds the roles, the mesh, the schedule and what crosses stage boundaries.
+
+Works and chunks that are the same object are written once. A producer therefore uses one object for equal layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foretrace.errors import Diagnostic
+from foretrace.mesh import Mesh
+from foretrace.program.columns import UNPRICED, Collective, Phase
+from foretrace.program.kernels import Kernel
+from foretrace.program.program import Source
+from foretrace.schedules import Schedule
+from foretrace.schedules.pipeline import Transfer
+
+Concurrent = Literal["next", "previous", "action", "step"]
+"""The computation next to which a collective runs.
+
+* `next`: the `Compute` that follows it. What comes after that one waits for both.
+* `previous`: the `Compute` before it, which it starts with. What follows waits for both.
+* `action`: everything that follows in its forward or backward, which ends when the collective has ended.
+* `step`: everything that follows in the step. Only an end item with `after_reductions` waits for it.
+"""
+
+CudaGraphs = Literal["none", "partial", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Computation on the compute lane, priced in one of three ways: by `kernels`, `seconds` or `moved_bytes`.
+
+    Attributes:
+        name: What is computed.
+        phase: Of the step; input and weight gradients are told apart where a schedule runs them apart.
+        kernels: Kernels with how often each runs. Computations that have kernels and follow each other are one op.
+        temporary_bytes: Memory needed while it runs, beyond what it reads and leaves.
+        syncs_host: Whether the host waits for it before it launches more (token counts of a router).
+        seconds: Its duration where it was measured.
+        source: Where the seconds come from, with their band.
+        moved_bytes: Bytes read and written, where neither kernels nor seconds are known.
+    """
+
+    name: str
+    phase: Phase
+    kernels: tuple[tuple[int, Kernel], ...] = ()
+    temporary_bytes: int = 0
+    syncs_host: bool = False
+    seconds: float = UNPRICED
+    source: Source | None = None
+    moved_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """Work of the host for which the GPU waits: on the compute lane, in its turn."""
+
+    name: str
+    seconds: float
+    source: Source | None = None
+    phase: Phase = Phase.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective. By default everything after it waits for it.
+
+    Attributes:
+        name: What it is for.
+        phase: Of the step.
+        collective: What it does.
+        axis: The group it runs over: an axis of the mesh, or one of the names in `groups.Groups`.
+        bytes: As NCCL counts them: the whole vector of an all-reduce, everything that is gathered or scattered over the
+            group, what one rank sends in an all-to-all.
+        concurrent: The computation it runs next to.
+        sends: The bytes for each member of an all-to-all, where they differ.
+        way: How an all-to-all of tokens goes where it is not NCCL's (`program.dispatch`), or that copy engines move it.
+        seconds: Its duration where it was measured; otherwise the machine prices it.
+        dtype: Of its elements, where it is known.
+    """
+
+    name: str
+    phase: Phase
+    collective: Collective
+    axis: str
+    bytes: int
+    concurrent: Concurrent | None = None
+    sends: tuple[int, ...] | None = None
+    way: str | None = None
+    seconds: float = UNPRICED
+    dtype: str | None = None
+
+
+Item = Compute | Call | HostWork
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a part of the model does for one microbatch: a layer, the embedding, the head with the loss.
+
+    Attributes:
+        name: Of the part.
+        forward: Items in the order in which they run.
+        recompute: Forward items that run again before the backward.
+        backward: Input and weight gradients in the order in which they run, told apart by phase.
+        saved_bytes: Memory that the forward leaves for the backward.
+        recomputed_bytes: Memory of it that is alive only while its own backward runs.
+        parameters: Dense parameters on this rank, before data-parallel ranks split them.
+        expert_parameters: Parameters of experts on this rank, which are reduced over another group.
+        output_bytes: The activation that it hands on, on this rank.
+        weight_share: Where `backward` does not tell input and weight gradients apart: the share of its computation that
+            gives weight gradients.
+    """
+
+    name: str
+    forward: tuple[Item, ...]
+    recompute: tuple[Item, ...]
+    backward: tuple[Item, ...]
+    saved_bytes: int = 0
+    recomputed_bytes: int = 0
+    parameters: int = 0
+    expert_parameters: int = 0
+    output_bytes: int = 0
+    weight_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """A work at its place in a chunk: what is gathered, reduced and freed as one.
+
+    Attributes:
+        work: What it does.
+        layer: The number its ops carry, or -1 for an end of the model.
+        offloaded: Whether its saved activations go to the host and back.
+    """
+
+    work: Work
+    layer: int = -1
+    offloaded: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkSpec:
+    """The units that a chunk of a stage runs for one microbatch, in the order of the forward."""
+
+    units: tuple[Unit, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Dense parameters of one rank."""
+        return sum(unit.work.parameters for unit in self.units)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of experts of one rank."""
+        return sum(unit.work.expert_parameters for unit in self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Items that run after a share of the computation of a chunk's last backward, such as a gradient bucket.
+
+    Its calls are concurrent with the rest of the step.
+    """
+
+    chunk: int
+    share: float
+    items: tuple[Item, ...]
+
+
+UnitPlace = tuple[int, int]
+"""A chunk of a stage and the number of a unit in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndItem:
+    """An op at the end of a stage's step. Items of one lane run in the order listed.
+
+    Attributes:
+        item: What is done.
+        lane: The lane it runs on; None is that of the call's axis.
+        when: The unit whose last backward it waits for.
+        after: Numbers of earlier end items it waits for, besides those of its lane.
+        after_reductions: Whether it waits for every call that is concurrent with the step.
+        before: The unit whose forward in the next step waits for it.
+        before_item: The number of an end item of the next step that waits for it.
+        frees: Bytes by category of memory that it gives back.
+        chunk: The chunk it belongs to.
+    """
+
+    item: Item
+    lane: str | None = "compute"
+    when: UnitPlace | None = None
+    after: tuple[int, ...] = ()
+    after_reductions: bool = False
+    before: UnitPlace | None = None
+    before_item: int | None = None
+    frees: Mapping[str, int] = field(default_factory=dict)
+    chunk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """What ranks of a stage do: all of them, or those whose experts receive the same tokens.
+
+    Attributes:
+        stage: The stage.
+        name: Of the role.
+        ranks: Its ranks.
+        chunks: For each chunk what it runs, one entry for each variant of a microbatch.
+        end: The end of the step. Roles that share the object share its ops.
+        cuts: What runs within the last backward of chunks.
+        resident: Bytes by category of memory that is held from step to step.
+    """
+
+    stage: int
+    name: str
+    ranks: Iterable[int]
+    chunks: tuple[tuple[ChunkSpec, ...], ...]
+    end: tuple[EndItem, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    resident: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What a kernel launch takes the host. Without launches the host is left out, but for `HostWork`.
+
+    Attributes:
+        seconds: Of one launch.
+        source: Where that was learned.
+        graphs: What CUDA graphs replay: nothing, all but the experts (`partial`), or everything.
+    """
+
+    seconds: float
+    source: Source
+    graphs: CudaGraphs = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Parameters that data-parallel ranks split (ZeRO-3, FSDP): gathered before a unit runs, gradients scattered.
+
+    Attributes:
+        ranks: Ranks among which dense parameters are split.
+        expert_ranks: Ranks among which parameters of experts are split.
+        replicas: Ranks that hold the same part (HSDP).
+        parameter_bytes: Of one gathered parameter.
+        gradient_bytes: Of one gradient as it is reduced.
+        reshard: Whether layers drop their parameters after the forward.
+        copies: Whether parameters are copied out of the buffer they are gathered in, and gradients into the one they
+            are reduced from (FSDP2).
+    """
+
+    ranks: int
+    expert_ranks: int
+    replicas: int
+    parameter_bytes: int
+    gradient_bytes: int
+    reshard: bool = True
+    copies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """A pipelined training step of a whole job.
+
+    Attributes:
+        title: Shown with the answer.
+        mesh: Sizes of the axes of parallelism.
+        schedule: The order of forwards and backwards.
+        roles: What the ranks of each stage do.
+        transfer: What crosses a stage boundary for one microbatch.
+        batched: Whether computation waits for transfers; else they run next to it.
+        variants: The variant of microbatch `m` is `variants[m % len(variants)]`.
+        repeats: Whether the step's time is the period of repeated steps; else it is the makespan of one.
+        tokens_per_step: Where they are known.
+        launches: The host's launches of kernels.
+        sharding: How parameters are split between data-parallel ranks.
+        prefetch: How many units ahead parameters and offloaded activations are fetched, forward and backward.
+        gradient_bytes: Of each gradient that the first backward of a step allocates; 0 where gradient buffers stay
+            allocated or memory is not known.
+        end_waits_for_transfers: Whether the end of a stage's step waits for the transfer it issued last.
+        diagnostics: What the producer assumed or left out.
+    """
+
+    title: str
+    mesh: Mesh
+    schedule: Schedule
+    roles: tuple[RoleSpec, ...]
+    transfer: Transfer = field(default_factory=Transfer)
+    batched: bool = False
+    variants: tuple[int, ...] = (0,)
+    repeats: bool = True
+    tokens_per_step: float | None = None
+    launches: Launches | None = None
+    sharding: Sharding | None = None
+    prefetch: tuple[int, int] = (1, 1)
+    gradient_bytes: int = 0
+    end_waits_for_transfers: bool = False
+    diagnostics: tuple[Diagnostic, ...] = ()

@@ -1,0 +1,285 @@
+"""The ops of one unit in one action. A unit is written once and repeated wherever it recurs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from foretrace.program.block import BlockBuilder, OpRef
+from foretrace.program.columns import UNPRICED, Kind, Phase, label
+from foretrace.program.kernels import kernel_text, kernels_text
+from foretrace.program.program import Communicator
+from foretrace.step.segments import Part, Segment, duration_of
+from foretrace.step.spec import Call, Compute, HostWork, Launches
+
+Detail = Literal["segment", "kernel"]
+"""Whether kernels that run without a break between communications are one op, or each an op of its own."""
+
+Sizes = Mapping[str, int]
+"""Bytes by category of memory."""
+
+SYNC_LAUNCHES = 2
+"""How many launches' time the GPU idles after the host has waited for it: the end of a copy is noticed, then the next
+kernel is launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a unit takes when it begins and when its last op begins, and gives back when that op ends."""
+
+    at_first: Sizes = field(default_factory=dict)
+    at_last: Sizes = field(default_factory=dict)
+    freed: Sizes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenUnit:
+    """Where the ops of a unit are in a block.
+
+    Attributes:
+        block: The block.
+        ops: All of them.
+        entries: Those that wait for what comes before the unit; ops on the compute lane do so by their place in it.
+        first: The first one on the compute lane.
+        last_begin: Where the segment that `last` ends begins.
+        last: The last one on the compute lane.
+        waits: Those next to the last one for which the next unit waits.
+        joins: Those for which only the end of the action waits.
+        reductions: Those for which only the end of the step waits.
+    """
+
+    block: BlockBuilder
+    ops: range
+    entries: tuple[int, ...]
+    first: int
+    last_begin: int
+    last: int
+    waits: tuple[int, ...]
+    joins: tuple[int, ...]
+    reductions: tuple[int, ...]
+
+    def moved_to(self, block: BlockBuilder, first: int) -> WrittenUnit:
+        """Returns the same ops where they were repeated."""
+        by = first - self.ops.start
+        return WrittenUnit(
+            block,
+            range(first, first + len(self.ops)),
+            tuple([op + by for op in self.entries]),
+            self.first + by,
+            self.last_begin + by,
+            self.last + by,
+            tuple([op + by for op in self.waits]),
+            tuple([op + by for op in self.joins]),
+            tuple([op + by for op in self.reductions]),
+        )
+
+    def draft(self) -> WrittenUnit:
+        """Returns the unit to be repeated later: ops that are added to its block from now on do not belong to it."""
+        block, ops = self.block, self.ops
+        kept = copy(block)
+        kept.rows = list(block.rows)
+        kept.deps = [dep for dep in block.deps if dep[1] in ops]
+        kept.memory = [fact for fact in block.memory if fact[0] in ops]
+        kept.sends = [fact for fact in block.sends if fact[0] in ops]
+        kept.draws = [fact for fact in block.draws if fact[0] in ops]
+        return replace(self, block=kept)
+
+
+class UnitWriter:
+    """Appends the parts of one unit to a block."""
+
+    def __init__(
+        self,
+        block: BlockBuilder,
+        communicators: Mapping[str, Communicator],
+        launches: Launches | None,
+        detail: Detail,
+        facts: Mapping[str, Any],
+    ) -> None:
+        self.block, self.communicators, self.launches, self.detail = block, communicators, launches, detail
+        self.facts = dict(facts)
+        self.start = len(block.rows)
+        self.lane: list[OpRef] = []
+        """Ops on the compute lane."""
+        self.before: list[OpRef] = []
+        """What the last of them waited for."""
+        self.waits: list[OpRef] = []
+        """What the next one waits for."""
+        self.later: list[OpRef] = []
+        """What the one after it waits for."""
+        self.first = self.last_begin = -1
+        self.entries: list[int] = []
+        self.joins: list[OpRef] = []
+        self.reductions: list[OpRef] = []
+
+    def write(self, parts: Sequence[Part], memory: Memory, phase: Phase) -> WrittenUnit:
+        """Writes all parts, with the unit's memory at its ends. A unit without computation is an op of no time."""
+        on_lane = [at for at, part in enumerate(parts) if not isinstance(part, Call) or part.concurrent is None]
+        first, last = (on_lane[0], on_lane[-1]) if on_lane else (-1, -1)
+        for at, part in enumerate(parts):
+            if isinstance(part, Call) and part.concurrent is not None:
+                self._concurrent(part)
+                continue
+            taken = dict(memory.at_first) if at == first else {}
+            given: dict[str, int] = {}
+            if at == last:
+                taken, given = _sum(taken, memory.at_last), dict(memory.freed)
+            if isinstance(part, Segment):
+                self._segment(part, taken, given)
+                self._sync(part)
+            elif isinstance(part, Call):
+                self._append(self._collective(part, "compute", self._all_waits(), alloc=taken, free=given))
+            else:
+                self._host(part, taken, given)
+        if not on_lane:
+            alloc = _sum(memory.at_first, memory.at_last)
+            op = self.block.compute(
+                "nothing", 0.0, phase=phase, after=self._waits(), alloc=alloc, free=memory.freed, **self.facts
+            )
+            self._append(op)
+        return WrittenUnit(
+            self.block,
+            range(self.start, len(self.block.rows)),
+            tuple(self.entries),
+            self.first,
+            self.last_begin,
+            self.lane[-1].op,
+            tuple([ref.op for ref in (*self.waits, *self.later)]),
+            tuple([ref.op for ref in self.joins]),
+            tuple([ref.op for ref in self.reductions]),
+        )
+
+    def _sync(self, segment: Segment) -> None:
+        """Adds the time during which the compute lane is empty after the host has waited for a segment."""
+        launches = self.launches
+        if launches is None or not segment.items[-1].syncs_host:
+            return
+        gap = SYNC_LAUNCHES * launches.seconds
+        sync = self.block.host("sync", gap, lane="compute", source=launches.source, after=self._waits(), **self.facts)
+        self._append(sync)
+
+    def _host(self, work: HostWork, taken: Sizes, given: Sizes) -> None:
+        op = self.block.add(
+            Kind.HOST,
+            work.name,
+            work.seconds,
+            "compute",
+            "compute",
+            source=work.source,
+            phase=work.phase,
+            after=self._all_waits(),
+            alloc=taken,
+            free=given,
+        )
+        self._append(op)
+
+    def _segment(self, segment: Segment, taken: Sizes, given: Sizes) -> None:
+        if self.detail == "kernel" and segment.items[0].kernels:
+            self._kernels(segment, taken, given)
+            return
+        temporary = _temporary(segment.temporary_bytes)
+        memory = {"alloc": _sum(taken, temporary), "free": _sum(given, temporary)}
+        self._append(compute_op(self.block, segment, after=self._waits(), **memory, **self.facts))
+
+    def _kernels(self, segment: Segment, taken: Sizes, given: Sizes) -> None:
+        """Writes every kernel as an op, named after its computation."""
+        each: list[tuple[Compute, Any]] = [
+            (item, kernel) for item in segment.items for count, kernel in item.kernels for _ in range(count)
+        ]
+        after = self._waits()
+        for at, (item, kernel) in enumerate(each):
+            temporary = _temporary(item.temporary_bytes)
+            op = self.block.compute(
+                item.name,
+                phase=item.phase,
+                kernel=kernel_text(kernel),
+                flops=kernel.flops,
+                moved_bytes=kernel.moved_bytes,
+                after=after if at == 0 else (),
+                alloc=_sum(taken if at == 0 else {}, temporary),
+                free=_sum(given if at == len(each) - 1 else {}, temporary),
+                **self.facts,
+            )
+            self._append(op, begins=at == 0)
+
+    def _concurrent(self, call: Call) -> None:
+        """Writes a collective on a lane of its own."""
+        if call.concurrent == "previous":
+            op = self._collective(call, None, [*self.lane[-2:-1], *self.before])
+            if len(self.lane) < 2:
+                self.entries.append(op.op)
+            self.waits.append(op)
+            return
+        op = self._collective(call, None, [*self.lane[-1:], *self.waits])
+        if not self.lane:
+            self.entries.append(op.op)
+        lists = {"next": self.later, "action": self.joins, "step": self.reductions}
+        lists[call.concurrent or "next"].append(op)
+
+    def _collective(self, call: Call, lane: str | None, after: Sequence[OpRef], **memory: Any) -> OpRef:
+        return collective_op(self.block, call, self.communicators[call.axis], lane, after=after, **memory, **self.facts)
+
+    def _waits(self) -> list[OpRef]:
+        """Returns what the next computation waits for, which nothing after it needs to wait for again."""
+        self.before, self.waits, self.later = self.waits, self.later, []
+        return self.before
+
+    def _all_waits(self) -> list[OpRef]:
+        """Returns what a collective or the host waits for: also what would run next to a computation."""
+        self.before, self.waits, self.later = [*self.waits, *self.later], [], []
+        return self.before
+
+    def _append(self, op: OpRef, *, begins: bool = True) -> None:
+        if not self.lane:
+            self.entries.append(op.op)
+            self.first = op.op
+        if begins:
+            self.lane.append(op)
+            self.last_begin = op.op
+        else:
+            self.lane[-1] = op  # kernels of one segment count as one place of the lane
+
+
+def compute_op(block: BlockBuilder, segment: Segment, **facts: Any) -> OpRef:
+    """Appends a segment as one op."""
+    item = segment.items[0]
+    if not item.kernels and len(segment.items) == 1:
+        facts |= {"moved_bytes": item.moved_bytes, "source": item.source}
+        return block.compute(item.name, duration_of(item), phase=item.phase, **facts)
+    kernels = segment.kernels
+    return block.compute(
+        segment.name,
+        UNPRICED if kernels else 0.0,
+        phase=segment.phase,
+        kernel=kernels_text(kernels) if kernels else None,
+        flops=sum(count * kernel.flops for count, kernel in kernels),
+        moved_bytes=sum(count * kernel.moved_bytes for count, kernel in kernels),
+        **facts,
+    )
+
+
+def collective_op(block: BlockBuilder, call: Call, over: Communicator, lane: str | None, **facts: Any) -> OpRef:
+    """Appends a collective; without a lane it runs on that of its axis."""
+    return block.collective(
+        call.collective,
+        over,
+        call.seconds,
+        name=call.name or label(call.collective),
+        lane=lane,
+        bytes=call.bytes,
+        phase=call.phase,
+        sends=None if call.sends is None else dict(enumerate(call.sends)),
+        kernel=call.way,
+        dtype=call.dtype,
+        **facts,
+    )
+
+
+def _temporary(size: int) -> dict[str, int]:
+    return {"temporaries": size} if size else {}
+
+
+def _sum(one: Sizes, other: Sizes) -> dict[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in (*one, *other)}

@@ -1,0 +1,268 @@
+"""From a setting to the description of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from foretrace.program.columns import Collective, Phase
+from foretrace.program.dispatch import COPIES
+from foretrace.program.kernels import DTYPE_BYTES
+from foretrace.program.program import Source
+from foretrace.schedules import Schedule
+from foretrace.schedules.pipeline import BATCHED, Transfer
+from foretrace.step.buckets import Bucket, megatron_buckets, megatron_limit
+from foretrace.step.end import TrainingEnd, turns_of
+from foretrace.step.optimizer import Adam
+from foretrace.step.spec import (
+    Call,
+    ChunkSpec,
+    Compute,
+    Concurrent,
+    EndItem,
+    Item,
+    Launches,
+    RoleSpec,
+    Sharding,
+    StepSpec,
+    Unit,
+    Work,
+)
+from foretrace.workload import layers
+from foretrace.workload.setting import Setting
+from foretrace.workload.settle import schedule_of
+
+
+@dataclass(frozen=True, slots=True)
+class Works:
+    """What the parts of a model do on one rank: every layer by number, and its ends. Equal layers are one object."""
+
+    layers: tuple[Work, ...]
+    embedding: Work | None = None
+    head: Work | None = None
+    mtp: Work | None = None
+    """All multi-token-prediction modules, as one."""
+
+
+def works_of(setting: Setting) -> Works:
+    """Returns what the parts of a setting's model do."""
+    model = setting.model
+    return Works(
+        layers=tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers)),
+        embedding=layers.embedding_work(setting) if model.vocab else None,
+        head=layers.head_work(setting),
+        mtp=layers.mtp_work(setting) if model.mtp else None,
+    )
+
+
+def step_spec(setting: Setting, works: Works | None = None) -> StepSpec:
+    """Describes a training step; `works` is what the parts of the model do, where that is not the setting's own."""
+    works, schedule, plan = works or works_of(setting), schedule_of(setting), setting.plan
+    output_bytes = next((work.output_bytes for work in works.layers), 0)
+    launch_s = 0.0 if plan.cuda_graphs == "full" else setting.stack.launch_s
+    source = Source(setting.stack.launch_source or f"host launches of {setting.stack.name}", 0.7, 1.4)
+    launches = Launches(launch_s, source, plan.cuda_graphs) if launch_s > 0 else None
+    optimizer = optimizer_of(setting)
+    end = TrainingEnd(
+        optimizer=optimizer,
+        grad_overlap=setting.grad_overlap,
+        param_overlap=setting.param_overlap,
+        ranks=setting.mesh.world,
+        frees_gradients=not _keeps_gradients(setting),
+        launches=launches,
+    )
+    return StepSpec(
+        title=_title(setting, schedule),
+        mesh=setting.mesh,
+        schedule=schedule,
+        roles=_roles(setting, schedule, works, end, 2 * output_bytes if schedule.stages > 1 else 0),
+        transfer=Transfer(bytes=output_bytes),
+        batched=schedule.name in BATCHED,
+        tokens_per_step=float(setting.gbs * setting.seq_len),
+        launches=launches,
+        sharding=_sharding(setting) if setting.zero == 3 else None,
+        prefetch=(plan.prefetch, plan.prefetch if setting.stack.backward_prefetch else 0),
+        gradient_bytes=0 if _keeps_gradients(setting) else optimizer.gradient_bytes,
+        diagnostics=setting.diagnostics,
+    )
+
+
+def optimizer_of(setting: Setting) -> Adam:
+    """Returns the optimizer of a setting's stack."""
+    stack = setting.stack
+    return Adam(
+        parameter_bytes=int(DTYPE_BYTES[stack.parameter_dtype]),
+        gradient_bytes=int(DTYPE_BYTES[stack.gradient_dtype]),
+        state_bytes=int(DTYPE_BYTES[stack.optimizer_state_dtype]),
+        master_weights=stack.master_weights,
+        zero=setting.zero,
+        ranks=setting.shard,
+        expert_ranks=setting.mesh.edp,
+        clips_gradients=stack.clips_gradients,
+        loss_scaling=stack.loss_scaling,
+        keeps_gradients=stack.fused_gradient_accumulation,
+        offloaded=setting.plan.offload_optimizer,
+    )
+
+
+def _keeps_gradients(setting: Setting) -> bool:
+    """Returns whether gradients have memory of their own all the time, as Megatron's buffers.
+
+    Else they appear in the first backward of a step and are dropped after the update.
+    """
+    return setting.stack.fused_gradient_accumulation or setting.zero == 3
+
+
+def _sharding(setting: Setting) -> Sharding:
+    return Sharding(
+        ranks=setting.shard,
+        expert_ranks=setting.mesh.edp,
+        replicas=setting.mesh.replicate,
+        # Computation is in bf16 or fp16 unless it is in full precision.
+        parameter_bytes=4 if setting.plan.precision in ("fp32", "tf32") else 2,
+        gradient_bytes=int(DTYPE_BYTES[setting.stack.gradient_dtype]),
+        reshard=setting.plan.reshard,
+        copies=setting.stack.copies_gathered,
+    )
+
+
+def _roles(
+    setting: Setting, schedule: Schedule, works: Works, end: TrainingEnd, buffer_bytes: int
+) -> tuple[RoleSpec, ...]:
+    """Returns what each stage does. Stages that do the same share their chunks and the end of their step."""
+    chunks, optimizer = chunks_of(setting, works), end.optimizer
+    ends: dict[object, tuple[EndItem, ...]] = {}
+    roles = []
+    for stage, pieces in enumerate(schedule.piece.tolist()):
+        held = [chunks[piece] for piece in pieces]
+        share = optimizer.share(sum(one.parameters for one in held), sum(one.expert_parameters for one in held))
+        buckets = _buckets(setting, stage, held, list(turns_of(schedule)[stage].finals)) if setting.zero < 3 else []
+        tied = setting.model.tied and setting.plan.pp > 1 and stage in (0, setting.plan.pp - 1)
+        key = (tuple(buckets), share, tied)
+        if key not in ends:
+            ends[key] = end.items(buckets, share, _tied_embedding(setting) if tied else None)
+        resident = {
+            "weights": optimizer.held_weight_bytes(share),
+            "gradients": optimizer.held_gradient_bytes(share) if _keeps_gradients(setting) else 0,
+            "optimizer": optimizer.held_state_bytes(share),
+            # What a stage has received and not yet used, each way.
+            "buffers": buffer_bytes,
+        }
+        ranks = setting.mesh.where(pp=stage)
+        chosen = tuple((one,) for one in held)
+        roles.append(RoleSpec(stage, f"stage {stage}", ranks, chosen, ends[key], resident=resident))
+    return tuple(roles)
+
+
+def chunks_of(setting: Setting, works: Works) -> list[ChunkSpec]:
+    """Returns the pieces of the model, the first with the embedding, the last with what follows the layers.
+
+    Pieces that do the same are one object.
+    """
+    placed: dict[int, Work] = {}
+    known: dict[tuple[int, ...], ChunkSpec] = {}
+    chunks = []
+    last = len(setting.chunks) - 1
+    for number, numbers in enumerate(setting.chunks):
+        body = [works.layers[layer] for layer in numbers]
+        if number == last and works.mtp:
+            body.append(works.mtp)
+        first = [works.embedding] if number == 0 and works.embedding else []
+        final = [works.head] if number == last and works.head else []
+        key = tuple(id(work) for work in (*first, *body, *final))
+        if key not in known:
+            for work in (*first, *body, *final):
+                if id(work) not in placed:
+                    placed[id(work)] = _with_overlap(work, setting)
+            ends = [[Unit(placed[id(work)]) for work in end] for end in (first, final)]
+            layer_units = [_layer(setting, placed[id(work)], at) for at, work in enumerate(body)]
+            known[key] = ChunkSpec((*ends[0], *layer_units, *ends[1]))
+        chunks.append(known[key])
+    return chunks
+
+
+def _layer(setting: Setting, work: Work, layer: int) -> Unit:
+    return Unit(work, layer, offloaded=layer < setting.plan.offload_layers and work.saved_bytes > 0)
+
+
+def _with_overlap(work: Work, setting: Setting) -> Work:
+    """Returns a work without the collectives of groups of one, and with the concurrency that the plan asks for."""
+    before = len(items := _listed(work.recompute, setting))
+    backward = _overlapped([*items, *_listed(work.backward, setting)], setting)
+    return replace(
+        work,
+        forward=tuple(_overlapped(_listed(work.forward, setting), setting)),
+        recompute=tuple(backward[:before]),
+        backward=tuple(backward[before:]),
+    )
+
+
+def _listed(items: Sequence[Item], setting: Setting) -> list[Item]:
+    return [item for item in items if not isinstance(item, Call) or setting.mesh.size(item.axis) > 1]
+
+
+def _overlapped(items: Sequence[Item], setting: Setting) -> list[Item]:
+    """Returns items whose collectives run next to what the plan says."""
+    if not (setting.plan.tp_overlap or setting.plan.moe_overlap):
+        return list(items)
+    overlapped = list(items)
+    for at, item in enumerate(items):
+        if not isinstance(item, Call):
+            continue
+        if setting.plan.moe_overlap and item.axis == "ep":
+            overlapped[at] = replace(item, concurrent="action")
+        elif setting.plan.tp_overlap and (product := _product_of(items, at, item)):
+            # By copy engines around a ring (transformer_engine/common/comm_gemm_overlap).
+            overlapped[at] = replace(item, concurrent=product, way=COPIES)
+    return overlapped
+
+
+def _product_of(items: Sequence[Item], at: int, call: Call) -> Concurrent | None:
+    """Returns the product that Transformer Engine runs a collective with.
+
+    It gathers next to the product that needs the result, and scatters next to the one that makes it.
+    """
+    if call.axis != "tp" or call.concurrent is not None:
+        return None
+    if call.collective == Collective.ALL_GATHER and isinstance(next(iter(items[at + 1 :]), None), Compute):
+        return "next"
+    if call.collective == Collective.REDUCE_SCATTER and at > 0 and isinstance(items[at - 1], Compute):
+        return "previous"
+    return None
+
+
+def _buckets(
+    setting: Setting, stage: int, chunks: Sequence[ChunkSpec], order: Sequence[int]
+) -> list[tuple[str, Bucket]]:
+    """Returns the gradient buckets of a stage with the group that reduces each."""
+    groups = (("dp", setting.dp * setting.plan.cp), ("edp", setting.mesh.edp))
+    buckets: list[tuple[str, Bucket]] = []
+    for chunk in order:
+        units = chunks[chunk].units
+        for group, ranks in groups:
+            if ranks > 1:
+                sizes = [unit.work.parameters if group == "dp" else unit.work.expert_parameters for unit in units]
+                buckets += [(group, one) for one in megatron_buckets(stage, chunk, sizes, megatron_limit(ranks))]
+    return buckets
+
+
+def _tied_embedding(setting: Setting) -> Call:
+    size = int(DTYPE_BYTES[setting.stack.gradient_dtype]) * setting.vocab // setting.plan.tp * setting.model.hidden
+    return Call("reduce tied embedding", Phase.BACKWARD, Collective.ALL_REDUCE, "embd", size)
+
+
+def _title(setting: Setting, schedule: Schedule) -> str:
+    plan, count = setting.plan, setting.microbatches
+    sizes = {
+        "tp": plan.tp,
+        "cp": plan.cp,
+        "pp": plan.pp,
+        "dp": setting.dp,
+        "ep": plan.ep,
+        "etp": plan.etp if plan.ep > 1 else 1,
+    }
+    axes = " · ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
+    what = [setting.model.title or setting.model.name] + ([axes] if axes else [])
+    if schedule.stages > 1:
+        what.append(schedule.name + (f", {schedule.chunks} chunks" if schedule.chunks > 1 else ""))
+    return " · ".join([*what, f"{count} microbatch{'' if count == 1 else 'es'}"])

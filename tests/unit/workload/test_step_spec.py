@@ -1,0 +1,39 @@
+"""How a plan's overlap becomes the concurrency of collectives."""
+
+from __future__ import annotations
+
+from foretrace.program.dispatch import COPIES
+from foretrace.step.spec import Call
+from foretrace.workload.plan import Plan
+from foretrace.workload.step_spec import chunks_of
+from hand_written_work import setting_of, works
+
+
+def calls(plan: Plan, *, experts: int = 0) -> dict[str, tuple[str | None, str | None]]:
+    """Concurrency and way of every collective of a layer by name."""
+    (chunk,) = chunks_of(setting_of(1, plan, experts=experts), works(1, experts=bool(experts)))
+    (unit,) = chunk.units
+    items = (*unit.work.forward, *unit.work.backward)
+    return {item.name: (item.concurrent, item.way) for item in items if isinstance(item, Call)}
+
+
+def test_without_overlap_only_what_the_stack_hides_is_concurrent() -> None:
+    assert calls(Plan(gpus=2, tp=2)) == {
+        "gather": (None, None),
+        "scatter": (None, None),
+        "scatter gradient": ("next", None),
+    }
+
+
+def test_tp_overlap_pairs_a_gather_with_the_product_after_it_and_a_scatter_with_the_one_before() -> None:
+    found = calls(Plan(gpus=2, tp=2, tp_overlap=True))
+    assert found == {"gather": ("next", COPIES), "scatter": ("previous", COPIES), "scatter gradient": ("next", None)}
+
+
+def test_moe_overlap_frees_all_to_alls_from_what_follows() -> None:
+    found = calls(Plan(gpus=2, ep=2, moe_overlap=True), experts=2)
+    assert {way for name, way in found.items() if "dispatch" in name or "combine" in name} == {("action", None)}
+
+
+def test_collectives_of_groups_of_one_are_left_out() -> None:
+    assert calls(Plan(gpus=1)) == {}
