@@ -13,9 +13,9 @@ from __future__ import annotations
 import pytest
 
 from foretrace import Answer
-from foretrace.lower.aicb import step_end
 from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.lower.options import Overlap
+from foretrace.step import buckets
 from golden.reading import parts_us, step_us
 from unit.lower.aicb.workloads import US, actions, row, run
 
@@ -32,8 +32,8 @@ ROWS = [
 @pytest.fixture(autouse=True)
 def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buckets small enough that every layer has its own."""
-    monkeypatch.setattr(step_end, "LEAST_BUCKET", 1)
-    monkeypatch.setattr(step_end, "BUCKET_PER_RANK", 0)
+    monkeypatch.setattr(buckets, "MEGATRON_BUCKET", 1)
+    monkeypatch.setattr(buckets, "MEGATRON_BUCKET_PER_RANK", 0)
 
 
 def answer_with(*overlap: Overlap, microbatches: int = 1) -> Answer:

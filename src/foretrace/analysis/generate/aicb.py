@@ -18,7 +18,7 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Header, Pass, Row, Workload
 from foretrace.program.kernels import DTYPE_BYTES, Kernel
 from foretrace.schedules import Schedule
-from foretrace.step.spec import Call, Compute, Work
+from foretrace.step.spec import Compute, Work
 from foretrace.step.units import SYNC_LAUNCHES
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import schedule_of

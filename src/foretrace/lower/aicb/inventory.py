@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Row, Workload, base_name
-from foretrace.lower.aicb.groups import PASSES, Calls
+from foretrace.lower.aicb.calls import PASSES, CallReader
 from foretrace.lower.aicb.lower import lower_workload
 from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import hidden_size
@@ -62,7 +62,7 @@ def take_inventory(workload: Workload) -> WorkloadInventory:
     try:
         structure = find_structure(workload)
         plan = make_plan(workload, structure, WorkloadOptions())
-        traffic = _traffic(workload, Calls(workload, plan.mesh))
+        traffic = _traffic(workload, CallReader(workload, plan.mesh))
         diagnostics = lower_workload(workload).diagnostics
     except InputError as error:
         diagnostics = (
@@ -90,7 +90,7 @@ def take_inventory(workload: Workload) -> WorkloadInventory:
     )
 
 
-def _traffic(workload: Workload, calls: Calls) -> tuple[Traffic, ...]:
+def _traffic(workload: Workload, calls: CallReader) -> tuple[Traffic, ...]:
     found: dict[tuple[str, str], list[int]] = {}
     for row in workload.rows:
         for which in PASSES:

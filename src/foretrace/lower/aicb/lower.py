@@ -1,4 +1,4 @@
-"""From a workload to a program."""
+"""From a workload to the description of its step, and to its program."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from pathlib import Path
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Workload
 from foretrace.formats.aicb.notes import is_missing_key
-from foretrace.lower.aicb.blocks import BlockWriter, Stretches
-from foretrace.lower.aicb.groups import Calls
-from foretrace.lower.aicb.microbatches import Structure, find_structure
+from foretrace.lower.aicb.calls import CallReader
+from foretrace.lower.aicb.chunks import Chunks
+from foretrace.lower.aicb.microbatches import find_structure
 from foretrace.lower.aicb.oddities import oddities
 from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.lower.aicb.plan import Plan, make_plan
-from foretrace.lower.aicb.step_end import StepEndWriter, Turns, find_step_end
+from foretrace.lower.aicb.step_end import StepEnd, StepRows, find_step_rows
 from foretrace.lower.options import Overlap
-from foretrace.program.block import BlockBuilder, PlacedOp
-from foretrace.program.build import ProgramBuilder
 from foretrace.program.collector import collector_paused
 from foretrace.program.program import Program
-from foretrace.program.role import Placement
-from foretrace.schedules import Action, ActionKind, Schedule
-from foretrace.schedules.pipeline import BATCHED, Pipeline, Transfer, pipeline
+from foretrace.schedules import Schedule
+from foretrace.schedules.pipeline import BATCHED, Transfer
+from foretrace.step import build_step
+from foretrace.step.end import turns_of
+from foretrace.step.spec import ChunkSpec, EndItem, RoleSpec, StepSpec
 
 
 def lower_workload(workload: Workload, options: WorkloadOptions = WorkloadOptions()) -> Program:  # noqa: B008
-    """The program of a workload, its communication not yet priced; what was guessed is among its diagnostics."""
+    """Builds the program of a workload, its communication not yet priced."""
     with collector_paused():
-        return _lower(workload, options)
+        return build_step(workload_spec(workload, options))
 
 
-def _lower(workload: Workload, options: WorkloadOptions) -> Program:
+def workload_spec(workload: Workload, options: WorkloadOptions = WorkloadOptions()) -> StepSpec:  # noqa: B008
+    """Describes the step of a workload; what was guessed is among its diagnostics."""
     _refuse_cut_short(workload)
     structure = find_structure(workload)
     plan = make_plan(workload, structure, options)
-    calls = Calls(workload, plan.mesh)
-    end, odd_end = find_step_end(workload, structure, calls, plan.schedule.directions)
+    calls = CallReader(workload, plan.mesh)
+    rows, odd_rows = find_step_rows(workload, structure, calls, plan.schedule.directions)
     notes = [
         Diagnostic(
             "warning",
@@ -47,27 +48,23 @@ def _lower(workload: Workload, options: WorkloadOptions) -> Program:
         *(one for one in workload.diagnostics if not is_missing_key(one)),
         *structure.diagnostics,
         *plan.diagnostics,
-        *odd_end,
+        *odd_rows,
         *oddities(workload, structure, plan.mesh),
+        *_overlap_notes(workload, plan, options),
     ]
-    notes += _overlap_notes(workload, plan, options)
-    build = ProgramBuilder(
-        plan.mesh,
+    chunks = Chunks(structure.microbatches, calls, plan.schedule, options.overlap)
+    return StepSpec(
         title=_title(workload, plan),
+        mesh=plan.mesh,
+        schedule=plan.schedule,
+        roles=_roles(plan, chunks, rows, options),
+        transfer=Transfer(bytes=plan.transfer_bytes),
+        batched=plan.schedule.name in BATCHED and Overlap.PP not in options.overlap,
+        variants=chunks.variants,
         repeats=plan.trains,
         tokens_per_step=plan.tokens_per_step,
-        diagnostics=notes,
+        diagnostics=tuple(notes),
     )
-    writer = BlockWriter(build, calls, options.overlap)
-    stages = _write_pipeline(build, writer, structure, plan, options)
-    if plan.trains:
-        ends = StepEndWriter(build, end, writer)
-        beside = bool(options.overlap & {Overlap.GRAD, Overlap.PARAM})
-        for stage, role in enumerate(stages.stages):
-            turns = _turns(stages, plan.schedule, stage, writer) if beside else Turns([], [], [])
-            ends.write(role, turns, stage == 0 or options.ends == "every-stage")
-    # All groups but pairs of stages lie within one stage, whose ranks all do the same, and pairs follow the schedule.
-    return build.program(checked=False)
 
 
 def _refuse_cut_short(workload: Workload) -> None:
@@ -104,29 +101,41 @@ def _overlap_notes(workload: Workload, plan: Plan, options: WorkloadOptions) -> 
     ]
 
 
-def _write_pipeline(
-    build: ProgramBuilder, writer: BlockWriter, structure: Structure, plan: Plan, options: WorkloadOptions
-) -> Pipeline:
+def _roles(plan: Plan, chunks: Chunks, rows: StepRows, options: WorkloadOptions) -> tuple[RoleSpec, ...]:
     schedule, everywhere = plan.schedule, options.ends == "every-stage"
-    stretches, listed = Stretches(structure.microbatches), len(structure.microbatches)
-    piece, last_piece = schedule.piece.tolist(), schedule.pieces - 1
+    end, last_piece = StepEnd(rows, plan.mesh, options.overlap), schedule.pieces - 1
     parts = [_part(schedule, chunk) for chunk in range(schedule.chunks)]
-    blocks: dict[tuple[object, ...], BlockBuilder] = {}
+    ends: dict[object, tuple[EndItem, ...]] = {}
+    roles = []
+    for stage, pieces in enumerate(schedule.piece.tolist()):
+        held = []
+        for piece, (part, count) in zip(pieces, parts, strict=True):
+            first = part == 0 if everywhere else piece == 0
+            last = part == count - 1 if everywhere else piece == last_piece
+            held.append(chunks.chunk(part, count, first=first, last=last))
+        items: tuple[EndItem, ...] = ()
+        if plan.trains:
+            has_ends = stage == 0 or everywhere
+            finals, firsts = _tied_chunks(schedule, stage, held, chunks.variants)
+            # Without overlap the end is tied to no layer, and stages differ only in what the first one has.
+            key = (has_ends, stage == 0, *(id(one) for each in held for one in each)) if options.overlap else has_ends
+            if key not in ends:
+                ends[key] = end.items(stage, finals, firsts, has_ends)
+            items = ends[key]
+        roles.append(RoleSpec(stage, f"stage {stage}", plan.mesh.where(pp=stage), tuple(held), items))
+    return tuple(roles)
 
-    def block(stage: int, action: Action) -> BlockBuilder:
-        chunk, place = action.chunk, piece[stage][action.chunk]
-        part, count = parts[chunk]
-        first = part == 0 if everywhere else place == 0
-        last = part == count - 1 if everywhere else place == last_piece
-        rows = stretches.key(action.microbatch % listed, first, last)
-        key = (action.kind, chunk, rows)
-        if key not in blocks:
-            blocks[key] = writer.write(action.kind, chunk, stretches.stretch(rows, part, count))
-        return blocks[key]
 
-    waits = schedule.name in BATCHED and Overlap.PP not in options.overlap
-    transfer = Transfer(bytes=plan.transfer_bytes)
-    return pipeline(build, schedule, block, transfer, transfers="batched" if waits else "async")
+def _tied_chunks(
+    schedule: Schedule, stage: int, held: list[tuple[ChunkSpec, ...]], variants: tuple[int, ...]
+) -> tuple[list[tuple[int, ChunkSpec]], list[tuple[int, ChunkSpec]]]:
+    """Returns what the last backward and the first forward of each chunk run, by chunk."""
+    turns = turns_of(schedule)[stage]
+    finals, firsts = (
+        [(chunk, held[chunk][variants[action.microbatch % len(variants)]]) for chunk, action in actions.items()]
+        for actions in (turns.finals, turns.firsts)
+    )
+    return finals, firsts
 
 
 def _part(schedule: Schedule, chunk: int) -> tuple[int, int]:
@@ -134,21 +143,3 @@ def _part(schedule: Schedule, chunk: int) -> tuple[int, int]:
     direction = schedule.chunk_direction.tolist()
     serving = [one for one, way in enumerate(direction) if way == direction[chunk]]
     return serving.index(chunk), len(serving)
-
-
-def _turns(stages: Pipeline, schedule: Schedule, stage: int, writer: BlockWriter) -> Turns:
-    """What the end of a stage's step is tied to."""
-    firsts: dict[int, Placement] = {}
-    finals: dict[int, Placement] = {}
-    gradients: dict[str, PlacedOp] = {}
-    for slot in schedule.actions(stage):
-        for action in slot:
-            placed = stages.placed[stage, action]
-            if action.kind == ActionKind.FORWARD:
-                firsts.setdefault(action.chunk, placed)
-            elif action.kind != ActionKind.BACKWARD_INPUT:
-                finals[action.chunk] = placed
-            marks = writer.marks[placed.block.number]
-            gradients |= {axis: placed[op] for axis, op in marks.gradients.items()}
-    in_order = sorted(finals.values(), key=lambda one: one.number)
-    return Turns(in_order, list(firsts.values()), list(gradients.values()))

@@ -1,14 +1,14 @@
-"""What a row's collectives are: the collective, the group it runs over, and whether anything is sent at all."""
+"""Reads the collectives of rows: what they do, the group they run over, and whether anything is sent at all."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from foretrace.errors import InputError, nearest
 from foretrace.formats.aicb import Pass, Workload, split_collective
 from foretrace.mesh import Mesh
-from foretrace.program.columns import Collective
+from foretrace.program.columns import Collective, Phase
+from foretrace.step.spec import Call
 
 PassName = Literal["forward", "input_grad", "weight_grad"]
 PASSES: Final[tuple[PassName, ...]] = ("forward", "input_grad", "weight_grad")
@@ -26,16 +26,7 @@ LONGEST_NS: Final = 2.6e15
 MOST_BYTES: Final = 10**15
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A collective of a row: what it does, over which axis, and the bytes of its whole buffer."""
-
-    collective: Collective
-    axis: str
-    bytes: int
-
-
-class Calls:
+class CallReader:
     """Reads collectives as written, each distinct one once."""
 
     def __init__(self, workload: Workload, mesh: Mesh) -> None:
@@ -44,7 +35,10 @@ class Calls:
         self._known: dict[tuple[str, bool, float], Call | None] = {}
 
     def read(self, part: Pass, which: PassName, line: int) -> Call | None:
-        """The collective of a pass; None where there is none or it has nothing to send."""
+        """Returns the collective of a pass, or None where there is none or it has nothing to send.
+
+        Its name and phase are for the caller to set.
+        """
         if part.compute_ns > LONGEST_NS:
             raise InputError(
                 "out-of-range",
@@ -79,4 +73,6 @@ class Calls:
                 where=self._workload.at(line),
                 hint=f"sizes are in bytes, at most {MOST_BYTES:,}",
             )
-        return None if size == 0 or self._size[axis] == 1 else Call(_COLLECTIVES[name], axis, size)
+        if size == 0 or self._size[axis] == 1:
+            return None
+        return Call("", Phase.NONE, _COLLECTIVES[name], axis, size)

@@ -1,0 +1,134 @@
+"""Rows as works: what each layer of a stage, its embedding and its head do for a microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from foretrace.formats.aicb import Pass, Row
+from foretrace.lower.aicb.calls import CallReader, PassName
+from foretrace.lower.aicb.microbatches import Microbatch
+from foretrace.lower.options import Overlap
+from foretrace.program.columns import Phase, label
+from foretrace.program.program import Source
+from foretrace.schedules import ActionKind, Schedule
+from foretrace.step.spec import Call, ChunkSpec, Compute, Concurrent, Item, Unit, Work
+
+NS = 1e-9
+COMPUTE = Source("compute as written in the file")
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Which ends of a chunk a work is at: whether its rows include the chunk's first row, and the last."""
+
+    first: bool
+    last: bool
+
+
+class Chunks:
+    """Makes the chunks of stages from a list of microbatches, most of which do the same as the first.
+
+    Layers that do the same share one work, and chunks that do the same are one object.
+    """
+
+    def __init__(
+        self, microbatches: Sequence[Microbatch], calls: CallReader, schedule: Schedule, overlap: frozenset[Overlap]
+    ) -> None:
+        self._microbatches, self._calls, self._overlap = microbatches, calls, overlap
+        kinds = {int(kind) for stage in schedule.stage_actions for kind in set(stage.kind.tolist())}
+        self._splits = ActionKind.BACKWARD_INPUT in kinds
+        embedding = _first_equal([one.embedding for one in microbatches])
+        body = _first_equal([[row for layer in one.layers for row in layer] for one in microbatches])
+        head = _first_equal([one.head for one in microbatches])
+        self._layers = {number: _first_equal(microbatches[number].layers) for number in set(body)}
+        listed = list(zip(embedding, body, head, strict=True))
+        self._distinct = list(dict.fromkeys(listed))
+        self.variants = tuple(self._distinct.index(one) for one in listed)
+        self._works: dict[tuple[object, ...], Work] = {}
+        self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
+
+    def chunk(self, part: int, parts: int, *, first: bool, last: bool) -> tuple[ChunkSpec, ...]:
+        """Returns one of `parts` equal parts of the layers for each variant of a microbatch.
+
+        `first` and `last` say whether it has the embedding and the head.
+        """
+        return tuple([self._chunk(variant, part, parts, first, last) for variant in self._distinct])
+
+    def _chunk(self, variant: tuple[int, int, int], part: int, parts: int, first: bool, last: bool) -> ChunkSpec:
+        embedding, body, head = variant
+        key = (embedding if first else -1, body, head if last else -1, part, parts)
+        if key not in self._chunks:
+            layers = self._microbatches[body].layers
+            numbers = range(part * len(layers) // parts, (part + 1) * len(layers) // parts)
+            listed: list[tuple[int, object, tuple[Row, ...]]] = [
+                (-1, ("embedding", embedding), self._microbatches[embedding].embedding if first else ()),
+                *((number, (body, self._layers[body][number]), layers[number]) for number in numbers),
+                (-1, ("head", head), self._microbatches[head].head if last else ()),
+            ]
+            listed = [one for one in listed if one[2]]
+            end = len(listed) - 1
+            units = [
+                Unit(self._work(like, rows, _Edges(at == 0, at == end)), layer)
+                for at, (layer, like, rows) in enumerate(listed)
+            ]
+            self._chunks[key] = ChunkSpec(tuple(units))
+        return self._chunks[key]
+
+    def _work(self, like: object, rows: tuple[Row, ...], edges: _Edges) -> Work:
+        key = (like, edges)
+        if key not in self._works:
+            forward: list[Item] = []
+            backward: list[list[Item]] = []
+            for at, row in enumerate(rows):
+                first, last = edges.first and at == 0, edges.last and at == len(rows) - 1
+                # What the first and the last row of a chunk communicate does not run next to computation.
+                inner = not (first or last)
+                forward += self._items(row, "forward", inner, begins=first)
+                input_grad = self._items(row, "input_grad", inner, begins=last)
+                backward.append(input_grad + self._items(row, "weight_grad", inner, begins=last and self._splits))
+            self._works[key] = Work(
+                rows[0].name, tuple(forward), (), tuple(item for items in backward[::-1] for item in items)
+            )
+        return self._works[key]
+
+    def _items(self, row: Row, which: PassName, inner: bool, *, begins: bool) -> list[Item]:
+        """Returns computation, then the collective over its result.
+
+        An action begins with a computation, if need be of no time, for which what runs next to it waits.
+        """
+        part: Pass = getattr(row, which)
+        call, phase = self._calls.read(part, which, row.line), self._phase(which)
+        items: list[Item] = []
+        if part.compute_ns > 0 or call is None or begins:
+            items.append(Compute(row.name, phase, seconds=part.compute_ns * NS, source=COMPUTE))
+        if call is not None:
+            concurrent = self._concurrent(call, which, inner and bool(items))
+            name = f"{row.name} {label(call.collective)}"
+            items.append(replace(call, name=name, phase=phase, concurrent=concurrent))
+        return items
+
+    def _phase(self, which: PassName) -> Phase:
+        if which == "forward":
+            return Phase.FORWARD
+        if not self._splits:
+            return Phase.BACKWARD
+        return Phase.BACKWARD_INPUT if which == "input_grad" else Phase.BACKWARD_WEIGHT
+
+    def _concurrent(self, call: Call, which: PassName, follows_compute: bool) -> Concurrent | None:
+        if which == "weight_grad" and call.axis in ("dp", "edp") and Overlap.GRAD in self._overlap:
+            return "step"
+        return "previous" if follows_compute and call.axis == "tp" and Overlap.TP in self._overlap else None
+
+
+def _first_equal(parts: Iterable[Sequence[Row]]) -> list[int]:
+    """Returns for each list of rows the number of the first that does the same."""
+    known: list[tuple[int, list[object]]] = []
+    numbers = []
+    for number, rows in enumerate(parts):
+        facts: list[object] = [(row.name, row.forward, row.input_grad, row.weight_grad) for row in rows]
+        same = next((first for first, others in known if others == facts), None)
+        if same is None:
+            known.append((number, facts))
+        numbers.append(number if same is None else same)
+    return numbers
