@@ -244,22 +244,25 @@ class _BlockWriter:
         """Returns the items of each unit with those of cuts between them, each after its share of all computation."""
         each = [self.owner.items(unit.work, self.kind) for unit in units]
         computed = [item.seconds for items in each for item in items if isinstance(item, Compute)]
-        total, done = sum(computed), 0.0
+        total, left, done = sum(computed), len(computed), 0.0
         waiting = sorted(cuts, key=lambda cut: cut.share)
         result: list[list[Item]] = []
         for items in each:
             merged: list[Item] = []
             for item in items:
-                if isinstance(item, Compute):
-                    while waiting and waiting[0].share * total < done + item.seconds:
-                        before = max(waiting[0].share * total - done, 0.0)
-                        merged += [replace(item, seconds=before), *_concurrent(waiting.pop(0))]
-                        item = replace(item, seconds=item.seconds - before)
-                        done += before
-                    done += item.seconds
+                if not isinstance(item, Compute):
+                    merged.append(item)
+                    continue
+                while waiting and waiting[0].share * total < done + item.seconds:
+                    before = max(waiting[0].share * total - done, 0.0)
+                    merged += [replace(item, seconds=before), *_concurrent(waiting.pop(0))]
+                    item = replace(item, seconds=item.seconds - before)
+                    done += before
                 merged.append(item)
+                done, left = done + item.seconds, left - 1
+                if not left:
+                    merged += [one for cut in waiting for one in _concurrent(cut)]
             result.append(merged)
-        result[-1] += [item for cut in waiting for item in _concurrent(cut)]
         return result
 
 

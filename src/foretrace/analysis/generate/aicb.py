@@ -18,7 +18,7 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Header, Pass, Row, Workload
 from foretrace.program.kernels import DTYPE_BYTES, Kernel
 from foretrace.schedules import Schedule
-from foretrace.step.spec import Compute, Work
+from foretrace.step.spec import Call, Compute, Work
 from foretrace.step.units import SYNC_LAUNCHES
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import schedule_of
@@ -59,9 +59,10 @@ def aicb_workload(setting: Setting, kernels: KernelPricer | None = None, *, expo
     chosen = _chosen_layers(setting, schedule, works, kernels)
     dense, expert = stage_parameters(schedule, pieces)[0]
     rows = _step_rows(setting, dense, expert, kernels)
-    listed: Listed = lambda item: (
-        setting.mesh.size(item.axis) > 1 and not (exposed_only and item.concurrent is not None)
-    )
+
+    def listed(item: Call) -> bool:
+        return setting.mesh.size(item.axis) > 1 and not (exposed_only and item.concurrent is not None)
+
     rows += setting.microbatches * _microbatch(setting, chosen, works, seconds, listed)
     rows += _optimizer_rows(setting)
     notes = notes_of(setting, schedule, pieces, [works.layers[number] for number in chosen], left_out=exposed_only)

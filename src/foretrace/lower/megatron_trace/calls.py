@@ -6,14 +6,14 @@ parallel (reference: Megatron's process groups as the tracer names them).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Final, NamedTuple
 
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import SubOp, TraceOp, dtype_bytes
 from foretrace.mesh import Mesh
-from foretrace.program.columns import UNPRICED, Collective
+from foretrace.program.columns import Collective, Phase
+from foretrace.step.spec import Call
 
 AXES: Final = {
     "tp": "tp",
@@ -35,23 +35,6 @@ COLLECTIVES: Final = {
     "all_to_all": Collective.ALL_TO_ALL,
     "broadcast": Collective.BROADCAST,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A collective: what it does, over which axis, and its bytes as `cost.network` counts them.
-
-    `duration_s` is what it takes where that was measured. `beside` says that it runs beside the computation that
-    follows it, which waits for it only at its end.
-    """
-
-    collective: Collective
-    axis: str
-    bytes: int
-    name: str
-    beside: bool = False
-    duration_s: float = UNPRICED
-    dtype: str | None = None
 
 
 def tensor_bytes(shape: tuple[int, ...] | None, dtype: str | None, where: str | None) -> int:
@@ -132,7 +115,8 @@ def sub_call(sub: SubKind | SubOp, mesh: Mesh | None, where: str | None = None, 
     # Megatron-core's LinearWithGradAccumulationAndAsyncCommunication: the input gradient is reduced (or scattered, with
     # sequence parallelism) while the weight gradient is computed.
     beside = sub.overlaps or (hidden and axis == "tp" and what in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER))
-    return Call(what, axis, whole, f"{sub.name or axis} {comm}", beside=beside, dtype=sub.dtype)
+    name = f"{sub.name or axis} {comm}"
+    return Call(name, Phase.NONE, what, axis, whole, "next" if beside else None, dtype=sub.dtype)
 
 
 GRADIENT_OPS: Final = ("dp_allreduce", "exp_dp_allreduce", "ep_dp_allreduce", "ep_allreduce", "pep_allreduce")
@@ -145,7 +129,8 @@ def gradient_call(op: TraceOp, where: str, element_bytes: int | None = None) -> 
     size = tensor_bytes(op.shape, op.dtype, where)
     if element_bytes is not None:
         size = prod(op.shape or ()) * element_bytes
-    return Call(Collective.ALL_REDUCE, axis, size, op.op, dtype=op.dtype if element_bytes is None else None)
+    dtype = op.dtype if element_bytes is None else None
+    return Call(op.op, Phase.NONE, Collective.ALL_REDUCE, axis, size, dtype=dtype)
 
 
 def group_size(mesh: Mesh, axis: str) -> int:

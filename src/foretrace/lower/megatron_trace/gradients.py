@@ -16,7 +16,6 @@ from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp, know
 from foretrace.lower.megatron_trace.calls import (
     COLLECTIVES,
     GRADIENT_OPS,
-    Call,
     axis_of,
     comm_of,
     gradient_call,
@@ -24,6 +23,8 @@ from foretrace.lower.megatron_trace.calls import (
     tensor_bytes,
 )
 from foretrace.lower.megatron_trace.layout import TraceJob, last_iteration
+from foretrace.program.columns import Phase
+from foretrace.step.spec import Call
 
 ATTENTION_SQUARES = 4
 """Parameters of an attention in squares of the hidden size: query, key, value and output (fewer with grouped
@@ -38,7 +39,7 @@ PLACEHOLDERS = ("metadata_placeholder", "wait_flush_only")
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TracedBucket:
     """A bucket of gradients, reduced beside the last backward: after which share of it it was launched."""
 
     after_share: float
@@ -50,10 +51,10 @@ def reduces_gradients(op: TraceOp) -> bool:
     return op.op in GRADIENT_OPS and bool(op.shape) and op.text.get("op_semantics") not in PLACEHOLDERS
 
 
-def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[Bucket, ...]:
+def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[TracedBucket, ...]:
     """The buckets of a rank; those written before a backward were launched in it, those after the last at its end."""
     for trace in traces:
-        found: list[Bucket] = []
+        found: list[TracedBucket] = []
         waiting: list[TraceOp] = []
         last: tuple[float, float] | None = None
         for op in last_iteration(trace):
@@ -70,7 +71,7 @@ def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[Bucket
     return ()
 
 
-def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, duration_ms: float) -> Bucket:
+def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, duration_ms: float) -> TracedBucket:
     where = trace.at(op.line)
     axis = axis_of(op.group or "dp", where)
     comm = known_comm(op.text.get("comm_func", "allreduce"))
@@ -83,7 +84,7 @@ def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, durat
         launched = start_ms + duration_ms
     share = (launched - start_ms) / duration_ms if isfinite(launched) else 1.0
     name = f"bucket {op.text.get('bucket_id', '')}".strip()
-    return Bucket(min(max(share, 0.0), 1.0), Call(COLLECTIVES[comm], axis, size, name))
+    return TracedBucket(min(max(share, 0.0), 1.0), Call(name, Phase.NONE, COLLECTIVES[comm], axis, size))
 
 
 def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tuple[list[Call], list[Diagnostic]]:

@@ -12,7 +12,6 @@ from foretrace.formats.megatron_trace import RankTrace, Run, TraceOp
 from foretrace.lower.limits import check_gpus, check_ops
 from foretrace.lower.megatron_trace.calls import (
     GRADIENT_OPS,
-    Call,
     comm_of,
     gradient_call,
     group_of,
@@ -26,8 +25,8 @@ from foretrace.lower.megatron_trace.pools import AIM
 from foretrace.lower.megatron_trace.recording import Recording, make_recording
 from foretrace.lower.megatron_trace.replay import replay
 from foretrace.lower.megatron_trace.resize import resized
-from foretrace.lower.megatron_trace.whole_job import Plan, whole_job
-from foretrace.lower.megatron_trace.work import RankWork, Stones, Work, read_stones
+from foretrace.lower.megatron_trace.whole_job import WholeJob, whole_job_spec
+from foretrace.lower.megatron_trace.work import RankWork, Stones, Stretch, read_stones
 from foretrace.lower.options import changed_options
 from foretrace.mesh import Mesh
 from foretrace.program.collector import collector_paused
@@ -35,6 +34,8 @@ from foretrace.program.columns import UNPRICED, Collective
 from foretrace.program.program import Program
 from foretrace.schedules.pipeline import Transfer
 from foretrace.schedules.registry import make, resolve
+from foretrace.step import build_step
+from foretrace.step.spec import Call
 
 REBUILT_BY = ("microbatches", "schedule", "vpp", "gpus", "routing", "pp_comm_bytes")
 """MegatronTraceOptions for which a real run is not replayed but built anew of what its ops take."""
@@ -131,7 +132,7 @@ def _whole(job: TraceJob, options: MegatronTraceOptions, target: Mesh) -> Progra
         stones = Stones({key: _timed(work, recorded) for key, work in stones.work.items()}, stones.pools, stones.notes)
     notes = [*run_notes(job), *stones.notes]
     gap = HOST_GAP_S if recording is None else _mean_gap(recording)
-    plan = _plan(job, target, options, recorded, gap, notes)
+    whole = _whole_job(job, target, options, recorded, gap, notes)
     if options.priced or job.ex_situ:
         text = (
             "computation takes what the traces say, on the GPU they were taken on; a cluster prices communication only"
@@ -149,7 +150,7 @@ def _whole(job: TraceJob, options: MegatronTraceOptions, target: Mesh) -> Progra
             "communicates with is not known, and there are no other ranks to wait for"
         )
         notes.append(Diagnostic("warning", "not-modelled", text, job.runs[0].path))
-    return whole_job(stones, plan, notes)
+    return build_step(whole_job_spec(stones, whole, notes))
 
 
 def _check_recorded(stones: Stones, recorded: _Recorded, job: TraceJob) -> None:
@@ -203,9 +204,9 @@ def _recorded_calls(recording: Recording, target: Mesh) -> _Recorded:
 
 def _timed(work: RankWork, recorded: _Recorded) -> RankWork:
     def call_of(call: Call) -> Call:
-        return replace(call, duration_s=recorded.get((call.collective, call.axis, call.bytes), UNPRICED))
+        return replace(call, seconds=recorded.get((call.collective, call.axis, call.bytes), UNPRICED))
 
-    def works(each: Iterable[Work]) -> tuple[Work, ...]:
+    def works(each: Iterable[Stretch]) -> tuple[Stretch, ...]:
         return tuple(one if one.call is None else replace(one, call=call_of(one.call)) for one in each)
 
     return replace(
@@ -217,14 +218,14 @@ def _timed(work: RankWork, recorded: _Recorded) -> RankWork:
     )
 
 
-def _plan(
+def _whole_job(
     job: TraceJob,
     target: Mesh,
     options: MegatronTraceOptions,
     recorded: _Recorded,
     gap_s: float,
     notes: list[Diagnostic],
-) -> Plan:
+) -> WholeJob:
     count = options.microbatches or _microbatches(job)
     if job.ex_situ and options.microbatches is None:
         text = "1 microbatch a step taken: the traces do not say (choose with --microbatches)"
@@ -237,7 +238,7 @@ def _plan(
     size, tokens = _activation(job, target, options, notes)
     chunks = f", {schedule.chunks} chunks" if schedule.chunks > 1 else ""
     taken = recorded.get((Collective.TRANSFER, "pp", size), UNPRICED)
-    return Plan(
+    return WholeJob(
         title=f"{job.name} · {schedule.name}, {count} microbatch{'' if count == 1 else 'es'}{chunks}",
         mesh=target,
         schedule=schedule,

@@ -13,8 +13,9 @@ from functools import lru_cache
 
 from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import TraceOp
-from foretrace.lower.megatron_trace.calls import Call, SubKind, sub_call
+from foretrace.lower.megatron_trace.calls import SubKind, sub_call
 from foretrace.mesh import Mesh
+from foretrace.step.spec import Call
 
 MS = 1e-3
 
@@ -59,7 +60,7 @@ def pieces_of(op: TraceOp, mesh: Mesh | None, where: str, layers: int | None, pl
         times = ((begin - cursor) * MS, (begin - start) * MS, (end - start) * MS)
         pieces.append(Piece(times[0], cut.call, *times[1:], cut.key, cut.layer, cut.rows))
         # The span of a call that runs beside computation is computation too.
-        cursor = begin if cut.call.beside else end
+        cursor = begin if cut.call.concurrent else end
     last = max(op.duration_ms - (cursor - start), 0.0)
     end = op.duration_ms * MS
     pieces.append(Piece(last * MS, None, end, end, last_key))

@@ -14,13 +14,14 @@ from typing import Literal
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp
 from foretrace.formats.megatron_trace.ex_situ import TRANSFERS
-from foretrace.lower.megatron_trace.calls import AXES, GRADIENT_OPS, Call, gradient_call, group_size, tensor_bytes
+from foretrace.lower.megatron_trace.calls import AXES, GRADIENT_OPS, gradient_call, group_size, tensor_bytes
 from foretrace.lower.megatron_trace.clocks import Meeting, clock_offsets
 from foretrace.lower.megatron_trace.gradients import reduces_gradients
 from foretrace.lower.megatron_trace.layout import TraceJob, last_iteration
 from foretrace.lower.megatron_trace.pieces import MS, pieces_of
 from foretrace.lower.megatron_trace.work import CUT_OPS
-from foretrace.program.columns import Collective
+from foretrace.program.columns import Collective, Phase
+from foretrace.step.spec import Call
 
 LEAST_GAP_MS = 1e-5
 """Less than that between two ops is what numbers are rounded by."""
@@ -222,7 +223,7 @@ def _op_items(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | Non
             if piece.call is not None:
                 done = max(origin + piece.call_end_s, until)
                 yield Item("call", piece.call.name, op, until, done, piece.call, layer=piece.layer)
-                cursor, waits = (until, done) if piece.call.beside else (done, done)
+                cursor, waits = (until, done) if piece.call.concurrent else (done, done)
     elif op.op in TRANSFERS:
         yield _transfer(job, trace, op, fused, start, end)
     elif reduces_gradients(op):
@@ -232,7 +233,8 @@ def _op_items(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | Non
         else:
             yield Item("compute", f"scale {op.op}", op, start, end)
     elif op.shape and op.dtype and op.op not in GRADIENT_OPS and AXES.get(op.group or "") not in (None, "pp"):
-        call = Call(Collective.ALL_REDUCE, AXES[op.group or ""], tensor_bytes(op.shape, op.dtype, where), op.op)
+        size = tensor_bytes(op.shape, op.dtype, where)
+        call = Call(op.op, Phase.NONE, Collective.ALL_REDUCE, AXES[op.group or ""], size)
         meets = job.alone or group_size(job.mesh, call.axis) > 1
         yield Item("call", op.op, op, start, end, call) if meets else Item("compute", op.op, op, start, end)
     elif op.op in GRADIENT_OPS:
@@ -250,7 +252,7 @@ def _transfer(job: TraceJob, trace: RankTrace, op: TraceOp, fused: TraceOp | Non
     what = Collective.TRANSFER if fused is None else Collective.EXCHANGE
     name = op.op if fused is None else f"{op.op}, {fused.op}"
     sends = op.op.startswith("send") or (fused is not None and fused.op.startswith("send"))
-    return Item("call", name, op, start, end, Call(what, "pp", size, op.op), stage + towards, sends)
+    return Item("call", name, op, start, end, Call(op.op, Phase.NONE, what, "pp", size), stage + towards, sends)
 
 
 def channel(job: TraceJob, rank: int, item: Item) -> tuple[str, int, int]:
@@ -284,7 +286,7 @@ def _match(recording: Recording) -> list[Meeting]:
                 item.net_s = min(one.taken_s for one in together)
                 if len(members) > 1 and source == members[0]:
                     meetings.append(dict(zip(members, [one.end_s for one in together], strict=True)))
-                if item.call is not None and item.call.beside:
+                if item.call is not None and item.call.concurrent:
                     beside.append(item)
                 elif item.call is not None:
                     alike = (item.call.collective, item.call.axis, item.call.bytes)

@@ -136,11 +136,11 @@ class _Writer:
                     item.name, pair, takes, to=to if item.sends else None, bytes=call.bytes, lane="compute", **facts
                 )
             return
-        lane = None if call.beside else "compute"
-        facts["after"] = [*here, *beside.calls] if call.beside else beside.finished()
+        lane = None if call.concurrent else "compute"
+        facts["after"] = [*here, *beside.calls] if call.concurrent else beside.finished()
         facts["dtype"] = call.dtype
         done = block.collective(call.collective, pair, takes, name=item.name, lane=lane, bytes=call.bytes, **facts)
-        if call.beside:
+        if call.concurrent:
             beside.begin(done)
 
     def _communicator(self, rank: int, item: Item) -> Communicator:

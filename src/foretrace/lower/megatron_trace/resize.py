@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.lower.megatron_trace.calls import Call
-from foretrace.lower.megatron_trace.gradients import VOCABULARY, Bucket
+from foretrace.lower.megatron_trace.gradients import VOCABULARY, TracedBucket
 from foretrace.lower.megatron_trace.layout import TraceJob
 from foretrace.lower.megatron_trace.routing import reshaped
-from foretrace.lower.megatron_trace.work import RankWork, Stones, Work
+from foretrace.lower.megatron_trace.work import RankWork, Stones, Stretch
 from foretrace.mesh import Mesh
 from foretrace.program.columns import Collective
+from foretrace.step.spec import Call
 
 GRADIENT_BYTES = 4
 """Of a parameter in the guess of what an embedding has: fp32."""
@@ -94,13 +94,13 @@ def _rerouted(
     return found
 
 
-def _unevenness(passes: Sequence[Sequence[Work]]) -> float:
+def _unevenness(passes: Sequence[Sequence[Stretch]]) -> float:
     """What the busiest coordinate receives, by the mean of all."""
     rows = [next((one.rows for one in works if one.rows is not None), 0) for works in passes]
     return max(rows) * len(rows) / sum(rows) if sum(rows) else 1.0
 
 
-def _spread(passes: Sequence[Sequence[Work]], ep: int, routing: float | None) -> list[tuple[Work, ...]]:
+def _spread(passes: Sequence[Sequence[Stretch]], ep: int, routing: float | None) -> list[tuple[Stretch, ...]]:
     """A pass of every expert coordinate, for `ep` of them."""
     had = len(passes)
     if len({len(works) for works in passes}) > 1:
@@ -109,7 +109,7 @@ def _spread(passes: Sequence[Sequence[Work]], ep: int, routing: float | None) ->
             "ranks of a stage differ in how often they communicate",
             hint="trace them with the same model",
         )
-    spread: list[list[Work]] = [[] for _ in range(ep)]
+    spread: list[list[Stretch]] = [[] for _ in range(ep)]
     for each in zip(*passes, strict=True):
         rows = [one.rows for one in each]
         now = _dealt([row or 0 for row in rows], ep, routing) if rows[0] is not None else None
@@ -167,12 +167,12 @@ class Line:
 class _Layered:
     """A pass: what lies before its layers, its layers, and what lies after."""
 
-    head: tuple[Work, ...]
-    layers: tuple[tuple[Work, ...], ...]
-    tail: tuple[Work, ...]
+    head: tuple[Stretch, ...]
+    layers: tuple[tuple[Stretch, ...], ...]
+    tail: tuple[Stretch, ...]
 
     @classmethod
-    def of(cls, works: Sequence[Work]) -> _Layered:
+    def of(cls, works: Sequence[Stretch]) -> _Layered:
         numbers = [number for number, work in enumerate(works) if work.layer >= 0]
         if not numbers:
             raise InputError(
@@ -234,7 +234,7 @@ def _restaged(
     return found
 
 
-def _pass(first: Sequence[Work], last: Sequence[Work], count: int) -> tuple[Work, ...]:
+def _pass(first: Sequence[Stretch], last: Sequence[Stretch], count: int) -> tuple[Stretch, ...]:
     """A pass through `count` layers that begins as one stage's does and ends as another's."""
     begins, ends = _Layered.of(first), _Layered.of(last)
     inner = begins.layers[1] if len(begins.layers) > 1 else ends.layers[-1]
@@ -284,7 +284,7 @@ def _embedding_bytes(job: TraceJob, end: RankWork, inner: RankWork | None, notes
     return min(VOCABULARY * hidden * GRADIENT_BYTES // job.mesh.tp, mine)
 
 
-def _scaled(buckets: Sequence[Bucket], by: float, axis: str | None = None) -> tuple[Bucket, ...]:
+def _scaled(buckets: Sequence[TracedBucket], by: float, axis: str | None = None) -> tuple[TracedBucket, ...]:
     """Buckets of more or fewer parameters, all or those of an axis."""
     return tuple(
         replace(one, call=replace(one.call, bytes=round(one.call.bytes * by))) if axis in (None, one.call.axis) else one

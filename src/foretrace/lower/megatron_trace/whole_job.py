@@ -1,41 +1,47 @@
-"""From what one microbatch takes on each kind of rank to the program of the whole job.
+"""From what one microbatch takes on each kind of rank to the description of the whole job's step.
 
-All ranks, all microbatches, in the order of a pipeline schedule; collectives inside forward and backward where the
-trace has them; transfers between stages; gradient reductions and the optimizer. Communication carries bytes, not times,
-unless it was recorded in a real run: it is priced on a cluster.
+All ranks and microbatches in the order of a pipeline schedule; collectives inside forward and backward where the trace
+has them; gradient reductions and the optimizer at the end. Communication carries bytes, not times, unless it was
+recorded in a real run: a machine prices it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import isnan
-from typing import Any, Final
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.lower.megatron_trace.actions import Actions, Step, repeated_layers
-from foretrace.lower.megatron_trace.calls import Call, group_size
-from foretrace.lower.megatron_trace.corrections import HOST, compute_sources
-from foretrace.lower.megatron_trace.work import RankWork, Stones
+from foretrace.lower.megatron_trace.calls import group_size
+from foretrace.lower.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST, compute_sources
+from foretrace.lower.megatron_trace.exchanges import Exchanges
+from foretrace.lower.megatron_trace.work import RankWork, Stones, Stretch
 from foretrace.mesh import Mesh
-from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
-from foretrace.program.build import ProgramBuilder
-from foretrace.program.columns import Kind, Phase
-from foretrace.program.program import Communicator, Program
-from foretrace.schedules.pipeline import BATCHED, Part, Pipeline, Transfer, pipeline
-from foretrace.schedules.schedule import Action, ActionKind, Schedule
+from foretrace.program.columns import Phase
+from foretrace.schedules.pipeline import BATCHED, Transfer
+from foretrace.schedules.schedule import Schedule
+from foretrace.step.spec import Call, ChunkSpec, Compute, Cut, EndItem, HostWork, Item, RoleSpec, StepSpec, Unit, Work
 
-_PHASES: Final = {
-    ActionKind.FORWARD: Phase.FORWARD,
-    ActionKind.BACKWARD: Phase.BACKWARD,
-    ActionKind.BACKWARD_INPUT: Phase.BACKWARD_INPUT,
-    ActionKind.BACKWARD_WEIGHT: Phase.BACKWARD_WEIGHT,
-}
+WEIGHT_SHARE = 0.5
+"""The share of a backward that gives weight gradients, where a schedule runs them apart: they have as many flops as
+input gradients. Traces time both together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the whole job is like: its mesh, its schedule, and what crosses a stage boundary for a microbatch."""
+class WholeJob:
+    """How the traced work is run as a whole job.
+
+    Attributes:
+        title: Of the job.
+        mesh: Its mesh.
+        schedule: Its schedule.
+        transfer: What crosses a stage boundary for a microbatch.
+        tokens_per_step: Where they are known.
+        ex_situ: Whether the traces were taken on one GPU.
+        gap_s: What the host takes between two ops.
+        alone: Whether it is one rank whose groups are not known.
+    """
 
     title: str
     mesh: Mesh
@@ -44,25 +50,25 @@ class Plan:
     tokens_per_step: float | None
     ex_situ: bool
     gap_s: float
-    """What the host takes between two ops."""
     alone: bool
-    """Whether it is one rank whose groups are not known."""
 
 
-def whole_job(stones: Stones, plan: Plan, notes: Iterable[Diagnostic]) -> Program:
-    """The program of a job built of these stones."""
-    _check_schedule(plan.schedule)
-    build = ProgramBuilder(
-        plan.mesh, title=plan.title, repeats=False, tokens_per_step=plan.tokens_per_step, diagnostics=notes
+def whole_job_spec(stones: Stones, job: WholeJob, notes: Sequence[Diagnostic]) -> StepSpec:
+    """Describes the step of a job that is built of these stones."""
+    _check_schedule(job.schedule)
+    roles = _Roles(stones, job)
+    return StepSpec(
+        title=job.title,
+        mesh=job.mesh,
+        schedule=job.schedule,
+        roles=tuple(roles.role(stage, expert) for stage in range(job.mesh.pp) for expert in range(job.mesh.ep)),
+        transfer=job.transfer,
+        batched=job.schedule.name in BATCHED,
+        repeats=False,
+        tokens_per_step=job.tokens_per_step,
+        end_waits_for_transfers=True,
+        diagnostics=tuple(notes),
     )
-    writer = _Writer(build, stones, plan)
-    kinds = [(stage, expert) for stage in range(plan.mesh.pp) for expert in range(plan.mesh.ep)]
-    parts = [writer.part(*kind) for kind in kinds]
-    batched = plan.schedule.name in BATCHED
-    stages = pipeline(build, plan.schedule, parts, plan.transfer, transfers="batched" if batched else "async")
-    for number, kind in enumerate(kinds):
-        writer.end_step(stages, number, stones.work[kind])
-    return build.program(checked=False)
 
 
 def _check_schedule(schedule: Schedule) -> None:
@@ -76,159 +82,208 @@ def _check_schedule(schedule: Schedule) -> None:
         )
 
 
-class _Writer:
-    """Writes blocks, each distinct one once."""
+_Run = tuple[int, tuple[Item, ...]]
+"""A layer, or -1, and its items in one pass."""
 
-    def __init__(self, build: ProgramBuilder, stones: Stones, plan: Plan) -> None:
-        self.build, self.stones, self.plan = build, stones, plan
-        self.actions = Actions(stones, plan.mesh, plan.schedule, gap_s=plan.gap_s, ex_situ=plan.ex_situ)
-        self.sources = compute_sources(stones, plan.ex_situ)
-        self._blocks: dict[tuple[object, ...], BlockBuilder] = {}
-        self._buckets: dict[int, list[int]] = {}
-        """The ops of a block that reduce buckets of gradients."""
-        self._communicators: dict[str, Communicator] = {}
 
-    def part(self, stage: int, expert: int) -> Part:
-        """The ranks of a stage with the same experts."""
-        mesh, several = self.plan.mesh, self.plan.mesh.ep > 1
-        name = f"stage {stage}, experts {expert}" if several else f"stage {stage}"
-        ranks = mesh.where(pp=stage, ep=expert) if several else mesh.where(pp=stage)
-        bucketed = bool(self.stones.work[stage, expert].buckets)
-        finals = _last_backwards(self.plan.schedule, stage) if bucketed else frozenset()
-        known: dict[tuple[ActionKind, int, bool], BlockBuilder] = {}
+class _Roles:
+    """Makes the roles of a job. Layers that do the same share one work, chunks that do the same are one object."""
 
-        def block(_stage: int, action: Action) -> BlockBuilder:
-            key = action.kind, action.chunk, action in finals
-            if key not in known:
-                known[key] = self._block(stage, expert, *key)
-            return known[key]
+    def __init__(self, stones: Stones, job: WholeJob) -> None:
+        self.stones, self.job = stones, job
+        self.gap: list[Item] = [HostWork("gap", job.gap_s, HOST)] if job.gap_s else []
+        self.sources = compute_sources(stones, job.ex_situ)
+        self.exchanges = Exchanges(stones, job.mesh.ep)
+        self._items: dict[tuple[object, ...], tuple[Item, ...]] = {}
+        self._works: dict[tuple[object, ...], Work] = {}
+        self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
+        self._ends: dict[object, tuple[EndItem, ...]] = {}
 
-        return Part(stage, name, ranks, block)
-
-    def _block(self, stage: int, expert: int, kind: ActionKind, chunk: int, final: bool) -> BlockBuilder:
-        steps = self.actions.steps(stage, expert, kind, chunk, final)
-        key = (kind, chunk, tuple(steps))
-        if key not in self._blocks:
-            self._blocks[key] = self._write(kind, chunk, steps)
-        return self._blocks[key]
-
-    def _write(self, kind: ActionKind, chunk: int, steps: Sequence[Step]) -> BlockBuilder:
-        """A block of steps one after the other; a call beside computation holds up what comes after that."""
-        block = self.build.block("forward_step" if kind == ActionKind.FORWARD else "backward_step")
-        facts: dict[str, Any] = {"phase": _PHASES[kind], "chunk": chunk}
-        beside: list[OpRef] = []
-        waits: list[OpRef] = []
-        repeated = repeated_layers(steps)
-        number, last = 0, OpRef(block.number, -1)
-        while number < len(steps):
-            step = steps[number]
-            if number in repeated and not beside and not waits:
-                size = repeated[number]
-                block.repeat(block, range(len(block.rows) - size, len(block.rows)), step.layer)
-                number, last = number + size, OpRef(block.number, len(block.rows) - 1)
-                continue
-            number += 1
-            if step.call is not None and (step.apart or step.call.beside):
-                issued = self._call(block, step, [last, *waits] if last.op >= 0 else waits, facts)
-                if step.apart:
-                    self._buckets.setdefault(block.number, []).append(issued.op)
-                else:
-                    beside = [issued]
-                continue
-            if step.kind == "compute":
-                last = self._compute(block, step, waits, facts)
-                waits, beside = beside, []
-            else:
-                add = self._host if step.kind == "host" else self._call
-                last = add(block, step, [*waits, *beside], facts)
-                waits, beside = [], []
-        block.port("out", last)
-        return block
-
-    def _compute(self, block: BlockBuilder, step: Step, after: Sequence[OpRef], facts: dict[str, Any]) -> OpRef:
-        source = None if step.moved_bytes else self.sources[step.experts]
-        return block.compute(
-            step.name,
-            step.seconds,
-            moved_bytes=step.moved_bytes,
-            layer=step.layer,
-            source=source,
-            after=after,
-            **facts,
+    def role(self, stage: int, expert: int) -> RoleSpec:
+        """Returns what the ranks of a stage with the same experts do."""
+        mesh, several = self.job.mesh, self.job.mesh.ep > 1
+        work = self.stones.work[stage, expert]
+        chunks = tuple((self._chunk(stage, expert, work, chunk),) for chunk in range(self.job.schedule.chunks))
+        return RoleSpec(
+            stage,
+            f"stage {stage}, experts {expert}" if several else f"stage {stage}",
+            mesh.where(pp=stage, ep=expert) if several else mesh.where(pp=stage),
+            chunks,
+            self._end(work),
+            self._cuts(work, [one for (one,) in chunks]),
         )
 
-    @staticmethod
-    def _host(block: BlockBuilder, step: Step, after: Sequence[OpRef], _facts: dict[str, Any]) -> OpRef:
-        """What the CPU does while the GPU waits: on the compute lane, in its turn."""
-        return block.add(Kind.HOST, step.name, step.seconds, "compute", "compute", source=HOST, after=after)
+    def _chunk(self, stage: int, expert: int, work: RankWork, chunk: int) -> ChunkSpec:
+        """Returns the units of a chunk: its layers, with what lies before the first and after the last."""
+        piece = int(self.job.schedule.piece[stage][chunk])
+        first, last = piece == 0, piece == self.job.schedule.pieces - 1
+        forward = self._runs("forward_step", stage, expert, work.forward, chunk)
+        backward = self._runs("backward_step", stage, expert, work.backward, chunk)
+        before: list[Item] = [] if first else list(self.gap)
+        if work.get_batch_s is not None and (first or last):
+            before += [HostWork("get_batch", work.get_batch_s, HOST), *self.gap]
+        after = list(self.gap)
+        if last and work.loss:
+            loss = self._runs("loss_func", stage, expert, work.loss, None)
+            after += [*(item for _, items in loss for item in items), *self.gap]
+        ahead = _Pass.of(before, forward, after)
+        back = _Pass.of([] if last else self.gap, backward, self.gap)
+        units = [Unit(self._work(*both), layer) for layer, *both in _paired(ahead, back)]
+        key = tuple((id(unit.work), unit.layer) for unit in units)
+        return self._chunks.setdefault(key, ChunkSpec(tuple(units)))
 
-    def _call(self, block: BlockBuilder, step: Step, after: Sequence[OpRef], facts: dict[str, Any]) -> OpRef:
-        call = step.call
-        assert call is not None
-        return block.collective(
-            call.collective,
-            self._communicator(call, step.apart),
-            0.0 if self.plan.alone and isnan(call.duration_s) else call.duration_s,
-            name=step.name,
-            lane=call.axis if call.beside or step.apart else "compute",
-            bytes=step.size,
-            layer=step.layer,
-            sends=None if step.sends is None else dict(enumerate(step.sends)),
-            dtype=call.dtype,
-            after=after,
-            **facts,
-        )
+    def _work(self, forward: tuple[Item, ...], backward: tuple[Item, ...]) -> Work:
+        key = tuple(map(id, forward)), tuple(map(id, backward))
+        if key not in self._works:
+            self._works[key] = Work("layer", forward, (), backward, weight_share=WEIGHT_SHARE)
+        return self._works[key]
 
-    def _communicator(self, call: Call, apart: bool) -> Communicator:
-        """Buckets that run beside other collectives of their axis have a communicator of their own, as in Megatron."""
-        name = f"{call.axis} buckets" if apart else call.axis
-        if name not in self._communicators:
-            mesh, axis = self.plan.mesh, call.axis
-            if self.plan.alone:
-                found = self.build.groups(name, [[0]], axis=axis)
-            elif axis == "embd":
-                found = self.build.pair("pp", 0, mesh.pp - 1, name=name, axis=axis)
-            else:
-                found = self.build.communicator(axis, name=name)
-            self._communicators[name] = found
-        return self._communicators[name]
+    def _runs(self, name: str, stage: int, expert: int, works: Sequence[Stretch], chunk: int | None) -> list[_Run]:
+        """Returns the items of a chunk's part of a pass, layer by layer in the order in which they come.
 
-    def end_step(self, stages: Pipeline, number: int, work: RankWork) -> None:
-        """Gradients scaled and reduced, then the optimizer, which waits for buckets that are still under way."""
-        role = stages.stages[number]
-        key = ("end", work.gradients, work.optimizer_s)
-        if key not in self._blocks:
-            self._blocks[key] = self._write_end(work)
-        block = self._blocks[key]
-        # What was issued last may be a transfer, for which the rank waits.
-        placed = role.place(block, after=[PlacedOp(role.number, len(role.blocks) - 1, 0)])
-        for action in sorted(_last_backwards(self.plan.schedule, number // self.plan.mesh.ep) if work.buckets else ()):
-            final = stages.placed[number, action]
-            for op in self._buckets.get(final.block.number, []):
-                role.link(placed["out"], after=final[op])
+        A call that runs next to the computation that follows it belongs to the layer of that computation.
+        """
+        exchanges = self.exchanges.of(stage, name)
+        numbers = self._of_chunk(works, chunk, backward=name == "backward_step")
+        runs: list[_Run] = []
+        launched: tuple[Item, ...] = ()
+        for layer, group in groupby(numbers, key=lambda number: works[number].layer):
+            items = list(launched)
+            for number in group:
+                items += self._stretch(name, works[number], exchanges[number][expert] if number in exchanges else None)
+            launched = tuple(item for item in items[-1:] if isinstance(item, Call) and item.concurrent == "next")
+            runs.append((layer, tuple(items[: len(items) - len(launched)])))
+        return [*runs, (-1, launched)] if launched else runs
 
-    def _write_end(self, work: RankWork) -> BlockBuilder:
-        block = self.build.block("step end")
+    def _stretch(self, name: str, work: Stretch, sends: tuple[int, ...] | None) -> tuple[Item, ...]:
+        """Returns a computation and the call after it, the same objects for equal ones."""
+        call, experts = work.call, work.rows is not None
+        key = (name, work.compute_s, experts, id(call), sends)
+        if key not in self._items:
+            phase = Phase.BACKWARD if name == "backward_step" else Phase.FORWARD
+            slower = EXPERT_SLOWDOWN if self.job.ex_situ and experts else 1.0
+            items: list[Item] = [
+                Compute(name, phase, seconds=work.compute_s * slower, source=self.sources[experts]),
+            ]
+            if call is not None:
+                size = call.bytes if sends is None else sum(sends)
+                items.append(replace(self._priced(call), phase=phase, bytes=size, sends=sends))
+            self._items[key] = tuple(items)
+        return self._items[key]
+
+    def _priced(self, call: Call) -> Call:
+        """Returns a call that takes no time if it is of a rank whose group is not known."""
+        return replace(call, seconds=0.0) if self.job.alone and isnan(call.seconds) else call
+
+    def _of_chunk(self, works: Sequence[Stretch], chunk: int | None, *, backward: bool) -> range:
+        """Returns which stretches are of a chunk: its share of the layers, and the ends of the model next to them."""
+        chunks = self.job.schedule.chunks
+        if chunk is None or chunks == 1:
+            return range(len(works))
+        layers = max((work.layer for work in works), default=-1) + 1
+        if layers < 1 or layers % chunks:
+            raise InputError(
+                "not-divisible",
+                f"{layers or 'an unknown number of'} layers a stage do not divide into {chunks} chunks",
+                hint="choose a schedule with one chunk per stage, such as 1f1b or zb-h1",
+            )
+        each = layers // chunks
+        turn = chunks - 1 - chunk if backward else chunk
+        starts = {work.layer: number for number, work in reversed(list(enumerate(works)))}
+        bounds = [0, *(starts[number * each] for number in range(1, chunks)), len(works)]
+        return range(bounds[turn], bounds[turn + 1])
+
+    def _cuts(self, work: RankWork, chunks: Sequence[ChunkSpec]) -> tuple[Cut, ...]:
+        """Returns the gradient buckets that were launched within the last backward, each in the chunk it was in."""
+        if not work.buckets:
+            return ()
+        seconds = [_backward_s(chunk) for chunk in chunks]
+        total = sum(seconds)
+        cuts = []
+        for bucket in work.buckets:
+            chunk, at = len(chunks) - 1, bucket.after_share * total
+            while chunk and at >= seconds[chunk]:
+                at, chunk = at - seconds[chunk], chunk - 1
+            scale = Compute(f"scale {bucket.call.name}", Phase.BACKWARD, moved_bytes=2.0 * bucket.call.bytes)
+            share = at / seconds[chunk] if seconds[chunk] else 1.0
+            cuts.append(Cut(chunk, share, (scale, replace(self._priced(bucket.call), phase=Phase.BACKWARD))))
+        return tuple(cuts)
+
+    def _end(self, work: RankWork) -> tuple[EndItem, ...]:
+        """Returns gradients scaled and reduced, then the optimizer, which waits for buckets that are under way."""
+        key = work.gradients, work.optimizer_s
+        if key in self._ends:
+            return self._ends[key]
+        end: list[EndItem] = []
         for call in work.gradients:
-            meets = self.plan.alone or group_size(self.plan.mesh, call.axis) > 1
-            scales = call.axis != "embd" and not self.plan.alone
+            meets = self.job.alone or group_size(self.job.mesh, call.axis) > 1
+            scales = call.axis != "embd" and not self.job.alone
             # Megatron multiplies gradients by 1/dp before it reduces them: read once, written once. What a real run
             # took for a reduction has that in it.
-            if scales and not (meets and not isnan(call.duration_s)):
-                block.compute(f"scale {call.name}", call.duration_s, moved_bytes=2.0 * call.bytes)
+            if scales and not (meets and not isnan(call.seconds)):
+                scale = Compute(f"scale {call.name}", Phase.NONE, seconds=call.seconds, moved_bytes=2.0 * call.bytes)
+                end.append(EndItem(scale))
             if meets:
-                self._call(block, Step("call", call.name, call=call, size=call.bytes), (), {})
-            for step in self.actions.gap:
-                self._host(block, step, (), {})
-        block.compute("optimizer_step", work.optimizer_s, phase="optimizer", source=self.sources[False])
-        return block
+                end.append(EndItem(self._priced(call)))
+            end += [EndItem(gap) for gap in self.gap]
+        update = Compute("optimizer_step", Phase.OPTIMIZER, seconds=work.optimizer_s, source=self.sources[False])
+        end.append(EndItem(update, after_reductions=True))
+        return self._ends.setdefault(key, tuple(end))
 
 
-def _last_backwards(schedule: Schedule, stage: int) -> frozenset[Action]:
-    """The actions of a stage that complete the gradients of its chunks."""
-    last: dict[int, Action] = {}
-    for slot in schedule.actions(stage):
-        for action in slot:
-            if action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT):
-                last[action.chunk] = action
-    return frozenset(last.values())
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A forward or a backward in the order in which it runs: what lies before its layers, its layers, what follows."""
+
+    begin: tuple[Item, ...]
+    layers: tuple[_Run, ...]
+    end: tuple[Item, ...]
+
+    @classmethod
+    def of(cls, before: Sequence[Item], runs: Sequence[_Run], after: Sequence[Item]) -> _Pass:
+        """Sorts runs; what lies between layers counts to the layer before it."""
+        begin, end, layers = list(before), list[Item](), list[tuple[int, list[Item]]]()
+        for layer, items in runs:
+            if layer >= 0:
+                if end:
+                    layers[-1][1].extend(end)
+                layers.append((layer, list(items)))
+                end = []
+            else:
+                (end if layers else begin).extend(items)
+        return cls(tuple(begin), tuple((layer, tuple(items)) for layer, items in layers), (*end, *after))
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """All items in order."""
+        return (*self.begin, *(item for _, items in self.layers for item in items), *self.end)
+
+
+def _paired(forward: _Pass, backward: _Pass) -> list[tuple[int, tuple[Item, ...], tuple[Item, ...]]]:
+    """Returns (layer, forward, backward) of each unit in the order of the model.
+
+    A backward meets layers from the last to the first. Where both passes do not have as many layers, there is one unit.
+    What only one pass has before or after its layers counts to the layer next to it.
+    """
+    count = len(forward.layers)
+    if not count or len(backward.layers) != count:
+        return [(-1, forward.items, backward.items)]
+    ahead = [items for _, items in forward.layers]
+    back = [items for _, items in backward.layers[::-1]]
+    units = [(layer, one, other) for (layer, _), one, other in zip(forward.layers, ahead, back, strict=True)]
+    if forward.begin and backward.end:
+        units.insert(0, (-1, forward.begin, backward.end))
+    else:
+        layer, one, other = units[0]
+        units[0] = layer, (*forward.begin, *one), (*other, *backward.end)
+    if forward.end and backward.begin:
+        units.append((-1, forward.end, backward.begin))
+    else:
+        layer, one, other = units[-1]
+        units[-1] = layer, (*one, *forward.end), (*backward.begin, *other)
+    return units
+
+
+def _backward_s(chunk: ChunkSpec) -> float:
+    items = (item for unit in chunk.units for item in unit.work.backward)
+    return sum(item.seconds for item in items if isinstance(item, Compute))

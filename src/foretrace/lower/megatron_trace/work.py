@@ -9,12 +9,13 @@ from typing import Final
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import BUCKET_OP, RankTrace, TraceOp
 from foretrace.formats.megatron_trace.ex_situ import TRANSFERS
-from foretrace.lower.megatron_trace.calls import GRADIENT_OPS, Call
-from foretrace.lower.megatron_trace.gradients import Bucket, gradient_buckets, gradient_calls
+from foretrace.lower.megatron_trace.calls import GRADIENT_OPS
+from foretrace.lower.megatron_trace.gradients import TracedBucket, gradient_buckets, gradient_calls
 from foretrace.lower.megatron_trace.layout import TraceJob, fill_notes, last_iteration
 from foretrace.lower.megatron_trace.pieces import MS, Piece, PieceKey, pieces_of
 from foretrace.lower.megatron_trace.pools import Pools
 from foretrace.program.columns import Collective
+from foretrace.step.spec import Call
 
 SLACK: Final = 0.01
 """How much of what is sent may be lost on the way: tokens beyond an expert's capacity are dropped by some routers."""
@@ -27,7 +28,7 @@ CUT_OPS: Final = ("forward_step", "loss_func", "backward_step")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Stretch:
     """Computation, in seconds, and the call after it. `rows` are the tokens it works on, where experts do."""
 
     compute_s: float
@@ -42,12 +43,12 @@ class RankWork:
     """What the ranks of a stage with the same experts do: per microbatch, and at the end of a step."""
 
     get_batch_s: float | None
-    forward: tuple[Work, ...]
-    loss: tuple[Work, ...]
-    backward: tuple[Work, ...]
+    forward: tuple[Stretch, ...]
+    loss: tuple[Stretch, ...]
+    backward: tuple[Stretch, ...]
     gradients: tuple[Call, ...]
     optimizer_s: float
-    buckets: tuple[Bucket, ...] = ()
+    buckets: tuple[TracedBucket, ...] = ()
     """Gradients reduced beside the last backward."""
 
 
@@ -121,7 +122,7 @@ def _check_tokens(job: TraceJob, stones: Stones) -> list[Diagnostic]:
     return []
 
 
-def _sent(work: Work) -> int:
+def _sent(work: Stretch) -> int:
     return 0 if work.call is None else work.call.bytes
 
 
@@ -163,9 +164,9 @@ def _plain_key(job: TraceJob, rank: int, op: str) -> PieceKey:
 def _rank_work(
     job: TraceJob, pools: Pools, cut: dict[tuple[int, int, str], list[Piece]], number: int, rank: int, stage: int
 ) -> tuple[RankWork, list[Diagnostic]]:
-    def works(op: str) -> tuple[Work, ...]:
+    def works(op: str) -> tuple[Stretch, ...]:
         pieces = cut.get((number, rank, op), [])
-        return tuple(Work(pools.typical(one.key), one.call, one.layer, one.rows, one.key) for one in pieces)
+        return tuple(Stretch(pools.typical(one.key), one.call, one.layer, one.rows, one.key) for one in pieces)
 
     traces = list(job.traces(rank))
     forward, backward = works("forward_step"), works("backward_step")
@@ -195,11 +196,11 @@ def _rank_work(
     ), notes
 
 
-def all_to_alls(works: Sequence[Work]) -> list[int]:
+def all_to_alls(works: Sequence[Stretch]) -> list[int]:
     """Which of these end with an all-to-all of experts."""
     return [number for number, work in enumerate(works) if _exchanges(work)]
 
 
-def _exchanges(work: Work) -> bool:
+def _exchanges(work: Stretch) -> bool:
     call = work.call
     return call is not None and call.collective == Collective.ALL_TO_ALL and call.axis == "ep"

@@ -58,7 +58,7 @@ def test_what_runs_beside_computation() -> None:
     def beside(source: str, comm: str, group: str, *, hidden: bool) -> bool:
         call = sub_call(sub(0, 0, source=source, comm=comm, group=group).at(1), MESH, "x", hidden=hidden)
         assert call is not None
-        return call.beside
+        return call.concurrent == "next"
 
     assert beside("normlinear_bwd_async", "allreduce", "tp", hidden=False)
     assert not beside("allreduce", "allreduce", "tp", hidden=False)

@@ -11,7 +11,7 @@ from foretrace.errors import InputError
 from foretrace.formats.megatron_trace import Facts, read_runs
 from foretrace.lower.megatron_trace.layout import find_job
 from foretrace.lower.megatron_trace.resize import Line, resized
-from foretrace.lower.megatron_trace.work import Stones, Work, read_stones
+from foretrace.lower.megatron_trace.work import Stones, Stretch, read_stones
 from unit.lower.megatron_trace.rank_files import Rank, Sub, all_to_all, answer, durations, program, said, sub, write
 
 STAGED = Facts(world=4, tp=2, pp=2, layers=4, micro_batch=1)
@@ -138,7 +138,7 @@ def moe_stones(folder: Path, target: Mesh, routing: float | None = None, *by_lay
     return resized(job, read_stones(job), target, routing)
 
 
-def combines(stones: Stones) -> list[list[Work]]:
+def combines(stones: Stones) -> list[list[Stretch]]:
     """The experts' stretch of every layer, by expert coordinate."""
     return [
         [work for work in stones.work[0, expert].forward if work.rows is not None] for expert in range(len(stones.work))
