@@ -144,6 +144,11 @@ class Mesh:
             match &= self.coordinate(axis) == value
         return np.flatnonzero(match).astype(np.int32)
 
+    def stage_ranks(self) -> list[RankArray]:
+        """Returns the ranks of every pipeline stage, ascending."""
+        order = np.argsort(self.coordinate(Axis.PP), kind="stable").astype(np.int32)
+        return list(order.reshape(self.pp, -1))
+
     def group_of(self, *axes: str) -> RankArray:
         """Group of every rank, [world], read-only, where these axes vary together and all others are fixed.
 

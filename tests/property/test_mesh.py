@@ -122,3 +122,9 @@ def test_embedding_groups_hold_the_first_and_last_stage(mesh: Mesh) -> None:
 @given(meshes())
 def test_text_reads_back_as_the_same_mesh(mesh: Mesh) -> None:
     assert Mesh.parse(str(mesh)) == mesh
+
+
+@given(meshes())
+def test_stages_are_the_ranks_at_each_coordinate_of_pp(mesh: Mesh) -> None:
+    stages = mesh.stage_ranks()
+    assert [ranks.tolist() for ranks in stages] == [mesh.where(pp=stage).tolist() for stage in range(mesh.pp)]

@@ -31,11 +31,14 @@ _CLOSES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
 
 @dataclass(slots=True)
 class Marks:
-    """Ops of a block that others wait for: first and last of each unit in the order of the model, and reductions."""
+    """Ops of a block that others wait for, by number.
 
-    first: list[OpRef] = field(default_factory=list)
-    last: list[OpRef] = field(default_factory=list)
-    reductions: list[OpRef] = field(default_factory=list)
+    They are the first and the last op of each unit in the order of the model, and reductions.
+    """
+
+    first: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    reductions: list[int] = field(default_factory=list)
 
 
 class ActionWriter:
@@ -112,12 +115,12 @@ class _BlockWriter:
         self.marks = owner.marks[self.block.number] = Marks()
         self.phase = _PHASES[kind]
         self.facts: dict[str, Any] = {"chunk": chunk}
-        self.exits: list[OpRef] = []
+        self.exits: list[int] = []
         """The last op of each unit on the compute lane."""
-        self.open: list[OpRef] = []
+        self.open: list[int] = []
         """Ops next to it for which the next unit waits."""
-        self.joins: list[OpRef] = []
-        self.fetched: dict[int, list[OpRef]] = {}
+        self.joins: list[int] = []
+        self.fetched: dict[int, list[int]] = {}
 
     def write(self, chunk: ChunkSpec, cuts: tuple[Cut, ...]) -> BlockBuilder:
         """Writes all units in the order of the action."""
@@ -128,31 +131,33 @@ class _BlockWriter:
         fetches = self.owner.sharded is not None or any(unit.offloaded for unit in units)
         begin = [self.block.compute("begin", 0.0, phase=self.phase, **self.facts)] if fetches else []
         ahead = self.owner.spec.prefetch[0 if forward else 1] if fetches else 0
-        entry, ending = None, -1
+        entry = ending = -1
         for at in range(-ahead, len(units)):
             if fetches:
                 self._fetch(units, at + ahead, at, begin)
             if at < 0:
                 continue
-            written = self._unit(units[at], at, None if cut is None else cut[at])
-            if entry is None:
-                entry = OpRef(self.block.number, written.first)
-                self.block.deps += [(ref.op, entry.op) for ref in launch[:1]]
-            ending = written.last_begin
+            first, ending = self._unit(units[at], at, None if cut is None else cut[at])
+            if entry < 0:
+                entry = first
+                self.block.deps += [(ref.op, entry) for ref in launch[:1]]
             self._after(units[at])
         if not forward:
             self.marks.first.reverse()
             self.marks.last.reverse()
-        if entry is None or self.open or self.joins:
-            waits = [*self.open, *self.joins]
-            self.exits.append(self.block.compute("join", 0.0, phase=self.phase, after=waits, **self.facts))
+        if entry < 0 or self.open or self.joins:
+            waits = self._refs([*self.open, *self.joins])
+            self.exits.append(self.block.compute("join", 0.0, phase=self.phase, after=waits, **self.facts).op)
         # In a pipeline it is enough that the next action's launches come after these: half as many chains of ops.
-        if entry and launch and ending != entry.op and self.owner.spec.mesh.pp == 1:
+        if entry >= 0 and launch and ending != entry and self.owner.spec.mesh.pp == 1:
             self.block.deps.append((launch[-1].op, ending))
-        self.block.port("in", entry or self.exits[0])
+        self.block.ports["in"] = entry if entry >= 0 else self.exits[0]
         # What comes next needs what was computed, not gradients that are still being reduced.
-        self.block.port("out", self.exits[-1])
+        self.block.ports["out"] = self.exits[-1]
         return self.block
+
+    def _refs(self, ops: Sequence[int]) -> list[OpRef]:
+        return [OpRef(self.block.number, op) for op in ops]
 
     def _launches(self, units: tuple[Unit, ...]) -> list[OpRef]:
         """Writes the host's launches of an action.
@@ -177,39 +182,42 @@ class _BlockWriter:
         """
         if number >= len(units):
             return
-        unit, after = units[number], self.exits[current - 1 : current] if current > 0 else begin
+        unit, after = units[number], self._refs(self.exits[current - 1 : current]) if current > 0 else begin
         sharded, fetched = self.owner.sharded, list[OpRef]()
         if sharded and (self.kind == ActionKind.FORWARD or (self.kind in _OPENS and sharded.releases(unit))):
-            fetched += sharded.gather(self.block, unit, list(after), phase=self.phase, **self.facts)
+            fetched += sharded.gather(self.block, unit, after, phase=self.phase, **self.facts)
         if self.kind in _OPENS and unit.offloaded:
-            fetched.append(self._copy(unit, "gpu", list(after)))
-        self.fetched[number] = fetched
+            fetched.append(self._copy(unit, "gpu", after))
+        self.fetched[number] = [ref.op for ref in fetched]
 
-    def _unit(self, unit: Unit, at: int, items: list[Item] | None) -> WrittenUnit:
-        """Writes a unit, with `items` of its own if there are any, or repeats one that does the same."""
+    def _unit(self, unit: Unit, at: int, items: list[Item] | None) -> tuple[int, int]:
+        """Writes a unit, with `items` of its own if there are any, or repeats one that does the same.
+
+        Returns the first op on the compute lane, and where the segment that ends the unit begins.
+        """
         owner, block = self.owner, self.block
         key = (id(unit.work), self.kind, self.chunk, self.appear, unit.layer < 0)
-        known = owner.units.get(key) if items is None else None
-        if known is None:
+        written, moved = owner.units.get(key) if items is None else None, 0
+        if written is None:
             writer = UnitWriter(block, owner.groups, owner.spec.launches, owner.detail, self._facts(unit))
             parts = owner.parts(unit.work, self.kind) if items is None else parts_of(items)
             written = writer.write(parts, owner.memory(unit, self.kind, self.appear), self.phase)
             if items is None:
                 owner.units[key] = written.draft()
         else:
-            written = known.moved_to(block, block.repeat(known.block, known.ops, unit.layer))
+            moved = block.repeat(written.block, written.ops, unit.layer) - written.ops.start
         waits = [*self.open, *self.fetched.pop(at, ())]
         for entry in written.entries:
             last = [] if entry == written.first else self.exits[-1:]
-            block.deps += [(ref.op, entry) for ref in (*waits, *last)]
-        number = block.number
-        self.exits.append(OpRef(number, written.last))
-        self.open = [OpRef(number, op) for op in written.waits]
-        self.joins += [OpRef(number, op) for op in written.joins]
-        self.marks.first.append(OpRef(number, written.first))
-        self.marks.last.append(self.exits[-1])
-        self.marks.reductions += [OpRef(number, op) for op in written.reductions]
-        return written
+            block.deps += [(op, entry + moved) for op in (*waits, *last)]
+        first, end = written.first + moved, written.last + moved
+        self.exits.append(end)
+        self.open = [op + moved for op in written.waits]
+        self.joins += [op + moved for op in written.joins]
+        self.marks.first.append(first)
+        self.marks.last.append(end)
+        self.marks.reductions += [op + moved for op in written.reductions]
+        return first, written.last_begin + moved
 
     def _facts(self, unit: Unit) -> dict[str, Any]:
         return {**self.facts, "layer": unit.layer}
@@ -218,9 +226,10 @@ class _BlockWriter:
         """Writes what follows a unit next to the computation: gradients reduced, activations copied away."""
         sharded = self.owner.sharded
         if sharded and self.kind in _CLOSES:
-            self.marks.reductions += sharded.reduce(self.block, unit, self.exits[-1:], self.chunk)
+            reduced = sharded.reduce(self.block, unit, self._refs(self.exits[-1:]), self.chunk)
+            self.marks.reductions += [ref.op for ref in reduced]
         if self.kind == ActionKind.FORWARD and unit.offloaded:
-            self._copy(unit, "host", self.exits[-1:])
+            self._copy(unit, "host", self._refs(self.exits[-1:]))
 
     def _copy(self, unit: Unit, to: str, after: list[OpRef]) -> OpRef:
         """Copies a unit's activations to the host or back, by a copy engine next to computation."""

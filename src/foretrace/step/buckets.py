@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,8 +65,29 @@ def spread_evenly(total: int, parts: int) -> list[int]:
     return [total * (at + 1) // parts - total * at // parts for at in range(parts)]
 
 
-def ddp_buckets(total_bytes: int) -> list[int]:
-    """Returns the bytes of each bucket of DDP in the order in which they are full."""
+def ddp_buckets(gradients: Iterable[tuple[int, str]]) -> list[range]:
+    """Returns the gradients of each bucket of DDP, by number in the order in which they come.
+
+    A bucket is closed once it has reached its size, or where another dtype follows.
+
+    Args:
+        gradients: Bytes and dtype of each gradient.
+    """
+    buckets: list[range] = []
+    begin, size, limit, dtype = 0, 0, DDP_FIRST_BUCKET_BYTES, ""
+    for number, (nbytes, kind) in enumerate(gradients):
+        if size and kind != dtype:
+            buckets.append(range(begin, number))
+            begin, size = number, 0
+        dtype, size, end = kind, size + nbytes, number + 1
+        if size >= limit:
+            buckets.append(range(begin, end))
+            begin, size, limit = end, 0, DDP_BUCKET_BYTES
+    return [*buckets, range(begin, end)] if size else buckets
+
+
+def even_ddp_buckets(total_bytes: int) -> list[int]:
+    """Returns the bytes of each bucket of DDP in order, for gradients whose own sizes are not known."""
     size = max(DDP_BUCKET_BYTES, -(-total_bytes // DDP_MAX_BUCKETS))
     first = min(DDP_FIRST_BUCKET_BYTES, total_bytes)
     whole, rest = divmod(total_bytes - first, size)

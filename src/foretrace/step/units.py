@@ -36,7 +36,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class WrittenUnit:
-    """Where the ops of a unit are in a block.
+    """The ops of a unit in the block where it was first written, by number.
 
     Attributes:
         block: The block.
@@ -59,21 +59,6 @@ class WrittenUnit:
     waits: tuple[int, ...]
     joins: tuple[int, ...]
     reductions: tuple[int, ...]
-
-    def moved_to(self, block: BlockBuilder, first: int) -> WrittenUnit:
-        """Returns the same ops where they were repeated."""
-        by = first - self.ops.start
-        return WrittenUnit(
-            block,
-            range(first, first + len(self.ops)),
-            tuple([op + by for op in self.entries]),
-            self.first + by,
-            self.last_begin + by,
-            self.last + by,
-            tuple([op + by for op in self.waits]),
-            tuple([op + by for op in self.joins]),
-            tuple([op + by for op in self.reductions]),
-        )
 
     def draft(self) -> WrittenUnit:
         """Returns the unit to be repeated later: ops that are added to its block from now on do not belong to it."""

@@ -132,7 +132,7 @@ def _roles(
     """Returns what each stage does. Stages that do the same share their chunks and the end of their step."""
     chunks, optimizer = chunks_of(setting, works), end.optimizer
     ends: dict[object, tuple[EndItem, ...]] = {}
-    roles = []
+    roles, ranks = [], setting.mesh.stage_ranks()
     for stage, pieces in enumerate(schedule.piece.tolist()):
         held = [chunks[piece] for piece in pieces]
         share = optimizer.share(sum(one.parameters for one in held), sum(one.expert_parameters for one in held))
@@ -148,9 +148,8 @@ def _roles(
             # What a stage has received and not yet used, each way.
             "buffers": buffer_bytes,
         }
-        ranks = setting.mesh.where(pp=stage)
         chosen = tuple((one,) for one in held)
-        roles.append(RoleSpec(stage, f"stage {stage}", ranks, chosen, ends[key], resident=resident))
+        roles.append(RoleSpec(stage, f"stage {stage}", ranks[stage], chosen, ends[key], resident=resident))
     return tuple(roles)
 
 

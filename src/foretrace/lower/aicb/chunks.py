@@ -69,11 +69,17 @@ class Chunks:
             listed = [one for one in listed if one[2]]
             end = len(listed) - 1
             units = [
-                Unit(self._work(like, rows, _Edges(at == 0, at == end)), layer)
+                Unit(self._work(like, rows, self._edges(rows, at == 0, at == end)), layer)
                 for at, (layer, like, rows) in enumerate(listed)
             ]
             self._chunks[key] = ChunkSpec(tuple(units))
         return self._chunks[key]
+
+    def _edges(self, rows: tuple[Row, ...], first: bool, last: bool) -> _Edges:
+        """Returns which ends of a chunk make a difference to rows that are at them."""
+        overlaps, begin, end = Overlap.TP in self._overlap, rows[0], rows[-1]
+        idle = [end.input_grad.compute_ns <= 0, self._splits and end.weight_grad.compute_ns <= 0]
+        return _Edges(first and (overlaps or begin.forward.compute_ns <= 0), last and (overlaps or any(idle)))
 
     def _work(self, like: object, rows: tuple[Row, ...], edges: _Edges) -> Work:
         key = (like, edges)

@@ -106,7 +106,7 @@ def _roles(plan: Plan, chunks: Chunks, rows: StepRows, options: WorkloadOptions)
     end, last_piece = StepEnd(rows, plan.mesh, options.overlap), schedule.pieces - 1
     parts = [_part(schedule, chunk) for chunk in range(schedule.chunks)]
     ends: dict[object, tuple[EndItem, ...]] = {}
-    roles = []
+    roles, ranks = [], plan.mesh.stage_ranks()
     for stage, pieces in enumerate(schedule.piece.tolist()):
         held = []
         for piece, (part, count) in zip(pieces, parts, strict=True):
@@ -122,7 +122,7 @@ def _roles(plan: Plan, chunks: Chunks, rows: StepRows, options: WorkloadOptions)
             if key not in ends:
                 ends[key] = end.items(stage, finals, firsts, has_ends)
             items = ends[key]
-        roles.append(RoleSpec(stage, f"stage {stage}", plan.mesh.where(pp=stage), tuple(held), items))
+        roles.append(RoleSpec(stage, f"stage {stage}", ranks[stage], tuple(held), items))
     return tuple(roles)
 
 

@@ -94,6 +94,7 @@ class _Roles:
         self.gap: list[Item] = [HostWork("gap", job.gap_s, HOST)] if job.gap_s else []
         self.sources = compute_sources(stones, job.ex_situ)
         self.exchanges = Exchanges(stones, job.mesh.ep)
+        self._batches: dict[float, HostWork] = {}
         self._items: dict[tuple[object, ...], tuple[Item, ...]] = {}
         self._works: dict[tuple[object, ...], Work] = {}
         self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
@@ -121,7 +122,10 @@ class _Roles:
         backward = self._runs("backward_step", stage, expert, work.backward, chunk)
         before: list[Item] = [] if first else list(self.gap)
         if work.get_batch_s is not None and (first or last):
-            before += [HostWork("get_batch", work.get_batch_s, HOST), *self.gap]
+            before += [
+                self._batches.setdefault(work.get_batch_s, HostWork("get_batch", work.get_batch_s, HOST)),
+                *self.gap,
+            ]
         after = list(self.gap)
         if last and work.loss:
             loss = self._runs("loss_func", stage, expert, work.loss, None)

@@ -7,7 +7,7 @@ are added to the trace as if they had been recorded: a launch of no time, a kern
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
@@ -23,10 +23,10 @@ from foretrace.lower.profiler_trace.phases import phases
 from foretrace.lower.profiler_trace.resize import target_mesh
 from foretrace.lower.profiler_trace.said import check_said
 from foretrace.lower.profiler_trace.steps import Steps, find_steps
-from foretrace.lower.torch.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from foretrace.lower.torch.parameters import ACCUMULATE, gradients
 from foretrace.lower.torch.said import Said
 from foretrace.program.columns import Phase
+from foretrace.step.buckets import ddp_buckets, spread_evenly
 
 _TICK_S: Final = 1e-9
 _C10_TYPES: Final = {"bf16": "BFloat16", "fp16": "Half", "fp32": "Float", "fp8": "Float8_e4m3fn"}
@@ -92,7 +92,7 @@ def _buckets(
             coming = [(float(end_s[at]), sized[at].count, sized[at].type) for at in last]
         else:
             times = rounds.backward_s(step)
-            counts = _spread(said.elements, len(times))
+            counts = spread_evenly(said.elements, len(times))
             coming = [(at, count, said.dtype) for at, count in zip(times, counts, strict=True)]
         if coming:
             found.append(_filled(coming))
@@ -101,11 +101,6 @@ def _buckets(
             "nothing-to-do", "no backward was recorded: there are no gradients to reduce", where=trace.path
         )
     return found, "from the recorded gradients" if said is None else said.how
-
-
-def _spread(elements: int, parts: int) -> list[int]:
-    """Elements in parts as equal as whole numbers can be."""
-    return [elements * (at + 1) // parts - elements * at // parts for at in range(parts)]
 
 
 class _Rounds:
@@ -164,20 +159,13 @@ def _said_gradients(options: ProfilerTraceOptions) -> _SaidGradients | None:
     return _SaidGradients(parameters(load_model(model)), _C10_TYPES[dtype], f"parameters of {model}, {dtype}")
 
 
-def _filled(gradients: Iterable[tuple[float, int, str]]) -> list[_Bucket]:
-    """Gradients in buckets, in the order they come: a bucket is full once it has reached its size."""
-    buckets: list[_Bucket] = []
-    elements, limit = 0, FIRST_BUCKET_BYTES
-    at_s, dtype = 0.0, ""
-    for ready_s, count, kind in gradients:
-        if elements and kind != dtype:
-            buckets.append(_Bucket(at_s, elements, dtype))
-            elements = 0
-        at_s, dtype, elements = ready_s, kind, elements + count
-        if elements * (element_bytes(kind) or 4) >= limit:
-            buckets.append(_Bucket(at_s, elements, dtype))
-            elements, limit = 0, BUCKET_BYTES
-    return [*buckets, _Bucket(at_s, elements, dtype)] if elements else buckets
+def _filled(gradients: Sequence[tuple[float, int, str]]) -> list[_Bucket]:
+    """Returns gradients, in the order they come, in DDP's buckets; each is ready when its last gradient is."""
+    sized = [(count * (element_bytes(dtype) or 4), dtype) for _, count, dtype in gradients]
+    return [
+        _Bucket(gradients[one[-1]][0], sum(gradients[number][1] for number in one), gradients[one[0]][2])
+        for one in ddp_buckets(sized)
+    ]
 
 
 class _Added:

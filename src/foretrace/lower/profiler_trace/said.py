@@ -10,7 +10,7 @@ from foretrace.lower.profiler_trace.axes import said_axes
 from foretrace.lower.profiler_trace.communication import Communication
 from foretrace.lower.profiler_trace.layout import ADDED, traced_mesh
 from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
-from foretrace.lower.torch.said import Said
+from foretrace.lower.torch.said import OVERLAPS, Said
 from foretrace.program.columns import Collective, label
 
 _COLLECTIVES: Final = tuple(
@@ -28,18 +28,15 @@ KNOWN: Final = {
 }
 
 
-_OVERLAPS: Final = ("on", "none")
-
-
 def check_said(options: ProfilerTraceOptions, where: str) -> None:
     """Raises an error where something is said that is not known, or that has no use without a mesh or a cluster."""
     Said.checked(options.sizes, tuple(KNOWN), where)
     said_axes(options.sizes)
     traced_mesh(options)
     overlap = dict(options.sizes).get("overlap", "on")
-    if overlap not in _OVERLAPS:
+    if overlap not in OVERLAPS:
         raise InputError(
-            "unknown-name", f"--set overlap={overlap} is not known", where=where, hint=f"known: {', '.join(_OVERLAPS)}"
+            "unknown-name", f"--set overlap={overlap} is not known", where=where, hint=f"known: {', '.join(OVERLAPS)}"
         )
     if options.sizes and options.mesh is None and options.gpus is None and not options.priced:
         raise InputError(

@@ -15,6 +15,9 @@ DTYPES: Final = {
 }  # fmt: skip
 """Types of what is communicated, as people write them, by their names in `program.kernels`."""
 
+OVERLAPS: Final = ("on", "none")
+"""Values of `overlap`: gradients are reduced under the backward, or all of them after it."""
+
 _DEFAULT_DTYPE: Final = "bf16"
 _COUNTS: Final = ("moe.tokens", "moe.hidden", "moe.topk", "moe.params", "params", "steps")
 

@@ -13,9 +13,10 @@ from foretrace.formats.torch_table import Table
 from foretrace.lower.torch_table.options import ProfilerTableOptions
 from foretrace.lower.torch_table.profile import choose_table, understand
 from foretrace.lower.torch_table.sizes import Sizes
-from foretrace.lower.torch_table.writer import Writer
+from foretrace.lower.torch_table.step import TableStep
 from foretrace.mesh import Mesh
 from foretrace.program.program import Program
+from foretrace.step import build_step
 
 _MOST_STEPS: Final = 10**6
 
@@ -46,8 +47,8 @@ def lower_tables(tables: Sequence[Table], options: ProfilerTableOptions, path: s
             hint="add --mesh, as in --mesh dp=8,ep=8",
         )
     profile = replace(profile, host=replace(profile.host, steps=steps))
-    writer = Writer(profile, mesh, sizes, steps, options, shlex.quote(path))
-    return writer.program((*table.diagnostics, *notes))
+    step = TableStep(profile, mesh, sizes, steps, options, shlex.quote(path))
+    return build_step(step.spec((*table.diagnostics, *notes)))
 
 
 def _mesh(options: ProfilerTableOptions) -> Mesh:

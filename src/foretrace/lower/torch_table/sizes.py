@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from foretrace.errors import Diagnostic, InputError
-from foretrace.lower.torch.buckets import OVERLAPS
-from foretrace.lower.torch.said import Said
+from foretrace.lower.torch.said import OVERLAPS, Said
 from foretrace.lower.torch_table.communication import Called
 from foretrace.mesh import Mesh
 from foretrace.program.columns import Collective, label

@@ -14,7 +14,7 @@ from foretrace.formats.profiler_trace import read_trace
 from foretrace.formats.profiler_trace.records import RankProfile
 from foretrace.lower.profiler_trace.gradients import with_gradients_reduced
 from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
-from foretrace.lower.torch.buckets import BUCKET_BYTES
+from foretrace.step.buckets import DDP_BUCKET_BYTES
 from kineto_files import document, kernel, span, write
 from opened import program_of
 from shared_files import shared
@@ -69,7 +69,7 @@ def test_buckets_fill_in_the_order_of_gradients(tmp_path: Path) -> None:
     trace = _reduced(tmp_path, 2, 10, 10, 10, 40, 3)
     assert _elements(trace)[:4] == [2, 30, 40, 3]  # the first holds 1 MiB, the others 25, closed once reached
     assert len(_elements(trace)) == 3 * 4
-    assert BUCKET_BYTES == 25 * MB
+    assert DDP_BUCKET_BYTES == 25 * MB
 
 
 def test_columns_that_a_profiler_does_not_have_stay_away(tmp_path: Path) -> None:

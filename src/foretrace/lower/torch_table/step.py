@@ -1,4 +1,4 @@
-"""Writes the program of a profiler table's step, and says what it assumes."""
+"""Describes the step of a profiler table, and reports what is assumed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Final
 from foretrace.errors import Diagnostic
 from foretrace.lower.torch.kinds import WorkKind
 from foretrace.lower.torch.recorded_on import TABLE
-from foretrace.lower.torch_table.calls import Calls, SizedCall
+from foretrace.lower.torch_table.calls import SizedCall, StepCalls
 from foretrace.lower.torch_table.communication import Called
-from foretrace.lower.torch_table.gradients import Reduction, buckets
 from foretrace.lower.torch_table.options import ProfilerTableOptions
 from foretrace.lower.torch_table.parts import Part
 from foretrace.lower.torch_table.profile import Profile
 from foretrace.lower.torch_table.rows import RowKind
 from foretrace.lower.torch_table.sizes import Sizes, call_bytes, missing_error
 from foretrace.mesh import Mesh
-from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import Collective, Phase
-from foretrace.program.program import Communicator, Program, Source
-from foretrace.program.role import RoleBuilder
+from foretrace.program.program import Source
+from foretrace.schedules import make
+from foretrace.step.buckets import even_ddp_buckets
+from foretrace.step.spec import Call, ChunkSpec, Compute, Cut, EndItem, HostWork, Item, RoleSpec, StepSpec, Unit, Work
 from foretrace.units import format_bytes, format_time
 
 RECORDED: Final = Source(TABLE)
@@ -37,8 +37,8 @@ _NO_OVERLAP: Final = (
 
 
 @dataclass(slots=True)
-class Writer:
-    """Writes the program of one table."""
+class TableStep:
+    """Describes the step of one table."""
 
     profile: Profile
     mesh: Mesh
@@ -47,39 +47,75 @@ class Writer:
     options: ProfilerTableOptions
     path: str
 
-    def program(self, notes: Sequence[Diagnostic]) -> Program:
-        """The program, with these notes and its own."""
-        meets = self.mesh.world > 1
-        found = self._sized() if meets else []
-        reduction = self._reduction()
-        said = [*self._said(found), *self.sizes.notes, *notes]
-        table = self.profile.table
-        build = ProgramBuilder(self.mesh, title=f"{Path(table.path).name} · one profiled step", diagnostics=said)
-        role = build.role("GPU", range(self.mesh.world))
-        self._write(role, build, found, reduction)
-        return build.program()
+    def spec(self, notes: Sequence[Diagnostic]) -> StepSpec:
+        """Returns the step, with these notes and its own."""
+        found = self._sized() if self.mesh.world > 1 else []
+        buckets = self._gradient_buckets()
+        diagnostics = (*self._said(found), *self.sizes.notes, *notes)
+        calls = StepCalls(found, self.steps)
+        # Where no row has a phase, nothing of the computation is known to come after the backward.
+        unknown = not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER}
+        forward = [*calls.gather(Phase.FORWARD), *self._computed(calls, Phase.FORWARD)]
+        backward = [*calls.gather(Phase.BACKWARD), *self._computed(calls, Phase.BACKWARD)]
+        if unknown:
+            backward += self._computed(calls, Phase.NONE)
+        cuts: tuple[Cut, ...] = ()
+        if buckets:
+            backward.append(_instant("end of the backward", Phase.BACKWARD))
+            cuts = self._cuts(buckets, sum(item.seconds for item in backward if isinstance(item, Compute)))
+        work = Work("step", tuple(forward), (), tuple(backward))
+        role = RoleSpec(
+            stage=0,
+            name="GPU",
+            ranks=range(self.mesh.world),
+            chunks=((ChunkSpec((Unit(work),)),),),
+            end=self._end(calls, found, reduces=bool(buckets), unknown=unknown),
+            cuts=cuts,
+        )
+        return StepSpec(
+            title=f"{Path(self.profile.table.path).name} · one profiled step",
+            mesh=self.mesh,
+            schedule=make("1f1b", 1, 1),
+            roles=(role,),
+            diagnostics=diagnostics,
+        )
 
-    def _reduction(self) -> Reduction | None:
-        """How gradients are reduced that the table shows no communication of; None where none are."""
-        dp, device = self.mesh.dp, self.profile.device
+    def _gradient_buckets(self) -> list[int]:
+        """Returns the bytes of buckets of gradients that the table shows no communication of; none where none are."""
+        dp = self.mesh.dp
         if dp == 1 or any(one.collective in _REDUCE for one in self.profile.calls):
-            return None
+            return []
         rows = self.profile.rows
         if not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER} and not rows.of(RowKind.NODE, RowKind.ENGINE):
             text = f"the table has no backward pass: nothing is reduced over dp={dp}"
             self.sizes.notes.append(Diagnostic("warning", "not-recorded", text))
-            return None
+            return []
         elements = self.sizes.count("params")
         if elements is None:
             self.sizes.need("params")
             raise missing_error(self.sizes, (), self.path, str(self.mesh))
         if self.mesh.ep == 1:
             elements += self.sizes.count("moe.params") or 0
-        sizes = buckets(elements * self.sizes.element_bytes())
-        seconds = device.by_phase().get(Phase.BACKWARD, 0.0) / self.steps
-        under = self.sizes.under_backward() and seconds > 0
-        self.sizes.notes.append(Diagnostic("note", "assumed", self._reduced_note(sizes, under)))
-        return Reduction(Communicator("dp", "dp", axes=("dp",)), sizes, seconds, under=under)
+        buckets = even_ddp_buckets(elements * self.sizes.element_bytes())
+        self.sizes.notes.append(Diagnostic("note", "assumed", self._reduced_note(buckets, self._overlaps())))
+        return buckets
+
+    def _overlaps(self) -> bool:
+        """Returns whether gradients are reduced under the backward, over which they are taken to come evenly."""
+        return self.sizes.under_backward() and self._backward_s() > 0
+
+    def _backward_s(self) -> float:
+        return self.profile.device.by_phase().get(Phase.BACKWARD, 0.0) / self.steps
+
+    def _cuts(self, buckets: Sequence[int], computed_s: float) -> tuple[Cut, ...]:
+        """Returns the all-reduces of buckets, each when the share of the backward that fills it is done."""
+        cuts, ready, total = [], 0, sum(buckets)
+        for size in buckets:
+            ready += size
+            share = self._backward_s() / computed_s * ready / total if self._overlaps() and computed_s else 1.0
+            call = Call("reduce gradients", Phase.BACKWARD, Collective.ALL_REDUCE, "dp", size)
+            cuts.append(Cut(0, share, (call,)))
+        return tuple(cuts)
 
     def _reduced_note(self, sizes: Sequence[int], under: bool) -> str:
         given = self.sizes.given
@@ -105,14 +141,14 @@ class Writer:
         found: list[SizedCall] = []
         wanting: list[Called] = []
         for called in self.profile.calls:
-            communicator = self._communicator(called.collective)
-            if communicator is None or self.mesh.size(communicator.axes[0]) == 1:
+            axis = self._axis(called.collective)
+            if axis is None or self.mesh.size(axis) == 1:
                 continue
             size = call_bytes(called, self.sizes, units, bool(scatters))
             if size is None:
                 wanting.append(called)
             else:
-                found.append(SizedCall(called, communicator, size))
+                found.append(SizedCall(called, axis, size))
         if self.sizes.missing:
             raise missing_error(self.sizes, wanting, self.path, str(self.mesh))
         for called in wanting:
@@ -120,86 +156,65 @@ class Writer:
             self.sizes.notes.append(Diagnostic("warning", "not-recorded", text))
         return found
 
-    def _communicator(self, collective: Collective) -> Communicator | None:
-        """The group of a collective: tokens go over ep, parameters and gradients over dp, or over shard where it is
-        given; None for what goes between two ranks."""
+    def _axis(self, collective: Collective) -> str | None:
+        """Returns the group of a collective, or None for transfers between two ranks.
+
+        Tokens go over ep, parameters and gradients over dp, or over shard where it is given.
+        """
         if collective in (Collective.NONE, Collective.TRANSFER):
             return None
         if collective is Collective.ALL_TO_ALL:
-            return Communicator("ep", "ep", axes=("ep",))
-        if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and self.mesh.shard is not None:
-            return Communicator("shard", "dp", axes=("shard",))
-        return Communicator("dp", "dp", axes=("dp",))
+            return "ep"
+        sharded = collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and self.mesh.shard is not None
+        return "shard" if sharded else "dp"
 
-    def _write(
-        self, role: RoleBuilder, build: ProgramBuilder, found: list[SizedCall], reduction: Reduction | None
-    ) -> None:
-        host = role.host("host", self.profile.host.work_s, source=RECORDED) if self._has_host() else None
-        calls = Calls(role, found, self.steps)
-        calls.gather(Phase.FORWARD)
-        self._compute(role, calls, Phase.FORWARD)
-        calls.gather(Phase.BACKWARD)
-        self._compute(role, calls, Phase.BACKWARD, reduction)
-        # Where no row has a phase, nothing of the computation is known to come after the backward.
-        unknown = not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER}
-        if unknown:
-            self._compute(role, calls, Phase.NONE)
-        if reduction is not None:
-            reduction.finish(role, RECORDED)
-        calls.reduce()
-        self._across(role, build, found)
-        self._compute(role, calls, Phase.OPTIMIZER)
-        if not unknown:
-            self._compute(role, calls, Phase.NONE)
-        calls.rest()
-        if host is not None:
-            # The last kernel is launched when the host is done, and a step begins where the one before it ended.
-            end = role.compute("step end", 0.0, source=RECORDED, after=host)
-            role.link(host, after=end, steps=1)
-
-    def _compute(self, role: RoleBuilder, calls: Calls, phase: Phase, reduction: Reduction | None = None) -> None:
-        """The computation of one phase, experts between tokens coming and going, gradients reduced beside it."""
+    def _computed(self, calls: StepCalls, phase: Phase) -> list[Item]:
+        """Returns the computation of one phase, experts between tokens coming and going."""
         device = self.profile.device
         parts = [one for one in device.parts if one.phase is phase and one.kind is not WorkKind.COMMUNICATION]
         exchanges = phase in (Phase.FORWARD, Phase.BACKWARD)
         experts = next((number for number, part in enumerate(parts) if part.kind is WorkKind.MOE_EXPERT), len(parts))
+        items: list[Item] = []
         for number, part in enumerate(parts):
             if number == experts and exchanges:
-                calls.exchange(phase, "dispatch")
-            if reduction is None:
-                role.compute(_name(part), part.device_s / self.steps, phase=phase, source=RECORDED)
-            else:
-                reduction.compute(role, _name(part), part.device_s / self.steps, RECORDED)
+                items += calls.exchange(phase, "dispatch")
+            items.append(Compute(_name(part), phase, seconds=part.device_s / self.steps, source=RECORDED))
             if number == experts and exchanges:
-                calls.exchange(phase, "combine")
+                items += calls.exchange(phase, "combine")
         if experts == len(parts) and exchanges:
-            calls.exchange(phase, "dispatch")
-            calls.exchange(phase, "combine")
+            items += [*calls.exchange(phase, "dispatch"), *calls.exchange(phase, "combine")]
+        return items
 
-    def _across(self, role: RoleBuilder, build: ProgramBuilder, found: list[SizedCall]) -> None:
-        """What the wanted mesh communicates and the table need not show: gradients of copies of shards and experts."""
-        mesh = self.mesh
+    def _end(
+        self, calls: StepCalls, found: Sequence[SizedCall], *, reduces: bool, unknown: bool
+    ) -> tuple[EndItem, ...]:
+        """Returns what follows the backward: gradients, the optimizer, what has no phase, and the host's own time."""
+        items: list[Item] = [*calls.reduce(), *self._across(found), *self._computed(calls, Phase.OPTIMIZER)]
+        if not unknown:
+            items += self._computed(calls, Phase.NONE)
+        items += calls.rest()
+        end = [EndItem(item) for item in items]
+        if reduces:
+            end.insert(0, EndItem(_instant("gradients reduced", Phase.BACKWARD), after_reductions=True))
+        if self._has_host():
+            # The last kernel is launched when the host is done, and a step begins where the one before it ended.
+            host = len(end)
+            end.append(EndItem(HostWork("host", self.profile.host.work_s, RECORDED), "host"))
+            end.append(EndItem(_instant("step end", Phase.NONE), after=(host,), before_item=host))
+        return tuple(end)
+
+    def _across(self, found: Sequence[SizedCall]) -> list[Item]:
+        """Returns gradients of copies of shards and experts, which the table need not show."""
+        mesh, items = self.mesh, list[Item]()
         scattered = next((item for item in found if item.called.collective is Collective.REDUCE_SCATTER), None)
         if scattered and mesh.replicate > 1:
             size = -(-scattered.bytes * scattered.called.calls // (self.steps * mesh.size("shard")))
-            role.collective(
-                "all_reduce",
-                build.communicator("replicate", axis="dp"),
-                name="gradients of replicas",
-                lane="compute",
-                phase=Phase.BACKWARD,
-                bytes=size,
-            )
+            items.append(Call("gradients of replicas", Phase.BACKWARD, Collective.ALL_REDUCE, "replicate", size))
         parameters = self.sizes.count("moe.params")
         if (self._has_experts() or mesh.ep > 1) and mesh.edp > 1 and parameters:
-            role.collective(
-                "all_reduce",
-                build.communicator("edp"),
-                name="gradients of experts",
-                lane="compute",
-                phase=Phase.BACKWARD,
-                bytes=parameters * self.sizes.element_bytes(),
-            )
+            size = parameters * self.sizes.element_bytes()
+            items.append(Call("gradients of experts", Phase.BACKWARD, Collective.ALL_REDUCE, "edp", size))
+        return items
 
     def _has_experts(self) -> bool:
         return any(one.collective is Collective.ALL_TO_ALL for one in self.profile.calls)
@@ -274,10 +289,13 @@ class Writer:
 
 
 def _where_to(item: SizedCall, mesh: Mesh) -> str:
-    ranks = mesh.size(item.communicator.axes[0])
     called = f"{item.called.name} ×{item.called.calls}"
-    return f"{called} of {format_bytes(item.bytes)} over {item.communicator.name} ({ranks})"
+    return f"{called} of {format_bytes(item.bytes)} over {item.axis} ({mesh.size(item.axis)})"
 
 
 def _name(part: Part) -> str:
     return f"{part.name}, the rest" if part.rest else part.name
+
+
+def _instant(name: str, phase: Phase) -> Compute:
+    return Compute(name, phase, seconds=0.0, source=RECORDED)
