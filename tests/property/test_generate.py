@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foretrace.analysis.generate import Generated, aicb_workload
+from foretrace.analysis.generate.reduce import reductions
 from foretrace.api import simulate
 from foretrace.cost.compute import kernel_pricer
+from foretrace.cost.compute.interface import KernelPricer
 from foretrace.cost.machine import Machine
 from foretrace.cost.sources import PriceSources
 from foretrace.formats.aicb import Pass, Row, parse_workload, workload_text
@@ -45,7 +47,7 @@ MLPS = (
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Setting:
-    """A small model under a plan that a file can express, stages alike and nothing hidden."""
+    """A small model under a plan that a file can express."""
     second = draw(st.sampled_from(MLPS))
     moe = isinstance(second, Experts)
     tp, pp, dp = (draw(st.sampled_from((1, 2, 4))) for _ in range(3))
@@ -73,12 +75,14 @@ def jobs(draw: st.DrawFn) -> Setting:
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         precision=draw(st.sampled_from(("bf16", "fp8"))),
         zero=draw(st.sampled_from((0, 1, 2))),
-        grad_overlap=False,
-        param_overlap=False,
-        cuda_graphs="full",  # the file has no host
+        grad_overlap=draw(st.booleans()),
+        param_overlap=draw(st.booleans()),
+        tp_overlap=draw(st.booleans()),
+        moe_overlap=draw(st.booleans()),
+        cuda_graphs=draw(st.sampled_from(("none", "full"))),
     )
     software = stack(draw(st.sampled_from(("megatron-core", "torch-eager"))))
-    return settle(model, plan, replace(software, hides_tp_backward=False))
+    return settle(model, plan, replace(software, hides_tp_backward=draw(st.booleans())))
 
 
 def read_back(generated: Generated, **options: object) -> Program:
@@ -118,23 +122,29 @@ def test_a_file_sends_what_the_program_sends(setting: Setting) -> None:
     }
 
 
+def step_s(program: Program, kernels: KernelPricer | None = None) -> float:
+    machine = Machine(CLUSTER, overlap_cost=False, prices=PriceSources(kernels=kernels))
+    return simulate(program, machine, explain=False).step_time_s
+
+
 @laws
-@given(jobs())
-def test_a_file_takes_as_long_as_the_program(setting: Setting) -> None:
-    # A file's optimizer is the first stage's, whose parameters lack the module for further tokens.
-    assume(not setting.model.mtp or setting.plan.pp == 1)
-    chunks = "chunks" if setting.chunks_per_stage > 1 else "auto"
-    made = read_back(aicb_workload(setting, KERNELS), vpp=chunks)
-    # A file does not say its kernels, so nothing is known of what they lose to communication beside them.
-    want = simulate(
-        build_step(step_spec(setting)),
-        Machine(CLUSTER, overlap_cost=False, prices=PriceSources(kernels=KERNELS)),
-        explain=False,
-    ).step_time_s
-    got = simulate(made, Machine(CLUSTER), explain=False).step_time_s
-    # Times are whole nanoseconds; the norm of gradients meets over tp instead of all ranks, and buckets are one:
-    # each of the others takes its latency.
-    assert got == pytest.approx(want, rel=0.01, abs=300e-6)
+@given(jobs(), st.booleans())
+def test_a_file_read_back_takes_as_long_as_the_reduced_step(setting: Setting, exposed_only: bool) -> None:
+    generated = aicb_workload(setting, KERNELS, exposed_only=exposed_only)
+    read = read_back(generated, vpp="chunks" if setting.chunks_per_stage > 1 else "auto")
+    assert step_s(read) == pytest.approx(step_s(build_step(generated.spec)), rel=1e-9)
+
+
+@laws
+@given(jobs(), st.booleans())
+def test_reductions_lead_from_the_plan_to_the_file(setting: Setting, exposed_only: bool) -> None:
+    """All but the last keep the kernels of the plan; that one rounds every pass of a row to a nanosecond."""
+    generated = aicb_workload(setting, KERNELS, exposed_only=exposed_only)
+    steps = list(reductions(step_spec(setting), generated.spec, exposed_only=exposed_only))
+    assert steps[-1][1] is generated.spec
+    before = steps[-2][1] if len(steps) > 1 else step_spec(setting)
+    rounded_s = 0.5e-9 * 3 * len(generated.workload.rows) * setting.plan.pp
+    assert step_s(build_step(before), KERNELS) == pytest.approx(step_s(build_step(generated.spec)), abs=rounded_s)
 
 
 @laws

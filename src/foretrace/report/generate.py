@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from foretrace.analysis.generate.write import GeneratedFile
+from foretrace.analysis.generate.write import FileStep, GeneratedFile
 from foretrace.report.json import diagnostics_json
+from foretrace.units import format_time
 
 GENERATED_SCHEMA = "foretrace.generated/1"
 
@@ -18,7 +19,17 @@ def generated_json(kind: str, path: Path, generated: GeneratedFile) -> dict[str,
 
 
 def print_generated(path: Path, generated: GeneratedFile) -> None:
-    """Prints a line for the file, and one for each note."""
+    """Prints a line for the file, how its step differs from the plan's, and a line for each note."""
     print(f"{path}: {generated.summary}")
+    if generated.step is not None:
+        _print_step(generated.step)
     for one in generated.diagnostics:
         print(f"{one.level}: {one.message}")
+
+
+def _print_step(step: FileStep) -> None:
+    file, planned = format_time(step.step_time_s), format_time(step.planned_step_time_s)
+    print(f"step: {file} as the file has it, {planned} as planned")
+    for one in step.changes:
+        sign = "−" if one.seconds < 0 else "+"
+        print(f"  {sign}{format_time(abs(one.seconds)):<10} {one.change}")

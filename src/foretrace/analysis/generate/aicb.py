@@ -1,4 +1,4 @@
-"""A SimAI/AICB workload from a model and a plan: what AICB's own generator does, with the sizes and times that are so.
+"""A SimAI/AICB workload from a model and a plan: what AICB's own generator does, with correct sizes and times.
 
 A file is the view of one rank: the layers of one stage, with the embedding before and the head behind them, once for
 each microbatch. Where stages differ, the layers are those of the slowest stage, which sets the pace; parameters are the
@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 
 from foretrace.analysis.generate.express import check_expressible, notes_of, stage_parameters
 from foretrace.analysis.generate.modules import embedding_module, head_modules, layer_modules
-from foretrace.analysis.generate.rows import Listed, Seconds, rows_of, step_row
+from foretrace.analysis.generate.rows import FileRow, Seconds, rows_of, step_row, work_of_rows
 from foretrace.cost.compute.interface import KernelPricer
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Header, Pass, Row, Workload
-from foretrace.program.kernels import DTYPE_BYTES, Kernel
+from foretrace.mesh import Mesh
+from foretrace.program.columns import Collective, Phase
+from foretrace.program.kernels import Kernel
 from foretrace.schedules import Schedule
-from foretrace.step.spec import Call, Compute, Work
+from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem, Item, RoleSpec, StepSpec, Unit, Work
 from foretrace.step.units import SYNC_LAUNCHES
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import schedule_of
-from foretrace.workload.step_spec import Works, chunks_of, optimizer_of, works_of
+from foretrace.workload.step_spec import Works, chunks_of, optimizer_of, step_spec, works_of
 
 POLICY = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
 
@@ -35,9 +37,20 @@ SMALL_MESSAGE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A workload and what it was made from: parameters of a rank of the first stage, layers that every stage gets."""
+    """A workload and what it was made from.
+
+    Attributes:
+        workload: What is written.
+        spec: The step that the workload expresses.
+        parameters: Dense parameters of a rank of the first stage.
+        expert_parameters: Its parameters of experts.
+        layers_per_stage: Layers that every stage gets.
+        microbatches: Of the step.
+        diagnostics: What the file leaves out or says differently.
+    """
 
     workload: Workload
+    spec: StepSpec
     parameters: int
     expert_parameters: int
     layers_per_stage: int
@@ -46,40 +59,168 @@ class Generated:
 
 
 def aicb_workload(setting: Setting, kernels: KernelPricer | None = None, *, exposed_only: bool = False) -> Generated:
-    """The workload of a setting. Times are those of `kernels`; without, every computation takes a nanosecond.
+    """Returns the workload of a setting.
 
-    `exposed_only` leaves out collectives that the software runs beside gradients: sizes are then too small, and a sum
-    of all times, as SimAI forms it, nearer to the step.
+    Args:
+        setting: The model and its plan.
+        kernels: Prices of kernels; without them every computation takes a nanosecond.
+        exposed_only: Leaves out collectives that the software runs next to gradients: sizes are then too small, and a
+            sum of all times, as SimAI forms it, nearer to the step.
     """
     schedule = schedule_of(setting)
     check_expressible(setting, schedule)
     works = works_of(setting)
-    pieces = chunks_of(setting, works)
-    seconds = _seconds(setting, kernels)
     chosen = _chosen_layers(setting, schedule, works, kernels)
-    dense, expert = stage_parameters(schedule, pieces)[0]
-    rows = _step_rows(setting, dense, expert, kernels)
-
-    def listed(item: Call) -> bool:
-        return setting.mesh.size(item.axis) > 1 and not (exposed_only and item.concurrent is not None)
-
-    rows += setting.microbatches * _microbatch(setting, chosen, works, seconds, listed)
-    rows += _optimizer_rows(setting)
-    notes = notes_of(setting, schedule, pieces, [works.layers[number] for number in chosen], left_out=exposed_only)
+    layers = [layer for chunk in chosen for layer in chunk]
+    chunks = chunks_of(setting, works)
+    dense, expert = stage_parameters(schedule, chunks)[0]
+    writer = _FileWriter(setting, works, kernels, exposed_only)
+    end = _FileEnd.of(setting, dense, expert, kernels)
+    rows = [*end.rows(), *setting.microbatches * writer.microbatch(layers), *end.norm_rows()]
+    notes = notes_of(setting, schedule, chunks, [works.layers[number] for number in layers], left_out=exposed_only)
     if kernels is None:
-        notes.append(
-            Diagnostic(
-                "warning", "unpriced-op", "no cluster: every computation takes 1 ns; sizes are what they should be"
-            )
-        )
+        text = "no cluster: every computation takes 1 ns; sizes are what they should be"
+        notes.append(Diagnostic("warning", "unpriced-op", text))
     return Generated(
         workload=Workload(_header(setting, works), len(rows), tuple(rows if kernels else map(_filled, rows))),
+        spec=_file_spec(setting, schedule, writer.chunks(chosen), end.items()),
         parameters=dense,
         expert_parameters=expert,
-        layers_per_stage=len(chosen),
+        layers_per_stage=len(layers),
         microbatches=setting.microbatches,
         diagnostics=(*setting.diagnostics, *notes),
     )
+
+
+def _file_spec(
+    setting: Setting, schedule: Schedule, chunks: Sequence[Sequence[ChunkSpec]], end: tuple[EndItem, ...]
+) -> StepSpec:
+    """Returns the step that the file expresses: every stage with the same layers and the same end."""
+    ranks = setting.mesh.stage_ranks()
+    roles = []
+    for stage, pieces in enumerate(schedule.piece.tolist()):
+        held = []
+        for chunk, piece in enumerate(pieces):
+            which = 2 * (piece == 0) + (piece == schedule.pieces - 1)
+            held.append((chunks[chunk][which],))
+        roles.append(RoleSpec(stage, f"stage {stage}", ranks[stage], tuple(held), end))
+    spec = step_spec(setting)
+    return replace(spec, roles=tuple(roles), launches=None, gradient_bytes=0, diagnostics=(*spec.diagnostics,))
+
+
+class _FileWriter:
+    """Writes the rows of a microbatch, and the works that they express. Layers that do the same are written once."""
+
+    def __init__(self, setting: Setting, works: Works, kernels: KernelPricer | None, exposed_only: bool) -> None:
+        self.setting, self.works, self.exposed_only = setting, works, exposed_only
+        self.seconds = _seconds(setting, kernels)
+        self._layers: dict[int, list[FileRow]] = {}
+        self._works: dict[int, Work] = {}
+        self._embedding = rows_of(embedding_module(setting), self._listed, self.seconds)
+        self._head = [row for module in head_modules(setting) for row in rows_of(module, self._listed, self.seconds)]
+
+    def microbatch(self, layers: Sequence[int]) -> list[Row]:
+        """Returns the rows of one microbatch through these layers."""
+        setting = self.setting
+        rows = [*self._embedding, *(row for number in layers for row in self._layer(number)), *self._head]
+        listed = [row.row() for row in rows]
+        if setting.plan.tp == 1 and setting.model.vocab and 4 * setting.tokens < SMALL_MESSAGE_BYTES:
+            # Nothing is sent, but the size of the loss's sums tells readers how many tokens there are.
+            listed.append(step_row("cross_entropy1", forward=Pass(0, "ALLREDUCE", 4 * setting.tokens)))
+        return listed
+
+    def chunks(self, chosen: Sequence[Sequence[int]]) -> list[list[ChunkSpec]]:
+        """Returns each chunk of a stage: in the middle of the model, with its head, its embedding, and both."""
+        embedding = [Unit(work_of_rows("embedding", self._embedding))]
+        head = [Unit(work_of_rows("head", self._head))] if self._head else []
+        found = []
+        for layers in chosen:
+            body = [Unit(self._work(number), at) for at, number in enumerate(layers)]
+            found.append(
+                [
+                    ChunkSpec((*first, *body, *last))
+                    for first, last in (([], []), ([], head), (embedding, []), (embedding, head))
+                ]
+            )
+        return found
+
+    def _layer(self, number: int) -> list[FileRow]:
+        work = self.works.layers[number]
+        if id(work) not in self._layers:
+            modules = layer_modules(self.setting, self.setting.model.layers[number], work)
+            rows = [row for module in modules for row in rows_of(module, self._listed, self.seconds)]
+            self._layers[id(work)] = rows
+        return self._layers[id(work)]
+
+    def _work(self, number: int) -> Work:
+        key = id(self.works.layers[number])
+        if key not in self._works:
+            self._works[key] = work_of_rows("layer", self._layer(number))
+        return self._works[key]
+
+    def _listed(self, call: Call) -> bool:
+        return self.setting.mesh.size(call.axis) > 1 and not (self.exposed_only and call.concurrent is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileEnd:
+    """The end of the step as a file has it: one reduction and one gather for each group, and one computation."""
+
+    reduces: tuple[tuple[str, Call], ...]
+    """Rows' names with their calls."""
+    gathers: tuple[tuple[str, Call], ...]
+    update_ns: int
+    norm: bool
+    """Whether the norm of gradients is reduced, which a file can do over tp only."""
+    mesh: Mesh
+
+    @classmethod
+    def of(cls, setting: Setting, dense: int, expert: int, kernels: KernelPricer | None) -> _FileEnd:
+        """Reads it off a setting whose first stage has so many parameters on a rank."""
+        optimizer = optimizer_of(setting)
+        share = optimizer.share(dense, expert)
+        groups = [("grad_gather", "grad_param_comm", "dp", dense, setting.dp * setting.plan.cp)]
+        groups += [("moe_grad_norm1", "moe_grad_norm2", "edp", expert, setting.mesh.edp)]
+        what = Collective.REDUCE_SCATTER if setting.zero else Collective.ALL_REDUCE
+        reduces, gathers = [], []
+        for gather, reduce, axis, count, ranks in groups:
+            if axis == "edp" and not (count and ranks > 1):
+                continue
+            call = Call(reduce, Phase.BACKWARD, what, axis, optimizer.gradient_bytes * count)
+            reduces.append((reduce, call))
+            if setting.zero:
+                size = optimizer.parameter_bytes * count
+                gathers.append((gather, Call(gather, Phase.OPTIMIZER, Collective.ALL_GATHER, axis, size)))
+        listed = [
+            *(optimizer.norm_kernels(share) if optimizer.clips_gradients else ()),
+            *optimizer.update_kernels(share),
+            *optimizer.zero_kernels(share),
+        ]
+        update_s = FILLER_S if kernels is None else _price(listed, kernels)
+        update_ns = round(1e9 * update_s)
+        return cls(tuple(reduces), tuple(gathers), update_ns, optimizer.clips_gradients, setting.mesh)
+
+    def rows(self) -> list[Row]:
+        """Returns the rows before the first microbatch: dense gradients, the optimizer, experts' gradients."""
+        update = step_row("grad_param_compute", input_grad=Pass(self.update_ns, "NONE", 0))
+        rows = []
+        for name, call in sorted((*self.gathers, *self.reduces), key=lambda one: (one[1].axis, one[0])):
+            suffix, word = "_DP_EP" if call.axis == "edp" else "", call.collective.name.replace("_", "")
+            rows.append(step_row(name, weight_grad=Pass(0, f"{word}{suffix}", call.bytes)))
+        first = sum(call.axis == "dp" for _, call in (*self.gathers, *self.reduces))
+        return [*rows[:first], update, *rows[first:]]
+
+    def norm_rows(self) -> list[Row]:
+        """Returns the row after the last microbatch: the norm is one number, and tp the widest group of a file."""
+        return [step_row("optimizer1", forward=Pass(0, "ALLREDUCE", 4))] if self.norm else []
+
+    def items(self) -> tuple[EndItem, ...]:
+        """Returns the same as items of a step's end."""
+        norm = Call("optimizer1", Phase.OPTIMIZER, Collective.ALL_REDUCE, "tp", 4)
+        update = Compute("grad_param_compute", Phase.OPTIMIZER, seconds=1e-9 * self.update_ns)
+        calls = [[call for _, call in each if self.mesh.size(call.axis) > 1] for each in (self.reduces, self.gathers)]
+        items: list[Item] = [*calls[0], *([norm] if self.norm and self.mesh.tp > 1 else []), update, *calls[1]]
+        return tuple(EndItem(item) for item in items)
 
 
 def _header(setting: Setting, works: Works) -> Header:
@@ -99,7 +240,7 @@ def _header(setting: Setting, works: Works) -> Header:
 
 
 def _seconds(setting: Setting, kernels: KernelPricer | None) -> Seconds:
-    """What a computation takes, with the gap that it leaves where the host waits for it."""
+    """Returns what a computation takes, with the gap that it leaves where the host waits for it."""
     if kernels is None:
         return lambda _: FILLER_S
     launch_s = 0.0 if setting.plan.cuda_graphs == "full" else setting.stack.launch_s
@@ -111,7 +252,7 @@ def _seconds(setting: Setting, kernels: KernelPricer | None) -> Seconds:
 
 
 def _filled(row: Row) -> Row:
-    """A row whose passes take a nanosecond if they compute at all."""
+    """Returns a row whose passes take a nanosecond if they compute at all."""
     forward, inputs, weights = (
         replace(one, compute_ns=min(one.compute_ns, 1)) for one in (row.forward, row.input_grad, row.weight_grad)
     )
@@ -125,8 +266,10 @@ def _price(listed: Sequence[tuple[int, Kernel]], kernels: KernelPricer) -> float
     return float(sum(count * each for (count, _), each in zip(listed, durations, strict=True)))
 
 
-def _chosen_layers(setting: Setting, schedule: Schedule, works: Works, kernels: KernelPricer | None) -> list[int]:
-    """The layers that the file lists, by number: of every chunk of a stage the longest that any stage has."""
+def _chosen_layers(
+    setting: Setting, schedule: Schedule, works: Works, kernels: KernelPricer | None
+) -> list[tuple[int, ...]]:
+    """Returns the layers that the file lists for each chunk of a stage: the longest that any stage has."""
     load: dict[int, float] = {}
 
     def weight(piece: int) -> float:
@@ -141,71 +284,13 @@ def _chosen_layers(setting: Setting, schedule: Schedule, works: Works, kernels: 
             f"an AICB file cannot express chunks of {min(lengths)} and {max(lengths)} layers in one stage",
             hint="all chunks of a stage are equal parts of its rows; choose vpp, or --stage-layers, accordingly",
         )
-    return [layer for piece in chosen for layer in setting.chunks[piece]]
+    return [setting.chunks[piece] for piece in chosen]
 
 
 def _once(known: dict[int, float], work: Work, kernels: KernelPricer | None) -> float:
-    """Seconds of a layer's computation, or its FLOPs where there are no prices."""
+    """Returns the seconds of a layer's computation, or its FLOPs where there are no prices."""
     if id(work) not in known:
-        listed = [pair for item in _items(work) for pair in item.kernels]
+        items = (*work.forward, *work.recompute, *work.backward)
+        listed = [pair for item in items if isinstance(item, Compute) for pair in item.kernels]
         known[id(work)] = sum(n * one.flops for n, one in listed) if kernels is None else _price(listed, kernels)
     return known[id(work)]
-
-
-def _items(work: Work) -> list[Compute]:
-    return [item for item in (*work.forward, *work.recompute, *work.backward) if isinstance(item, Compute)]
-
-
-def _microbatch(setting: Setting, chosen: Sequence[int], works: Works, seconds: Seconds, listed: Listed) -> list[Row]:
-    """The rows of one microbatch; layers that do the same are written once."""
-    known: dict[int, list[Row]] = {}
-    rows = rows_of(embedding_module(setting), listed, seconds)
-    for number in chosen:
-        work = works.layers[number]
-        if id(work) not in known:
-            modules = layer_modules(setting, setting.model.layers[number], work)
-            known[id(work)] = [row for module in modules for row in rows_of(module, listed, seconds)]
-        rows += known[id(work)]
-    for module in head_modules(setting):
-        rows += rows_of(module, listed, seconds)
-    if setting.plan.tp == 1 and setting.model.vocab and 4 * setting.tokens < SMALL_MESSAGE_BYTES:
-        # Nothing is sent, but the size of the loss's sums tells readers how many tokens there are.
-        rows.append(step_row("cross_entropy1", forward=Pass(0, "ALLREDUCE", 4 * setting.tokens)))
-    return rows
-
-
-def _step_rows(setting: Setting, dense: int, expert: int, kernels: KernelPricer | None) -> list[Row]:
-    """Parameters gathered, gradients reduced, the optimizer's own work, and the same of experts."""
-    rows = [*_gradient_rows(setting, dense, ("grad_gather", "grad_param_comm"), "")]
-    optimizer = optimizer_of(setting)
-    share = optimizer.share(dense, expert)
-    listed = [
-        *(optimizer.norm_kernels(share) if setting.stack.clips_gradients else ()),
-        *optimizer.update_kernels(share),
-        *optimizer.zero_kernels(share),
-    ]
-    update_s = FILLER_S if kernels is None else _price(listed, kernels)
-    rows.append(step_row("grad_param_compute", input_grad=Pass(round(1e9 * update_s), "NONE", 0)))
-    if expert and setting.mesh.edp > 1:
-        rows += _gradient_rows(setting, expert, ("moe_grad_norm1", "moe_grad_norm2"), "_DP_EP")
-    return rows
-
-
-def _gradient_rows(setting: Setting, count: int, names: tuple[str, str], suffix: str) -> list[Row]:
-    """The row that gathers parameters, where ranks share the optimizer's work, and the one that reduces gradients."""
-    stack = setting.stack
-    parameter, gradient = int(DTYPE_BYTES[stack.parameter_dtype]), int(DTYPE_BYTES[stack.gradient_dtype])
-    gather, reduce = names
-    if not setting.zero:
-        return [step_row(reduce, weight_grad=Pass(0, f"ALLREDUCE{suffix}", gradient * count))]
-    return [
-        step_row(gather, weight_grad=Pass(0, f"ALLGATHER{suffix}", parameter * count)),
-        step_row(reduce, weight_grad=Pass(0, f"REDUCESCATTER{suffix}", gradient * count)),
-    ]
-
-
-def _optimizer_rows(setting: Setting) -> list[Row]:
-    """The norm of all gradients is one number, reduced over all ranks; the file has no wider group than tp for it."""
-    if not setting.stack.clips_gradients:
-        return []
-    return [step_row("optimizer1", forward=Pass(0, "ALLREDUCE", 4))]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foretrace.analysis.generate.modules import Module
 from foretrace.formats.aicb import Pass, Row
 from foretrace.program.columns import Collective, Phase
-from foretrace.step.spec import Call, Compute, Item
+from foretrace.step.spec import Call, Compute, HostWork, Item, Work
 
 NOTHING = Pass(0, "NONE", 0)
 UPDATE_NS = 100
@@ -23,77 +23,112 @@ WORDS = {
 SUFFIXES = {"tp": "", "etp": "", "ep": "_EP"}
 
 Seconds = Callable[[Compute], float]
-"""What a computation takes."""
+"""Returns what a computation takes."""
+
+Listed = Callable[[Call], bool]
+"""Returns whether a collective is listed."""
 
 
 @dataclass(slots=True)
-class _Stretch:
-    """Computation up to a collective, or to the end: nanoseconds that give inputs' gradients (or the forward), and
-    those that give weights'."""
+class _Span:
+    """Computation up to a collective, or to the end of a pass, in nanoseconds.
+
+    In a backward, `inputs_ns` gives input gradients and `weights_ns` weight gradients.
+    """
 
     inputs_ns: float = 0.0
     weights_ns: float = 0.0
     call: Call | None = None
 
-    def add(self, other: _Stretch) -> None:
-        """Takes another's computation along."""
-        self.inputs_ns += other.inputs_ns
-        self.weights_ns += other.weights_ns
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """A row of a file: what is computed forward and backward, in whole nanoseconds, and communicated after it."""
+
+    name: str
+    forward_ns: int
+    forward_call: Call | None
+    inputs_ns: int
+    inputs_call: Call | None
+    weights_ns: int
+
+    def row(self) -> Row:
+        """Returns the row as it is written."""
+        forward, inputs = _pass(self.forward_ns, self.forward_call), _pass(self.inputs_ns, self.inputs_call)
+        return Row(self.name, -1, forward, inputs, _pass(self.weights_ns, None), UPDATE_NS)
 
 
-Listed = Callable[[Call], bool]
-"""Whether a collective is listed."""
-
-
-def rows_of(module: Module, listed: Listed, seconds: Seconds) -> list[Row]:
-    """As many rows as there are collectives in the forward or the backward, whichever has more; at least one.
+def rows_of(module: Module, listed: Listed, seconds: Seconds) -> list[FileRow]:
+    """Returns as many rows as there are collectives in the forward or the backward, whichever has more; at least one.
 
     A backward runs rows from the last to the first, so its collectives fill them from the last.
     """
-    forward, backward = _stretches(module.forward, listed, seconds), _stretches(module.backward, listed, seconds)
+    forward, backward = _spans(module.forward, listed, seconds), _spans(module.backward, listed, seconds)
     count = max(len(forward), len(backward), 1)
     rows = []
     for at in range(count):
-        ahead = forward[at] if at < len(forward) else _Stretch()
-        back = backward[count - 1 - at] if count - 1 - at < len(backward) else _Stretch()
+        ahead = forward[at] if at < len(forward) else _Span()
+        back = backward[count - 1 - at] if count - 1 - at < len(backward) else _Span()
         rows.append(
-            Row(
+            FileRow(
                 module.name if at == 0 else module.more,
-                -1,
-                _pass(ahead.inputs_ns + ahead.weights_ns, ahead.call),
-                _pass(back.inputs_ns, back.call),
-                _pass(back.weights_ns, None),
-                UPDATE_NS,
+                round(ahead.inputs_ns + ahead.weights_ns),
+                ahead.call,
+                round(back.inputs_ns),
+                back.call,
+                round(back.weights_ns),
             )
         )
     return rows
 
 
-def _stretches(items: Iterable[Item], listed: Listed, seconds: Seconds) -> list[_Stretch]:
-    """The items up to each collective; what follows the last one counts to it, since rows end with a collective."""
-    found = [_Stretch()]
+def work_of_rows(name: str, rows: Iterable[FileRow], output_bytes: int = 0) -> Work:
+    """Returns what rows do: the work that a file can express."""
+    forward: list[Item] = []
+    backward: list[list[Item]] = []
+    for row in rows:
+        forward += _items(row.name, row.forward_ns, row.forward_call, Phase.FORWARD)
+        inputs = _items(row.name, row.inputs_ns, row.inputs_call, Phase.BACKWARD_INPUT)
+        backward.append(inputs + _items(row.name, row.weights_ns, None, Phase.BACKWARD_WEIGHT))
+    items = tuple(item for one in reversed(backward) for item in one)
+    return Work(name, tuple(forward), (), items, output_bytes=output_bytes)
+
+
+def _items(name: str, nanoseconds: int, call: Call | None, phase: Phase) -> list[Item]:
+    computed: list[Item] = [Compute(name, phase, seconds=1e-9 * nanoseconds)]
+    if call is None:
+        return computed
+    return [*computed, replace(call, phase=phase, concurrent=None, way=None, sends=None)]
+
+
+def _spans(items: Iterable[Item], listed: Listed, seconds: Seconds) -> list[_Span]:
+    """Returns the items up to each collective; what follows the last counts to it, since rows end with a collective."""
+    spans = [_Span()]
     for item in items:
         if isinstance(item, Call):
             if listed(item):
-                found[-1].call = item
-                found.append(_Stretch())
-        elif item.phase == Phase.BACKWARD_WEIGHT:
-            found[-1].weights_ns += 1e9 * seconds(item)
+                spans[-1].call = item
+                spans.append(_Span())
+            continue
+        taken_ns = 1e9 * (item.seconds if isinstance(item, HostWork) else seconds(item))
+        if item.phase == Phase.BACKWARD_WEIGHT:
+            spans[-1].weights_ns += taken_ns
         else:
-            found[-1].inputs_ns += 1e9 * seconds(item)
-    last = found.pop()
-    if found:
-        found[-1].add(last)
-        return found
-    return [last]
+            spans[-1].inputs_ns += taken_ns
+    last = spans.pop()
+    if not spans:
+        return [last]
+    spans[-1].inputs_ns += last.inputs_ns
+    spans[-1].weights_ns += last.weights_ns
+    return spans
 
 
-def _pass(nanoseconds: float, call: Call | None) -> Pass:
+def _pass(nanoseconds: int, call: Call | None) -> Pass:
     if call is None:
-        return Pass(round(nanoseconds), "NONE", 0)
-    return Pass(round(nanoseconds), WORDS[call.collective] + SUFFIXES[call.axis], call.bytes)
+        return Pass(nanoseconds, "NONE", 0)
+    return Pass(nanoseconds, WORDS[call.collective] + SUFFIXES[call.axis], call.bytes)
 
 
 def step_row(name: str, *, forward: Pass = NOTHING, input_grad: Pass = NOTHING, weight_grad: Pass = NOTHING) -> Row:
-    """A row of what happens once per step."""
+    """Returns a row of what happens once per step."""
     return Row(name, -1, forward, input_grad, weight_grad, UPDATE_NS)

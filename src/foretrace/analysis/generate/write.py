@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foretrace.analysis.generate.aicb import aicb_workload
+from foretrace.analysis.generate.reduce import reductions
 from foretrace.analysis.model_figures import peak_flops
 from foretrace.analysis.scenario import Scenario
+from foretrace.analysis.simulate import simulate_program
 from foretrace.analysis.simulate_input import simulate_input
 from foretrace.cost.machine import Machine
 from foretrace.cost.sources import kernel_prices
@@ -16,7 +19,8 @@ from foretrace.errors import Diagnostic, UsageError
 from foretrace.formats.aicb import write_workload
 from foretrace.inputs.base import Input
 from foretrace.program.file import save
-from foretrace.step import build_step
+from foretrace.progress import doing
+from foretrace.step import StepSpec, build_step
 from foretrace.units import format_time
 from foretrace.workload.step_spec import step_spec
 
@@ -27,12 +31,37 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """What a file cannot say, and how many seconds that adds to the step."""
+
+    change: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FileStep:
+    """The step of a file against that of the plan it was made from. The changes add up to the difference."""
+
+    planned_step_time_s: float
+    step_time_s: float
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratedFile:
-    """A file that was written: what it is in a line, its figures by name, and what should be known about it."""
+    """A file that was written.
+
+    Attributes:
+        summary: What it is in a line.
+        facts: Its figures by name.
+        diagnostics: What should be known about it.
+        step: How its step differs from the plan's, where a cluster prices both.
+    """
 
     summary: str
     facts: dict[str, Any]
     diagnostics: tuple[Diagnostic, ...]
+    step: FileStep | None = None
 
 
 def generate_aicb(job: Input, machine: Machine, path: Path, *, exposed_only: bool = False) -> GeneratedFile:
@@ -49,7 +78,25 @@ def generate_aicb(job: Input, machine: Machine, path: Path, *, exposed_only: boo
     if made.expert_parameters:
         summary += f" and {made.expert_parameters:,} of experts"
     notes = (*job.diagnostics, *made.diagnostics, *(kernels.notes if kernels is not None else ()))
-    return GeneratedFile(f"{summary}, {times}", _aicb_facts(made), notes)
+    step = None if kernels is None else _file_step(step_spec(setting), made.spec, machine, exposed_only=exposed_only)
+    facts = _aicb_facts(made) | ({} if step is None else asdict(step))
+    return GeneratedFile(f"{summary}, {times}", facts, notes, step)
+
+
+def _file_step(planned: StepSpec, file: StepSpec, machine: Machine, *, exposed_only: bool) -> FileStep:
+    """Simulates the plan, and again after each thing that the file cannot say."""
+
+    def step_s(spec: StepSpec, on: Machine) -> float:
+        return simulate_program(build_step(spec), on, Scenario(), explain=False).step_time_s
+
+    bare = machine.with_(overlap_cost=False)
+    with doing("comparing the file with the plan"):
+        times = [("", step_s(planned, machine))]
+        if machine.overlap_cost:
+            times.append(("no cost of overlap", step_s(planned, bare)))
+        times += [(name, step_s(spec, bare)) for name, spec in reductions(planned, file, exposed_only=exposed_only)]
+    changes = [Change(name, after - before) for (_, before), (name, after) in pairwise(times)]
+    return FileStep(times[0][1], times[-1][1], tuple(changes))
 
 
 def generate_program(job: Input, path: Path, detail: Literal["segment", "kernel"] = "segment") -> GeneratedFile:
