@@ -30,12 +30,15 @@ class Scenario:
         stragglers: How many times as slowly ranks compute: `{5: 1.2}`.
         slow_links: How many times as slow the communication of a rank over an axis is: `{(5, "dp"): 2}`.
         jitter: By which share of its time every computation varies: 0.03 is a standard deviation of 3 %.
+        steady: Whether steps repeat, so that the time of a step is their period; else it is the makespan of one step
+            from a standstill. None: as the input has it.
     """
 
     what_if: Mapping[str, float] = field(default_factory=dict)
     stragglers: Mapping[int, float] = field(default_factory=dict)
     slow_links: Mapping[tuple[int, str], float] = field(default_factory=dict)
     jitter: float = 0.0
+    steady: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("what_if", "stragglers", "slow_links"):
@@ -48,7 +51,7 @@ class Scenario:
 
     def __reduce__(self) -> tuple[type[Scenario], tuple[object, ...]]:
         # Read-only mappings cannot be pickled.
-        return Scenario, (dict(self.what_if), dict(self.stragglers), dict(self.slow_links), self.jitter)
+        return Scenario, (dict(self.what_if), dict(self.stragglers), dict(self.slow_links), self.jitter, self.steady)
 
     def __bool__(self) -> bool:
         return bool(self.what_if or self.stragglers or self.slow_links or self.jitter)

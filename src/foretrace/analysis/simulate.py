@@ -71,6 +71,8 @@ def simulate_program(
     if machine.network == "flow" and executor == "fixed":
         problem = "the fixed executor runs each op as if alone"
         raise InputError("conflicting-options", problem, hint="leave it out, or network flow")
+    if scenario.steady not in (None, program.repeats):
+        program = replace(program, repeats=bool(scenario.steady))
     with collector_paused():
         priced = machine.price(program)
         ops, as_is, cluster = priced.ops, priced.prices, priced.cluster

@@ -241,6 +241,7 @@ def _read_scenario(values: dict[str, Any]) -> ScenarioOptions:
         read_stragglers(values["straggler"] or []),
         read_slow_links(values["slow_link"] or []),
         read_jitter(values["jitter"]),
+        values["steady"],
     )
     return ScenarioOptions(scenario, options)
 
@@ -258,6 +259,12 @@ _SCENARIO_OPTIONS = {
         list[str] | None, "--slow-link", "RANK:AXIS=2x", "Make what a rank communicates this many times as slow."
     ),
     "jitter": Option(str | None, "--jitter", "3%", "How much computation varies: groups wait longer."),
+    "steady": Option(
+        bool | None,
+        "--steady/--one-step",
+        "",
+        "The period of repeated steps, or one step from a standstill; else as the input has it.",
+    ),
 }
 
 SCENARIO = OptionGroup("scenario", _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
@@ -347,7 +354,7 @@ def ask(
     """Opens the input and makes the machine; `model` says that a name is a model's unless a file has it."""
     texts = {**options, **scenario.options}
     job = open_model(paths[0], texts) if model else open_input(paths, texts)
-    kept = job.answer_file is not None and machine.cluster is None and not scenario.scenario
+    kept = job.answer_file is not None and machine.cluster is None and scenario.scenario == Scenario()
     return Question(job, Machine() if kept else machine.machine(job), scenario.scenario)
 
 

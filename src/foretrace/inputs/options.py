@@ -56,7 +56,7 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "overlap": OptionText(
         "--overlap",
         "grad,param,tp,…",
-        "What overlaps: grad, param, tp, of a model moe, of a workload file pp; dp = grad,param; all; none.",
+        "What runs next to computation: grad, param, tp, pp, of a model moe; dp = grad,param; all; none.",
     ),
     "sequence_parallel": OptionText("--sp/--no-sp", "", "Sequence parallelism next to tp."),
     "reshard": OptionText("--reshard/--no-reshard", "", "ZeRO-3: drop parameters after the forward."),
@@ -94,10 +94,11 @@ _FLAGS: Final = {
     "host": "--what-if cuda-graphs|no-host-gaps|unprofiled",
     "batch": "--what-if batch=",
     "gpu": "--what-if gpu=",
-    **dict.fromkeys(("grad_overlap", "param_overlap", "tp_overlap", "moe_overlap"), "--overlap"),
+    **dict.fromkeys(("grad_overlap", "param_overlap", "tp_overlap", "moe_overlap", "pp_overlap"), "--overlap"),
 }
 """How fields are spelled that no option is named after."""
 
+_MAX_DIGITS: Final = 12
 _INTERNAL: Final = {"traced", "priced"}
 
 
@@ -138,6 +139,19 @@ def read_whole_number(name: str) -> Reader:
             return int(text)
         except ValueError:
             return int(parse_count(text, where=flag_of(name)))
+
+    return read
+
+
+def read_number_list(name: str, least: int) -> Reader:
+    """Returns a reader of whole numbers from `least` on, divided by commas."""
+
+    def read(text: str) -> tuple[int, ...]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all(part.isdecimal() and len(part) <= _MAX_DIGITS and int(part) >= least for part in parts):
+            problem = f"{flag_of(name)} {text}: expected whole numbers from {least} on"
+            raise UsageError("bad-value", problem, hint=f"example: {flag_of(name)} {INPUT_OPTIONS[name].metavar}")
+        return tuple(int(part) for part in parts)
 
     return read
 

@@ -46,7 +46,7 @@ def parse_overlap(text: str, where: str | None = None) -> frozenset[Overlap]:
     return frozenset(chosen)
 
 
-MAX_COUNT, MAX_BYTES, MAX_ROUTING, MAX_BATCH = 10**12, 10**15, 1e6, 1e4
+MAX_COUNT, MAX_BYTES, MAX_ROUTING, MAX_BATCH, MAX_LAYERS = 10**12, 10**15, 1e6, 1e4, 10**5
 
 HostMode = Literal["profiled", "unprofiled", "none", "graphs"]
 """How the host of a profiled step runs: as recorded, without what the profiler cost it, with no time between launches,
@@ -61,6 +61,24 @@ def check_whole(name: str, value: object, least: int, most: int = MAX_COUNT) -> 
         raise InputError(
             "out-of-range", f"{name} is {value!r}", hint=f"expected a whole number from {least} to {most:,}"
         )
+
+
+def check_layers(value: object) -> tuple[int, ...] | None:
+    """Returns the layers of every chunk as a tuple; raises an error unless each has one at least."""
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not value:
+        hint = "expected whole numbers, one for each chunk"
+        raise InputError("bad-value", f"stage_layers is {value!r}", hint=hint)
+    for count in value:
+        check_whole("stage_layers", count, 1, MAX_LAYERS)
+    return tuple(value)
+
+
+def read_overlap(value: object) -> frozenset[Overlap]:
+    """Returns what overlaps, given as text or as words."""
+    words = value if isinstance(value, str) else ",".join(map(str, value))  # type: ignore[call-overload]
+    return parse_overlap(words, where="overlap")
 
 
 def check_mesh(name: str, value: object) -> None:

@@ -9,10 +9,10 @@ from functools import lru_cache
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.program import Source
 from foretrace.schedules import Action, ActionKind, Schedule
-from foretrace.step.buckets import Bucket
+from foretrace.step.buckets import Bucket, megatron_buckets, spread_evenly
 from foretrace.step.optimizer import Adam, Kernels, Share
 from foretrace.step.segments import COLLECTIVE_LAUNCHES
-from foretrace.step.spec import Call, Compute, EndItem, HostWork, Item, Launches
+from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem, HostWork, Item, Launches
 
 HOST_BYTES_PER_S = 100e9
 """Memory bandwidth of an optimizer on the host for one GPU: a socket with eight channels of DDR5-4800 moves 307 GB/s at
@@ -162,6 +162,30 @@ def gather(call: Call, bucket: Bucket, updated: int, *, overlap: bool) -> EndIte
     if not overlap:
         return EndItem(call, chunk=bucket.chunk)
     return EndItem(call, None, after=(updated,), before=(bucket.chunk, bucket.first), chunk=bucket.chunk)
+
+
+def even_megatron_buckets(total: int, stage: int, chunks: Sequence[tuple[int, ChunkSpec]], limit: int) -> list[Bucket]:
+    """Divides gradients of a stage into Megatron's buckets where the sizes of layers are not known.
+
+    All layers are taken to be equal, and embedding and head to count to the layers next to them.
+
+    Args:
+        total: The size of all gradients of the stage.
+        stage: The stage.
+        chunks: Its chunks with their numbers, in the order in which backwards complete them.
+        limit: The size at which a bucket is closed.
+    """
+    counted = [[unit.layer >= 0 for unit in chunk.units] for _, chunk in chunks]
+    if not any(map(any, counted)):
+        counted = [[True] * len(chunk.units) for _, chunk in chunks]
+    sizes = iter(spread_evenly(total, sum(map(sum, counted))))
+    buckets: list[Bucket] = []
+    for (number, chunk), counts in zip(chunks, counted, strict=True):
+        each = [next(sizes) if counts_here else 0 for counts_here in counts]
+        for bucket in megatron_buckets(stage, number, each, limit):
+            after_embedding = bucket.first == 1 and chunk.units[0].layer < 0
+            buckets.append(replace(bucket, first=0) if after_embedding else bucket)
+    return buckets
 
 
 def _optimizer(name: str, kernels: Kernels) -> Item:

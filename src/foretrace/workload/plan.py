@@ -71,6 +71,8 @@ class Plan:
     """Whether tp collectives run beside the products around them (Transformer Engine's user buffers)."""
     moe_overlap: bool = False
     """Whether all-to-alls of one microbatch run beside another's computation."""
+    pp_overlap: bool = False
+    """Whether stages of 1F1B and GPipe compute while they send and receive, as all other schedules do."""
     cuda_graphs: CudaGraphs = "none"
     """partial: attention, router and preprocessing; full: the whole step; the host launches what is left."""
     offload_optimizer: bool = False

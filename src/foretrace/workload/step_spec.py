@@ -77,7 +77,7 @@ def step_spec(setting: Setting, works: Works | None = None) -> StepSpec:
         schedule=schedule,
         roles=_roles(setting, schedule, works, end, 2 * output_bytes if schedule.stages > 1 else 0),
         transfer=Transfer(bytes=output_bytes),
-        batched=schedule.name in BATCHED,
+        batched=schedule.name in BATCHED and not plan.pp_overlap,
         tokens_per_step=float(setting.gbs * setting.seq_len),
         launches=launches,
         sharding=_sharding(setting) if setting.zero == 3 else None,

@@ -72,7 +72,7 @@ def validate(
     chosen = [run for run in runs.runs if run.config.grade in GRADES]
     rows, interrupted = list[RowResult](), False
     configs = [run.config for run in chosen]
-    answers = predict_rows(configs, machine or Machine(), scenario or Scenario(), bands, workers)
+    answers = predict_rows(configs, machine or Machine(), Scenario() if scenario is None else scenario, bands, workers)
     try:
         for number, run in enumerate(chosen):
             if on_row is not None:

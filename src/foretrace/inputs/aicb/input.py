@@ -9,7 +9,7 @@ from foretrace.errors import UsageError
 from foretrace.files import GivenPath
 from foretrace.formats.aicb import Workload, read_workload
 from foretrace.inputs.base import Input
-from foretrace.inputs.options import read_bytes, read_count, read_schedule, read_texts
+from foretrace.inputs.options import read_bytes, read_count, read_number_list, read_schedule, read_texts
 from foretrace.lower.aicb import lower_workload
 from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.lower.options import parse_overlap
@@ -50,6 +50,7 @@ class WorkloadInput(Input):
             "vpp": _vpp,
             "overlap": lambda text: parse_overlap(text, where="--overlap"),
             "pp_comm": read_bytes,
+            "stage_layers": read_number_list("stage_layers", least=1),
         }
         options = read_texts(texts, readers)
         if "pp_comm" in options:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from foretrace.files import GivenPath
 from foretrace.formats.megatron_trace import Run, is_ex_situ, looks_like_trace, read_runs
 from foretrace.inputs.base import Baseline, Input
-from foretrace.inputs.options import read_bytes, read_count, read_routing, read_schedule, read_texts
+from foretrace.inputs.options import read_bytes, read_count, read_number_list, read_routing, read_schedule, read_texts
 from foretrace.lower.megatron_trace.options import MegatronTraceOptions
-from foretrace.lower.options import changed_options
+from foretrace.lower.options import changed_options, parse_overlap
 from foretrace.mesh import Mesh, parse_axes
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class MegatronTraceInput(Input):
             "schedule": read_schedule,
             "routing": read_routing,
             "pp_comm": read_bytes,
+            "overlap": lambda text: parse_overlap(text, where="--overlap"),
+            "stage_layers": read_number_list("stage_layers", least=1),
         }
         options = read_texts(texts, readers)
         if isinstance(options.get("mesh"), str):
@@ -113,7 +115,7 @@ class MegatronTraceInput(Input):
     def baseline(self) -> Baseline | None:
         """Returns the job on its own mesh, schedule and routing."""
         options = self.options
-        if not {"mesh", "gpus", "routing", "schedule"} & changed_options(options):
+        if not {"mesh", "gpus", "routing", "schedule", "overlap", "stage_layers"} & changed_options(options):
             return None
         traced = options.mesh if options.traced is None else options.traced
         # A real run is built again as well, not replayed: what building leaves out is left out on both sides.
@@ -124,6 +126,9 @@ class MegatronTraceInput(Input):
             traced=traced,
             gpus=None,
             routing=None,
+            vpp=None,
+            overlap=frozenset(),
+            stage_layers=None,
             schedule=schedule,
             microbatches=options.microbatches if schedule is None else None,
         )
@@ -134,4 +139,6 @@ class MegatronTraceInput(Input):
         changes = [f"mesh {mesh}"] if mesh != before.mesh() else []
         changes += [f"routing {options.routing:g}×"] if options.routing is not None else []
         changes += [options.schedule] if options.schedule is not None else []
+        changes += [f"{','.join(sorted(options.overlap))} overlapped"] if options.overlap else []
+        changes += [f"layers {','.join(map(str, options.stage_layers))}"] if options.stage_layers is not None else []
         return Baseline(before, tuple(changes)) if changes else None

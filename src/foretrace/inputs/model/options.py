@@ -6,14 +6,15 @@ from typing import Any, Final
 
 from foretrace.errors import UsageError, did_you_mean
 from foretrace.files import read_whole
-from foretrace.inputs.options import INPUT_OPTIONS, flag_of, read_texts, read_whole_number
+from foretrace.inputs.options import flag_of, read_number_list, read_texts, read_whole_number
 from foretrace.units import parse_factor
 from foretrace.workload.plan import WORDS
 
-_MAX_DIGITS: Final = 12
-_OVERLAPS: Final = {"grad": "grad_overlap", "param": "param_overlap", "tp": "tp_overlap", "moe": "moe_overlap"}
-_NEXT_TO_LAYERS: Final = {"tp", "moe"}
-_KNOWN_OVERLAPS: Final = f"{', '.join(_OVERLAPS)}, dp = grad,param; all; none"
+_OVERLAPS: Final = {word: f"{word}_overlap" for word in ("grad", "param", "tp", "moe", "pp")}
+_NEXT_TO_LAYERS: Final = {"tp", "moe", "pp"}
+_ALL: Final = {"grad", "param", "tp", "moe"}
+"""Without pp: Megatron's 1F1B waits for its transfers, and interleaved schedules never do."""
+_KNOWN_OVERLAPS: Final = f"{', '.join(_OVERLAPS)}, dp = grad,param; all = {','.join(sorted(_ALL))}; none"
 _NUMBERS: Final = (
     *("gpus", "tp", "pp", "gbs", "mbs", "seq_len", "cp", "vpp", "ep", "etp", "zero", "shard", "prefetch"),
     *("recompute_layers", "offload_layers"),
@@ -25,8 +26,8 @@ def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
     readers = {
         **{name: read_whole_number(name) for name in _NUMBERS},
         **{name: _word_reader(name) for name in WORDS},
-        "documents": lambda text: _numbers(text, "documents", least=1),
-        "stage_layers": lambda text: _numbers(text, "stage_layers", least=0),
+        "documents": read_number_list("documents", least=1),
+        "stage_layers": read_number_list("stage_layers", least=0),
         "routing": _routing,
     }
     values = read_texts(texts, readers)
@@ -46,21 +47,13 @@ def _word_reader(name: str) -> Any:
     return read
 
 
-def _numbers(text: str, name: str, least: int) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and len(part) <= _MAX_DIGITS and int(part) >= least for part in parts):
-        problem = f"{flag_of(name)} {text}: expected whole numbers from {least} on"
-        raise UsageError("bad-value", problem, hint=f"example: {flag_of(name)} {INPUT_OPTIONS[name].metavar}")
-    return tuple(int(part) for part in parts)
-
-
 def _overlaps(text: str) -> dict[str, bool]:
     words = {word.strip() for word in text.split(",")}
     # Stacks have a habit for gradients and parameters; who names tp or experts alone does not mean to change it.
     decided = set(_OVERLAPS) if words - _NEXT_TO_LAYERS else _NEXT_TO_LAYERS
     words -= {"none"}
     words = words - {"dp"} | {"grad", "param"} if "dp" in words else words
-    words = set(_OVERLAPS) if words == {"all"} else words
+    words = words - {"all"} | _ALL if "all" in words else words
     for word in sorted(words - set(_OVERLAPS)):
         problem = f'--overlap "{word}" is not known{did_you_mean(word, _OVERLAPS)}'
         raise UsageError("unknown-name", problem, hint=f"known: {_KNOWN_OVERLAPS}")

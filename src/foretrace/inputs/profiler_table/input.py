@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from foretrace.files import GivenPath
 from foretrace.inputs.base import Input
 from foretrace.inputs.options import read_sizes
+from foretrace.lower.options import parse_overlap
 from foretrace.lower.torch_table.options import ProfilerTableOptions
 from foretrace.mesh import Mesh, parse_axes
 
@@ -52,6 +53,8 @@ class ProfilerTableInput(Input):
         """Reads the texts of options."""
         if isinstance(texts.get("mesh"), str):
             parse_axes(texts["mesh"], where="--mesh")
+        if isinstance(texts.get("overlap"), str):
+            texts["overlap"] = parse_overlap(texts["overlap"], where="--overlap")
         if "sizes" in texts:
             texts["sizes"] = read_sizes(texts["sizes"])
         return texts

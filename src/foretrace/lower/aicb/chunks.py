@@ -26,6 +26,26 @@ class _Edges:
     last: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a chunk is: one of `parts` equal parts of a stage's layers, or `count` layers from there on.
+
+    `first` and `last` say whether it has the embedding and the head.
+    """
+
+    part: int
+    parts: int
+    count: int | None
+    first: bool
+    last: bool
+
+    def layers(self, listed: int) -> range:
+        """Returns its layers by number; a file that lists fewer layers is repeated."""
+        begin = self.part * listed // self.parts
+        end = (self.part + 1) * listed // self.parts if self.count is None else begin + self.count
+        return range(begin, end)
+
+
 class Chunks:
     """Makes the chunks of stages from a list of microbatches, most of which do the same as the first.
 
@@ -48,22 +68,23 @@ class Chunks:
         self._works: dict[tuple[object, ...], Work] = {}
         self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
 
-    def chunk(self, part: int, parts: int, *, first: bool, last: bool) -> tuple[ChunkSpec, ...]:
-        """Returns one of `parts` equal parts of the layers for each variant of a microbatch.
+    def chunk(self, place: Place) -> tuple[ChunkSpec, ...]:
+        """Returns the chunk at a place for each variant of a microbatch."""
+        return tuple([self._chunk(variant, place) for variant in self._distinct])
 
-        `first` and `last` say whether it has the embedding and the head.
-        """
-        return tuple([self._chunk(variant, part, parts, first, last) for variant in self._distinct])
-
-    def _chunk(self, variant: tuple[int, int, int], part: int, parts: int, first: bool, last: bool) -> ChunkSpec:
+    def _chunk(self, variant: tuple[int, int, int], place: Place) -> ChunkSpec:
         embedding, body, head = variant
-        key = (embedding if first else -1, body, head if last else -1, part, parts)
+        first, last = place.first, place.last
+        key = (embedding if first else -1, body, head if last else -1, place)
         if key not in self._chunks:
             layers = self._microbatches[body].layers
-            numbers = range(part * len(layers) // parts, (part + 1) * len(layers) // parts)
+            numbers = place.layers(len(layers))
             listed: list[tuple[int, object, tuple[Row, ...]]] = [
                 (-1, ("embedding", embedding), self._microbatches[embedding].embedding if first else ()),
-                *((number, (body, self._layers[body][number]), layers[number]) for number in numbers),
+                *(
+                    (number, (body, self._layers[body][number % len(layers)]), layers[number % len(layers)])
+                    for number in numbers
+                ),
                 (-1, ("head", head), self._microbatches[head].head if last else ()),
             ]
             listed = [one for one in listed if one[2]]

@@ -8,7 +8,7 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Workload
 from foretrace.formats.aicb.notes import is_missing_key
 from foretrace.lower.aicb.calls import CallReader
-from foretrace.lower.aicb.chunks import Chunks
+from foretrace.lower.aicb.chunks import Chunks, Place
 from foretrace.lower.aicb.microbatches import find_structure
 from foretrace.lower.aicb.oddities import oddities
 from foretrace.lower.aicb.options import WorkloadOptions
@@ -112,15 +112,18 @@ def _roles(plan: Plan, chunks: Chunks, rows: StepRows, options: WorkloadOptions)
         for piece, (part, count) in zip(pieces, parts, strict=True):
             first = part == 0 if everywhere else piece == 0
             last = part == count - 1 if everywhere else piece == last_piece
-            held.append(chunks.chunk(part, count, first=first, last=last))
+            layers = None if options.stage_layers is None else options.stage_layers[piece]
+            held.append(chunks.chunk(Place(part, count, layers, first=first, last=last)))
         items: tuple[EndItem, ...] = ()
         if plan.trains:
             has_ends = stage == 0 or everywhere
             finals, firsts = _tied_chunks(schedule, stage, held, chunks.variants)
             # Without overlap the end is tied to no layer, and stages differ only in what the first one has.
-            key = (has_ends, stage == 0, *(id(one) for each in held for one in each)) if options.overlap else has_ends
+            layers = sum(options.stage_layers[piece] for piece in pieces) if options.stage_layers else 0
+            tied = [id(one) for each in held for one in each] if options.overlap else []
+            key = (has_ends, layers, stage == 0 and bool(tied), *tied)
             if key not in ends:
-                ends[key] = end.items(stage, finals, firsts, has_ends)
+                ends[key] = end.scaled(layers, plan.layers).items(stage, finals, firsts, has_ends)
             items = ends[key]
         roles.append(RoleSpec(stage, f"stage {stage}", ranks[stage], tuple(held), items))
     return tuple(roles)

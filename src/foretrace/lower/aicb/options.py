@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foretrace.errors import InputError
-from foretrace.lower.options import MAX_BYTES, Overlap, check_schedule, check_whole, parse_overlap
+from foretrace.lower.options import MAX_BYTES, Overlap, check_layers, check_schedule, check_whole, read_overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class WorkloadOptions:
         overlap: What runs concurrently with computation.
         microbatches: Microbatches of a step.
         pp_comm_bytes: What crosses a stage boundary per microbatch.
+        stage_layers: Layers of every chunk in the order of the model; None: each stage has those that the file lists.
         ends: Whether embedding, head and loss are on the outer stages, or on every stage as SimAI has it.
     """
 
@@ -31,10 +32,11 @@ class WorkloadOptions:
     microbatches: int | None = None
     pp_comm_bytes: int | None = None
     ends: Literal["first-last", "every-stage"] = "first-last"
+    stage_layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        overlap = self.overlap if isinstance(self.overlap, str) else ",".join(map(str, self.overlap))
-        object.__setattr__(self, "overlap", parse_overlap(overlap, where="overlap"))
+        object.__setattr__(self, "overlap", read_overlap(self.overlap))
+        object.__setattr__(self, "stage_layers", check_layers(self.stage_layers))
         check_whole("gpus", self.gpus, 1)
         check_whole("microbatches", self.microbatches, 1)
         check_whole("pp_comm_bytes", self.pp_comm_bytes, 0, MAX_BYTES)

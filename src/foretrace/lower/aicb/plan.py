@@ -27,6 +27,8 @@ class Plan:
     trains: bool
     transfer_bytes: int
     tokens_per_step: float | None
+    layers: int
+    """Layers of a stage that the file lists."""
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -51,10 +53,28 @@ def make_plan(workload: Workload, structure: Structure, options: WorkloadOptions
         text += f"; {', '.join(ignored)} ignored" if ignored else ""
         notes.append(Diagnostic("note", "odd-input", text, workload.at_header))
     _check_chunks(workload, structure, schedule)
+    if options.stage_layers is not None:
+        notes.append(_uneven(workload, structure, schedule, options.stage_layers))
     transfer = _transfer_bytes(workload, structure, options, mesh, notes) if mesh.pp > 1 else 0
     tokens = tokens_of(structure)
     per_step = None if tokens is None else float(tokens * microbatches * mesh.dp)
-    return Plan(mesh, schedule, trains, transfer, per_step, tuple(notes))
+    return Plan(mesh, schedule, trains, transfer, per_step, structure.layers, tuple(notes))
+
+
+def _uneven(workload: Workload, structure: Structure, schedule: Schedule, layers: tuple[int, ...]) -> Diagnostic:
+    """Checks the layers that are asked for, and says what becomes of the file's."""
+    if len(layers) != schedule.pieces:
+        raise InputError(
+            "bad-plan",
+            f"stage_layers has {len(layers)} parts, the pipeline {schedule.pieces}",
+            where=workload.at_header,
+            hint=f"give {schedule.pieces} numbers, one for each chunk in the order of the model",
+        )
+    text = (
+        f"{sum(layers):,} layers in parts of {', '.join(map(str, layers))} as asked; the file lists {structure.layers} "
+        "for every stage, taken in turn; gradients, optimizer and gathers in proportion"
+    )
+    return Diagnostic("note", "changed-as-asked", text, workload.at_header)
 
 
 def _unread(workload: Workload, structure: Structure) -> list[Diagnostic]:

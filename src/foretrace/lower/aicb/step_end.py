@@ -14,8 +14,8 @@ from foretrace.lower.aicb.microbatches import Structure
 from foretrace.lower.options import Overlap
 from foretrace.mesh import Mesh
 from foretrace.program.columns import Collective, Phase, label
-from foretrace.step.buckets import Bucket, megatron_buckets, megatron_limit, spread_evenly
-from foretrace.step.end import gather, reduction
+from foretrace.step.buckets import Bucket, megatron_limit
+from foretrace.step.end import even_megatron_buckets, gather, reduction
 from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem
 
 FIRST_STAGE_ONLY = "embedding_grads"
@@ -107,6 +107,22 @@ class StepEnd:
     mesh: Mesh
     overlap: frozenset[Overlap]
 
+    def scaled(self, layers: int, listed: int) -> StepEnd:
+        """Returns the end of a stage that has `layers` instead of the `listed` ones; 0 layers change nothing."""
+        if not layers or layers == listed:
+            return self
+        rows, share = self.rows, layers / listed
+        return replace(
+            self,
+            rows=StepRows(
+                [replace(call, bytes=round(call.bytes * share)) for call in rows.reduces],
+                rows.syncs,
+                rows.scalars,
+                [(row, seconds * share) for row, seconds in rows.updates],
+                [replace(call, bytes=round(call.bytes * share)) for call in rows.gathers],
+            ),
+        )
+
     def items(
         self, stage: int, finals: Sequence[tuple[int, ChunkSpec]], firsts: Sequence[tuple[int, ChunkSpec]], ends: bool
     ) -> tuple[EndItem, ...]:
@@ -164,21 +180,7 @@ class StepEnd:
     def _buckets(
         self, call: Call, stage: int, chunks: Sequence[tuple[int, ChunkSpec]], bytes_each: int
     ) -> list[Bucket]:
-        """Divides a call into Megatron's buckets.
-
-        A file does not say how large a layer is: all are taken to be equal, and embedding and head to count to the
-        layers next to them.
-        """
-        limit = bytes_each * megatron_limit(self.mesh.size(call.axis))
-        layers = sum(unit.layer >= 0 for _, chunk in chunks for unit in chunk.units)
-        sizes = iter(spread_evenly(call.bytes, layers))
-        buckets: list[Bucket] = []
-        for number, chunk in chunks:
-            each = [next(sizes) if unit.layer >= 0 else 0 for unit in chunk.units]
-            for bucket in megatron_buckets(stage, number, each, limit):
-                after_embedding = bucket.first == 1 and chunk.units[0].layer < 0
-                buckets.append(replace(bucket, first=0) if after_embedding else bucket)
-        return buckets
+        return even_megatron_buckets(call.bytes, stage, chunks, bytes_each * megatron_limit(self.mesh.size(call.axis)))
 
 
 def _update(name: str, seconds: float) -> Compute:

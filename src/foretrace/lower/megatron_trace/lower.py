@@ -27,17 +27,18 @@ from foretrace.lower.megatron_trace.replay import replay
 from foretrace.lower.megatron_trace.resize import resized
 from foretrace.lower.megatron_trace.whole_job import WholeJob, whole_job_spec
 from foretrace.lower.megatron_trace.work import RankWork, Stones, Stretch, read_stones
-from foretrace.lower.options import changed_options
+from foretrace.lower.options import Overlap, changed_options
 from foretrace.mesh import Mesh
 from foretrace.program.collector import collector_paused
 from foretrace.program.columns import UNPRICED, Collective
 from foretrace.program.program import Program
 from foretrace.schedules.pipeline import Transfer
 from foretrace.schedules.registry import make, resolve
+from foretrace.schedules.schedule import Schedule
 from foretrace.step import build_step
 from foretrace.step.spec import Call
 
-REBUILT_BY = ("microbatches", "schedule", "vpp", "gpus", "routing", "pp_comm_bytes")
+REBUILT_BY = ("microbatches", "schedule", "vpp", "gpus", "routing", "pp_comm_bytes", "overlap", "stage_layers")
 """MegatronTraceOptions for which a real run is not replayed but built anew of what its ops take."""
 
 
@@ -123,16 +124,18 @@ def _target(job: TraceJob, options: MegatronTraceOptions) -> Mesh:
 
 def _whole(job: TraceJob, options: MegatronTraceOptions, target: Mesh) -> Program:
     stones = read_stones(job)
+    schedule = _schedule(job, target, options)
+    stage_layers = _stage_layers(schedule, options)
     recording = None if job.ex_situ else make_recording(job)
     recorded = {} if recording is None or options.priced else _recorded_calls(recording, target)
-    if target != job.mesh or options.routing is not None:
-        stones = resized(job, stones, target, options.routing)
+    if target != job.mesh or options.routing is not None or stage_layers is not None:
+        stones = resized(job, stones, target, options.routing, stage_layers)
     if recording is not None and not options.priced:
         _check_recorded(stones, recorded, job)
         stones = Stones({key: _timed(work, recorded) for key, work in stones.work.items()}, stones.pools, stones.notes)
     notes = [*run_notes(job), *stones.notes]
     gap = HOST_GAP_S if recording is None else _mean_gap(recording)
-    whole = _whole_job(job, target, options, recorded, gap, notes)
+    whole = _whole_job(job, target, options, schedule, recorded, gap, notes)
     if options.priced or job.ex_situ:
         text = (
             "computation takes what the traces say, on the GPU they were taken on; a cluster prices communication only"
@@ -222,19 +225,20 @@ def _whole_job(
     job: TraceJob,
     target: Mesh,
     options: MegatronTraceOptions,
+    schedule: Schedule,
     recorded: _Recorded,
     gap_s: float,
     notes: list[Diagnostic],
 ) -> WholeJob:
-    count = options.microbatches or _microbatches(job)
+    count = schedule.microbatches
     if job.ex_situ and options.microbatches is None:
         text = "1 microbatch a step taken: the traces do not say (choose with --microbatches)"
         notes.append(Diagnostic("warning", "assumed", text))
-    name = resolve(options.schedule or "1f1b")
     if options.schedule is None and target.pp > 1:
         notes.append(Diagnostic("note", "assumed", "no schedule in the traces: 1f1b taken (choose with --schedule)"))
-    _check_size(job, target, count)
-    schedule = make(name, target.pp, count, options.vpp)
+    if Overlap.PARAM in options.overlap:
+        text = "no parameters are gathered in the traces: --overlap param has no effect"
+        notes.append(Diagnostic("note", "not-recorded", text))
     size, tokens = _activation(job, target, options, notes)
     chunks = f", {schedule.chunks} chunks" if schedule.chunks > 1 else ""
     taken = recorded.get((Collective.TRANSFER, "pp", size), UNPRICED)
@@ -247,7 +251,28 @@ def _whole_job(
         ex_situ=job.ex_situ,
         gap_s=gap_s,
         alone=job.alone,
+        overlap=options.overlap,
+        stage_layers=options.stage_layers,
     )
+
+
+def _schedule(job: TraceJob, target: Mesh, options: MegatronTraceOptions) -> Schedule:
+    count = options.microbatches or _microbatches(job)
+    _check_size(job, target, count)
+    return make(resolve(options.schedule or "1f1b"), target.pp, count, options.vpp)
+
+
+def _stage_layers(schedule: Schedule, options: MegatronTraceOptions) -> list[int] | None:
+    """Returns the layers of every stage, if they are asked for by chunk."""
+    if options.stage_layers is None:
+        return None
+    if len(options.stage_layers) != schedule.pieces:
+        raise InputError(
+            "bad-plan",
+            f"stage_layers has {len(options.stage_layers)} parts, the pipeline {schedule.pieces}",
+            hint=f"give {schedule.pieces} numbers, one for each chunk in the order of the model",
+        )
+    return [sum(options.stage_layers[piece] for piece in pieces) for pieces in schedule.piece.tolist()]
 
 
 def _check_size(job: TraceJob, target: Mesh, microbatches: int) -> None:

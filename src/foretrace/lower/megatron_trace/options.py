@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretrace.lower.options import MAX_BYTES, MAX_ROUTING, check_factor, check_mesh, check_schedule, check_whole
+from foretrace.lower.options import (
+    MAX_BYTES,
+    MAX_ROUTING,
+    Overlap,
+    check_factor,
+    check_layers,
+    check_mesh,
+    check_schedule,
+    check_whole,
+    read_overlap,
+)
 from foretrace.mesh import Mesh
 
 
@@ -21,6 +31,8 @@ class MegatronTraceOptions:
         microbatches: Microbatches of a step.
         pp_comm_bytes: What crosses a stage boundary per microbatch.
         routing: How many times the mean the busiest expert rank receives, 1 being balanced.
+        overlap: What runs concurrently with computation, besides what Megatron always overlaps.
+        stage_layers: Layers of every chunk in the order of the model; None: as many in each.
         priced: Whether communication that a real run recorded is left to a machine to price.
     """
 
@@ -32,6 +44,8 @@ class MegatronTraceOptions:
     microbatches: int | None = None
     pp_comm_bytes: int | None = None
     routing: float | None = None
+    overlap: frozenset[Overlap] = frozenset()
+    stage_layers: tuple[int, ...] | None = None
     priced: bool = False
 
     def __post_init__(self) -> None:
@@ -42,6 +56,8 @@ class MegatronTraceOptions:
         check_whole("microbatches", self.microbatches, 1)
         check_whole("pp_comm_bytes", self.pp_comm_bytes, 0, MAX_BYTES)
         check_schedule(self.schedule)
+        object.__setattr__(self, "overlap", read_overlap(self.overlap))
+        object.__setattr__(self, "stage_layers", check_layers(self.stage_layers))
         if self.routing is not None:
             hint = f"expected how uneven it is, from 1 (balanced) to {MAX_ROUTING:g}"
             check_factor("routing", self.routing, 1.0, MAX_ROUTING, hint)

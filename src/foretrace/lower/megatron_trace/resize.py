@@ -23,8 +23,18 @@ GRADIENT_BYTES = 4
 """Of a parameter in the guess of what an embedding has: fp32."""
 
 
-def resized(job: TraceJob, stones: Stones, target: Mesh, routing: float | None) -> Stones:
-    """The stones of the job on `target`, with the busiest expert rank receiving `routing` times the mean."""
+def resized(
+    job: TraceJob, stones: Stones, target: Mesh, routing: float | None, stage_layers: Sequence[int] | None = None
+) -> Stones:
+    """Returns the stones of the job on another mesh.
+
+    Args:
+        job: The traced job.
+        stones: What was traced.
+        target: The mesh.
+        routing: How many times the mean the busiest expert rank receives.
+        stage_layers: Layers of every stage, where they are not as many in each.
+    """
     mesh = job.mesh
     if (target.tp, target.cp) != (mesh.tp, mesh.cp):
         raise InputError(
@@ -36,8 +46,8 @@ def resized(job: TraceJob, stones: Stones, target: Mesh, routing: float | None) 
     work = dict(stones.work)
     if target.ep != mesh.ep or routing is not None:
         work = _rerouted(job, work, target.ep, routing, notes)
-    if target.pp != mesh.pp:
-        work = _restaged(job, work, target, notes)
+    if target.pp != mesh.pp or stage_layers is not None:
+        work = _restaged(job, work, target, stage_layers, notes)
     if target != mesh:
         notes.append(Diagnostic("note", "changed-as-asked", f"traced on {mesh}, built for {target}"))
     return Stones(work, stones.pools, notes)
@@ -188,9 +198,13 @@ class _Layered:
 
 
 def _restaged(
-    job: TraceJob, work: dict[tuple[int, int], RankWork], target: Mesh, notes: list[Diagnostic]
+    job: TraceJob,
+    work: dict[tuple[int, int], RankWork],
+    target: Mesh,
+    stage_layers: Sequence[int] | None,
+    notes: list[Diagnostic],
 ) -> dict[tuple[int, int], RankWork]:
-    """The layers of all stages dealt out to another number of them."""
+    """The layers of all stages dealt out to another number of them, or unevenly."""
     each = job.layers_per_stage
     if each is None:
         raise InputError(
@@ -203,20 +217,27 @@ def _restaged(
             hint="another pp needs traces of two stages at least",
         )
     total = each * job.mesh.pp
-    if total % target.pp:
+    if stage_layers is not None:
+        if sum(stage_layers) != total:
+            raise InputError(
+                "bad-plan",
+                f"stage_layers has {sum(stage_layers)} layers, the traced model {total}",
+                hint=f"give {target.pp} numbers that add up to {total}",
+            )
+    elif total % target.pp:
         raise InputError(
             "not-divisible",
             f"{total} layers do not divide into {target.pp} stages",
             hint="choose a pp that divides them",
         )
-    count, last = total // target.pp, job.mesh.pp - 1
+    counts, last = stage_layers or [total // target.pp] * target.pp, job.mesh.pp - 1
     middle = 1 if job.mesh.pp > 2 else None
     found: dict[tuple[int, int], RankWork] = {}
     for expert in range(target.ep):
         ends = [work[stage, expert] for stage in (0, last)]
         inner = work[middle, expert] if middle is not None else None
         for stage in range(target.pp):
-            first_here, last_here = stage == 0, stage == target.pp - 1
+            count, first_here, last_here = counts[stage], stage == 0, stage == target.pp - 1
             begins = ends[0] if first_here else inner or ends[1]
             closes = ends[1] if last_here else inner or ends[0]
             gradients, like = _stage_gradients(job, ends, inner, first_here, last_here, count, notes)

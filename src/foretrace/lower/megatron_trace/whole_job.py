@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import isnan
 
 from foretrace.errors import Diagnostic, InputError
+from foretrace.formats.megatron_trace import dtype_bytes
 from foretrace.lower.megatron_trace.calls import group_size
 from foretrace.lower.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST, compute_sources
 from foretrace.lower.megatron_trace.exchanges import Exchanges
+from foretrace.lower.megatron_trace.resize import GRADIENT_BYTES
 from foretrace.lower.megatron_trace.work import RankWork, Stones, Stretch
+from foretrace.lower.options import Overlap
 from foretrace.mesh import Mesh
-from foretrace.program.columns import Phase
+from foretrace.program.columns import UNPRICED, Phase
 from foretrace.schedules.pipeline import BATCHED, Transfer
 from foretrace.schedules.schedule import Schedule
+from foretrace.step.buckets import Bucket, megatron_limit
+from foretrace.step.end import even_megatron_buckets, turns_of
 from foretrace.step.spec import Call, ChunkSpec, Compute, Cut, EndItem, HostWork, Item, RoleSpec, StepSpec, Unit, Work
 
 WEIGHT_SHARE = 0.5
@@ -41,6 +46,8 @@ class WholeJob:
         ex_situ: Whether the traces were taken on one GPU.
         gap_s: What the host takes between two ops.
         alone: Whether it is one rank whose groups are not known.
+        overlap: What runs concurrently with computation, besides what Megatron always overlaps.
+        stage_layers: Layers of every chunk in the order of the model; None: as many in each chunk of a stage.
     """
 
     title: str
@@ -51,6 +58,8 @@ class WholeJob:
     ex_situ: bool
     gap_s: float
     alone: bool
+    overlap: frozenset[Overlap] = frozenset()
+    stage_layers: tuple[int, ...] | None = None
 
 
 def whole_job_spec(stones: Stones, job: WholeJob, notes: Sequence[Diagnostic]) -> StepSpec:
@@ -63,7 +72,7 @@ def whole_job_spec(stones: Stones, job: WholeJob, notes: Sequence[Diagnostic]) -
         schedule=job.schedule,
         roles=tuple(roles.role(stage, expert) for stage in range(job.mesh.pp) for expert in range(job.mesh.ep)),
         transfer=job.transfer,
-        batched=job.schedule.name in BATCHED,
+        batched=job.schedule.name in BATCHED and Overlap.PP not in job.overlap,
         repeats=False,
         tokens_per_step=job.tokens_per_step,
         end_waits_for_transfers=True,
@@ -111,7 +120,7 @@ class _Roles:
             mesh.where(pp=stage, ep=expert) if several else mesh.where(pp=stage),
             chunks,
             self._end(work),
-            self._cuts(work, [one for (one,) in chunks]),
+            self._cuts(stage, work, [one for (one,) in chunks]),
         )
 
     def _chunk(self, stage: int, expert: int, work: RankWork, chunk: int) -> ChunkSpec:
@@ -148,7 +157,7 @@ class _Roles:
         A call that runs next to the computation that follows it belongs to the layer of that computation.
         """
         exchanges = self.exchanges.of(stage, name)
-        numbers = self._of_chunk(works, chunk, backward=name == "backward_step")
+        numbers = self._of_chunk(works, stage, chunk, backward=name == "backward_step")
         runs: list[_Run] = []
         launched: tuple[Item, ...] = ()
         for layer, group in groupby(numbers, key=lambda number: works[number].layer):
@@ -171,47 +180,75 @@ class _Roles:
             ]
             if call is not None:
                 size = call.bytes if sends is None else sum(sends)
-                items.append(replace(self._priced(call), phase=phase, bytes=size, sends=sends))
+                concurrent = "previous" if call.concurrent is None and self._fuses(call) else call.concurrent
+                items.append(replace(self._priced(call), phase=phase, bytes=size, sends=sends, concurrent=concurrent))
             self._items[key] = tuple(items)
         return self._items[key]
+
+    def _fuses(self, call: Call) -> bool:
+        return Overlap.TP in self.job.overlap and call.axis == "tp"
 
     def _priced(self, call: Call) -> Call:
         """Returns a call that takes no time if it is of a rank whose group is not known."""
         return replace(call, seconds=0.0) if self.job.alone and isnan(call.seconds) else call
 
-    def _of_chunk(self, works: Sequence[Stretch], chunk: int | None, *, backward: bool) -> range:
+    def _of_chunk(self, works: Sequence[Stretch], stage: int, chunk: int | None, *, backward: bool) -> range:
         """Returns which stretches are of a chunk: its share of the layers, and the ends of the model next to them."""
         chunks = self.job.schedule.chunks
         if chunk is None or chunks == 1:
             return range(len(works))
         layers = max((work.layer for work in works), default=-1) + 1
-        if layers < 1 or layers % chunks:
+        if self.job.stage_layers is not None:
+            counts = [self.job.stage_layers[piece] for piece in self.job.schedule.piece[stage].tolist()]
+        elif layers < 1 or layers % chunks:
             raise InputError(
                 "not-divisible",
                 f"{layers or 'an unknown number of'} layers a stage do not divide into {chunks} chunks",
-                hint="choose a schedule with one chunk per stage, such as 1f1b or zb-h1",
+                hint="choose a schedule with one chunk per stage, such as 1f1b or zb-h1, or give --stage-layers",
             )
-        each = layers // chunks
+        else:
+            counts = [layers // chunks] * chunks
         turn = chunks - 1 - chunk if backward else chunk
         starts = {work.layer: number for number, work in reversed(list(enumerate(works)))}
-        bounds = [0, *(starts[number * each] for number in range(1, chunks)), len(works)]
+        firsts = list(accumulate(counts[::-1] if backward else counts))[:-1]
+        bounds = [0, *(starts[first] for first in firsts), len(works)]
         return range(bounds[turn], bounds[turn + 1])
 
-    def _cuts(self, work: RankWork, chunks: Sequence[ChunkSpec]) -> tuple[Cut, ...]:
-        """Returns the gradient buckets that were launched within the last backward, each in the chunk it was in."""
-        if not work.buckets:
-            return ()
-        seconds = [_backward_s(chunk) for chunk in chunks]
-        total = sum(seconds)
-        cuts = []
-        for bucket in work.buckets:
-            chunk, at = len(chunks) - 1, bucket.after_share * total
-            while chunk and at >= seconds[chunk]:
-                at, chunk = at - seconds[chunk], chunk - 1
-            scale = Compute(f"scale {bucket.call.name}", Phase.BACKWARD, moved_bytes=2.0 * bucket.call.bytes)
-            share = at / seconds[chunk] if seconds[chunk] else 1.0
-            cuts.append(Cut(chunk, share, (scale, replace(self._priced(bucket.call), phase=Phase.BACKWARD))))
-        return tuple(cuts)
+    def _cuts(self, stage: int, work: RankWork, chunks: Sequence[ChunkSpec]) -> tuple[Cut, ...]:
+        """Returns the gradient buckets that run next to the last backward: as traced, or as Megatron makes them."""
+        traced = [self._traced_cut(bucket.after_share, bucket.call, chunks) for bucket in work.buckets]
+        made = [
+            self._cut(bucket.chunk, _share_done(chunks[bucket.chunk], bucket.first), call, bucket.size)
+            for call in work.gradients
+            if self._overlaps(call)
+            for bucket in self._buckets(stage, call, chunks)
+        ]
+        return (*traced, *made)
+
+    def _overlaps(self, call: Call) -> bool:
+        """Returns whether a reduction of gradients is divided into buckets that run next to the backward."""
+        return Overlap.GRAD in self.job.overlap and call.axis != "embd" and group_size(self.job.mesh, call.axis) > 1
+
+    def _buckets(self, stage: int, call: Call, chunks: Sequence[ChunkSpec]) -> list[Bucket]:
+        finals = [(chunk, chunks[chunk]) for chunk in turns_of(self.job.schedule)[stage].finals]
+        element_bytes = GRADIENT_BYTES if call.dtype is None else dtype_bytes(call.dtype)
+        limit = element_bytes * megatron_limit(group_size(self.job.mesh, call.axis))
+        return even_megatron_buckets(call.bytes, stage, finals, limit)
+
+    def _traced_cut(self, share: float, call: Call, chunks: Sequence[ChunkSpec]) -> Cut:
+        """Returns a bucket in the chunk in which it was launched, after a share of the stage's whole backward."""
+        seconds = [_backward_s(chunk.units) for chunk in chunks]
+        chunk, at = len(chunks) - 1, share * sum(seconds)
+        while chunk and at >= seconds[chunk]:
+            at, chunk = at - seconds[chunk], chunk - 1
+        return self._cut(chunk, at / seconds[chunk] if seconds[chunk] else 1.0, call, call.bytes)
+
+    def _cut(self, chunk: int, share: float, call: Call, size: int) -> Cut:
+        """Returns a bucket that is scaled and reduced after a share of a chunk's last backward."""
+        scale = Compute(f"scale {call.name}", Phase.BACKWARD, moved_bytes=2.0 * size)
+        seconds = call.seconds if size == call.bytes else UNPRICED
+        reduced = replace(self._priced(replace(call, seconds=seconds)), phase=Phase.BACKWARD, bytes=size)
+        return Cut(chunk, share, (scale, reduced))
 
     def _end(self, work: RankWork) -> tuple[EndItem, ...]:
         """Returns gradients scaled and reduced, then the optimizer, which waits for buckets that are under way."""
@@ -220,6 +257,8 @@ class _Roles:
             return self._ends[key]
         end: list[EndItem] = []
         for call in work.gradients:
+            if self._overlaps(call):
+                continue
             meets = self.job.alone or group_size(self.job.mesh, call.axis) > 1
             scales = call.axis != "embd" and not self.job.alone
             # Megatron multiplies gradients by 1/dp before it reduces them: read once, written once. What a real run
@@ -288,6 +327,12 @@ def _paired(forward: _Pass, backward: _Pass) -> list[tuple[int, tuple[Item, ...]
     return units
 
 
-def _backward_s(chunk: ChunkSpec) -> float:
-    items = (item for unit in chunk.units for item in unit.work.backward)
+def _backward_s(units: Sequence[Unit]) -> float:
+    items = (item for unit in units for item in unit.work.backward)
     return sum(item.seconds for item in items if isinstance(item, Compute))
+
+
+def _share_done(chunk: ChunkSpec, unit: int) -> float:
+    """Returns the share of a chunk's backward after which a unit is done."""
+    total = _backward_s(chunk.units)
+    return _backward_s(chunk.units[unit:]) / total if total else 1.0

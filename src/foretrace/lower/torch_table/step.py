@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.errors import Diagnostic
+from foretrace.lower.options import Overlap
 from foretrace.lower.torch.kinds import WorkKind
 from foretrace.lower.torch.recorded_on import TABLE
 from foretrace.lower.torch_table.calls import SizedCall, StepCalls
@@ -32,7 +33,8 @@ _COMPUTE_STAYS: Final = (
 )
 _REDUCE: Final = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
 _NO_OVERLAP: Final = (
-    "no communication runs beside computation: a table does not say what did (FSDP's prefetching would hide a part)"
+    "no communication runs beside computation: a table does not say what did (FSDP's prefetching would hide a part; "
+    "--overlap grad spreads the reductions over the backward)"
 )
 
 
@@ -60,16 +62,17 @@ class TableStep:
         if unknown:
             backward += self._computed(calls, Phase.NONE)
         cuts: tuple[Cut, ...] = ()
-        if buckets:
+        reduced = [_bucket(size) for size in buckets] or (calls.reduce() if self._overlaps_shown() else [])
+        if reduced:
             backward.append(_instant("end of the backward", Phase.BACKWARD))
-            cuts = self._cuts(buckets, sum(item.seconds for item in backward if isinstance(item, Compute)))
+            cuts = self._cuts(reduced, sum(item.seconds for item in backward if isinstance(item, Compute)))
         work = Work("step", tuple(forward), (), tuple(backward))
         role = RoleSpec(
             stage=0,
             name="GPU",
             ranks=range(self.mesh.world),
             chunks=((ChunkSpec((Unit(work),)),),),
-            end=self._end(calls, found, reduces=bool(buckets), unknown=unknown),
+            end=self._end(calls, found, overlapped=bool(reduced), unknown=unknown),
             cuts=cuts,
         )
         return StepSpec(
@@ -102,18 +105,23 @@ class TableStep:
 
     def _overlaps(self) -> bool:
         """Returns whether gradients are reduced under the backward, over which they are taken to come evenly."""
-        return self.sizes.under_backward() and self._backward_s() > 0
+        asked = self.options.overlap
+        under = self.sizes.under_backward() if asked is None else Overlap.GRAD in asked
+        return under and self._backward_s() > 0
+
+    def _overlaps_shown(self) -> bool:
+        """Returns whether reductions that the table shows run under the backward."""
+        return bool(self.options.overlap) and self._backward_s() > 0
 
     def _backward_s(self) -> float:
         return self.profile.device.by_phase().get(Phase.BACKWARD, 0.0) / self.steps
 
-    def _cuts(self, buckets: Sequence[int], computed_s: float) -> tuple[Cut, ...]:
-        """Returns the all-reduces of buckets, each when the share of the backward that fills it is done."""
-        cuts, ready, total = [], 0, sum(buckets)
-        for size in buckets:
-            ready += size
+    def _cuts(self, calls: Sequence[Call], computed_s: float) -> tuple[Cut, ...]:
+        """Returns reductions of gradients, each when the share of the backward that fills it is done."""
+        cuts, ready, total = [], 0, sum(call.bytes for call in calls)
+        for call in calls:
+            ready += call.bytes
             share = self._backward_s() / computed_s * ready / total if self._overlaps() and computed_s else 1.0
-            call = Call("reduce gradients", Phase.BACKWARD, Collective.ALL_REDUCE, "dp", size)
             cuts.append(Cut(0, share, (call,)))
         return tuple(cuts)
 
@@ -125,7 +133,7 @@ class TableStep:
         how = "spread evenly under the backward" if under else "all of them after the backward"
         return (
             f"the table has no communication: gradients ({sum(sizes) / 1e9:.2f} GB, {source}, {self.sizes.dtype()}) "
-            f"are all-reduced over dp={self.mesh.dp} in {count} of {most} as DDP does, {how} (--set overlap=none|on)"
+            f"are all-reduced over dp={self.mesh.dp} in {count} of {most} as DDP does, {how} (--overlap none|grad)"
         )
 
     def _phases(self) -> set[Phase]:
@@ -186,15 +194,16 @@ class TableStep:
         return items
 
     def _end(
-        self, calls: StepCalls, found: Sequence[SizedCall], *, reduces: bool, unknown: bool
+        self, calls: StepCalls, found: Sequence[SizedCall], *, overlapped: bool, unknown: bool
     ) -> tuple[EndItem, ...]:
         """Returns what follows the backward: gradients, the optimizer, what has no phase, and the host's own time."""
-        items: list[Item] = [*calls.reduce(), *self._across(found), *self._computed(calls, Phase.OPTIMIZER)]
+        items: list[Item] = [] if overlapped else list(calls.reduce())
+        items += [*self._across(found), *self._computed(calls, Phase.OPTIMIZER)]
         if not unknown:
             items += self._computed(calls, Phase.NONE)
         items += calls.rest()
         end = [EndItem(item) for item in items]
-        if reduces:
+        if overlapped:
             end.insert(0, EndItem(_instant("gradients reduced", Phase.BACKWARD), after_reductions=True))
         if self._has_host():
             # The last kernel is launched when the host is done, and a step begins where the one before it ended.
@@ -228,7 +237,7 @@ class TableStep:
         """What is assumed, and what is missing."""
         profile = self.profile
         warnings = [("as-recorded", _COMPUTE_STAYS)]
-        if found:
+        if found and not self._overlaps_shown():
             warnings.append(("assumed", _NO_OVERLAP))
         warnings += self._left_out(found)
         notes = [self._host_note()]
@@ -295,6 +304,10 @@ def _where_to(item: SizedCall, mesh: Mesh) -> str:
 
 def _name(part: Part) -> str:
     return f"{part.name}, the rest" if part.rest else part.name
+
+
+def _bucket(size: int) -> Call:
+    return Call("reduce gradients", Phase.BACKWARD, Collective.ALL_REDUCE, "dp", size)
 
 
 def _instant(name: str, phase: Phase) -> Compute:
