@@ -35,6 +35,16 @@ def times(answer: Answer) -> dict[Key, tuple[int, int]]:
     return {key: (start[node], end[node]) for key, node in _nodes(answer)}
 
 
+def times_of(answer: Answer, rank: int, name: str) -> list[tuple[float, float]]:
+    """Start and end in µs, to the ns, of all ops of a rank with this name, in order."""
+    ops = answer.timeline.rank(rank)
+    return sorted(
+        (round(start * 1e6, 3), round(end * 1e6, 3))
+        for one, start, end in zip(ops.name, ops.start_s.tolist(), ops.end_s.tolist(), strict=True)
+        if one == name
+    )
+
+
 def waits(answer: Answer) -> dict[Key, int]:
     """How long each op waited for its partners, in ns; ops that did not are left out."""
     wait = _ns(answer.timeline.wait_s)

@@ -80,6 +80,23 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
     assert words in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
+def test_the_steps_page(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = snippets("docs/steps.md")
+    exec(code, {})
+    # The last stage waits twice for 2 ms: 21 + 4 · 60 + 2 + 2 hence, then back, the last backward and the optimizer.
+    assert float(capsys.readouterr().out) == pytest.approx(0.021 + 4 * 0.06 + 0.002 + 0.001 + 0.04 + 0.001)
+    assert "# 0.305" in code
+
+
+def test_the_generate_page_shows_what_the_command_prints(tmp_path: Path) -> None:
+    page = (ROOT / "docs/generate.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"\$ foretrace (generate .* --no-silicon .*)\n", page)
+    words = [sys.executable, "-m", "foretrace", *command.split()]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    shown = printed.partition("note:")[0]
+    assert "step:" in shown and shown in page
+
+
 def test_the_json_page_names_every_key() -> None:
     from foretrace import Mesh, ProgramBuilder, simulate
     from foretrace.formats.aicb import read_workload

@@ -224,3 +224,17 @@ def test_overrides_must_fit_their_column(column: str, value: float) -> None:
     build.role("only", [0]).place(block, override={0: {column: value}})
     with pytest.raises(InputError, match=column):
         build.program()
+
+
+@pytest.mark.parametrize("steady", [None, True, False])
+def test_a_scenario_decides_whether_steps_repeat(steady: bool | None) -> None:
+    """A step of 3, whose gradients are reduced for 2 next to the 2 of the next step's first part."""
+    build = ProgramBuilder(Mesh(dp=2))
+    dp = build.communicator("dp")
+    role = build.role("all", range(2))
+    first = role.compute("first", 2.0)
+    role.compute("second", 1.0, after=first)
+    role.collective("all_reduce", dp, 2.0, after=role.compute("last", 0.0))
+    answer = simulate(build.program(), scenario=Scenario(steady=steady), explain=False)
+    assert answer.repeats == (steady is not False)
+    assert answer.step_time_s == pytest.approx(5.0 if steady is False else 3.0)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StepChange:
     """What a file cannot say, and how many seconds that adds to the step."""
 
     change: str
@@ -44,7 +44,7 @@ class FileStep:
 
     planned_step_time_s: float
     step_time_s: float
-    changes: tuple[Change, ...]
+    changes: tuple[StepChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _file_step(planned: StepSpec, file: StepSpec, machine: Machine, *, exposed_o
         if machine.overlap_cost:
             times.append(("no cost of overlap", step_s(planned, bare)))
         times += [(name, step_s(spec, bare)) for name, spec in reductions(planned, file, exposed_only=exposed_only)]
-    changes = [Change(name, after - before) for (_, before), (name, after) in pairwise(times)]
+    changes = [StepChange(name, after - before) for (_, before), (name, after) in pairwise(times)]
     return FileStep(times[0][1], times[-1][1], tuple(changes))
 
 

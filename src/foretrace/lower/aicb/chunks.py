@@ -27,7 +27,7 @@ class _Edges:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChunkPlace:
     """Where a chunk is: one of `parts` equal parts of a stage's layers, or `count` layers from there on.
 
     `first` and `last` say whether it has the embedding and the head.
@@ -68,11 +68,11 @@ class Chunks:
         self._works: dict[tuple[object, ...], Work] = {}
         self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
 
-    def chunk(self, place: Place) -> tuple[ChunkSpec, ...]:
+    def chunk(self, place: ChunkPlace) -> tuple[ChunkSpec, ...]:
         """Returns the chunk at a place for each variant of a microbatch."""
         return tuple([self._chunk(variant, place) for variant in self._distinct])
 
-    def _chunk(self, variant: tuple[int, int, int], place: Place) -> ChunkSpec:
+    def _chunk(self, variant: tuple[int, int, int], place: ChunkPlace) -> ChunkSpec:
         embedding, body, head = variant
         first, last = place.first, place.last
         key = (embedding if first else -1, body, head if last else -1, place)

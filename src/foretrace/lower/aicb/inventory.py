@@ -12,7 +12,7 @@ from foretrace.lower.aicb.lower import lower_workload
 from foretrace.lower.aicb.microbatches import Structure, find_structure
 from foretrace.lower.aicb.oddities import hidden_size
 from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.aicb.plan import Plan, make_plan
+from foretrace.lower.aicb.plan import WorkloadPlan, make_plan
 from foretrace.lower.aicb.step_end import step_call
 from foretrace.program.columns import label
 
@@ -56,7 +56,7 @@ class WorkloadInventory:
 def take_inventory(workload: Workload) -> WorkloadInventory:
     """Counts what a workload holds, and tries how it would be simulated."""
     structure: Structure | None = None
-    plan: Plan | None = None
+    plan: WorkloadPlan | None = None
     traffic: tuple[Traffic, ...] = ()
     diagnostics = workload.diagnostics
     try:

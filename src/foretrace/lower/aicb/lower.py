@@ -8,11 +8,11 @@ from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.aicb import Workload
 from foretrace.formats.aicb.notes import is_missing_key
 from foretrace.lower.aicb.calls import CallReader
-from foretrace.lower.aicb.chunks import Chunks, Place
+from foretrace.lower.aicb.chunks import ChunkPlace, Chunks
 from foretrace.lower.aicb.microbatches import find_structure
 from foretrace.lower.aicb.oddities import oddities
 from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.aicb.plan import Plan, make_plan
+from foretrace.lower.aicb.plan import WorkloadPlan, make_plan
 from foretrace.lower.aicb.step_end import StepEnd, StepRows, find_step_rows
 from foretrace.lower.options import Overlap
 from foretrace.program.collector import collector_paused
@@ -78,7 +78,7 @@ def _refuse_cut_short(workload: Workload) -> None:
         )
 
 
-def _title(workload: Workload, plan: Plan) -> str:
+def _title(workload: Workload, plan: WorkloadPlan) -> str:
     count = plan.schedule.microbatches
     what = f"{plan.schedule.name}, {count} microbatch{'' if count == 1 else 'es'}"
     if plan.schedule.chunks > 1:
@@ -86,7 +86,7 @@ def _title(workload: Workload, plan: Plan) -> str:
     return f"{Path(workload.path).name} · {what}"
 
 
-def _overlap_notes(workload: Workload, plan: Plan, options: WorkloadOptions) -> list[Diagnostic]:
+def _overlap_notes(workload: Workload, plan: WorkloadPlan, options: WorkloadOptions) -> list[Diagnostic]:
     if not plan.trains:
         return []
     chosen = ", ".join(sorted(options.overlap))
@@ -101,7 +101,7 @@ def _overlap_notes(workload: Workload, plan: Plan, options: WorkloadOptions) -> 
     ]
 
 
-def _roles(plan: Plan, chunks: Chunks, rows: StepRows, options: WorkloadOptions) -> tuple[RoleSpec, ...]:
+def _roles(plan: WorkloadPlan, chunks: Chunks, rows: StepRows, options: WorkloadOptions) -> tuple[RoleSpec, ...]:
     schedule, everywhere = plan.schedule, options.ends == "every-stage"
     end, last_piece = StepEnd(rows, plan.mesh, options.overlap), schedule.pieces - 1
     parts = [_part(schedule, chunk) for chunk in range(schedule.chunks)]
@@ -113,7 +113,7 @@ def _roles(plan: Plan, chunks: Chunks, rows: StepRows, options: WorkloadOptions)
             first = part == 0 if everywhere else piece == 0
             last = part == count - 1 if everywhere else piece == last_piece
             layers = None if options.stage_layers is None else options.stage_layers[piece]
-            held.append(chunks.chunk(Place(part, count, layers, first=first, last=last)))
+            held.append(chunks.chunk(ChunkPlace(part, count, layers, first=first, last=last)))
         items: tuple[EndItem, ...] = ()
         if plan.trains:
             has_ends = stage == 0 or everywhere

@@ -19,7 +19,7 @@ FEWER_CHUNKS = "take fewer chunks: --vpp 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkloadPlan:
     """What the lowering goes by."""
 
     mesh: Mesh
@@ -32,7 +32,7 @@ class Plan:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def make_plan(workload: Workload, structure: Structure, options: WorkloadOptions) -> Plan:
+def make_plan(workload: Workload, structure: Structure, options: WorkloadOptions) -> WorkloadPlan:
     """Decides what the file leaves open, and says so."""
     notes: list[Diagnostic] = []
     mesh = _mesh(workload, options, notes)
@@ -58,7 +58,7 @@ def make_plan(workload: Workload, structure: Structure, options: WorkloadOptions
     transfer = _transfer_bytes(workload, structure, options, mesh, notes) if mesh.pp > 1 else 0
     tokens = tokens_of(structure)
     per_step = None if tokens is None else float(tokens * microbatches * mesh.dp)
-    return Plan(mesh, schedule, trains, transfer, per_step, structure.layers, tuple(notes))
+    return WorkloadPlan(mesh, schedule, trains, transfer, per_step, structure.layers, tuple(notes))
 
 
 def _uneven(workload: Workload, structure: Structure, schedule: Schedule, layers: tuple[int, ...]) -> Diagnostic:

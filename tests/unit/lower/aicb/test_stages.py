@@ -7,6 +7,7 @@ from itertools import groupby
 import pytest
 
 from foretrace import Program
+from foretrace.errors import InputError
 from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.lower.options import Overlap
 from foretrace.step import buckets
@@ -193,3 +194,32 @@ def test_every_stage_has_the_ends_once_however_many_chunks() -> None:
     for stage in (0, 1):
         names = [op.name for op in listed(program, stage) if op.phase == "forward"]
         assert names.count("embedding_layer") == names.count("final_column") == 2
+
+
+def test_layers_can_be_uneven() -> None:
+    """Two layers listed, three stages with 1, 2 and 3: the list is repeated, gradients follow the number of layers."""
+    numbered = [row(f"attention_layer_{number}", 100 + number) for number in range(2)]
+    rows = [*STEP, EMBEDDING, *numbered, HEAD]
+    program = lowered(rows, WorkloadOptions(stage_layers=(1, 2, 3)), tp=2, pp=3, ga=1, all_gpus=12, pp_comm=4096)
+    for stage, layers in enumerate((["0"], ["0", "1"], ["0", "1", "0"])):
+        names = [op.name for op in listed(program, stage) if op.phase == "forward" and op.name.startswith("attention")]
+        assert names == [f"attention_layer_{layer}" for layer in layers]
+        reduced = [op.bytes for op in once_per_step(program, stage) if op.name == "grad_param_comm reduce_scatter"]
+        assert reduced == [4000 * len(layers) // 2]
+
+
+@pytest.mark.parametrize("layers", [(1, 2), (1, 2, 3, 4), (1, 0, 2)])
+def test_layers_that_do_not_fit_are_refused(layers: tuple[int, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        lowered([EMBEDDING, LAYER, LAYER, HEAD], WorkloadOptions(stage_layers=layers), pp=3, all_gpus=3, pp_comm=4096)
+    assert caught.value.code in ("bad-plan", "out-of-range")
+
+
+def test_only_the_first_chunk_of_the_first_stage_has_several_buckets() -> None:
+    """As Megatron-core: elsewhere a chunk is one bucket, reduced when its last backward ends."""
+    rows = [row("grad_param_comm", 0, 0, (0, "REDUCESCATTER", 4 * 400_000_000)), *[LAYER] * 8]
+    overlap = frozenset({Overlap.GRAD})
+    program = lowered(rows, WorkloadOptions(overlap=overlap, vpp=2, microbatches=2), pp=2, all_gpus=4, pp_comm=4096)
+    sizes = [[op.bytes // 4 for op in once_per_step(program, stage) if op.bytes] for stage in range(2)]
+    # Eight layers of 50 M: the second chunk of stage 0 ends first.
+    assert sizes == [[200_000_000, *[50_000_000] * 4], [200_000_000, 200_000_000]]

@@ -14,6 +14,8 @@ from foretrace.inputs.registry import open_input
 from foretrace.lower.megatron_trace.layout import find_job
 from foretrace.lower.megatron_trace.resize import resized
 from foretrace.lower.megatron_trace.work import read_stones
+from foretrace.program.expand import expand
+from foretrace.program.program import Program
 from opened import program_of
 from unit.lower.megatron_trace.rank_files import Rank, all_to_all, program, said, sub, write
 
@@ -145,3 +147,61 @@ def test_no_rank_receives_more_than_there_is(tmp_path: Path, unevenness: float) 
     with pytest.raises(InputError) as caught:
         program(folder_of(tmp_path), routing=unevenness)
     assert caught.value.code == "out-of-range"
+
+
+def steps_of(folder: Path, **options: object) -> float:
+    return simulate(
+        program(folder, pp_comm_bytes=BOUNDARY, microbatches=4, **options), Machine("a100-dgx"), explain=False
+    ).step_time_s
+
+
+def test_overlapped_gradients_are_reduced_in_the_last_backward(tmp_path: Path) -> None:
+    """The same bytes, in buckets that no longer stand at the end of the step; the optimizer waits for them."""
+    folder = folder_of(tmp_path)
+    plain = program(folder, pp_comm_bytes=BOUNDARY, microbatches=4)
+    overlapped = program(folder, pp_comm_bytes=BOUNDARY, microbatches=4, overlap="grad")
+
+    def reduced(made: Program) -> dict[tuple[int, str], int]:
+        ops = expand(made)
+        sizes: dict[tuple[int, str], int] = {}
+        for role, name, size in zip(ops.role.tolist(), ops.names, ops.ints("bytes").tolist(), strict=True):
+            if name.endswith("dp_allreduce") and not name.startswith("scale"):
+                sizes[role, name] = sizes.get((role, name), 0) + size
+        return sizes
+
+    assert reduced(overlapped) == reduced(plain) != {}
+    assert steps_of(folder, overlap="grad") <= steps_of(folder)
+
+
+def test_overlapped_transfers_hold_up_less(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    assert steps_of(folder, overlap="pp") <= steps_of(folder)
+
+
+def test_parameters_that_nobody_gathers_cannot_overlap(tmp_path: Path) -> None:
+    made = program(folder_of(tmp_path), pp_comm_bytes=BOUNDARY, overlap="param")
+    assert "not-recorded" in {one.code for one in made.diagnostics}
+
+
+def test_layers_can_be_uneven(tmp_path: Path) -> None:
+    """Four layers on two stages: as traced with 2,2; with 1,3 the longer stage sets the pace."""
+    folder = folder_of(tmp_path)
+    assert steps_of(folder, stage_layers=(2, 2)) == pytest.approx(steps_of(folder), rel=1e-9)
+    assert steps_of(folder, stage_layers=(1, 3)) > 1.1 * steps_of(folder)
+    chunks = {"schedule": "interleaved-1f1b", "vpp": 2}
+    even = steps_of(folder, **chunks)
+    assert steps_of(folder, **chunks, stage_layers=(1, 1, 1, 1)) == pytest.approx(even, rel=1e-9)
+
+
+@pytest.mark.parametrize("layers", [(1, 2), (1, 1, 2), ()])
+def test_layers_that_do_not_fit_are_refused(tmp_path: Path, layers: tuple[int, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        program(folder_of(tmp_path), pp_comm_bytes=BOUNDARY, stage_layers=layers)
+    assert caught.value.code in ("bad-plan", "bad-value")
+
+
+def test_a_baseline_of_chunks_has_none(tmp_path: Path) -> None:
+    job = open_input([folder_of(tmp_path)]).with_options(
+        schedule="interleaved-1f1b", vpp=2, microbatches=4, pp_comm_bytes=BOUNDARY
+    )
+    assert simulate(job, Machine("a100-dgx")).unchanged_step_time_s is not None
