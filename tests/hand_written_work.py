@@ -20,7 +20,7 @@ from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle
 from foretrace.workload.stack import Stack
-from foretrace.workload.step_spec import Works, step_spec
+from foretrace.workload.step_spec import ModelWorks, step_spec
 
 STACK = Stack(
     name="by hand",
@@ -107,11 +107,11 @@ def layer_work(*, experts: bool = False, recompute: bool = False, syncs: bool = 
     )
 
 
-def works(layers: int, *, ends: bool = False, **facts: Any) -> Works:
+def works(layers: int, *, ends: bool = False, **facts: Any) -> ModelWorks:
     """Layers that are one object, with embedding and head or without."""
     body = (layer_work(**facts),) * layers
     if not ends:
-        return Works(body)
+        return ModelWorks(body)
     embedding = Work(
         "embedding",
         (compute("look up", Phase.FORWARD, 50),),
@@ -129,7 +129,7 @@ def works(layers: int, *, ends: bool = False, **facts: Any) -> Works:
         saved_bytes=5000,
         parameters=9_000_000,
     )
-    return Works(body, embedding, head)
+    return ModelWorks(body, embedding, head)
 
 
 def setting_of(layers: int, plan: Plan, *, experts: int = 0, tied: bool = False, **stack: Any) -> Setting:

@@ -104,7 +104,7 @@ def simulate(
     machine = machine if isinstance(machine, Machine) else Machine(machine)
     scenario = Scenario() if scenario is None else scenario
     if isinstance(job, Answer):
-        if machine.cluster is None and scenario == Scenario():
+        if machine.cluster is None and not scenario:
             return job
         job = job.timeline.graph.program
     if isinstance(job, Program):
@@ -112,7 +112,7 @@ def simulate(
 
         return simulate_program(job, machine, scenario, executor=executor, folded=folded, explain=explain)
     job = open_input([job]) if isinstance(job, str | Path) else job
-    if job.answer_file is not None and machine.cluster is None and scenario == Scenario():
+    if job.answer_file is not None and machine.cluster is None and not scenario:
         from foretrace.analysis.answer_file import open_answer
 
         return open_answer(job.answer_file)

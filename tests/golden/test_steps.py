@@ -48,7 +48,7 @@ BUCKETS = (Cut(0, 0.25, (call("bucket 0", 8),)), Cut(0, 1.0, (call("bucket 1", 8
 def spec(schedule: str, **facts: object) -> StepSpec:
     roles = tuple(stage(number, MESH, cuts=BUCKETS, end=END) for number in range(2))
     made = make(schedule, 2, 2)
-    step = StepSpec("by hand", MESH, made, roles, transfer=Transfer(64, 2 * US), batched=schedule == "1f1b")
+    step = StepSpec("by hand", MESH, made, roles, transfer=Transfer(64, 2 * US))
     return replace(step, **facts)  # type: ignore[arg-type]
 
 

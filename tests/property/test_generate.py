@@ -79,6 +79,7 @@ def jobs(draw: st.DrawFn) -> Setting:
         param_overlap=draw(st.booleans()),
         tp_overlap=draw(st.booleans()),
         moe_overlap=draw(st.booleans()),
+        pp_overlap=draw(st.booleans()),
         cuda_graphs=draw(st.sampled_from(("none", "full"))),
     )
     software = stack(draw(st.sampled_from(("megatron-core", "torch-eager"))))
@@ -109,7 +110,8 @@ def traffic(program: Program) -> dict[tuple[int, str, str], int]:
 def test_a_file_sends_what_the_program_sends(setting: Setting) -> None:
     generated = aicb_workload(setting, KERNELS)
     chunks = "chunks" if setting.chunks_per_stage > 1 else "auto"
-    ours, its = traffic(build_step(step_spec(setting))), traffic(read_back(generated, vpp=chunks))
+    overlap = "pp" if setting.plan.pp_overlap else "none"
+    ours, its = traffic(build_step(step_spec(setting))), traffic(read_back(generated, vpp=chunks, overlap=overlap))
     within = {key: size for key, size in ours.items() if key[1] not in ("dp", "edp")}
     assert {key: size for key, size in its.items() if key[1] not in ("dp", "edp")} == within
     # Gradients and parameters are those of the first stage, for every stage.
@@ -140,7 +142,7 @@ def test_a_file_read_back_takes_as_long_as_the_reduced_step(setting: Setting, ex
 def test_reductions_lead_from_the_plan_to_the_file(setting: Setting, exposed_only: bool) -> None:
     """All but the last keep the kernels of the plan; that one rounds every pass of a row to a nanosecond."""
     generated = aicb_workload(setting, KERNELS, exposed_only=exposed_only)
-    steps = list(reductions(step_spec(setting), generated.spec, exposed_only=exposed_only))
+    steps = list(reductions(step_spec(setting), generated.spec, generated.pieces, exposed_only=exposed_only))
     assert steps[-1][1] is generated.spec
     before = steps[-2][1] if len(steps) > 1 else step_spec(setting)
     rounded_s = 0.5e-9 * 3 * len(generated.workload.rows) * setting.plan.pp

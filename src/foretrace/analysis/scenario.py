@@ -54,6 +54,11 @@ class Scenario:
         return Scenario, (dict(self.what_if), dict(self.stragglers), dict(self.slow_links), self.jitter, self.steady)
 
     def __bool__(self) -> bool:
+        return self.changes_times or self.steady is not None
+
+    @property
+    def changes_times(self) -> bool:
+        """Whether anything takes another time than normal."""
         return bool(self.what_if or self.stragglers or self.slow_links or self.jitter)
 
     def describe(self) -> list[str]:

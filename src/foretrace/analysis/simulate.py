@@ -78,7 +78,7 @@ def simulate_program(
         ops, as_is, cluster = priced.ops, priced.prices, priced.cluster
         shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
         runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded, scenario.jitter)
-        unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario else None
+        unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario.changes_times else None
         used = _network_use(runner, machine.network) if cluster is not None else None
         return _read_off(runner, scenario, cluster, unchanged, priced.notes, explain, used)
 

@@ -354,7 +354,7 @@ def ask(
     """Opens the input and makes the machine; `model` says that a name is a model's unless a file has it."""
     texts = {**options, **scenario.options}
     job = open_model(paths[0], texts) if model else open_input(paths, texts)
-    kept = job.answer_file is not None and machine.cluster is None and scenario.scenario == Scenario()
+    kept = job.answer_file is not None and machine.cluster is None and not scenario.scenario
     return Question(job, Machine() if kept else machine.machine(job), scenario.scenario)
 
 

@@ -78,7 +78,7 @@ def _refuse(machine: MachineOptions, scenario: ScenarioOptions, simai: SimaiOpti
         "--network": details.pop("network") != "analytic",
         "--no-overlap-cost": not details.pop("overlap_cost"),
         **{f"--{name}": value for name, value in details.items()},
-        "--what-if, --straggler, --slow-link, --jitter": scenario.scenario or scenario.options,
+        "--what-if, --straggler, --slow-link, --jitter, --steady": scenario.scenario or scenario.options,
         **simai.refused,
     }
     names = [name for name, value in given.items() if value]

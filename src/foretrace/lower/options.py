@@ -75,6 +75,17 @@ def check_layers(value: object) -> tuple[int, ...] | None:
     return tuple(value)
 
 
+def check_parts(layers: tuple[int, ...], pieces: int, where: str | None = None) -> None:
+    """Raises an error unless `stage_layers` has a number for each piece of the model."""
+    if len(layers) != pieces:
+        raise InputError(
+            "bad-plan",
+            f"stage_layers has {len(layers)} parts, the pipeline {pieces}",
+            where=where,
+            hint=f"give {pieces} numbers, one for each chunk in the order of the model",
+        )
+
+
 def read_overlap(value: object) -> frozenset[Overlap]:
     """Returns what overlaps, given as text or as words."""
     words = value if isinstance(value, str) else ",".join(map(str, value))  # type: ignore[call-overload]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Any
 
+from foretrace.errors import InputError
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED, Kind, Phase, label
 from foretrace.program.kernels import Copy, kernel_text
 from foretrace.schedules import ActionKind
 from foretrace.step.groups import Groups
-from foretrace.step.segments import Part, count_launches, parts_of
+from foretrace.step.segments import Segment, UnitPart, count_launches, parts_of
 from foretrace.step.sharding import ShardedUnits
 from foretrace.step.spec import Call, ChunkSpec, Compute, Cut, Item, StepSpec, Unit, Work
-from foretrace.step.units import Detail, Memory, UnitWriter, WrittenUnit
+from foretrace.step.units import Detail, Memory, UnitWriter, WrittenUnit, needs_begin
 
 _PHASES = {
     ActionKind.FORWARD: Phase.FORWARD,
@@ -27,6 +29,8 @@ _OPENS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 """Actions with which the backward of a microbatch begins."""
 _CLOSES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
 """Actions with which it ends."""
+CUT_SLACK = 1e-12
+"""The share of a backward within which a cut is at the end of a computation, and not within the next."""
 
 
 @dataclass(slots=True)
@@ -51,7 +55,7 @@ class ActionWriter:
         self.units: dict[tuple[object, ...], WrittenUnit] = {}
         self._blocks: dict[tuple[object, ...], BlockBuilder] = {}
         self._items: dict[tuple[int, ActionKind], Sequence[Item]] = {}
-        self._parts: dict[tuple[int, ActionKind], list[Part]] = {}
+        self._parts: dict[tuple[int, ActionKind], list[UnitPart]] = {}
 
     def block(
         self, kind: ActionKind, number: int, chunk: ChunkSpec, cuts: tuple[Cut, ...] = (), *, first: bool = False
@@ -60,16 +64,16 @@ class ActionWriter:
 
         Args:
             kind: Forward or backward.
-            number: Of the chunk on its stage.
-            chunk: What it runs.
-            cuts: What runs within it, if it is the last backward of its chunk.
+            number: The number of the chunk on its stage.
+            chunk: The units to run.
+            cuts: Items that run within it, if it is the last backward of its chunk.
             first: Whether it is the first microbatch of its chunk.
         """
-        appear = first and kind in _CLOSES and self.spec.gradient_bytes > 0
-        key = (kind, number, id(chunk), appear, id(cuts) if cuts else 0)
+        allocates = first and kind in _CLOSES and self.spec.gradient_bytes > 0
+        key = (kind, number, id(chunk), allocates, id(cuts) if cuts else 0)
         block = self._blocks.get(key)
         if block is None:
-            block = self._blocks[key] = _BlockWriter(self, kind, number, appear).write(chunk, cuts)
+            block = self._blocks[key] = _BlockWriter(self, kind, number, allocates).write(chunk, cuts)
         return block
 
     def items(self, work: Work, kind: ActionKind) -> Sequence[Item]:
@@ -80,15 +84,15 @@ class ActionWriter:
             self._items[key] = items if self.sharded is None else self.sharded.with_copies(work, kind, items)
         return self._items[key]
 
-    def parts(self, work: Work, kind: ActionKind) -> list[Part]:
+    def parts(self, work: Work, kind: ActionKind) -> list[UnitPart]:
         """Returns the ops that a work becomes in an action."""
         key = id(work), kind
         if key not in self._parts:
             self._parts[key] = parts_of(self.items(work, kind))
         return self._parts[key]
 
-    def memory(self, unit: Unit, kind: ActionKind, appear: bool) -> Memory:
-        """Returns what a unit takes and gives back in an action."""
+    def memory(self, unit: Unit, kind: ActionKind, allocates_gradients: bool) -> Memory:
+        """Returns the memory that a unit takes and gives back in an action."""
         work, sharded = unit.work, self.sharded
         gathered = sharded.gathered_bytes(unit) if sharded else 0
         first, last, freed = dict[str, int](), dict[str, int](), dict[str, int]()
@@ -101,7 +105,7 @@ class ActionWriter:
             first["buffers"] = gathered  # the gradients of whole parameters, until they are scattered
         if kind in _CLOSES:
             freed = {"activations": work.saved_bytes + work.recomputed_bytes, "buffers": gathered}
-            if appear:
+            if allocates_gradients:
                 last["gradients"] = self.spec.gradient_bytes * (work.parameters + work.expert_parameters)
         return Memory(_nonzero(first), _nonzero(last), _nonzero(freed))
 
@@ -109,8 +113,8 @@ class ActionWriter:
 class _BlockWriter:
     """Writes one block."""
 
-    def __init__(self, owner: ActionWriter, kind: ActionKind, chunk: int, appear: bool) -> None:
-        self.owner, self.kind, self.chunk, self.appear = owner, kind, chunk, appear
+    def __init__(self, owner: ActionWriter, kind: ActionKind, chunk: int, allocates_gradients: bool) -> None:
+        self.owner, self.kind, self.chunk, self.allocates_gradients = owner, kind, chunk, allocates_gradients
         self.block = owner.build.block(label(kind))
         self.marks = owner.marks[self.block.number] = Marks()
         self.phase = _PHASES[kind]
@@ -119,6 +123,8 @@ class _BlockWriter:
         """The last op of each unit on the compute lane."""
         self.open: list[int] = []
         """Ops next to it for which the next unit waits."""
+        self.begin: list[int] = []
+        """An op of no time for which concurrent calls at the beginning wait."""
         self.joins: list[int] = []
         self.fetched: dict[int, list[int]] = {}
 
@@ -129,15 +135,18 @@ class _BlockWriter:
         cut = self._cut(units, cuts) if cuts else None
         launch = self._launches(units)
         fetches = self.owner.sharded is not None or any(unit.offloaded for unit in units)
-        begin = [self.block.compute("begin", 0.0, phase=self.phase, **self.facts)] if fetches else []
+        start = [self._instant("begin")] if fetches else []
         ahead = self.owner.spec.prefetch[0 if forward else 1] if fetches else 0
         entry = ending = -1
         for at in range(-ahead, len(units)):
             if fetches:
-                self._fetch(units, at + ahead, at, begin)
+                self._fetch(units, at + ahead, at, start)
             if at < 0:
                 continue
-            first, ending = self._unit(units[at], at, None if cut is None else cut[at])
+            parts = self.owner.parts(units[at].work, self.kind) if cut is None else cut[at]
+            if entry < 0:
+                self.begin = [self._instant("begin").op] if needs_begin(parts) else []
+            first, ending = self._unit(units[at], at, parts, repeatable=cut is None)
             if entry < 0:
                 entry = first
                 self.block.deps += [(ref.op, entry) for ref in launch[:1]]
@@ -146,15 +155,17 @@ class _BlockWriter:
             self.marks.first.reverse()
             self.marks.last.reverse()
         if entry < 0 or self.open or self.joins:
-            waits = self._refs([*self.open, *self.joins])
-            self.exits.append(self.block.compute("join", 0.0, phase=self.phase, after=waits, **self.facts).op)
+            self.exits.append(self._instant("join", self._refs([*self.open, *self.joins])).op)
         # In a pipeline it is enough that the next action's launches come after these: half as many chains of ops.
         if entry >= 0 and launch and ending != entry and self.owner.spec.mesh.pp == 1:
             self.block.deps.append((launch[-1].op, ending))
-        self.block.ports["in"] = entry if entry >= 0 else self.exits[0]
-        # What comes next needs what was computed, not gradients that are still being reduced.
+        self.block.ports["in"] = self.begin[0] if self.begin else entry if entry >= 0 else self.exits[0]
+        # The next action needs the activations, not gradients that are still being reduced.
         self.block.ports["out"] = self.exits[-1]
         return self.block
+
+    def _instant(self, name: str, after: Sequence[OpRef] = ()) -> OpRef:
+        return self.block.compute(name, 0.0, phase=self.phase, after=after, **self.facts)
 
     def _refs(self, ops: Sequence[int]) -> list[OpRef]:
         return [OpRef(self.block.number, op) for op in ops]
@@ -175,14 +186,14 @@ class _BlockWriter:
         first = self.block.host("launch", launches.seconds, **facts)
         return [first, self.block.host("launches", (count - 1) * launches.seconds, **facts)]
 
-    def _fetch(self, units: tuple[Unit, ...], number: int, current: int, begin: list[OpRef]) -> None:
+    def _fetch(self, units: tuple[Unit, ...], number: int, current: int, start: list[OpRef]) -> None:
         """Fetches what unit `number` needs, as soon as the unit before the current one is done.
 
         So the data of no more units than that is there at once.
         """
         if number >= len(units):
             return
-        unit, after = units[number], self._refs(self.exits[current - 1 : current]) if current > 0 else begin
+        unit, after = units[number], self._refs(self.exits[current - 1 : current]) if current > 0 else start
         sharded, fetched = self.owner.sharded, list[OpRef]()
         if sharded and (self.kind == ActionKind.FORWARD or (self.kind in _OPENS and sharded.releases(unit))):
             fetched += sharded.gather(self.block, unit, after, phase=self.phase, **self.facts)
@@ -190,25 +201,24 @@ class _BlockWriter:
             fetched.append(self._copy(unit, "gpu", after))
         self.fetched[number] = [ref.op for ref in fetched]
 
-    def _unit(self, unit: Unit, at: int, items: list[Item] | None) -> tuple[int, int]:
-        """Writes a unit, with `items` of its own if there are any, or repeats one that does the same.
+    def _unit(self, unit: Unit, at: int, parts: list[UnitPart], *, repeatable: bool) -> tuple[int, int]:
+        """Writes the parts of a unit; a repeatable one that does the same as another is repeated.
 
         Returns the first op on the compute lane, and where the segment that ends the unit begins.
         """
         owner, block = self.owner, self.block
-        key = (id(unit.work), self.kind, self.chunk, self.appear, unit.layer < 0)
-        written, moved = owner.units.get(key) if items is None else None, 0
+        key = (id(unit.work), self.kind, self.chunk, self.allocates_gradients, unit.layer < 0)
+        written, moved = owner.units.get(key) if repeatable else None, 0
         if written is None:
             writer = UnitWriter(block, owner.groups, owner.spec.launches, owner.detail, self._facts(unit))
-            parts = owner.parts(unit.work, self.kind) if items is None else parts_of(items)
-            written = writer.write(parts, owner.memory(unit, self.kind, self.appear), self.phase)
-            if items is None:
+            written = writer.write(parts, owner.memory(unit, self.kind, self.allocates_gradients), self.phase)
+            if repeatable:
                 owner.units[key] = written.draft()
         else:
             moved = block.repeat(written.block, written.ops, unit.layer) - written.ops.start
         waits = [*self.open, *self.fetched.pop(at, ())]
         for entry in written.entries:
-            last = [] if entry == written.first else self.exits[-1:]
+            last = [] if entry == written.first else self.exits[-1:] or self.begin
             block.deps += [(op, entry + moved) for op in (*waits, *last)]
         first, end = written.first + moved, written.last + moved
         self.exits.append(end)
@@ -249,65 +259,89 @@ class _BlockWriter:
             **self._facts(unit),
         )
 
-    def _cut(self, units: tuple[Unit, ...], cuts: tuple[Cut, ...]) -> list[list[Item]]:
-        """Returns the items of each unit with those of cuts between them, each after its share of all computation."""
+    def _cut(self, units: tuple[Unit, ...], cuts: tuple[Cut, ...]) -> list[list[UnitPart]]:
+        """Returns the parts of each unit with the items of cuts between them.
+
+        A cut comes after its share of all computation: within a computation, which it divides, or after it, where what
+        runs next to that computation is listed.
+        """
         each = [self.owner.items(unit.work, self.kind) for unit in units]
         computed = [item.seconds for items in each for item in items if isinstance(item, Compute)]
+        if any(map(isnan, computed)):
+            problem = "a cut comes after a share of a backward whose computations have no seconds"
+            raise InputError("invalid-program", problem, hint="give them seconds, or reduce after units")
         total, left, done = sum(computed), len(computed), 0.0
+        slack = CUT_SLACK * total
         waiting = sorted(cuts, key=lambda cut: cut.share)
-        result: list[list[Item]] = []
+        units_parts: list[list[UnitPart]] = []
         for items in each:
-            merged: list[Item] = []
-            for item in items:
+            parts: list[UnitPart] = []
+            at = 0
+            while at < len(items):
+                item, at = items[at], at + 1
                 if not isinstance(item, Compute):
-                    merged.append(item)
+                    parts.append(item)
                     continue
-                while waiting and waiting[0].share * total < done + item.seconds:
-                    before = max(waiting[0].share * total - done, 0.0)
-                    merged += [replace(item, seconds=before), *_concurrent(waiting.pop(0))]
-                    item = replace(item, seconds=item.seconds - before)
-                    done += before
-                merged.append(item)
-                done, left = done + item.seconds, left - 1
-                if not left:
-                    merged += [one for cut in waiting for one in _concurrent(cut)]
-            result.append(merged)
-        return result
+                end, left, continues = done + item.seconds, left - 1, False
+                while not done and waiting and waiting[0].share * total <= slack:
+                    parts += _parts_of_cut(waiting.pop(0))
+                while waiting and waiting[0].share * total < end - slack and waiting[0].share * total > done + slack:
+                    before = waiting[0].share * total - done
+                    parts += [Segment((replace(item, seconds=before),), continues), *_parts_of_cut(waiting.pop(0))]
+                    item, done, continues = replace(item, seconds=item.seconds - before), done + before, True
+                parts.append(Segment((item,), continues))
+                done = end
+                while at < len(items) and isinstance(call := items[at], Call) and call.concurrent == "previous":
+                    parts.append(call)
+                    at += 1
+                while waiting and (not left or waiting[0].share * total <= done + slack):
+                    parts += _parts_of_cut(waiting.pop(0))
+            units_parts.append(parts)
+        return units_parts
 
 
 def _items(work: Work, kind: ActionKind) -> Sequence[Item]:
     """Returns what a work does in an action, before parameters are split."""
     if kind == ActionKind.FORWARD:
         return work.forward
-    if work.weight_share is not None:
-        return _shared(work.backward, kind, work.weight_share)
     recompute = work.recompute if kind in _OPENS else ()
     if kind == ActionKind.BACKWARD:
         return [*recompute, *work.backward] if recompute else work.backward
+    if work.weight_share is not None:
+        return [*recompute, *_share_of(work.backward, kind, work.weight_share)]
     weight = kind == ActionKind.BACKWARD_WEIGHT
     return [*recompute, *(item for item in work.backward if (item.phase == Phase.BACKWARD_WEIGHT) == weight)]
 
 
-def _shared(items: Sequence[Item], kind: ActionKind, share: float) -> Sequence[Item]:
-    """Returns a backward, or its part that gives input or weight gradients.
+def _share_of(items: Sequence[Item], kind: ActionKind, weight_share: float) -> list[Item]:
+    """Returns the part of a backward that gives input or weight gradients.
 
-    Weight gradients take `share` of the computation; collectives and the host belong to input gradients.
+    Weight gradients take `weight_share` of the computation; collectives and the host belong to input gradients.
     """
-    if kind == ActionKind.BACKWARD:
-        return items
-    part, phase = (1 - share, Phase.BACKWARD_INPUT) if kind == ActionKind.BACKWARD_INPUT else (share, _PHASES[kind])
+    inputs, phase = kind == ActionKind.BACKWARD_INPUT, _PHASES[kind]
+    share = 1 - weight_share if inputs else weight_share
+    shared: list[Item] = []
+    for item in items:
+        if not isinstance(item, Compute):
+            shared += [replace(item, phase=phase)] if inputs else []
+        elif item.kernels or isnan(item.seconds):
+            problem = f"{item.name} has no seconds that a schedule could divide into input and weight gradients"
+            raise InputError("invalid-program", problem, hint="list both, told apart by phase")
+        else:
+            shared.append(replace(item, seconds=share * item.seconds, phase=phase))
+    return shared
+
+
+def _parts_of_cut(cut: Cut) -> list[UnitPart]:
+    """Returns the parts of a cut: its computations within what it divides, its calls next to the rest of the step."""
     return [
-        replace(item, seconds=part * item.seconds, phase=phase)
+        Segment((item,), continues=True)
         if isinstance(item, Compute)
-        else replace(item, phase=phase)
-        for item in items
-        if isinstance(item, Compute) or kind == ActionKind.BACKWARD_INPUT
+        else replace(item, concurrent="step")
+        if isinstance(item, Call)
+        else item
+        for item in cut.items
     ]
-
-
-def _concurrent(cut: Cut) -> list[Item]:
-    """Returns the items of a cut, its calls next to the rest of the step."""
-    return [replace(item, concurrent="step") if isinstance(item, Call) else item for item in cut.items]
 
 
 def _nonzero(sizes: dict[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from foretrace.program.columns import Kind
 from foretrace.program.program import Program
 from foretrace.program.role import Placement, RoleBuilder
 from foretrace.schedules import Action
-from foretrace.schedules.pipeline import Part, Pipeline, pipeline
+from foretrace.schedules.pipeline import BATCHED, Part, Pipeline, pipeline
 from foretrace.step.actions import ActionWriter, Marks
 from foretrace.step.end import turns_of
 from foretrace.step.groups import Groups
@@ -36,7 +36,7 @@ def build_step(spec: StepSpec, *, detail: Detail = "segment") -> Program:
             diagnostics=spec.diagnostics,
         )
         _StepWriter(build, spec, detail).write()
-        # Ranks of a stage do the same, or meet in groups within it, and transfers follow the schedule.
+        # Ranks of a stage do the same or, where it has several roles, what their producer has compared.
         return build.program(checked=False)
 
 
@@ -53,7 +53,8 @@ class _StepWriter:
         """Writes every stage in the order of the schedule, then the end of its step."""
         spec = self.spec
         parts = [self._part(role) for role in spec.roles]
-        transfers: Literal["batched", "async"] = "batched" if spec.batched else "async"
+        batched = spec.schedule.name in BATCHED and not spec.pp_overlap
+        transfers: Literal["batched", "async"] = "batched" if batched else "async"
         stages = pipeline(self.build, spec.schedule, parts, spec.transfer, transfers=transfers)
         for number, (role, built) in enumerate(zip(spec.roles, stages.stages, strict=True)):
             built.resident(**role.resident)
@@ -101,7 +102,7 @@ class _StepWriter:
                 chunk, unit = item.when
                 waits.append(finals[chunk][self._marks(finals[chunk]).last[unit]])
             if item.after_reductions:
-                waits += [final[one] for final in finals.values() for one in self._marks(final).reductions]
+                waits += self._reductions(number, role, stages)
             if waits:
                 after[op.op] = waits
         placed = built.place(block, after=after)
@@ -111,6 +112,18 @@ class _StepWriter:
                 built.link(firsts[chunk][self._marks(firsts[chunk]).first[unit]], after=placed[op], steps=1)
             if item.before_item is not None:
                 built.link(placed[ops[item.before_item]], after=placed[op], steps=1)
+
+    def _reductions(self, number: int, role: RoleSpec, stages: Pipeline) -> list[PlacedOp]:
+        """Returns the last call on each lane of those that only the end of the step waits for."""
+        if not any(marks.reductions for marks in self.actions.marks.values()):
+            return []
+        last: dict[float, PlacedOp] = {}
+        for slot in self.spec.schedule.actions(role.stage):
+            for action in slot:
+                placed = stages.placed[number, action]
+                for op in self._marks(placed).reductions:
+                    last[placed.block.rows[op]["lane"]] = placed[op]
+        return list(last.values())
 
     def _marks(self, placed: Placement) -> Marks:
         return self.actions.marks[placed.block.number]

@@ -57,7 +57,7 @@ class TrainingEnd:
         param_overlap: Whether buckets are gathered next to the next step's forward; else before it.
         ranks: Ranks of the job, which agree on the norm of gradients.
         frees_gradients: Whether the update gives the memory of gradients back.
-        launches: What a kernel launch takes the host.
+        launches: The host's time for kernel launches.
     """
 
     optimizer: Adam
@@ -68,13 +68,14 @@ class TrainingEnd:
     launches: Launches | None = None
 
     def items(
-        self, buckets: Sequence[tuple[str, Bucket]], share: Share, tied: Call | None = None
+        self, buckets: Sequence[tuple[str, Bucket]], share: Share, order: Sequence[int], tied: Call | None = None
     ) -> tuple[EndItem, ...]:
         """Returns the end of a stage's step.
 
         Args:
             buckets: Gradients by the group that reduces them (`dp` or `edp`), in order, sizes in parameters.
-            share: What a rank of the stage updates.
+            order: The chunks in the order of their first forwards.
+            share: The parameters that a rank of the stage updates.
             tied: The reduction of an embedding that first and last stage share.
         """
         end = list[EndItem]()
@@ -82,10 +83,10 @@ class TrainingEnd:
         waits = self._norm(end, share, waits)
         updated = self._update(end, share, waits)
         if self.optimizer.zero in (1, 2):
-            self._gather(end, buckets, updated)
+            self._gather(end, buckets, order, updated)
         # Gradients that were reduced next to a backward must have arrived before anything is computed from them.
-        meet = next(number for number, one in enumerate(end) if isinstance(one.item, Compute))
-        end[meet] = replace(end[meet], after_reductions=True)
+        first = next(number for number, one in enumerate(end) if isinstance(one.item, Compute))
+        end[first] = replace(end[first], after_reductions=True)
         return tuple(end)
 
     def _reduce(self, end: list[EndItem], buckets: Sequence[tuple[str, Bucket]], tied: Call | None) -> tuple[int, ...]:
@@ -109,18 +110,18 @@ class TrainingEnd:
 
         Returns the end items that the update waits for.
         """
-        optimizer, met = self.optimizer, tuple[int, ...]()
+        optimizer, norm = self.optimizer, tuple[int, ...]()
         if optimizer.clips_gradients:
             end.append(EndItem(_optimizer("grad norm", optimizer.norm_kernels(share)), after=waits))
             if self.ranks > 1:
                 end.append(EndItem(Call("reduce grad norm", Phase.OPTIMIZER, Collective.ALL_REDUCE, "world", 4)))
-            waits, met = (), (len(end) - 1,)
+            waits, norm = (), (len(end) - 1,)
         count = sum(kernel.launches for _, kernel in optimizer.update_kernels(share))
         count += COLLECTIVE_LAUNCHES * (optimizer.zero in (1, 2))
         if self.launches is None or not count:
             return waits
         launch = HostWork("launch", count * self.launches.seconds, self.launches.source, Phase.OPTIMIZER)
-        end.append(EndItem(launch, "host", after=met))
+        end.append(EndItem(launch, "host", after=norm))
         return (*waits, len(end) - 1)
 
     def _update(self, end: list[EndItem], share: Share, waits: tuple[int, ...]) -> int:
@@ -141,9 +142,11 @@ class TrainingEnd:
             end.append(EndItem(_optimizer("zero gradients", zero)))
         return updated
 
-    def _gather(self, end: list[EndItem], buckets: Sequence[tuple[str, Bucket]], updated: int) -> None:
-        """Adds the gathers of updated parameters from the ranks that have them."""
-        for group, bucket in sorted(buckets, key=lambda one: (one[1].chunk, one[1].first)):
+    def _gather(
+        self, end: list[EndItem], buckets: Sequence[tuple[str, Bucket]], order: Sequence[int], updated: int
+    ) -> None:
+        """Adds the gathers of updated parameters from the ranks that have them, in the order of their use."""
+        for group, bucket in sorted(buckets, key=lambda one: (order.index(one[1].chunk), one[1].first)):
             name = "gather parameters" if group == "dp" else "gather expert parameters"
             size = self.optimizer.parameter_bytes * bucket.size
             call = Call(name, Phase.OPTIMIZER, Collective.ALL_GATHER, group, size)

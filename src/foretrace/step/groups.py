@@ -21,9 +21,9 @@ class Groups(dict[str, Communicator]):
     def __missing__(self, name: str) -> Communicator:
         build, mesh = self._build, self._build.mesh
         if name == "embd":
-            made = build.pair("pp", 0, mesh.pp - 1, name="embd", axis="embd")
-            if mesh.pp == 1:
-                made = build.groups("embd", [[rank] for rank in range(mesh.world)])
+            ends = (0, mesh.pp - 1)
+            alone = [[rank] for rank in range(mesh.world)]
+            made = build.pair("pp", *ends, name=name, axis=name) if mesh.pp > 1 else build.groups(name, alone)
         elif name == "world":
             made = build.communicator(*_longer(mesh, "tp", "cp", "dp", "pp"), name="world", axis=_widest(mesh))
         elif name in ("dp", "shard"):
@@ -32,6 +32,15 @@ class Groups(dict[str, Communicator]):
             made = build.communicator(name, axis="dp" if name == "replicate" else name)
         self[name] = made
         return made
+
+
+def group_size(mesh: Mesh, name: str) -> int:
+    """Returns how many ranks a group of this name has."""
+    if name == "embd":
+        return min(mesh.pp, 2)
+    if name == "world":
+        return mesh.world
+    return mesh.size(name) * (mesh.cp if name in ("dp", "shard") else 1)
 
 
 def _longer(mesh: Mesh, *axes: str) -> list[str]:

@@ -31,11 +31,11 @@ class Adam:
     """AdamW as a framework runs it.
 
     Attributes:
-        parameter_bytes: Of a parameter between steps.
-        gradient_bytes: Of a gradient as it is accumulated and reduced.
-        state_bytes: Of each of the two moments.
+        parameter_bytes: The size of a parameter between steps.
+        gradient_bytes: The size of a gradient as it is accumulated and reduced.
+        state_bytes: The size of each of the two moments.
         master_weights: Whether an fp32 copy of parameters lives with the optimizer; else it updates parameters.
-        zero: What data-parallel ranks split: 1 states, 2 gradients too, 3 parameters too.
+        zero: The ZeRO stage: data-parallel ranks split states from 1 on, gradients from 2, parameters from 3.
         ranks: Ranks among which state is split.
         expert_ranks: The same for parameters of experts.
         clips_gradients: Whether the norm of all gradients is taken before the update.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 
-from foretrace.program.columns import UNPRICED, Phase
+from foretrace.program.columns import Phase
 from foretrace.program.kernels import GroupedGemm, Kernel
 from foretrace.step.spec import Call, Compute, CudaGraphs, HostWork, Item
 
@@ -19,9 +19,15 @@ launch."""
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Computations that run one after the other on the compute lane, written as one op."""
+    """Computations that run one after the other on the compute lane, written as one op.
+
+    Attributes:
+        items: The computations.
+        continues: Whether it runs within the computation before it, which a cut divided. It waits for nothing more.
+    """
 
     items: tuple[Compute, ...]
+    continues: bool = False
 
     @property
     def name(self) -> str:
@@ -50,16 +56,16 @@ class Segment:
         return max(item.temporary_bytes for item in self.items)
 
 
-Part = Segment | Call | HostWork
+UnitPart = Segment | Call | HostWork
 
 
-def parts_of(items: Sequence[Item]) -> list[Part]:
+def parts_of(items: Sequence[Item]) -> list[UnitPart]:
     """Returns the items in order, with adjacent computations joined to segments.
 
     Computations are joined if they are priced by kernels and of one phase. Input and weight gradients that run together
-    count as one phase. What a collective runs next to is a segment of its own.
+    count as one phase. A computation that a collective runs next to is a segment of its own.
     """
-    parts: list[Part] = []
+    parts: list[UnitPart] = []
     run: list[Compute] = []
 
     def close() -> None:
@@ -84,11 +90,6 @@ def parts_of(items: Sequence[Item]) -> list[Part]:
             close()
     close()
     return parts
-
-
-def duration_of(item: Compute) -> float:
-    """Returns the seconds of a computation, UNPRICED where a machine prices it."""
-    return item.seconds if not isnan(item.seconds) else UNPRICED if item.kernels or item.moved_bytes else 0.0
 
 
 def count_launches(items: Sequence[Item], graphs: CudaGraphs) -> int:

@@ -1,4 +1,4 @@
-"""What a pipelined training step consists of: everything that `build_step` needs to write it as a program.
+"""Defines `StepSpec`: everything that `build_step` needs to write a pipelined training step as a program.
 
 From the inside out:
 
@@ -28,8 +28,8 @@ from foretrace.schedules.pipeline import Transfer
 Concurrent = Literal["next", "previous", "action", "step"]
 """The computation next to which a collective runs.
 
-* `next`: the `Compute` that follows it. What comes after that one waits for both.
-* `previous`: the `Compute` before it, which it starts with. What follows waits for both.
+* `next`: the `Compute` that follows it. The items after that one wait for both.
+* `previous`: the `Compute` before it, with which it starts. The items after it wait for both.
 * `action`: everything that follows in its forward or backward, which ends when the collective has ended.
 * `step`: everything that follows in the step. Only an end item with `after_reductions` waits for it.
 """
@@ -42,8 +42,8 @@ class Compute:
     """Computation on the compute lane, priced in one of three ways: by `kernels`, `seconds` or `moved_bytes`.
 
     Attributes:
-        name: What is computed.
-        phase: Of the step; input and weight gradients are told apart where a schedule runs them apart.
+        name: A word for the computation.
+        phase: The part of the step. A schedule that runs weight gradients apart moves items of that phase.
         kernels: Kernels with how often each runs. Computations that have kernels and follow each other are one op.
         temporary_bytes: Memory needed while it runs, beyond what it reads and leaves.
         syncs_host: Whether the host waits for it before it launches more (token counts of a router).
@@ -77,9 +77,9 @@ class Call:
     """A collective. By default everything after it waits for it.
 
     Attributes:
-        name: What it is for.
-        phase: Of the step.
-        collective: What it does.
+        name: A word for its purpose.
+        phase: The part of the step.
+        collective: The kind of collective.
         axis: The group it runs over: an axis of the mesh, or one of the names in `groups.Groups`.
         bytes: As NCCL counts them: the whole vector of an all-reduce, everything that is gathered or scattered over the
             group, what one rank sends in an all-to-all.
@@ -87,7 +87,7 @@ class Call:
         sends: The bytes for each member of an all-to-all, where they differ.
         way: How an all-to-all of tokens goes where it is not NCCL's (`program.dispatch`), or that copy engines move it.
         seconds: Its duration where it was measured; otherwise the machine prices it.
-        dtype: Of its elements, where it is known.
+        dtype: The dtype of its elements, where it is known.
     """
 
     name: str
@@ -107,10 +107,10 @@ Item = Compute | Call | HostWork
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a part of the model does for one microbatch: a layer, the embedding, the head with the loss.
+    """The work of a part of the model for one microbatch: a layer, the embedding, the head with the loss.
 
     Attributes:
-        name: Of the part.
+        name: The part of the model.
         forward: Items in the order in which they run.
         recompute: Forward items that run again before the backward.
         backward: Input and weight gradients in the order in which they run, told apart by phase.
@@ -140,7 +140,7 @@ class Unit:
     """A work at its place in a chunk: what is gathered, reduced and freed as one.
 
     Attributes:
-        work: What it does.
+        work: Its items and sizes.
         layer: The number its ops carry, or -1 for an end of the model.
         offloaded: Whether its saved activations go to the host and back.
     """
@@ -188,10 +188,10 @@ class EndItem:
     """An op at the end of a stage's step. Items of one lane run in the order listed.
 
     Attributes:
-        item: What is done.
+        item: The computation, collective or work of the host.
         lane: The lane it runs on; None is that of the call's axis.
         when: The unit whose last backward it waits for.
-        after: Numbers of earlier end items it waits for, besides those of its lane.
+        after: Numbers of earlier end items that it waits for, besides those of its lane.
         after_reductions: Whether it waits for every call that is concurrent with the step.
         before: The unit whose forward in the next step waits for it.
         before_item: The number of an end item of the next step that waits for it.
@@ -212,15 +212,15 @@ class EndItem:
 
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
-    """What ranks of a stage do: all of them, or those whose experts receive the same tokens.
+    """The work of ranks of a stage: of all of them, or of those whose experts receive the same tokens.
 
     Attributes:
         stage: The stage.
-        name: Of the role.
+        name: Shown in timelines.
         ranks: Its ranks.
-        chunks: For each chunk what it runs, one entry for each variant of a microbatch.
+        chunks: The units of each chunk, one entry for each variant of a microbatch.
         end: The end of the step. Roles that share the object share its ops.
-        cuts: What runs within the last backward of chunks.
+        cuts: Items that run within the last backward of chunks.
         resident: Bytes by category of memory that is held from step to step.
     """
 
@@ -235,12 +235,12 @@ class RoleSpec:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What a kernel launch takes the host. Without launches the host is left out, but for `HostWork`.
+    """The host's time for kernel launches. A step without `Launches` has no host, but for `HostWork`.
 
     Attributes:
-        seconds: Of one launch.
+        seconds: The time of one launch.
         source: Where that was learned.
-        graphs: What CUDA graphs replay: nothing, all but the experts (`partial`), or everything.
+        graphs: The part of a step that CUDA graphs replay: nothing, all but the experts (`partial`), or everything.
     """
 
     seconds: float
@@ -256,8 +256,8 @@ class Sharding:
         ranks: Ranks among which dense parameters are split.
         expert_ranks: Ranks among which parameters of experts are split.
         replicas: Ranks that hold the same part (HSDP).
-        parameter_bytes: Of one gathered parameter.
-        gradient_bytes: Of one gradient as it is reduced.
+        parameter_bytes: The size of one gathered parameter.
+        gradient_bytes: The size of one gradient as it is reduced.
         reshard: Whether layers drop their parameters after the forward.
         copies: Whether parameters are copied out of the buffer they are gathered in, and gradients into the one they
             are reduced from (FSDP2).
@@ -280,19 +280,19 @@ class StepSpec:
         title: Shown with the answer.
         mesh: Sizes of the axes of parallelism.
         schedule: The order of forwards and backwards.
-        roles: What the ranks of each stage do.
-        transfer: What crosses a stage boundary for one microbatch.
-        batched: Whether computation waits for transfers; else they run next to it.
+        roles: The work of the ranks of each stage.
+        transfer: The activation that crosses a stage boundary for one microbatch.
+        pp_overlap: Whether stages of 1F1B and GPipe compute while they send and receive, as all other schedules do.
         variants: The variant of microbatch `m` is `variants[m % len(variants)]`.
         repeats: Whether the step's time is the period of repeated steps; else it is the makespan of one.
         tokens_per_step: Where they are known.
         launches: The host's launches of kernels.
         sharding: How parameters are split between data-parallel ranks.
         prefetch: How many units ahead parameters and offloaded activations are fetched, forward and backward.
-        gradient_bytes: Of each gradient that the first backward of a step allocates; 0 where gradient buffers stay
-            allocated or memory is not known.
+        gradient_bytes: The size of each gradient that the first backward of a step allocates; 0 where gradient buffers
+            stay allocated or memory is not known.
         end_waits_for_transfers: Whether the end of a stage's step waits for the transfer it issued last.
-        diagnostics: What the producer assumed or left out.
+        diagnostics: Reports of what the producer assumed or left out.
     """
 
     title: str
@@ -300,7 +300,7 @@ class StepSpec:
     schedule: Schedule
     roles: tuple[RoleSpec, ...]
     transfer: Transfer = field(default_factory=Transfer)
-    batched: bool = False
+    pp_overlap: bool = False
     variants: tuple[int, ...] = (0,)
     repeats: bool = True
     tokens_per_step: float | None = None

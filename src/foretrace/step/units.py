@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Any, Literal
 
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import UNPRICED, Kind, Phase, label
 from foretrace.program.kernels import kernel_text, kernels_text
 from foretrace.program.program import Communicator
-from foretrace.step.segments import Part, Segment, duration_of
+from foretrace.step.segments import Segment, UnitPart
 from foretrace.step.spec import Call, Compute, HostWork, Launches
 
 Detail = Literal["segment", "kernel"]
 """Whether kernels that run without a break between communications are one op, or each an op of its own."""
 
-Sizes = Mapping[str, int]
+BytesByCategory = Mapping[str, int]
 """Bytes by category of memory."""
 
 SYNC_LAUNCHES = 2
@@ -27,11 +28,11 @@ kernel is launched."""
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a unit takes when it begins and when its last op begins, and gives back when that op ends."""
+    """Memory that a unit takes when it begins and when its last op begins, and gives back when that op ends."""
 
-    at_first: Sizes = field(default_factory=dict)
-    at_last: Sizes = field(default_factory=dict)
-    freed: Sizes = field(default_factory=dict)
+    at_first: BytesByCategory = field(default_factory=dict)
+    at_last: BytesByCategory = field(default_factory=dict)
+    freed: BytesByCategory = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,17 @@ class UnitWriter:
         self.lane: list[OpRef] = []
         """Ops on the compute lane."""
         self.before: list[OpRef] = []
-        """What the last of them waited for."""
+        """Ops that the last of them waited for."""
         self.waits: list[OpRef] = []
-        """What the next one waits for."""
+        """Ops that the next one waits for."""
         self.later: list[OpRef] = []
-        """What the one after it waits for."""
+        """Ops that the one after it waits for."""
         self.first = self.last_begin = -1
         self.entries: list[int] = []
         self.joins: list[OpRef] = []
         self.reductions: list[OpRef] = []
 
-    def write(self, parts: Sequence[Part], memory: Memory, phase: Phase) -> WrittenUnit:
+    def write(self, parts: Sequence[UnitPart], memory: Memory, phase: Phase) -> WrittenUnit:
         """Writes all parts, with the unit's memory at its ends. A unit without computation is an op of no time."""
         on_lane = [at for at, part in enumerate(parts) if not isinstance(part, Call) or part.concurrent is None]
         first, last = (on_lane[0], on_lane[-1]) if on_lane else (-1, -1)
@@ -107,17 +108,17 @@ class UnitWriter:
             if isinstance(part, Call) and part.concurrent is not None:
                 self._concurrent(part)
                 continue
-            taken = dict(memory.at_first) if at == first else {}
-            given: dict[str, int] = {}
+            allocated = dict(memory.at_first) if at == first else {}
+            freed: dict[str, int] = {}
             if at == last:
-                taken, given = _sum(taken, memory.at_last), dict(memory.freed)
+                allocated, freed = _sum(allocated, memory.at_last), dict(memory.freed)
             if isinstance(part, Segment):
-                self._segment(part, taken, given)
+                self._segment(part, allocated, freed)
                 self._sync(part)
             elif isinstance(part, Call):
-                self._append(self._collective(part, "compute", self._all_waits(), alloc=taken, free=given))
+                self._append(self._collective(part, "compute", self._all_waits(), alloc=allocated, free=freed))
             else:
-                self._host(part, taken, given)
+                self._host(part, allocated, freed)
         if not on_lane:
             alloc = _sum(memory.at_first, memory.at_last)
             op = self.block.compute(
@@ -145,7 +146,7 @@ class UnitWriter:
         sync = self.block.host("sync", gap, lane="compute", source=launches.source, after=self._waits(), **self.facts)
         self._append(sync)
 
-    def _host(self, work: HostWork, taken: Sizes, given: Sizes) -> None:
+    def _host(self, work: HostWork, allocated: BytesByCategory, freed: BytesByCategory) -> None:
         op = self.block.add(
             Kind.HOST,
             work.name,
@@ -155,20 +156,23 @@ class UnitWriter:
             source=work.source,
             phase=work.phase,
             after=self._all_waits(),
-            alloc=taken,
-            free=given,
+            alloc=allocated,
+            free=freed,
+            **self.facts,
         )
         self._append(op)
 
-    def _segment(self, segment: Segment, taken: Sizes, given: Sizes) -> None:
+    def _segment(self, segment: Segment, allocated: BytesByCategory, freed: BytesByCategory) -> None:
         if self.detail == "kernel" and segment.items[0].kernels:
-            self._kernels(segment, taken, given)
+            self._kernels(segment, allocated, freed)
             return
         temporary = _temporary(segment.temporary_bytes)
-        memory = {"alloc": _sum(taken, temporary), "free": _sum(given, temporary)}
-        self._append(compute_op(self.block, segment, after=self._waits(), **memory, **self.facts))
+        memory = {"alloc": _sum(allocated, temporary), "free": _sum(freed, temporary)}
+        continues = segment.continues and bool(self.lane)
+        after = () if continues else self._waits()
+        self._append(compute_op(self.block, segment, after=after, **memory, **self.facts), begins=not continues)
 
-    def _kernels(self, segment: Segment, taken: Sizes, given: Sizes) -> None:
+    def _kernels(self, segment: Segment, allocated: BytesByCategory, freed: BytesByCategory) -> None:
         """Writes every kernel as an op, named after its computation."""
         each: list[tuple[Compute, Any]] = [
             (item, kernel) for item in segment.items for count, kernel in item.kernels for _ in range(count)
@@ -183,8 +187,8 @@ class UnitWriter:
                 flops=kernel.flops,
                 moved_bytes=kernel.moved_bytes,
                 after=after if at == 0 else (),
-                alloc=_sum(taken if at == 0 else {}, temporary),
-                free=_sum(given if at == len(each) - 1 else {}, temporary),
+                alloc=_sum(allocated if at == 0 else {}, temporary),
+                free=_sum(freed if at == len(each) - 1 else {}, temporary),
                 **self.facts,
             )
             self._append(op, begins=at == 0)
@@ -197,7 +201,9 @@ class UnitWriter:
                 self.entries.append(op.op)
             self.waits.append(op)
             return
-        op = self._collective(call, None, [*self.lane[-1:], *self.waits])
+        # A reduction of gradients needs the computation before it, not collectives that run next to that.
+        waits = [] if call.concurrent == "step" else self.waits
+        op = self._collective(call, None, [*self.lane[-1:], *waits])
         if not self.lane:
             self.entries.append(op.op)
         lists = {"next": self.later, "action": self.joins, "step": self.reductions}
@@ -224,15 +230,28 @@ class UnitWriter:
             self.lane.append(op)
             self.last_begin = op.op
         else:
-            self.lane[-1] = op  # kernels of one segment count as one place of the lane
+            self.lane[-1] = op  # kernels of one segment, and parts of a divided one, count as one place of the lane
+
+
+def needs_begin(parts: Sequence[UnitPart]) -> bool:
+    """Returns whether a unit has a concurrent call that nothing on its compute lane comes before."""
+    on_lane = 0
+    for part in parts:
+        if isinstance(part, Call) and part.concurrent is not None:
+            if not on_lane or (part.concurrent == "previous" and on_lane < 2):
+                return True
+        else:
+            on_lane += 1
+    return False
 
 
 def compute_op(block: BlockBuilder, segment: Segment, **facts: Any) -> OpRef:
     """Appends a segment as one op."""
     item = segment.items[0]
     if not item.kernels and len(segment.items) == 1:
+        duration_s = 0.0 if isnan(item.seconds) and not item.moved_bytes else item.seconds
         facts |= {"moved_bytes": item.moved_bytes, "source": item.source}
-        return block.compute(item.name, duration_of(item), phase=item.phase, **facts)
+        return block.compute(item.name, duration_s, phase=item.phase, **facts)
     kernels = segment.kernels
     return block.compute(
         segment.name,
@@ -266,5 +285,5 @@ def _temporary(size: int) -> dict[str, int]:
     return {"temporaries": size} if size else {}
 
 
-def _sum(one: Sizes, other: Sizes) -> dict[str, int]:
+def _sum(one: BytesByCategory, other: BytesByCategory) -> dict[str, int]:
     return {key: one.get(key, 0) + other.get(key, 0) for key in (*one, *other)}

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.dispatch import COPIES
 from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.program.program import Source
 from foretrace.schedules import Schedule
-from foretrace.schedules.pipeline import BATCHED, Transfer
+from foretrace.schedules.pipeline import Transfer
 from foretrace.step.buckets import Bucket, megatron_buckets, megatron_limit
 from foretrace.step.end import TrainingEnd, turns_of
+from foretrace.step.groups import group_size
 from foretrace.step.optimizer import Adam
 from foretrace.step.spec import (
     Call,
@@ -34,8 +37,8 @@ from foretrace.workload.settle import schedule_of
 
 
 @dataclass(frozen=True, slots=True)
-class Works:
-    """What the parts of a model do on one rank: every layer by number, and its ends. Equal layers are one object."""
+class ModelWorks:
+    """The work of a model's parts on one rank: every layer by number, and the ends. Equal layers are one object."""
 
     layers: tuple[Work, ...]
     embedding: Work | None = None
@@ -44,10 +47,10 @@ class Works:
     """All multi-token-prediction modules, as one."""
 
 
-def works_of(setting: Setting) -> Works:
+def works_of(setting: Setting) -> ModelWorks:
     """Returns what the parts of a setting's model do."""
     model = setting.model
-    return Works(
+    return ModelWorks(
         layers=tuple(layers.layer_work(setting, layer, number) for number, layer in enumerate(model.layers)),
         embedding=layers.embedding_work(setting) if model.vocab else None,
         head=layers.head_work(setting),
@@ -55,7 +58,7 @@ def works_of(setting: Setting) -> Works:
     )
 
 
-def step_spec(setting: Setting, works: Works | None = None) -> StepSpec:
+def step_spec(setting: Setting, works: ModelWorks | None = None) -> StepSpec:
     """Describes a training step; `works` is what the parts of the model do, where that is not the setting's own."""
     works, schedule, plan = works or works_of(setting), schedule_of(setting), setting.plan
     output_bytes = next((work.output_bytes for work in works.layers), 0)
@@ -77,7 +80,7 @@ def step_spec(setting: Setting, works: Works | None = None) -> StepSpec:
         schedule=schedule,
         roles=_roles(setting, schedule, works, end, 2 * output_bytes if schedule.stages > 1 else 0),
         transfer=Transfer(bytes=output_bytes),
-        batched=schedule.name in BATCHED and not plan.pp_overlap,
+        pp_overlap=plan.pp_overlap,
         tokens_per_step=float(setting.gbs * setting.seq_len),
         launches=launches,
         sharding=_sharding(setting) if setting.zero == 3 else None,
@@ -127,25 +130,28 @@ def _sharding(setting: Setting) -> Sharding:
 
 
 def _roles(
-    setting: Setting, schedule: Schedule, works: Works, end: TrainingEnd, buffer_bytes: int
+    setting: Setting, schedule: Schedule, works: ModelWorks, end: TrainingEnd, buffer_bytes: int
 ) -> tuple[RoleSpec, ...]:
     """Returns what each stage does. Stages that do the same share their chunks and the end of their step."""
     chunks, optimizer = chunks_of(setting, works), end.optimizer
+    # A stage that has both the embedding and the head needs nobody to add their gradients.
+    ends_on = {int(stage) for piece in (0, schedule.pieces - 1) for stage in np.nonzero(schedule.piece == piece)[0]}
     ends: dict[object, tuple[EndItem, ...]] = {}
     roles, ranks = [], setting.mesh.stage_ranks()
     for stage, pieces in enumerate(schedule.piece.tolist()):
         held = [chunks[piece] for piece in pieces]
         share = optimizer.share(sum(one.parameters for one in held), sum(one.expert_parameters for one in held))
         buckets = _buckets(setting, stage, held, list(turns_of(schedule)[stage].finals)) if setting.zero < 3 else []
-        tied = setting.model.tied and setting.plan.pp > 1 and stage in (0, setting.plan.pp - 1)
-        key = (tuple(buckets), share, tied)
+        tied = setting.model.tied and len(ends_on) > 1 and stage in ends_on
+        order = tuple(turns_of(schedule)[stage].firsts)
+        key = (tuple(buckets), share, tied, order)
         if key not in ends:
-            ends[key] = end.items(buckets, share, _tied_embedding(setting) if tied else None)
+            ends[key] = end.items(buckets, share, order, tied_embedding(setting) if tied else None)
         resident = {
             "weights": optimizer.held_weight_bytes(share),
             "gradients": optimizer.held_gradient_bytes(share) if _keeps_gradients(setting) else 0,
             "optimizer": optimizer.held_state_bytes(share),
-            # What a stage has received and not yet used, each way.
+            # Activations and gradients that a stage has received and not yet used.
             "buffers": buffer_bytes,
         }
         chosen = tuple((one,) for one in held)
@@ -153,7 +159,7 @@ def _roles(
     return tuple(roles)
 
 
-def chunks_of(setting: Setting, works: Works) -> list[ChunkSpec]:
+def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
     """Returns the pieces of the model, the first with the embedding, the last with what follows the layers.
 
     Pieces that do the same are one object.
@@ -234,7 +240,7 @@ def _buckets(
     setting: Setting, stage: int, chunks: Sequence[ChunkSpec], order: Sequence[int]
 ) -> list[tuple[str, Bucket]]:
     """Returns the gradient buckets of a stage with the group that reduces each."""
-    groups = (("dp", setting.dp * setting.plan.cp), ("edp", setting.mesh.edp))
+    groups = [(group, group_size(setting.mesh, group)) for group in ("dp", "edp")]
     buckets: list[tuple[str, Bucket]] = []
     for chunk in order:
         units = chunks[chunk].units
@@ -245,7 +251,8 @@ def _buckets(
     return buckets
 
 
-def _tied_embedding(setting: Setting) -> Call:
+def tied_embedding(setting: Setting) -> Call:
+    """Returns the reduction of an embedding that first and last stage share."""
     size = int(DTYPE_BYTES[setting.stack.gradient_dtype]) * setting.vocab // setting.plan.tp * setting.model.hidden
     return Call("reduce tied embedding", Phase.BACKWARD, Collective.ALL_REDUCE, "embd", size)
 

@@ -20,11 +20,12 @@ from foretrace.mesh import Mesh
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Kernel
 from foretrace.schedules import Schedule
+from foretrace.schedules.pipeline import Transfer
 from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem, Item, RoleSpec, StepSpec, Unit, Work
 from foretrace.step.units import SYNC_LAUNCHES
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import schedule_of
-from foretrace.workload.step_spec import Works, chunks_of, optimizer_of, step_spec, works_of
+from foretrace.workload.step_spec import ModelWorks, chunks_of, optimizer_of, works_of
 
 POLICY = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
 
@@ -42,6 +43,7 @@ class Generated:
     Attributes:
         workload: What is written.
         spec: The step that the workload expresses.
+        pieces: The piece of the model whose layers it lists, for each chunk of a stage.
         parameters: Dense parameters of a rank of the first stage.
         expert_parameters: Its parameters of experts.
         layers_per_stage: Layers that every stage gets.
@@ -51,6 +53,7 @@ class Generated:
 
     workload: Workload
     spec: StepSpec
+    pieces: tuple[int, ...]
     parameters: int
     expert_parameters: int
     layers_per_stage: int
@@ -70,7 +73,8 @@ def aicb_workload(setting: Setting, kernels: KernelPricer | None = None, *, expo
     schedule = schedule_of(setting)
     check_expressible(setting, schedule)
     works = works_of(setting)
-    chosen = _chosen_layers(setting, schedule, works, kernels)
+    pieces = _slowest_pieces(setting, schedule, works, kernels)
+    chosen = [setting.chunks[piece] for piece in pieces]
     layers = [layer for chunk in chosen for layer in chunk]
     chunks = chunks_of(setting, works)
     dense, expert = stage_parameters(schedule, chunks)[0]
@@ -83,7 +87,8 @@ def aicb_workload(setting: Setting, kernels: KernelPricer | None = None, *, expo
         notes.append(Diagnostic("warning", "unpriced-op", text))
     return Generated(
         workload=Workload(_header(setting, works), len(rows), tuple(rows if kernels else map(_filled, rows))),
-        spec=_file_spec(setting, schedule, writer.chunks(chosen), end.items()),
+        spec=_file_spec(setting, schedule, writer.chunks(chosen), end.items(), works.layers[0].output_bytes),
+        pieces=pieces,
         parameters=dense,
         expert_parameters=expert,
         layers_per_stage=len(layers),
@@ -93,7 +98,11 @@ def aicb_workload(setting: Setting, kernels: KernelPricer | None = None, *, expo
 
 
 def _file_spec(
-    setting: Setting, schedule: Schedule, chunks: Sequence[Sequence[ChunkSpec]], end: tuple[EndItem, ...]
+    setting: Setting,
+    schedule: Schedule,
+    chunks: Sequence[Sequence[ChunkSpec]],
+    end: tuple[EndItem, ...],
+    output_bytes: int,
 ) -> StepSpec:
     """Returns the step that the file expresses: every stage with the same layers and the same end."""
     ranks = setting.mesh.stage_ranks()
@@ -104,14 +113,21 @@ def _file_spec(
             which = 2 * (piece == 0) + (piece == schedule.pieces - 1)
             held.append((chunks[chunk][which],))
         roles.append(RoleSpec(stage, f"stage {stage}", ranks[stage], tuple(held), end))
-    spec = step_spec(setting)
-    return replace(spec, roles=tuple(roles), launches=None, gradient_bytes=0, diagnostics=(*spec.diagnostics,))
+    return StepSpec(
+        title=f"{setting.model.name} as a workload file",
+        mesh=setting.mesh,
+        schedule=schedule,
+        roles=tuple(roles),
+        transfer=Transfer(bytes=output_bytes),
+        tokens_per_step=float(setting.gbs * setting.seq_len),
+        diagnostics=setting.diagnostics,
+    )
 
 
 class _FileWriter:
     """Writes the rows of a microbatch, and the works that they express. Layers that do the same are written once."""
 
-    def __init__(self, setting: Setting, works: Works, kernels: KernelPricer | None, exposed_only: bool) -> None:
+    def __init__(self, setting: Setting, works: ModelWorks, kernels: KernelPricer | None, exposed_only: bool) -> None:
         self.setting, self.works, self.exposed_only = setting, works, exposed_only
         self.seconds = _seconds(setting, kernels)
         self._layers: dict[int, list[FileRow]] = {}
@@ -223,7 +239,7 @@ class _FileEnd:
         return tuple(EndItem(item) for item in items)
 
 
-def _header(setting: Setting, works: Works) -> Header:
+def _header(setting: Setting, works: ModelWorks) -> Header:
     plan = setting.plan
     return Header(
         policy=POLICY,
@@ -266,10 +282,10 @@ def _price(listed: Sequence[tuple[int, Kernel]], kernels: KernelPricer) -> float
     return float(sum(count * each for (count, _), each in zip(listed, durations, strict=True)))
 
 
-def _chosen_layers(
-    setting: Setting, schedule: Schedule, works: Works, kernels: KernelPricer | None
-) -> list[tuple[int, ...]]:
-    """Returns the layers that the file lists for each chunk of a stage: the longest that any stage has."""
+def _slowest_pieces(
+    setting: Setting, schedule: Schedule, works: ModelWorks, kernels: KernelPricer | None
+) -> tuple[int, ...]:
+    """Returns the piece of the model whose layers the file lists, for each chunk of a stage: the slowest of any."""
     load: dict[int, float] = {}
 
     def weight(piece: int) -> float:
@@ -284,7 +300,7 @@ def _chosen_layers(
             f"an AICB file cannot express chunks of {min(lengths)} and {max(lengths)} layers in one stage",
             hint="all chunks of a stage are equal parts of its rows; choose vpp, or --stage-layers, accordingly",
         )
-    return [setting.chunks[piece] for piece in chosen]
+    return tuple(chosen)
 
 
 def _once(known: dict[int, float], work: Work, kernels: KernelPricer | None) -> float:

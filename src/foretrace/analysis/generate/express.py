@@ -1,4 +1,4 @@
-"""What of a plan an AICB file can say: what it cannot is refused, what it can say only in part is said."""
+"""Checks which parts of a plan an AICB file can express, and reports the rest."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.models.model import Experts
-from foretrace.program.kernels import DTYPE_BYTES
 from foretrace.schedules import Schedule
 from foretrace.step.spec import Call, ChunkSpec, Work
 from foretrace.units import format_bytes
 from foretrace.workload.setting import Setting
+from foretrace.workload.step_spec import tied_embedding
 
 
 def check_expressible(setting: Setting, schedule: Schedule) -> None:
@@ -61,11 +61,8 @@ def notes_of(
         )
         found.append(Diagnostic("note", "needs-option", text))
     if setting.model.tied and plan.pp > 1:
-        size = int(DTYPE_BYTES[setting.stack.gradient_dtype]) * setting.vocab // plan.tp * setting.model.hidden
-        text = (
-            f"left out: the tied embedding's gradient, {format_bytes(size)} between first and last stage, "
-            "for which there is no group"
-        )
+        size = format_bytes(tied_embedding(setting).bytes)
+        text = f"left out: the tied embedding's gradient, {size} between first and last stage: there is no group for it"
         found.append(Diagnostic("note", "lossy-format", text))
     return found
 
@@ -105,8 +102,10 @@ def _overlaps(setting: Setting) -> list[Diagnostic]:
     """What runs beside computation in the plan: a file lists it, and has no word for when."""
     plan, found = setting.plan, []
     overlaps = [word for word, on in (("grad", setting.grad_overlap), ("param", _gathers_beside(setting))) if on]
-    if overlaps and setting.dp > 1:
-        text = f"dp is overlapped in this plan: simulate the file with --overlap {','.join(overlaps)}"
+    overlaps = overlaps if setting.dp > 1 else []
+    overlaps += ["pp"] if plan.pp_overlap and plan.pp > 1 else []
+    if overlaps:
+        text = f"communication is overlapped in this plan: simulate the file with --overlap {','.join(overlaps)}"
         found.append(Diagnostic("note", "needs-option", text))
     for word, on in (("tp", plan.tp_overlap), ("ep", plan.moe_overlap)):
         if on:

@@ -1,4 +1,4 @@
-"""What an AICB file cannot say, as changes of a step: each one applied in turn leads from the plan to the file.
+"""Reduces a step to what an AICB file can express, one change at a time.
 
 The difference between the step before and after a reduction is what it costs.
 """
@@ -9,33 +9,35 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from foretrace.program.dispatch import COPIES
-from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem, HostWork, Item, RoleSpec, StepSpec, Work
+from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem, HostWork, Item, RoleSpec, StepSpec, Unit, Work
 from foretrace.step.units import SYNC_LAUNCHES
 
-Reduction = tuple[str, StepSpec]
-"""What is left out or changed, in words, and the step without it."""
+SimplerStep = tuple[str, StepSpec]
+"""A change in words, and the step after it."""
 
 
-def reductions(spec: StepSpec, file: StepSpec, *, exposed_only: bool) -> Iterator[Reduction]:
-    """Yields the reductions that change a step, in order; the last gives the step of the file.
+def reductions(spec: StepSpec, file: StepSpec, pieces: Sequence[int], *, exposed_only: bool) -> Iterator[SimplerStep]:
+    """Yields the changes that a step needs to become that of a file, in order.
 
     Args:
         spec: The step of the plan.
         file: The step that the file expresses.
-        exposed_only: Whether the file leaves out collectives that run next to computation.
+        pieces: The piece of the model whose layers the file lists, for each chunk of a stage.
+        exposed_only: Whether the file leaves out collectives that run next to gradients.
     """
-    left_out = "collectives next to computation left out"
+    next_to = "left out" if exposed_only else "take their time"
     changes: list[tuple[str, Callable[[StepSpec], StepSpec]]] = [
-        ("no launches of the host", _without_launches),
+        ("no launches of the host", _drop_launches),
         (
-            left_out if exposed_only else "collectives next to computation take their time",
-            lambda one: _with_items(one, _left_out if exposed_only else _exposed),
+            f"collectives next to computation {next_to}",
+            lambda one: _change_items(one, _drop_hidden_calls if exposed_only else _expose_calls),
         ),
-        ("tokens sent evenly by NCCL's all-to-all", lambda one: _with_items(one, _plain)),
-        ("gradients and parameters not overlapped", lambda one: _with_ends(one, _in_turn)),
-        ("one gradient bucket for each group", lambda one: _with_ends(one, _one_bucket)),
-        ("gradient norm over tp, no tied embedding's gradient", lambda one: _with_ends(one, _narrow)),
-        ("every stage as the slowest, parameters of the first", lambda one: _with_equal_stages(one, file)),
+        ("tokens sent evenly by NCCL's all-to-all", lambda one: _change_items(one, _use_even_all_to_alls)),
+        ("stages wait for their transfers", lambda one: replace(one, pp_overlap=False) if one.pp_overlap else one),
+        ("gradients and parameters not overlapped", lambda one: _change_ends(one, _serialize_end)),
+        ("one gradient bucket for each group", lambda one: _change_ends(one, _join_buckets)),
+        ("gradient norm over tp, no tied embedding's gradient", lambda one: _change_ends(one, _narrow_norm)),
+        ("every stage as the slowest, parameters of the first", lambda one: _equal_stages(one, pieces)),
     ]
     for name, change in changes:
         changed = change(spec)
@@ -45,7 +47,7 @@ def reductions(spec: StepSpec, file: StepSpec, *, exposed_only: bool) -> Iterato
     yield "rows of whole nanoseconds", file
 
 
-def _without_launches(spec: StepSpec) -> StepSpec:
+def _drop_launches(spec: StepSpec) -> StepSpec:
     """Leaves out launches; the gap after the host has waited for the GPU stays."""
     launches = spec.launches
     if launches is None:
@@ -59,22 +61,22 @@ def _without_launches(spec: StepSpec) -> StepSpec:
         return tuple(one for pair in both for one in pair)
 
     def end(listed: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
-        return _kept(listed, lambda one: not (isinstance(one.item, HostWork) and one.item.name == "launch"))
+        return _select(listed, lambda one: not (isinstance(one.item, HostWork) and one.item.name == "launch"))
 
-    return replace(_with_ends(_with_items(spec, items), end), launches=None)
+    return replace(_change_ends(_change_items(spec, items), end), launches=None)
 
 
-def _left_out(items: tuple[Item, ...]) -> tuple[Item, ...]:
+def _drop_hidden_calls(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """Drops what the software always runs next to gradients; what the plan overlaps besides takes its time."""
     kept = tuple(item for item in items if not _is_hidden(item))
-    return _exposed(kept if len(kept) < len(items) else items)
+    return _expose_calls(kept if len(kept) < len(items) else items)
 
 
 def _is_hidden(item: Item) -> bool:
     return isinstance(item, Call) and item.concurrent == "next" and item.way != COPIES
 
 
-def _exposed(items: tuple[Item, ...]) -> tuple[Item, ...]:
+def _expose_calls(items: tuple[Item, ...]) -> tuple[Item, ...]:
     if not any(isinstance(item, Call) and item.concurrent is not None for item in items):
         return items
     return tuple(
@@ -83,20 +85,20 @@ def _exposed(items: tuple[Item, ...]) -> tuple[Item, ...]:
     )
 
 
-def _plain(items: tuple[Item, ...]) -> tuple[Item, ...]:
+def _use_even_all_to_alls(items: tuple[Item, ...]) -> tuple[Item, ...]:
     if not any(isinstance(item, Call) and (item.way or item.sends) for item in items):
         return items
     return tuple(replace(item, way=None, sends=None) if isinstance(item, Call) else item for item in items)
 
 
-def _in_turn(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
+def _serialize_end(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
     if not any(one.when or one.before for one in end):
         return end
     # Items that overlap run in their turn on the compute lane; the order of the list is the order of the step.
     return tuple(replace(one, lane=one.lane or "compute", when=None, before=None) for one in end)
 
 
-def _one_bucket(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
+def _join_buckets(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
     """Joins the calls of one group for the same purpose."""
     total: dict[str, int] = {}
     for one in end:
@@ -109,7 +111,7 @@ def _one_bucket(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
         seen.add(one.item.name)
         return not known
 
-    kept = _kept(end, first)
+    kept = _select(end, first)
     if len(kept) == len(end):
         return end
     return tuple(
@@ -118,11 +120,11 @@ def _one_bucket(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
     )
 
 
-def _narrow(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
+def _narrow_norm(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
     """Takes the norm over tp instead of all ranks, and drops what only first and last stage reduce."""
     if not any(isinstance(one.item, Call) and one.item.axis in ("world", "embd") for one in end):
         return end
-    kept = _kept(end, lambda one: not (isinstance(one.item, Call) and one.item.axis == "embd"))
+    kept = _select(end, lambda one: not (isinstance(one.item, Call) and one.item.axis == "embd"))
     return tuple(
         replace(one, item=replace(one.item, axis="tp"))
         if isinstance(one.item, Call) and one.item.axis == "world"
@@ -131,48 +133,44 @@ def _narrow(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
     )
 
 
-def _with_equal_stages(spec: StepSpec, file: StepSpec) -> StepSpec:
-    """Gives every stage as many layers as the file does, and the end of the first stage."""
-    counts = [_layers(chunk) for role in spec.roles for (chunk,) in role.chunks]
-    wanted = [_layers(chunk) for role in file.roles for (chunk,) in role.chunks]
-    ends = {id(role.end) for role in spec.roles}
-    if counts == wanted and len(ends) == 1:
+def _equal_stages(spec: StepSpec, pieces: Sequence[int]) -> StepSpec:
+    """Gives every stage the layers that the file lists, by piece of the model for each chunk, and the first's end."""
+    holder = {
+        piece: spec.roles[stage].chunks[number][0]
+        for stage, held in enumerate(spec.schedule.piece.tolist())
+        for number, piece in enumerate(held)
+    }
+    listed = [[unit for unit in holder[piece].units if _is_layer(unit)] for piece in pieces]
+    chunks: dict[tuple[int, int], ChunkSpec] = {}
+    same = len({id(role.end) for role in spec.roles}) == 1
+    for role in spec.roles:
+        for number, (chunk,) in enumerate(role.chunks):
+            own = [unit.work for unit in chunk.units if _is_layer(unit)]
+            if [id(work) for work in own] == [id(unit.work) for unit in listed[number]]:
+                chunks[id(chunk), number] = chunk
+                continue
+            same = False
+            ends = [unit for unit in chunk.units if not _is_layer(unit)]
+            begin = [unit for unit in ends if unit.work.name == "embedding"]
+            chunks[id(chunk), number] = ChunkSpec((*begin, *listed[number], *ends[len(begin) :]))
+    if same:
         return spec
-    longest: dict[int, ChunkSpec] = {}
-    for role in spec.roles:
-        for number, (chunk,) in enumerate(role.chunks):
-            if number not in longest or _layers(chunk) > _layers(longest[number]):
-                longest[number] = chunk
-    made: dict[tuple[int, int], ChunkSpec] = {}
-    roles = []
-    for role in spec.roles:
-        held = []
-        for number, (chunk,) in enumerate(role.chunks):
-            key = id(chunk), number
-            if key not in made:
-                made[key] = chunk if _layers(chunk) == _layers(longest[number]) else _lengthened(chunk, longest[number])
-            held.append((made[key],))
-        roles.append(replace(role, chunks=tuple(held), end=spec.roles[0].end))
+    roles = [
+        replace(
+            role,
+            chunks=tuple((chunks[id(chunk), number],) for number, (chunk,) in enumerate(role.chunks)),
+            end=spec.roles[0].end,
+        )
+        for role in spec.roles
+    ]
     return replace(spec, roles=tuple(roles))
 
 
-def _layers(chunk: ChunkSpec) -> int:
-    return sum(_is_layer(unit.work, unit.layer) for unit in chunk.units)
+def _is_layer(unit: Unit) -> bool:
+    return unit.layer >= 0 and unit.work.name != "mtp"
 
 
-def _is_layer(work: Work, layer: int) -> bool:
-    return layer >= 0 and work.name != "mtp"
-
-
-def _lengthened(chunk: ChunkSpec, longest: ChunkSpec) -> ChunkSpec:
-    """Returns the ends of a chunk with the layers of another between them."""
-    body = [unit for unit in longest.units if _is_layer(unit.work, unit.layer)]
-    at = next((n for n, unit in enumerate(chunk.units) if _is_layer(unit.work, unit.layer)), len(chunk.units))
-    ends = [unit for unit in chunk.units if not _is_layer(unit.work, unit.layer)]
-    return ChunkSpec((*ends[:at], *body, *ends[at:]))
-
-
-def _with_items(spec: StepSpec, change: Callable[[tuple[Item, ...]], tuple[Item, ...]]) -> StepSpec:
+def _change_items(spec: StepSpec, change: Callable[[tuple[Item, ...]], tuple[Item, ...]]) -> StepSpec:
     """Returns a step whose works have other items; works and chunks that were one object stay one."""
     known: dict[int, Work] = {}
     works: dict[int, Work] = {}
@@ -200,7 +198,7 @@ def _with_items(spec: StepSpec, change: Callable[[tuple[Item, ...]], tuple[Item,
     return spec if all(works[number] is work for number, work in known.items()) else replace(spec, roles=roles)
 
 
-def _with_ends(spec: StepSpec, change: Callable[[tuple[EndItem, ...]], tuple[EndItem, ...]]) -> StepSpec:
+def _change_ends(spec: StepSpec, change: Callable[[tuple[EndItem, ...]], tuple[EndItem, ...]]) -> StepSpec:
     """Returns a step with other ends; ends that were one object stay one."""
     ends = {id(role.end): change(role.end) for role in spec.roles}
     if all(ends[id(role.end)] is role.end for role in spec.roles):
@@ -208,7 +206,7 @@ def _with_ends(spec: StepSpec, change: Callable[[tuple[EndItem, ...]], tuple[End
     return replace(spec, roles=tuple(replace(role, end=ends[id(role.end)]) for role in spec.roles))
 
 
-def _kept(end: Sequence[EndItem], keep: Callable[[EndItem], bool]) -> tuple[EndItem, ...]:
+def _select(end: Sequence[EndItem], keep: Callable[[EndItem], bool]) -> tuple[EndItem, ...]:
     """Returns some of the end items, which wait for those among them that they waited for."""
     numbers: dict[int, int] = {}
     kept: list[EndItem] = []

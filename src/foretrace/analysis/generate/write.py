@@ -78,12 +78,12 @@ def generate_aicb(job: Input, machine: Machine, path: Path, *, exposed_only: boo
     if made.expert_parameters:
         summary += f" and {made.expert_parameters:,} of experts"
     notes = (*job.diagnostics, *made.diagnostics, *(kernels.notes if kernels is not None else ()))
-    step = None if kernels is None else _file_step(step_spec(setting), made.spec, machine, exposed_only=exposed_only)
+    step = None if kernels is None else _file_step(step_spec(setting), made, machine, exposed_only=exposed_only)
     facts = _aicb_facts(made) | ({} if step is None else asdict(step))
     return GeneratedFile(f"{summary}, {times}", facts, notes, step)
 
 
-def _file_step(planned: StepSpec, file: StepSpec, machine: Machine, *, exposed_only: bool) -> FileStep:
+def _file_step(planned: StepSpec, made: Generated, machine: Machine, *, exposed_only: bool) -> FileStep:
     """Simulates the plan, and again after each thing that the file cannot say."""
 
     def step_s(spec: StepSpec, on: Machine) -> float:
@@ -94,7 +94,8 @@ def _file_step(planned: StepSpec, file: StepSpec, machine: Machine, *, exposed_o
         times = [("", step_s(planned, machine))]
         if machine.overlap_cost:
             times.append(("no cost of overlap", step_s(planned, bare)))
-        times += [(name, step_s(spec, bare)) for name, spec in reductions(planned, file, exposed_only=exposed_only)]
+        simpler = reductions(planned, made.spec, made.pieces, exposed_only=exposed_only)
+        times += [(name, step_s(spec, bare)) for name, spec in simpler]
     changes = [StepChange(name, after - before) for (_, before), (name, after) in pairwise(times)]
     return FileStep(times[0][1], times[-1][1], tuple(changes))
 

@@ -19,14 +19,6 @@ COMPUTE = Source("compute as written in the file")
 
 
 @dataclass(frozen=True, slots=True)
-class _Edges:
-    """Which ends of a chunk a work is at: whether its rows include the chunk's first row, and the last."""
-
-    first: bool
-    last: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ChunkPlace:
     """Where a chunk is: one of `parts` equal parts of a stage's layers, or `count` layers from there on.
 
@@ -65,7 +57,7 @@ class Chunks:
         listed = list(zip(embedding, body, head, strict=True))
         self._distinct = list(dict.fromkeys(listed))
         self.variants = tuple(self._distinct.index(one) for one in listed)
-        self._works: dict[tuple[object, ...], Work] = {}
+        self._works: dict[object, Work] = {}
         self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
 
     def chunk(self, place: ChunkPlace) -> tuple[ChunkSpec, ...]:
@@ -75,8 +67,8 @@ class Chunks:
     def _chunk(self, variant: tuple[int, int, int], place: ChunkPlace) -> ChunkSpec:
         embedding, body, head = variant
         first, last = place.first, place.last
-        key = (embedding if first else -1, body, head if last else -1, place)
-        if key not in self._chunks:
+        chunk_key = (embedding if first else -1, body, head if last else -1, place)
+        if chunk_key not in self._chunks:
             layers = self._microbatches[body].layers
             numbers = place.layers(len(layers))
             listed: list[tuple[int, object, tuple[Row, ...]]] = [
@@ -90,44 +82,35 @@ class Chunks:
             listed = [one for one in listed if one[2]]
             end = len(listed) - 1
             units = [
-                Unit(self._work(like, rows, self._edges(rows, at == 0, at == end)), layer)
-                for at, (layer, like, rows) in enumerate(listed)
+                Unit(self._work(key, rows, first=at == 0, last=at == end), layer)
+                for at, (layer, key, rows) in enumerate(listed)
             ]
-            self._chunks[key] = ChunkSpec(tuple(units))
-        return self._chunks[key]
+            self._chunks[chunk_key] = ChunkSpec(tuple(units))
+        return self._chunks[chunk_key]
 
-    def _edges(self, rows: tuple[Row, ...], first: bool, last: bool) -> _Edges:
-        """Returns which ends of a chunk make a difference to rows that are at them."""
-        overlaps, begin, end = Overlap.TP in self._overlap, rows[0], rows[-1]
-        idle = [end.input_grad.compute_ns <= 0, self._splits and end.weight_grad.compute_ns <= 0]
-        return _Edges(first and (overlaps or begin.forward.compute_ns <= 0), last and (overlaps or any(idle)))
-
-    def _work(self, like: object, rows: tuple[Row, ...], edges: _Edges) -> Work:
-        key = (like, edges)
-        if key not in self._works:
+    def _work(self, key: object, rows: tuple[Row, ...], *, first: bool, last: bool) -> Work:
+        """Returns the work of rows. `first` and `last` say whether they begin or end their chunk."""
+        # Collectives of the first and the last row of a chunk do not run next to computation.
+        outer = {0} if first else set()
+        outer |= {len(rows) - 1} if last else set()
+        work_key = (key, first, last) if Overlap.TP in self._overlap else key
+        if work_key not in self._works:
             forward: list[Item] = []
             backward: list[list[Item]] = []
             for at, row in enumerate(rows):
-                first, last = edges.first and at == 0, edges.last and at == len(rows) - 1
-                # What the first and the last row of a chunk communicate does not run next to computation.
-                inner = not (first or last)
-                forward += self._items(row, "forward", inner, begins=first)
-                input_grad = self._items(row, "input_grad", inner, begins=last)
-                backward.append(input_grad + self._items(row, "weight_grad", inner, begins=last and self._splits))
-            self._works[key] = Work(
-                rows[0].name, tuple(forward), (), tuple(item for items in backward[::-1] for item in items)
-            )
-        return self._works[key]
+                inner = at not in outer
+                forward += self._items(row, "forward", inner)
+                backward.append(self._items(row, "input_grad", inner) + self._items(row, "weight_grad", inner))
+            items = tuple(item for both in reversed(backward) for item in both)
+            self._works[work_key] = Work(rows[0].name, tuple(forward), (), items)
+        return self._works[work_key]
 
-    def _items(self, row: Row, which: PassName, inner: bool, *, begins: bool) -> list[Item]:
-        """Returns computation, then the collective over its result.
-
-        An action begins with a computation, if need be of no time, for which what runs next to it waits.
-        """
+    def _items(self, row: Row, which: PassName, inner: bool) -> list[Item]:
+        """Returns computation, then the collective over its result."""
         part: Pass = getattr(row, which)
         call, phase = self._calls.read(part, which, row.line), self._phase(which)
         items: list[Item] = []
-        if part.compute_ns > 0 or call is None or begins:
+        if part.compute_ns > 0 or call is None:
             items.append(Compute(row.name, phase, seconds=part.compute_ns * NS, source=COMPUTE))
         if call is not None:
             concurrent = self._concurrent(call, which, inner and bool(items))

@@ -18,7 +18,7 @@ from foretrace.lower.options import Overlap
 from foretrace.program.collector import collector_paused
 from foretrace.program.program import Program
 from foretrace.schedules import Schedule
-from foretrace.schedules.pipeline import BATCHED, Transfer
+from foretrace.schedules.pipeline import Transfer
 from foretrace.step import build_step
 from foretrace.step.end import turns_of
 from foretrace.step.spec import ChunkSpec, EndItem, RoleSpec, StepSpec
@@ -59,7 +59,7 @@ def workload_spec(workload: Workload, options: WorkloadOptions = WorkloadOptions
         schedule=plan.schedule,
         roles=_roles(plan, chunks, rows, options),
         transfer=Transfer(bytes=plan.transfer_bytes),
-        batched=plan.schedule.name in BATCHED and Overlap.PP not in options.overlap,
+        pp_overlap=Overlap.PP in options.overlap,
         variants=chunks.variants,
         repeats=plan.trains,
         tokens_per_step=plan.tokens_per_step,
@@ -123,7 +123,7 @@ def _roles(plan: WorkloadPlan, chunks: Chunks, rows: StepRows, options: Workload
             tied = [id(one) for each in held for one in each] if options.overlap else []
             key = (has_ends, layers, stage == 0 and bool(tied), *tied)
             if key not in ends:
-                ends[key] = end.scaled(layers, plan.layers).items(stage, finals, firsts, has_ends)
+                ends[key] = end.scaled(layers, plan.layers * schedule.directions).items(stage, finals, firsts, has_ends)
             items = ends[key]
         roles.append(RoleSpec(stage, f"stage {stage}", ranks[stage], tuple(held), items))
     return tuple(roles)

@@ -9,7 +9,7 @@ from foretrace.formats.aicb import Row, Workload, split_collective
 from foretrace.lower.aicb.microbatches import Structure
 from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.lower.limits import MOST_STAGES, check_gpus, check_ops
-from foretrace.lower.options import Overlap
+from foretrace.lower.options import Overlap, check_parts
 from foretrace.mesh import Mesh
 from foretrace.schedules import Schedule, make
 from foretrace.schedules.in_turn import forward_only
@@ -63,13 +63,7 @@ def make_plan(workload: Workload, structure: Structure, options: WorkloadOptions
 
 def _uneven(workload: Workload, structure: Structure, schedule: Schedule, layers: tuple[int, ...]) -> Diagnostic:
     """Checks the layers that are asked for, and says what becomes of the file's."""
-    if len(layers) != schedule.pieces:
-        raise InputError(
-            "bad-plan",
-            f"stage_layers has {len(layers)} parts, the pipeline {schedule.pieces}",
-            where=workload.at_header,
-            hint=f"give {schedule.pieces} numbers, one for each chunk in the order of the model",
-        )
+    check_parts(layers, schedule.pieces, workload.at_header)
     text = (
         f"{sum(layers):,} layers in parts of {', '.join(map(str, layers))} as asked; the file lists {structure.layers} "
         "for every stage, taken in turn; gradients, optimizer and gathers in proportion"

@@ -1,4 +1,4 @@
-"""What a workload's stage does once per step: gradients reduced, the optimizer, parameters gathered."""
+"""Makes the end of a workload's step from the rows that happen once per step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from foretrace.mesh import Mesh
 from foretrace.program.columns import Collective, Phase, label
 from foretrace.step.buckets import Bucket, megatron_limit
 from foretrace.step.end import even_megatron_buckets, gather, reduction
+from foretrace.step.groups import group_size
 from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem
 
 FIRST_STAGE_ONLY = "embedding_grads"
 
 GRADIENT_BYTES, PARAMETER_BYTES = 4, 2
-"""Of each parameter, as AICB counts them: fp32 gradients, bf16 parameters."""
+"""Bytes of each parameter as AICB counts them: fp32 gradients, bf16 parameters."""
 
 
 @dataclass(slots=True)
@@ -164,7 +165,7 @@ class StepEnd:
                 continue
             buckets = self._buckets(call, stage, finals, GRADIENT_BYTES)
             end += [reduction(replace(call, bytes=one.size), one, overlap=True) for one in buckets]
-            waits.append(len(end) - 1)
+            waits += [len(end) - 1] if buckets else []
         return tuple(waits)
 
     def _gather(self, end: list[EndItem], stage: int, firsts: Sequence[tuple[int, ChunkSpec]]) -> None:
@@ -174,13 +175,16 @@ class StepEnd:
                 end.append(EndItem(call))
                 continue
             buckets = self._buckets(call, stage, firsts, PARAMETER_BYTES)
-            buckets.sort(key=lambda one: (one.chunk, one.first))
+            order = [chunk for chunk, _ in firsts]
+            buckets.sort(key=lambda one: (order.index(one.chunk), one.first))
             end += [gather(replace(call, bytes=one.size), one, updated, overlap=True) for one in buckets]
 
     def _buckets(
         self, call: Call, stage: int, chunks: Sequence[tuple[int, ChunkSpec]], bytes_each: int
     ) -> list[Bucket]:
-        return even_megatron_buckets(call.bytes, stage, chunks, bytes_each * megatron_limit(self.mesh.size(call.axis)))
+        return even_megatron_buckets(
+            call.bytes, stage, chunks, bytes_each * megatron_limit(group_size(self.mesh, call.axis))
+        )
 
 
 def _update(name: str, seconds: float) -> Compute:

@@ -6,12 +6,23 @@ from collections.abc import Sequence
 
 from foretrace.errors import InputError
 from foretrace.lower.megatron_trace.routing import exchange
-from foretrace.lower.megatron_trace.work import Stones, Stretch, all_to_alls
+from foretrace.lower.megatron_trace.work import Stones, Stretch, all_to_alls, sent_bytes
+from foretrace.step.spec import Call
 
 Exchange = tuple[tuple[int, ...], ...]
-"""What each member of an all-to-all sends to each."""
+"""Bytes that each member of an all-to-all sends to each."""
 
 _PASSES = {"forward_step": "forward", "backward_step": "backward"}
+
+
+def check_equal_calls(stage: int, name: str, calls: Sequence[Sequence[Call]]) -> None:
+    """Raises an error unless all expert ranks of a stage issue the same collectives in an op."""
+    if len({tuple((call.collective, call.axis) for call in each) for each in calls}) > 1:
+        raise InputError(
+            "rendezvous-mismatch",
+            f"ranks of stage {stage} differ in what they communicate in {name}",
+            hint="the traces are not of one job, or the mesh is another: give --mesh",
+        )
 
 
 class Exchanges:
@@ -34,19 +45,13 @@ class Exchanges:
         each: list[Sequence[Stretch]] = [
             getattr(self._stones.work[stage, expert], _PASSES[name]) for expert in range(self._ep)
         ]
-        kinds = {tuple((one.call.collective, one.call.axis) for one in works if one.call) for works in each}
-        if len(kinds) > 1:
-            raise InputError(
-                "rendezvous-mismatch",
-                f"ranks of stage {stage} differ in what they communicate in {name}",
-                hint="the traces are not of one job, or the mesh is another: give --mesh",
-            )
+        check_equal_calls(stage, name, [[one.call for one in works if one.call] for works in each])
         numbers = all_to_alls(each[0])
         found: dict[int, Exchange] = {}
         for place, number in enumerate(numbers):
-            # What experts give back is what they were given.
+            # Experts give back as many tokens as they were given.
             back = numbers[place ^ 1] if len(numbers) % 2 == 0 else number
-            sent, received = (tuple([_bytes(works[one]) for works in each]) for one in (number, back))
+            sent, received = (tuple([sent_bytes(works[one]) for works in each]) for one in (number, back))
             found[number] = self._exchange(sent, received)
         return found
 
@@ -55,7 +60,3 @@ class Exchanges:
             made = exchange(sent, received)
             self._known[sent, received] = tuple([tuple(row) for row in made.tolist()])
         return self._known[sent, received]
-
-
-def _bytes(work: Stretch) -> int:
-    return 0 if work.call is None else work.call.bytes

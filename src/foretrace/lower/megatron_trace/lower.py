@@ -27,7 +27,7 @@ from foretrace.lower.megatron_trace.replay import replay
 from foretrace.lower.megatron_trace.resize import resized
 from foretrace.lower.megatron_trace.whole_job import WholeJob, whole_job_spec
 from foretrace.lower.megatron_trace.work import RankWork, Stones, Stretch, read_stones
-from foretrace.lower.options import Overlap, changed_options
+from foretrace.lower.options import Overlap, changed_options, check_parts
 from foretrace.mesh import Mesh
 from foretrace.program.collector import collector_paused
 from foretrace.program.columns import UNPRICED, Collective
@@ -266,12 +266,7 @@ def _stage_layers(schedule: Schedule, options: MegatronTraceOptions) -> list[int
     """Returns the layers of every stage, if they are asked for by chunk."""
     if options.stage_layers is None:
         return None
-    if len(options.stage_layers) != schedule.pieces:
-        raise InputError(
-            "bad-plan",
-            f"stage_layers has {len(options.stage_layers)} parts, the pipeline {schedule.pieces}",
-            hint=f"give {schedule.pieces} numbers, one for each chunk in the order of the model",
-        )
+    check_parts(options.stage_layers, schedule.pieces)
     return [sum(options.stage_layers[piece] for piece in pieces) for pieces in schedule.piece.tolist()]
 
 

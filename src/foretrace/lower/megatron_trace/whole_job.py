@@ -14,18 +14,18 @@ from math import isnan
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.formats.megatron_trace import dtype_bytes
-from foretrace.lower.megatron_trace.calls import group_size
 from foretrace.lower.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST, compute_sources
-from foretrace.lower.megatron_trace.exchanges import Exchanges
+from foretrace.lower.megatron_trace.exchanges import Exchanges, check_equal_calls
 from foretrace.lower.megatron_trace.resize import GRADIENT_BYTES
 from foretrace.lower.megatron_trace.work import RankWork, Stones, Stretch
 from foretrace.lower.options import Overlap
 from foretrace.mesh import Mesh
 from foretrace.program.columns import UNPRICED, Phase
-from foretrace.schedules.pipeline import BATCHED, Transfer
+from foretrace.schedules.pipeline import Transfer
 from foretrace.schedules.schedule import Schedule
 from foretrace.step.buckets import Bucket, megatron_limit
 from foretrace.step.end import even_megatron_buckets, turns_of
+from foretrace.step.groups import group_size
 from foretrace.step.spec import Call, ChunkSpec, Compute, Cut, EndItem, HostWork, Item, RoleSpec, StepSpec, Unit, Work
 
 WEIGHT_SHARE = 0.5
@@ -38,15 +38,15 @@ class WholeJob:
     """How the traced work is run as a whole job.
 
     Attributes:
-        title: Of the job.
-        mesh: Its mesh.
-        schedule: Its schedule.
-        transfer: What crosses a stage boundary for a microbatch.
+        title: Shown with the answer.
+        mesh: Sizes of the axes of parallelism.
+        schedule: The order of forwards and backwards.
+        transfer: The activation that crosses a stage boundary for a microbatch.
         tokens_per_step: Where they are known.
         ex_situ: Whether the traces were taken on one GPU.
-        gap_s: What the host takes between two ops.
+        gap_s: The host's time between two ops.
         alone: Whether it is one rank whose groups are not known.
-        overlap: What runs concurrently with computation, besides what Megatron always overlaps.
+        overlap: Communication that runs concurrently with computation, besides that which Megatron always overlaps.
         stage_layers: Layers of every chunk in the order of the model; None: as many in each chunk of a stage.
     """
 
@@ -65,6 +65,10 @@ class WholeJob:
 def whole_job_spec(stones: Stones, job: WholeJob, notes: Sequence[Diagnostic]) -> StepSpec:
     """Describes the step of a job that is built of these stones."""
     _check_schedule(job.schedule)
+    for stage in range(job.mesh.pp):
+        each = [stones.work[stage, expert] for expert in range(job.mesh.ep)]
+        check_equal_calls(stage, "its gradients", [work.gradients for work in each])
+        check_equal_calls(stage, "its buckets", [[bucket.call for bucket in work.buckets] for work in each])
     roles = _Roles(stones, job)
     return StepSpec(
         title=job.title,
@@ -72,7 +76,7 @@ def whole_job_spec(stones: Stones, job: WholeJob, notes: Sequence[Diagnostic]) -
         schedule=job.schedule,
         roles=tuple(roles.role(stage, expert) for stage in range(job.mesh.pp) for expert in range(job.mesh.ep)),
         transfer=job.transfer,
-        batched=job.schedule.name in BATCHED and Overlap.PP not in job.overlap,
+        pp_overlap=Overlap.PP in job.overlap,
         repeats=False,
         tokens_per_step=job.tokens_per_step,
         end_waits_for_transfers=True,
@@ -108,6 +112,7 @@ class _Roles:
         self._works: dict[tuple[object, ...], Work] = {}
         self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
         self._ends: dict[object, tuple[EndItem, ...]] = {}
+        self._known_cuts: dict[tuple[Cut, ...], tuple[Cut, ...]] = {}
 
     def role(self, stage: int, expert: int) -> RoleSpec:
         """Returns what the ranks of a stage with the same experts do."""
@@ -171,7 +176,7 @@ class _Roles:
     def _stretch(self, name: str, work: Stretch, sends: tuple[int, ...] | None) -> tuple[Item, ...]:
         """Returns a computation and the call after it, the same objects for equal ones."""
         call, experts = work.call, work.rows is not None
-        key = (name, work.compute_s, experts, id(call), sends)
+        key = (name, work.compute_s, experts, call, sends)
         if key not in self._items:
             phase = Phase.BACKWARD if name == "backward_step" else Phase.FORWARD
             slower = EXPERT_SLOWDOWN if self.job.ex_situ and experts else 1.0
@@ -204,7 +209,7 @@ class _Roles:
             raise InputError(
                 "not-divisible",
                 f"{layers or 'an unknown number of'} layers a stage do not divide into {chunks} chunks",
-                hint="choose a schedule with one chunk per stage, such as 1f1b or zb-h1, or give --stage-layers",
+                hint="choose a schedule with one chunk per stage, such as 1f1b or zb-h1",
             )
         else:
             counts = [layers // chunks] * chunks
@@ -223,7 +228,8 @@ class _Roles:
             if self._overlaps(call)
             for bucket in self._buckets(stage, call, chunks)
         ]
-        return (*traced, *made)
+        cuts = (*traced, *made)
+        return self._known_cuts.setdefault(cuts, cuts)
 
     def _overlaps(self, call: Call) -> bool:
         """Returns whether a reduction of gradients is divided into buckets that run next to the backward."""
@@ -245,10 +251,11 @@ class _Roles:
 
     def _cut(self, chunk: int, share: float, call: Call, size: int) -> Cut:
         """Returns a bucket that is scaled and reduced after a share of a chunk's last backward."""
-        scale = Compute(f"scale {call.name}", Phase.BACKWARD, moved_bytes=2.0 * size)
         seconds = call.seconds if size == call.bytes else UNPRICED
         reduced = replace(self._priced(replace(call, seconds=seconds)), phase=Phase.BACKWARD, bytes=size)
-        return Cut(chunk, share, (scale, reduced))
+        # The time of a reduction in a real run includes the scaling.
+        scale = Compute(f"scale {call.name}", Phase.BACKWARD, moved_bytes=2.0 * size)
+        return Cut(chunk, share, (scale, reduced) if isnan(seconds) else (reduced,))
 
     def _end(self, work: RankWork) -> tuple[EndItem, ...]:
         """Returns gradients scaled and reduced, then the optimizer, which waits for buckets that are under way."""
@@ -261,13 +268,14 @@ class _Roles:
                 continue
             meets = self.job.alone or group_size(self.job.mesh, call.axis) > 1
             scales = call.axis != "embd" and not self.job.alone
-            # Megatron multiplies gradients by 1/dp before it reduces them: read once, written once. What a real run
-            # took for a reduction has that in it.
+            # Megatron multiplies gradients by 1/dp before it reduces them: read once, written once. The time of
+            # a reduction in a real run includes that.
             if scales and not (meets and not isnan(call.seconds)):
                 scale = Compute(f"scale {call.name}", Phase.NONE, seconds=call.seconds, moved_bytes=2.0 * call.bytes)
                 end.append(EndItem(scale))
             if meets:
-                end.append(EndItem(self._priced(call)))
+                # The embedding's gradients are added once those of its own stage are there.
+                end.append(EndItem(self._priced(call), after_reductions=call.axis == "embd"))
             end += [EndItem(gap) for gap in self.gap]
         update = Compute("optimizer_step", Phase.OPTIMIZER, seconds=work.optimizer_s, source=self.sources[False])
         end.append(EndItem(update, after_reductions=True))
@@ -306,7 +314,7 @@ def _paired(forward: _Pass, backward: _Pass) -> list[tuple[int, tuple[Item, ...]
     """Returns (layer, forward, backward) of each unit in the order of the model.
 
     A backward meets layers from the last to the first. Where both passes do not have as many layers, there is one unit.
-    What only one pass has before or after its layers counts to the layer next to it.
+    Items that only one pass has before or after its layers count to the layer next to them.
     """
     count = len(forward.layers)
     if not count or len(backward.layers) != count:

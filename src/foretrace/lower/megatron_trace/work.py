@@ -112,7 +112,7 @@ def _check_tokens(job: TraceJob, stones: Stones) -> list[Diagnostic]:
         numbers = all_to_alls(each[0])
         if len(numbers) < 2 or len({len(works) for works in each}) > 1:
             continue
-        sent, received = (sum(_sent(works[number]) for works in each) for number in numbers[:2])
+        sent, received = (sum(sent_bytes(works[number]) for works in each) for number in numbers[:2])
         if abs(sent - received) > SLACK * sent:
             text = (
                 f"ranks of stage {stage} send {sent:,} bytes to experts, which receive {received:,}: not all of a "
@@ -122,7 +122,8 @@ def _check_tokens(job: TraceJob, stones: Stones) -> list[Diagnostic]:
     return []
 
 
-def _sent(work: Stretch) -> int:
+def sent_bytes(work: Stretch) -> int:
+    """Returns the bytes of the call that ends a stretch."""
     return 0 if work.call is None else work.call.bytes
 
 

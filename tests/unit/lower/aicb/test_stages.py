@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -223,3 +224,20 @@ def test_only_the_first_chunk_of_the_first_stage_has_several_buckets() -> None:
     sizes = [[op.bytes // 4 for op in once_per_step(program, stage) if op.bytes] for stage in range(2)]
     # Eight layers of 50 M: the second chunk of stage 0 ends first.
     assert sizes == [[200_000_000, *[50_000_000] * 4], [200_000_000, 200_000_000]]
+
+
+def test_uneven_layers_of_two_directions_count_each_stage_once() -> None:
+    rows = [*STEP, EMBEDDING, LAYER, LAYER, HEAD]
+    header = {"tp": 2, "pp": 4, "ga": 8, "all_gpus": 16, "pp_comm": 4096}
+    options = WorkloadOptions(schedule="dualpipe", microbatches=8)
+    listed_layers = lowered(rows, options, **header)
+    asked = lowered(rows, replace(options, stage_layers=(2, 2, 2, 2)), **header)
+    for stage in range(4):
+        assert once_per_step(asked, stage) == once_per_step(listed_layers, stage)
+
+
+def test_gradients_of_no_byte_are_reduced_by_nobody() -> None:
+    rows = [row("grad_param_comm", 0, 0, (0, "REDUCESCATTER", 1)), EMBEDDING, LAYER, LAYER, LAYER, HEAD]
+    options = WorkloadOptions(stage_layers=(1, 1), overlap=frozenset({Overlap.GRAD}))
+    program = lowered(rows, options, pp=2, all_gpus=4, ga=1, pp_comm=4096)
+    assert [op.name for op in once_per_step(program, 0)] == ["step end"]

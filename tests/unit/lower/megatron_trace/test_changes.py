@@ -205,3 +205,21 @@ def test_a_baseline_of_chunks_has_none(tmp_path: Path) -> None:
         schedule="interleaved-1f1b", vpp=2, microbatches=4, pp_comm_bytes=BOUNDARY
     )
     assert simulate(job, Machine("a100-dgx")).unchanged_step_time_s is not None
+
+
+def test_the_embedding_waits_for_overlapped_gradients(tmp_path: Path) -> None:
+    ranks = [experts(rank, rank // 2, 100).reduction("ep_allreduce") for rank in range(4)]
+    folder = write(tmp_path / "scaling", ranks, EIGHT)
+    made = program(folder, pp_comm_bytes=BOUNDARY, microbatches=2, overlap="grad")
+    ops = simulate(made, Machine("a100-dgx"), explain=False).timeline.rank(0)
+    times = list(zip(ops.name, ops.start_s.tolist(), ops.end_s.tolist(), strict=True))
+    reduced = max(end for name, _, end in times if name == "dp_allreduce")
+    assert all(start >= reduced for name, start, _ in times if name == "ep_allreduce")
+
+
+def test_expert_ranks_that_reduce_differently_are_refused(tmp_path: Path) -> None:
+    ranks = [experts(rank, rank // 2, 100) for rank in range(4)]
+    ranks[1].reduction("dp_allreduce")
+    with pytest.raises(InputError) as caught:
+        program(write(tmp_path / "scaling", ranks, EIGHT), pp_comm_bytes=BOUNDARY)
+    assert caught.value.code == "rendezvous-mismatch"
