@@ -81,11 +81,14 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
 
 
 def test_the_steps_page(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = snippets("docs/steps.md")
-    exec(code, {})
-    # The last stage waits twice for 2 ms: 21 + 4 · 60 + 2 + 2 hence, then back, the last backward and the optimizer.
+    first, second = snippets("docs/steps.md")
+    exec(first, {})
+    # The last stage waits for 2 ms: 21 + 4 · 60 + 2 hence, then back, the last backward and the optimizer.
     assert float(capsys.readouterr().out) == pytest.approx(0.021 + 4 * 0.06 + 0.002 + 0.001 + 0.04 + 0.001)
-    assert "# 0.305" in code
+    assert "# 0.305" in first
+    exec(second, {})
+    assert float(capsys.readouterr().out) == pytest.approx(0.004 + 0.024 + 0.04 + 0.008 + 0.001)
+    assert "# 0.077" in second
 
 
 def test_the_generate_page_shows_what_the_command_prints(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -24,26 +24,32 @@ class Overlap(StrEnum):
     """Tensor-parallel collectives run concurrently with the computation of their row, as fused kernels aim at."""
 
 
-_GROUPS = {"none": (), "dp": (Overlap.GRAD, Overlap.PARAM), "all": tuple(Overlap)}
-
-
 def parse_overlap(text: str, where: str | None = None) -> frozenset[Overlap]:
     """Reads `grad,param`, `dp` for these two, `all` or `none`."""
-    chosen: set[Overlap] = set()
+    return frozenset(map(Overlap, overlap_words(text, tuple(Overlap), tuple(Overlap), where)))
+
+
+def overlap_words(text: str, known: Sequence[str], every: Sequence[str], where: str | None = None) -> set[str]:
+    """Reads words of overlap.
+
+    Args:
+        text: Words divided by commas; `dp` is `grad,param`, `none` nothing.
+        known: The words that an input has.
+        every: Those that `all` stands for.
+        where: The option, for errors.
+    """
+    groups: dict[str, Sequence[str]] = {"none": (), "dp": ("grad", "param"), "all": every}
+    words: set[str] = set()
     for word in text.replace(",", " ").lower().split():
-        if word in _GROUPS:
-            chosen.update(_GROUPS[word])
-        elif word in set(Overlap):
-            chosen.add(Overlap(word))
-        else:
-            known = [*Overlap, *_GROUPS]
+        if word not in groups and word not in known:
             raise InputError(
                 "unknown-name",
-                f'overlap "{word}" is not known{did_you_mean(word, known)}',
+                f'overlap "{word}" is not known{did_you_mean(word, [*known, *groups])}',
                 where=where,
-                hint=f"known: {', '.join(known)}",
+                hint=f"known: {', '.join(known)}; dp = grad,param; all = {','.join(every)}; none",
             )
-    return frozenset(chosen)
+        words.update(groups.get(word, (word,)))
+    return words
 
 
 MAX_COUNT, MAX_BYTES, MAX_ROUTING, MAX_BATCH, MAX_LAYERS = 10**12, 10**15, 1e6, 1e4, 10**5

@@ -9,6 +9,9 @@ from foretrace.analysis.generate.write import FileStep, GeneratedFile
 from foretrace.report.json import diagnostics_json
 from foretrace.units import format_time
 
+MIN_SHOWN_S = 1e-9
+"""Changes of less than a nanosecond are rounding of sums."""
+
 GENERATED_SCHEMA = "foretrace.generated/1"
 
 
@@ -29,7 +32,12 @@ def print_generated(path: Path, generated: GeneratedFile) -> None:
 
 def _print_step(step: FileStep) -> None:
     file, planned = format_time(step.step_time_s), format_time(step.planned_step_time_s)
-    print(f"step: {file} as the file has it, {planned} as planned")
+    read = f" (simulate it with {' '.join(step.options)})" if step.options else ""
+    print(f"step: {file} as the file has it{read}, {planned} as planned")
     for one in step.changes:
-        sign = "−" if one.seconds < 0 else "+"
-        print(f"  {sign}{format_time(abs(one.seconds)):<10} {one.change}")
+        if abs(one.seconds) >= MIN_SHOWN_S:
+            sign = "−" if one.seconds < 0 else "+"
+            print(f"  {sign}{format_time(abs(one.seconds)):<10} {one.change}")
+    if step.overlapped_step_time_s is not None:
+        options = " ".join([*step.options, f"--overlap {step.overlap}"])
+        print(f"      {format_time(step.overlapped_step_time_s)} if simulated with {options}")

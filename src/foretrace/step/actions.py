@@ -294,7 +294,7 @@ class _BlockWriter:
                 while at < len(items) and isinstance(call := items[at], Call) and call.concurrent == "previous":
                     parts.append(call)
                     at += 1
-                while waiting and (not left or waiting[0].share * total <= done + slack):
+                while waiting and (not left or waiting[0].share * total <= min(done, total - 2 * slack) + slack):
                     parts += _parts_of_cut(waiting.pop(0))
             units_parts.append(parts)
         return units_parts

@@ -14,6 +14,7 @@ from foretrace.program.role import Placement, RoleBuilder
 from foretrace.schedules import Action
 from foretrace.schedules.pipeline import BATCHED, Part, Pipeline, pipeline
 from foretrace.step.actions import ActionWriter, Marks
+from foretrace.step.check import check_spec
 from foretrace.step.end import turns_of
 from foretrace.step.groups import Groups
 from foretrace.step.segments import Segment
@@ -26,7 +27,11 @@ def build_step(spec: StepSpec, *, detail: Detail = "segment") -> Program:
 
     `detail` says whether kernels that run without a break between communications are one op, or each an op of its own.
     The time of the step is the same.
+
+    Raises:
+        InputError: The parts of the spec do not fit together.
     """
+    check_spec(spec)
     with collector_paused():
         build = ProgramBuilder(
             spec.mesh,

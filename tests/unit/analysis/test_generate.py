@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from foretrace.analysis.generate import Generated, aicb_workload
+from foretrace.analysis.generate.write import generate_aicb
 from foretrace.api import model as model_input
 from foretrace.api import simulate
 from foretrace.cost.compute import kernel_pricer
@@ -16,6 +18,7 @@ from foretrace.cost.sources import PriceSources, kernel_prices
 from foretrace.errors import InputError
 from foretrace.formats.aicb import Row, read_workload
 from foretrace.hardware.presets import cluster
+from foretrace.inputs.registry import open_input
 from foretrace.lower.aicb import lower_workload
 from foretrace.lower.aicb.options import WorkloadOptions
 from foretrace.models.parameters import parameters
@@ -253,3 +256,41 @@ class TestWhatAFileCannotSay:
         for words in ("--schedule zb-h1", "tied embedding", "--overlap grad,param", "--exposed-only", "of the first"):
             assert words in notes
         assert aicb_workload(settle(model("gpt3-13b"), GPT)).diagnostics[-1].code == "unpriced-op"
+
+
+class TestStep:
+    """What `generate` says of the step of a file."""
+
+    @pytest.mark.parametrize(
+        ("name", "plan"),
+        [
+            ("llama3-8b", Plan(gpus=16, tp=2, pp=2, gbs=32)),
+            ("llama3-8b", Plan(gpus=16, tp=2, pp=2, gbs=32, schedule="zb-h1", pp_overlap=True)),
+            ("llama3-8b", Plan(gpus=16, tp=2, pp=2, gbs=32, tp_overlap=True, stage_layers=(14, 18))),
+            ("deepseek-v2-lite", Plan(gpus=16, pp=2, ep=8, gbs=32)),  # one dense layer, 26 of experts
+        ],
+    )
+    def test_it_is_the_step_of_the_file_and_changes_explain_the_rest(
+        self, name: str, plan: Plan, tmp_path: Path
+    ) -> None:
+        machine = Machine(CLUSTER, prices=PriceSources("model"))
+        job = model_input(name, plan)
+        made = generate_aicb(job, machine, tmp_path / "job.txt")
+        step = made.step
+        assert step is not None
+        options = {word.partition(" ")[0].lstrip("-"): word.partition(" ")[2] for word in step.options}
+        file = simulate(open_input([tmp_path / "job.txt"]).with_options(**options), machine, explain=False)
+        assert file.step_time_s == pytest.approx(step.step_time_s, rel=1e-9)
+        planned = simulate(job, machine, explain=False, even_if_oom=True).step_time_s
+        assert step.planned_step_time_s == pytest.approx(planned, rel=1e-9)
+        total = sum(one.seconds for one in step.changes)
+        assert total == pytest.approx(step.step_time_s - planned, abs=1e-9)
+        assert step.changes[-1].change == "rows of whole nanoseconds" and abs(step.changes[-1].seconds) < 1e-5
+        assert list(made.facts["changes"]) == [asdict(one) for one in step.changes]
+        overlap = {"overlap": step.overlap, **options}
+        again = simulate(open_input([tmp_path / "job.txt"]).with_options(**overlap), machine, explain=False)
+        assert again.step_time_s == pytest.approx(step.overlapped_step_time_s, rel=1e-9)
+
+    def test_without_a_cluster_there_is_none(self, tmp_path: Path) -> None:
+        job = model_input("llama3-8b", Plan(gpus=16, tp=2, pp=2, gbs=32))
+        assert generate_aicb(job, Machine(), tmp_path / "job.txt").step is None

@@ -110,7 +110,7 @@ def test_a_real_run_starts_every_what_if(capsys: pytest.CaptureFixture[str]) -> 
         (["--microbatches", "0"], 2, "microbatches is 0"),
         (["--mesh", "pp=2,ep=8"], 3, "ep=8 does not divide"),
         (["--mesh", "pp=2,dp=8,xx=1"], 2, '"xx" is not known'),
-        (["--overlap", "dp", "--mesh", "pp=2,ep=8,dp=8"], 2, "[option-not-for-input]"),
+        (["--zero", "1", "--mesh", "pp=2,ep=8,dp=8"], 2, "[option-not-for-input]"),
         (
             ["--schedule", "zb-v", "--microbatches", "4", "--mesh", "pp=2,ep=8,dp=8", "--pp-comm", "8MiB"],
             3,

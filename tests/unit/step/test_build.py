@@ -144,3 +144,43 @@ def test_detail_of_measured_computations_is_the_same() -> None:
     role = RoleSpec(0, "all", [0], ((ChunkSpec((Unit(layer, 0),)),),), OPTIMIZER)
     step = StepSpec("test", Mesh(), make("1f1b", 1, 3), (role,))
     assert build_step(step).op_count == build_step(step, detail="kernel").op_count
+
+
+def mistaken(**facts: object) -> StepSpec:
+    """Two stages that fit together, with fields changed."""
+    mesh = Mesh(pp=2)
+    chunk = ChunkSpec((Unit(work(compute("backward", 1.0)), 0),))
+    roles = tuple(RoleSpec(stage, f"stage {stage}", [stage], ((chunk,),), OPTIMIZER) for stage in range(2))
+    role_facts = {name: facts.pop(name) for name in ("end", "cuts", "chunks", "stage") if name in facts}
+    changed = tuple(replace(role, **role_facts) for role in roles)  # type: ignore[arg-type]
+    return replace(StepSpec("test", mesh, make("1f1b", 2, 2), changed), **facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"roles": ()},
+        {"stage": 0},
+        {"stage": 7},
+        {"variants": (0, 1)},
+        {"variants": ()},
+        {"chunks": ()},
+        {"schedule": make("interleaved-1f1b", 2, 2, 2)},
+        {"schedule": make("zb-h1", 2, 2)},  # nothing tells input from weight gradients
+        {"end": (EndItem(compute("optimizer", -1.0)),)},
+        {"end": (EndItem(compute("optimizer", float("inf"))),)},
+        {"end": (EndItem(compute("optimizer", 1.0), when=(0, 9)),)},
+        {"end": (EndItem(compute("optimizer", 1.0), before=(5, 0)),)},
+        {"end": (EndItem(compute("optimizer", 1.0), after=(0,)),)},
+        {"end": (EndItem(compute("optimizer", 1.0), before_item=4),)},
+        {"end": (EndItem(replace(call("reduce", 1.0), concurrent="foo")),)},  # type: ignore[arg-type]
+        {"end": (EndItem(Compute("both", B, ((1, Stream("copy", 8, 8)),), seconds=1.0)),)},
+        {"cuts": (Cut(3, 0.5, ()),)},
+        {"cuts": (Cut(0, float("nan"), ()),)},
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(facts: dict[str, object]) -> None:
+    build_step(mistaken())
+    with pytest.raises(InputError) as caught:
+        build_step(mistaken(**facts))
+    assert caught.value.code == "invalid-program"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from foretrace.errors import Diagnostic, InputError
 from foretrace.models.model import Experts
@@ -46,15 +47,22 @@ def notes_of(
     *,
     left_out: bool = False,
 ) -> list[Diagnostic]:
-    """What the file leaves out or says differently; `listed` are the layers it has for every stage, `left_out` says
-    that it lacks what runs beside gradients."""
+    """Returns notes on what the file leaves out or says differently.
+
+    Args:
+        setting: The model and its plan.
+        schedule: Its schedule.
+        pieces: The pieces of the model.
+        listed: The layers that the file has for every stage.
+        left_out: Whether the file lacks collectives that run next to gradients.
+    """
     found = [*_layers(setting, schedule, len(listed)), *_stages(schedule, pieces), *_overlaps(setting)]
     found += _hidden(setting, listed, left_out)
-    plan = setting.plan
-    if plan.pp > 1 and setting.schedule not in ("1f1b", "interleaved-1f1b"):
+    plan, options = setting.plan, reading_options(setting, len(listed))
+    if "schedule" in options:
         text = f"the file cannot name a schedule: simulate it with --schedule {setting.schedule}"
         found.append(Diagnostic("note", "needs-option", text))
-    if schedule.chunks > 1 and len(listed) == schedule.chunks:
+    if "vpp" in options:
         text = (
             f"vpp {schedule.chunks} means chunks, but equals the layers of a stage, which AICB writes there: "
             "simulate it with --vpp chunks"
@@ -74,7 +82,8 @@ def _layers(setting: Setting, schedule: Schedule, listed: int) -> list[Diagnosti
         return []
     text = (
         f"{total} layers over {schedule.stages} stages: the file gives every stage {listed}, as the fullest has, "
-        f"{shown - total} more than there are"
+        f"{shown - total} more than there are; simulate it with "
+        f"--stage-layers {','.join(str(len(chunk)) for chunk in setting.chunks)} for the plan's own"
     )
     return [Diagnostic("note", "lossy-format", text)]
 
@@ -98,24 +107,42 @@ def stage_parameters(schedule: Schedule, pieces: Sequence[ChunkSpec]) -> list[tu
     ]
 
 
+def reading_options(setting: Setting, layers_per_stage: int) -> dict[str, Any]:
+    """Returns the options with which a file is simulated as planned, where the file does not say them itself."""
+    options: dict[str, Any] = {}
+    if setting.plan.pp > 1 and setting.schedule not in ("1f1b", "interleaved-1f1b"):
+        options["schedule"] = setting.schedule
+    if setting.chunks_per_stage > 1 and layers_per_stage == setting.chunks_per_stage:
+        options["vpp"] = "chunks"
+    return options
+
+
+def file_overlaps(setting: Setting) -> list[str]:
+    """Returns what overlaps in a plan and can be overlapped when its file is simulated."""
+    plan, replicas = setting.plan, setting.dp > 1
+    overlaps = {
+        "grad": setting.grad_overlap and replicas,
+        "param": setting.param_overlap and setting.zero in (1, 2) and replicas,
+        "tp": plan.tp_overlap and plan.tp > 1,
+        "pp": plan.pp_overlap and plan.pp > 1,
+    }
+    return [word for word, overlapped in overlaps.items() if overlapped]
+
+
 def _overlaps(setting: Setting) -> list[Diagnostic]:
-    """What runs beside computation in the plan: a file lists it, and has no word for when."""
-    plan, found = setting.plan, []
-    overlaps = [word for word, on in (("grad", setting.grad_overlap), ("param", _gathers_beside(setting))) if on]
-    overlaps = overlaps if setting.dp > 1 else []
-    overlaps += ["pp"] if plan.pp_overlap and plan.pp > 1 else []
+    """Returns notes on what runs next to computation in the plan: a file lists it, and has no word for when."""
+    found, overlaps = [], file_overlaps(setting)
     if overlaps:
         text = f"communication is overlapped in this plan: simulate the file with --overlap {','.join(overlaps)}"
         found.append(Diagnostic("note", "needs-option", text))
-    for word, on in (("tp", plan.tp_overlap), ("ep", plan.moe_overlap)):
-        if on:
-            text = f"the file cannot say that {word} collectives run beside computation"
-            found.append(Diagnostic("note", "lossy-format", text))
+    if setting.plan.moe_overlap and setting.mesh.ep > 1:
+        text = "the file cannot say that ep collectives run next to computation"
+        found.append(Diagnostic("note", "lossy-format", text))
     return found
 
 
 def _hidden(setting: Setting, listed: Sequence[Work], left_out: bool) -> list[Diagnostic]:
-    """Collectives of a microbatch that the software runs beside gradients."""
+    """Returns a note on collectives of a microbatch that the software runs next to gradients."""
     size = sum(
         item.bytes
         for work in listed
@@ -124,10 +151,6 @@ def _hidden(setting: Setting, listed: Sequence[Work], left_out: bool) -> list[Di
     )
     if not size:
         return []
-    beside = f"{format_bytes(size)} of tp a microbatch and stage run beside gradients in {setting.stack.name}"
-    text = f"{beside}; the file has no word for that, so they take their time (--exposed-only leaves them out)"
-    return [Diagnostic("note", "lossy-format", f"{beside}: left out" if left_out else text)]
-
-
-def _gathers_beside(setting: Setting) -> bool:
-    return setting.param_overlap and setting.zero in (1, 2)
+    hidden = f"{format_bytes(size)} of tp a microbatch and stage run next to gradients in {setting.stack.name}"
+    text = f"{hidden}; the file has no word for that, so they take their time (--exposed-only leaves them out)"
+    return [Diagnostic("note", "lossy-format", f"{hidden}: left out" if left_out else text)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from foretrace.analysis.generate.aicb import aicb_workload
+from foretrace.analysis.generate.express import file_overlaps, reading_options
 from foretrace.analysis.generate.reduce import reductions
 from foretrace.analysis.model_figures import peak_flops
 from foretrace.analysis.scenario import Scenario
@@ -18,6 +19,9 @@ from foretrace.cost.sources import kernel_prices
 from foretrace.errors import Diagnostic, UsageError
 from foretrace.formats.aicb import write_workload
 from foretrace.inputs.base import Input
+from foretrace.lower.aicb import lower_workload
+from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.lower.options import Overlap
 from foretrace.program.file import save
 from foretrace.progress import doing
 from foretrace.step import StepSpec, build_step
@@ -40,11 +44,23 @@ class StepChange:
 
 @dataclass(frozen=True, slots=True)
 class FileStep:
-    """The step of a file against that of the plan it was made from. The changes add up to the difference."""
+    """The step of a file against that of the plan it was made from.
+
+    Attributes:
+        planned_step_time_s: The step of the plan.
+        step_time_s: The step of the file, simulated with `options`.
+        changes: What leads from one to the other; the seconds add up to the difference.
+        options: The schedule and the chunks of the plan, where the file does not say them.
+        overlap: What overlaps in the plan and can be overlapped in the file with `--overlap`.
+        overlapped_step_time_s: The step of the file with that; None where nothing overlaps.
+    """
 
     planned_step_time_s: float
     step_time_s: float
     changes: tuple[StepChange, ...]
+    options: tuple[str, ...]
+    overlap: str
+    overlapped_step_time_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +94,32 @@ def generate_aicb(job: Input, machine: Machine, path: Path, *, exposed_only: boo
     if made.expert_parameters:
         summary += f" and {made.expert_parameters:,} of experts"
     notes = (*job.diagnostics, *made.diagnostics, *(kernels.notes if kernels is not None else ()))
-    step = None if kernels is None else _file_step(step_spec(setting), made, machine, exposed_only=exposed_only)
+    step = None if kernels is None else _file_step(setting, made, machine, exposed_only=exposed_only)
     facts = _aicb_facts(made) | ({} if step is None else asdict(step))
     return GeneratedFile(f"{summary}, {times}", facts, notes, step)
 
 
-def _file_step(planned: StepSpec, made: Generated, machine: Machine, *, exposed_only: bool) -> FileStep:
+def _file_step(setting: Setting, made: Generated, machine: Machine, *, exposed_only: bool) -> FileStep:
     """Simulates the plan, and again after each thing that the file cannot say."""
 
     def step_s(spec: StepSpec, on: Machine) -> float:
         return simulate_program(build_step(spec), on, Scenario(), explain=False).step_time_s
 
-    bare = machine.with_(overlap_cost=False)
+    planned, bare = step_spec(setting), machine.with_(overlap_cost=False)
+    read, overlap = reading_options(setting, made.layers_per_stage), file_overlaps(setting)
     with doing("comparing the file with the plan"):
         times = [("", step_s(planned, machine))]
         if machine.overlap_cost:
             times.append(("no cost of overlap", step_s(planned, bare)))
         simpler = reductions(planned, made.spec, made.pieces, exposed_only=exposed_only)
         times += [(name, step_s(spec, bare)) for name, spec in simpler]
+        overlapped_s = None
+        if overlap:
+            again = lower_workload(made.workload, WorkloadOptions(overlap=frozenset(map(Overlap, overlap)), **read))
+            overlapped_s = simulate_program(again, bare, Scenario(), explain=False).step_time_s
     changes = [StepChange(name, after - before) for (_, before), (name, after) in pairwise(times)]
-    return FileStep(times[0][1], times[-1][1], tuple(changes))
+    options = tuple(f"--{name} {value}" for name, value in read.items())
+    return FileStep(times[0][1], times[-1][1], tuple(changes), options, ",".join(overlap), overlapped_s)
 
 
 def generate_program(job: Input, path: Path, detail: Literal["segment", "kernel"] = "segment") -> GeneratedFile:

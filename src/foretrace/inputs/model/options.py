@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from foretrace.errors import UsageError, did_you_mean
+from foretrace.errors import InputError, UsageError, did_you_mean
 from foretrace.files import read_whole
 from foretrace.inputs.options import flag_of, read_number_list, read_texts, read_whole_number
+from foretrace.lower.options import overlap_words
 from foretrace.units import parse_factor
 from foretrace.workload.plan import WORDS
 
-_OVERLAPS: Final = {word: f"{word}_overlap" for word in ("grad", "param", "tp", "moe", "pp")}
+_OVERLAPS: Final = ("grad", "param", "tp", "moe", "pp")
 _NEXT_TO_LAYERS: Final = {"tp", "moe", "pp"}
-_ALL: Final = {"grad", "param", "tp", "moe"}
+_ALL: Final = ("grad", "param", "tp", "moe")
 """Without pp: Megatron's 1F1B waits for its transfers, and interleaved schedules never do."""
-_KNOWN_OVERLAPS: Final = f"{', '.join(_OVERLAPS)}, dp = grad,param; all = {','.join(sorted(_ALL))}; none"
 _NUMBERS: Final = (
     *("gpus", "tp", "pp", "gbs", "mbs", "seq_len", "cp", "vpp", "ep", "etp", "zero", "shard", "prefetch"),
     *("recompute_layers", "offload_layers"),
@@ -48,16 +48,14 @@ def _word_reader(name: str) -> Any:
 
 
 def _overlaps(text: str) -> dict[str, bool]:
-    words = {word.strip() for word in text.split(",")}
-    # Stacks have a habit for gradients and parameters; who names tp or experts alone does not mean to change it.
-    decided = set(_OVERLAPS) if words - _NEXT_TO_LAYERS else _NEXT_TO_LAYERS
-    words -= {"none"}
-    words = words - {"dp"} | {"grad", "param"} if "dp" in words else words
-    words = words - {"all"} | _ALL if "all" in words else words
-    for word in sorted(words - set(_OVERLAPS)):
-        problem = f'--overlap "{word}" is not known{did_you_mean(word, _OVERLAPS)}'
-        raise UsageError("unknown-name", problem, hint=f"known: {_KNOWN_OVERLAPS}")
-    return {field: word in words for word, field in _OVERLAPS.items() if word in decided}
+    try:
+        words = overlap_words(text, _OVERLAPS, _ALL, where="--overlap")
+    except InputError as error:
+        raise UsageError(error.code, error.message, where=error.where, hint=error.hint) from None
+    # Stacks have a habit for gradients and parameters; who names only others does not mean to change it.
+    named = {word.strip().lower() for word in text.split(",")}
+    decided = _NEXT_TO_LAYERS if named <= _NEXT_TO_LAYERS else set(_OVERLAPS)
+    return {f"{word}_overlap": word in words for word in _OVERLAPS if word in decided}
 
 
 def _routing(text: str) -> float:

@@ -31,11 +31,14 @@ class ChunkPlace:
     first: bool
     last: bool
 
-    def layers(self, listed: int) -> range:
-        """Returns its layers by number; a file that lists fewer layers is repeated."""
-        begin = self.part * listed // self.parts
-        end = (self.part + 1) * listed // self.parts if self.count is None else begin + self.count
-        return range(begin, end)
+    def layers(self, own: int, listed: int) -> range:
+        """Returns its layers by number, for a microbatch that has `own` of the `listed` layers of a stage.
+
+        More layers than there are repeat the list. A microbatch that is cut short has its share of them.
+        """
+        begin = self.part * own // self.parts
+        count = (self.part + 1) * own // self.parts - begin
+        return range(begin, begin + (count if self.count is None else max(self.count * own // listed, 1)))
 
 
 class Chunks:
@@ -70,7 +73,7 @@ class Chunks:
         chunk_key = (embedding if first else -1, body, head if last else -1, place)
         if chunk_key not in self._chunks:
             layers = self._microbatches[body].layers
-            numbers = place.layers(len(layers))
+            numbers = place.layers(len(layers), max(len(one.layers) for one in self._microbatches))
             listed: list[tuple[int, object, tuple[Row, ...]]] = [
                 (-1, ("embedding", embedding), self._microbatches[embedding].embedding if first else ()),
                 *(

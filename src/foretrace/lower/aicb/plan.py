@@ -45,7 +45,7 @@ def make_plan(workload: Workload, structure: Structure, options: WorkloadOptions
     if trains:
         schedule = _schedule(workload, structure, options, mesh.pp, microbatches, notes)
     else:
-        _check_size(structure, mesh.pp, microbatches, workload.at_header)
+        _check_size(structure, options, mesh.pp, microbatches, workload.at_header)
         schedule = forward_only(mesh.pp, microbatches)
         text = "an inference file (mode: 1): forward only, the time of one pass"
         ignored = [f"--schedule {options.schedule}"] if options.schedule else []
@@ -154,7 +154,7 @@ def _schedule(
             where=where,
             hint=f"at most {structure.layers}",
         )
-    _check_size(structure, stages, microbatches, where)
+    _check_size(structure, options, stages, microbatches, where)
     name = asked or ("interleaved-1f1b" if chunks and chunks > 1 else "1f1b")
     try:
         try:
@@ -184,8 +184,10 @@ def _schedule(
     return made
 
 
-def _check_size(structure: Structure, stages: int, microbatches: int, where: str) -> None:
+def _check_size(structure: Structure, options: WorkloadOptions, stages: int, microbatches: int, where: str) -> None:
     rows = sum(len(layer) for layer in structure.microbatches[0].layers)
+    if options.stage_layers is not None:
+        rows = -(-rows * sum(options.stage_layers) // max(structure.layers * stages, 1))
     # A row is about two ops forward and two backward.
     check_ops(stages * microbatches * 4 * max(rows, 1), stages, microbatches, where)
 

@@ -235,7 +235,11 @@ def _whole_job(
         text = "1 microbatch a step taken: the traces do not say (choose with --microbatches)"
         notes.append(Diagnostic("warning", "assumed", text))
     if options.schedule is None and target.pp > 1:
-        notes.append(Diagnostic("note", "assumed", "no schedule in the traces: 1f1b taken (choose with --schedule)"))
+        text = f"no schedule in the traces: {schedule.name} taken (choose with --schedule)"
+        notes.append(Diagnostic("note", "assumed", text))
+    if options.overlap:
+        text = f"{', '.join(sorted(options.overlap))} overlapped with computation, as asked"
+        notes.append(Diagnostic("note", "changed-as-asked", text))
     if Overlap.PARAM in options.overlap:
         text = "no parameters are gathered in the traces: --overlap param has no effect"
         notes.append(Diagnostic("note", "not-recorded", text))
@@ -259,7 +263,8 @@ def _whole_job(
 def _schedule(job: TraceJob, target: Mesh, options: MegatronTraceOptions) -> Schedule:
     count = options.microbatches or _microbatches(job)
     _check_size(job, target, count)
-    return make(resolve(options.schedule or "1f1b"), target.pp, count, options.vpp)
+    usual = "interleaved-1f1b" if (options.vpp or 1) > 1 else "1f1b"
+    return make(resolve(options.schedule or usual), target.pp, count, options.vpp)
 
 
 def _stage_layers(schedule: Schedule, options: MegatronTraceOptions) -> list[int] | None:

@@ -208,7 +208,9 @@ def _restaged(
     each = job.layers_per_stage
     if each is None:
         raise InputError(
-            "not-recorded", "the traces' names do not say how many layers there are", hint="another pp needs it"
+            "not-recorded",
+            "the traces' names do not say how many layers there are",
+            hint="another pp and --stage-layers need it: keep the tracer's names",
         )
     if job.mesh.pp == 1:
         raise InputError(

@@ -91,7 +91,7 @@ def _check_schedule(schedule: Schedule) -> None:
         raise InputError(
             "invalid-schedule",
             f"{schedule.name} puts the ends of the model on other stages than the traces have them",
-            hint="choose 1f1b, gpipe, interleaved-1f1b, looped-bfs or zb-h1",
+            hint="choose 1f1b, gpipe, interleaved-1f1b, looped-bfs, interleaved-zb or zb-h1",
         )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from foretrace.errors import InputError
 from foretrace.formats.torch_table import Table
+from foretrace.lower.limits import check_gpus
 from foretrace.lower.torch_table.options import ProfilerTableOptions
 from foretrace.lower.torch_table.profile import choose_table, understand
 from foretrace.lower.torch_table.sizes import Sizes
@@ -35,6 +36,7 @@ def lower_tables(tables: Sequence[Table], options: ProfilerTableOptions, path: s
             hint="profile with ProfilerActivity.CUDA, and print the table again",
         )
     mesh = _mesh(options)
+    check_gpus(mesh.world, "--mesh")
     sizes = Sizes.of(options.sizes, mesh)
     steps = sizes.count("steps") or profile.host.steps
     if not 1 <= steps <= _MOST_STEPS:

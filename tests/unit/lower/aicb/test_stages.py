@@ -241,3 +241,17 @@ def test_gradients_of_no_byte_are_reduced_by_nobody() -> None:
     options = WorkloadOptions(stage_layers=(1, 1), overlap=frozenset({Overlap.GRAD}))
     program = lowered(rows, options, pp=2, all_gpus=4, ga=1, pp_comm=4096)
     assert [op.name for op in once_per_step(program, 0)] == ["step end"]
+
+
+def test_as_many_layers_as_listed_change_nothing_even_where_a_microbatch_is_cut_short() -> None:
+    rows = [EMBEDDING, LAYER, LAYER, LAYER, LAYER, HEAD, EMBEDDING, LAYER, HEAD]
+    header = {"tp": 2, "pp": 2, "ga": 2, "all_gpus": 4, "pp_comm": 4096}
+    as_listed, asked = (lowered(rows, WorkloadOptions(stage_layers=layers), **header) for layers in (None, (4, 4)))
+    for stage in range(2):
+        assert listed(asked, stage) == listed(as_listed, stage)
+
+
+def test_more_layers_than_can_be_run_are_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        lowered([EMBEDDING, LAYER, HEAD], WorkloadOptions(stage_layers=(10**5,), microbatches=1000), tp=2, all_gpus=2)
+    assert caught.value.code == "too-large"
