@@ -32,8 +32,8 @@ ROWS = [
 @pytest.fixture(autouse=True)
 def _a_bucket_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buckets small enough that every layer has its own."""
-    monkeypatch.setattr(buckets, "MEGATRON_BUCKET", 1)
-    monkeypatch.setattr(buckets, "MEGATRON_BUCKET_PER_RANK", 0)
+    monkeypatch.setattr(buckets, "MEGATRON_BUCKET_PARAMETERS", 1)
+    monkeypatch.setattr(buckets, "MEGATRON_PARAMETERS_PER_RANK", 0)
 
 
 def answer_with(*overlap: Overlap, microbatches: int = 1) -> Answer:

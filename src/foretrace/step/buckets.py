@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-MEGATRON_BUCKET, MEGATRON_BUCKET_PER_RANK = 40_000_000, 1_000_000
+MEGATRON_BUCKET_PARAMETERS, MEGATRON_PARAMETERS_PER_RANK = 40_000_000, 1_000_000
 """Parameters of a bucket: max(40 M, 1 M · ranks), as Megatron-core's DistributedDataParallel has it."""
 
 DDP_FIRST_BUCKET_BYTES: Final = 1 << 20
@@ -32,7 +32,7 @@ class Bucket:
 
 def megatron_limit(ranks: int) -> int:
     """Returns the parameters at which Megatron-core closes a bucket that `ranks` reduce."""
-    return max(MEGATRON_BUCKET, MEGATRON_BUCKET_PER_RANK * ranks)
+    return max(MEGATRON_BUCKET_PARAMETERS, MEGATRON_PARAMETERS_PER_RANK * ranks)
 
 
 def megatron_buckets(stage: int, chunk: int, sizes: Sequence[int], limit: int) -> list[Bucket]:

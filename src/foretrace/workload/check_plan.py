@@ -18,7 +18,7 @@ MOST_TOKENS: Final = 100_000_000
 _SIZES: Final = ("gpus", "mbs", "tp", "cp", "pp", "vpp", "ep", "etp")
 _OPEN_SIZES: Final = ("gbs", "seq_len", "shard")
 _LAYERS: Final = ("offload_layers", "prefetch")
-_FLAGS: Final = ("reshard", "tp_overlap", "moe_overlap", "offload_optimizer")
+_FLAGS: Final = ("reshard", "tp_overlap", "moe_overlap", "pp_overlap", "offload_optimizer")
 _OPEN_FLAGS: Final = ("sequence_parallel", "grad_overlap", "param_overlap")
 _NAMES: Final = ("schedule", "stack")
 

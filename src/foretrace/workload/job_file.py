@@ -31,7 +31,7 @@ _COUNTS: Final[dict[str, int]] = {
 }
 """Fields that are whole numbers, with the least each may be."""
 _FLAGS: Final = (
-    *("sequence_parallel", "reshard", "grad_overlap", "param_overlap", "tp_overlap", "moe_overlap"),
+    *("sequence_parallel", "reshard", "grad_overlap", "param_overlap", "tp_overlap", "moe_overlap", "pp_overlap"),
     "offload_optimizer",
 )
 _LISTS: Final = ("stage_layers", "documents")

@@ -8,6 +8,7 @@ from typing import Final
 from foretrace.errors import Diagnostic, InputError
 from foretrace.mesh import Mesh
 from foretrace.models.model import Experts, Mlp, Model
+from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import make, resolve
 from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
@@ -304,5 +305,10 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
         (plan.dispatcher != "alltoall" and plan.ep == 1, f"dispatcher {plan.dispatcher} (ep is 1)"),
         (plan.schedule is not None and plan.pp == 1, f"schedule {plan.schedule} (pp is 1)"),
         (plan.sequence_parallel is True and plan.tp == 1, "sequence parallelism (tp is 1)"),
+        (plan.pp_overlap and plan.pp == 1, "pp overlap (pp is 1)"),
+        (
+            plan.pp_overlap and plan.pp > 1 and setting.schedule not in BATCHED,
+            f"pp overlap ({setting.schedule} never waits for transfers)",
+        ),
     ]
     return [text for asked, text in said if asked]

@@ -113,6 +113,7 @@ def _plan_facts(setting: Setting) -> Iterator[tuple[str, str]]:
         "parameters": setting.param_overlap,
         "tp": plan.tp_overlap,
         "experts": plan.moe_overlap,
+        "transfers": plan.pp_overlap,
     }
     yield "overlap", ", ".join(name for name, is_overlapped in overlaps.items() if is_overlapped) or "none"
 

@@ -22,8 +22,8 @@ _COLLECTIVES: Final = {
 _SUFFIX_AXES: Final = {"_EP": "ep", "_DP_EP": "edp"}
 
 
-LONGEST_NS: Final = 2.6e15
-MOST_BYTES: Final = 10**15
+MAX_COMPUTE_NS: Final = 2.6e15
+MAX_CALL_BYTES: Final = 10**15
 
 
 class CallReader:
@@ -39,7 +39,7 @@ class CallReader:
 
         Its name and phase are for the caller to set.
         """
-        if part.compute_ns > LONGEST_NS:
+        if part.compute_ns > MAX_COMPUTE_NS:
             raise InputError(
                 "out-of-range",
                 f"a computation of {part.compute_ns:,} ns takes longer than a month",
@@ -66,12 +66,12 @@ class CallReader:
             )
         axis = _SUFFIX_AXES.get(suffix, "dp" if which == "weight_grad" else "tp")
         size = round(part.size_bytes)
-        if size > MOST_BYTES:
+        if size > MAX_CALL_BYTES:
             raise InputError(
                 "out-of-range",
                 f"{part.collective} of {size:,} bytes is more than any job sends",
                 where=self._workload.at(line),
-                hint=f"sizes are in bytes, at most {MOST_BYTES:,}",
+                hint=f"sizes are in bytes, at most {MAX_CALL_BYTES:,}",
             )
         if size == 0 or self._size[axis] == 1:
             return None

@@ -104,7 +104,7 @@ def _overlap_notes(workload: Workload, plan: WorkloadPlan, options: WorkloadOpti
 def _roles(plan: WorkloadPlan, chunks: Chunks, rows: StepRows, options: WorkloadOptions) -> tuple[RoleSpec, ...]:
     schedule, everywhere = plan.schedule, options.ends == "every-stage"
     end, last_piece = StepEnd(rows, plan.mesh, options.overlap), schedule.pieces - 1
-    parts = [_part(schedule, chunk) for chunk in range(schedule.chunks)]
+    parts = [_chunk_share(schedule, chunk) for chunk in range(schedule.chunks)]
     ends: dict[object, tuple[EndItem, ...]] = {}
     roles, ranks = [], plan.mesh.stage_ranks()
     for stage, pieces in enumerate(schedule.piece.tolist()):
@@ -141,8 +141,8 @@ def _tied_chunks(
     return finals, firsts
 
 
-def _part(schedule: Schedule, chunk: int) -> tuple[int, int]:
-    """Which part of a stage's layers a chunk has, of how many; a schedule of two directions has all of them in each."""
+def _chunk_share(schedule: Schedule, chunk: int) -> tuple[int, int]:
+    """Returns which part of a stage's layers a chunk has, of how many. Each of two directions has all of them."""
     direction = schedule.chunk_direction.tolist()
     serving = [one for one, way in enumerate(direction) if way == direction[chunk]]
     return serving.index(chunk), len(serving)

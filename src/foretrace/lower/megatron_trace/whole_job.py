@@ -144,9 +144,9 @@ class _Roles:
         if last and work.loss:
             loss = self._runs("loss_func", stage, expert, work.loss, None)
             after += [*(item for _, items in loss for item in items), *self.gap]
-        ahead = _Pass.of(before, forward, after)
-        back = _Pass.of([] if last else self.gap, backward, self.gap)
-        units = [Unit(self._work(*both), layer) for layer, *both in _paired(ahead, back)]
+        forward_pass = _Pass.of(before, forward, after)
+        backward_pass = _Pass.of([] if last else self.gap, backward, self.gap)
+        units = [Unit(self._work(*items), layer) for layer, *items in _paired(forward_pass, backward_pass)]
         key = tuple((id(unit.work), unit.layer) for unit in units)
         return self._chunks.setdefault(key, ChunkSpec(tuple(units)))
 

@@ -53,7 +53,7 @@ class TableStep:
         """Returns the step, with these notes and its own."""
         found = self._sized() if self.mesh.world > 1 else []
         buckets = self._gradient_buckets()
-        diagnostics = (*self._said(found), *self.sizes.notes, *notes)
+        diagnostics = (*self._report(found), *self.sizes.notes, *notes)
         calls = StepCalls(found, self.steps)
         # Where no row has a phase, nothing of the computation is known to come after the backward.
         unknown = not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER}
@@ -147,19 +147,19 @@ class TableStep:
             max(scatters // self.steps, 1) if scatters else max(counts.get(Collective.ALL_GATHER, 0) // self.steps, 1)
         )
         found: list[SizedCall] = []
-        wanting: list[Called] = []
+        unsized: list[Called] = []
         for called in self.profile.calls:
             axis = self._axis(called.collective)
             if axis is None or self.mesh.size(axis) == 1:
                 continue
             size = call_bytes(called, self.sizes, units, bool(scatters))
             if size is None:
-                wanting.append(called)
+                unsized.append(called)
             else:
                 found.append(SizedCall(called, axis, size))
         if self.sizes.missing:
-            raise missing_error(self.sizes, wanting, self.path, str(self.mesh))
-        for called in wanting:
+            raise missing_error(self.sizes, unsized, self.path, str(self.mesh))
+        for called in unsized:
             text = f"{called.name} ×{called.calls}: left out, since a table does not say between whom or how large"
             self.sizes.notes.append(Diagnostic("warning", "not-recorded", text))
         return found
@@ -198,7 +198,7 @@ class TableStep:
     ) -> tuple[EndItem, ...]:
         """Returns what follows the backward: gradients, the optimizer, what has no phase, and the host's own time."""
         items: list[Item] = [] if overlapped else list(calls.reduce())
-        items += [*self._across(found), *self._computed(calls, Phase.OPTIMIZER)]
+        items += [*self._replica_reductions(found), *self._computed(calls, Phase.OPTIMIZER)]
         if not unknown:
             items += self._computed(calls, Phase.NONE)
         items += calls.rest()
@@ -212,7 +212,7 @@ class TableStep:
             end.append(EndItem(_instant("step end", Phase.NONE), after=(host,), before_item=host))
         return tuple(end)
 
-    def _across(self, found: Sequence[SizedCall]) -> list[Item]:
+    def _replica_reductions(self, found: Sequence[SizedCall]) -> list[Item]:
         """Returns gradients of copies of shards and experts, which the table need not show."""
         mesh, items = self.mesh, list[Item]()
         scattered = next((item for item in found if item.called.collective is Collective.REDUCE_SCATTER), None)
@@ -233,7 +233,7 @@ class TableStep:
         host = self.profile.host
         return self.options.host != "none" and host.work_s > 0 and not host.start_up_s
 
-    def _said(self, found: list[SizedCall]) -> list[Diagnostic]:
+    def _report(self, found: list[SizedCall]) -> list[Diagnostic]:
         """What is assumed, and what is missing."""
         profile = self.profile
         warnings = [("as-recorded", _COMPUTE_STAYS)]

@@ -140,8 +140,8 @@ def test_experts_are_reduced_and_gathered_over_their_replicas() -> None:
 @pytest.mark.parametrize("layers", [1, 2, 3, 7])
 def test_overlapped_parts_sum_to_the_whole(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """4,000 and 2,000 bytes in as many parts as layers, as equal as whole bytes can be."""
-    monkeypatch.setattr(buckets, "MEGATRON_BUCKET", 1)
-    monkeypatch.setattr(buckets, "MEGATRON_BUCKET_PER_RANK", 0)
+    monkeypatch.setattr(buckets, "MEGATRON_BUCKET_PARAMETERS", 1)
+    monkeypatch.setattr(buckets, "MEGATRON_PARAMETERS_PER_RANK", 0)
     rows = [*STEP, EMBEDDING, *[LAYER] * layers, HEAD]
     program = lowered(rows, WorkloadOptions(overlap=frozenset({Overlap.GRAD, Overlap.PARAM})), tp=2, all_gpus=4)
     for name, size in (("grad_param_comm reduce_scatter", 4000), ("grad_gather all_gather", 2000)):
