@@ -29,6 +29,7 @@ _OPENS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 """Actions with which the backward of a microbatch begins."""
 _CLOSES = (ActionKind.BACKWARD, ActionKind.BACKWARD_WEIGHT)
 """Actions with which it ends."""
+_NONE = -1
 CUT_SLACK = 1e-12
 """The share of a backward within which a cut is at the end of a computation, and not within the next."""
 
@@ -43,6 +44,26 @@ class Marks:
     first: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     reductions: list[int] = field(default_factory=list)
+
+    def skip(self) -> None:
+        """Adds a unit that has no ops."""
+        self.first.append(_NONE)
+        self.last.append(_NONE)
+
+    def close(self, entry: int, end: int, *, forward: bool) -> None:
+        """Gives units without ops those next to them, and puts all in the order of the model.
+
+        Such a unit begins with the next op of the block, and is done when the one before it is.
+        """
+        for at, op in enumerate(self.last):
+            if op == _NONE:
+                self.last[at] = self.last[at - 1] if at else entry
+        for at in reversed(range(len(self.first))):
+            if self.first[at] == _NONE:
+                self.first[at] = self.first[at + 1] if at + 1 < len(self.first) else end
+        if not forward:
+            self.first.reverse()
+            self.last.reverse()
 
 
 class ActionWriter:
@@ -144,6 +165,9 @@ class _BlockWriter:
             if at < 0:
                 continue
             parts = self.owner.parts(units[at].work, self.kind) if cut is None else cut[at]
+            if not parts and not fetches and not self.owner.memory(units[at], self.kind, self.allocates_gradients):
+                self.marks.skip()
+                continue
             if entry < 0:
                 self.begin = [self._instant("begin").op] if needs_begin(parts) else []
             first, ending = self._unit(units[at], at, parts, repeatable=cut is None)
@@ -151,11 +175,9 @@ class _BlockWriter:
                 entry = first
                 self.block.deps += [(ref.op, entry) for ref in launch[:1]]
             self._after(units[at])
-        if not forward:
-            self.marks.first.reverse()
-            self.marks.last.reverse()
         if entry < 0 or self.open or self.joins:
             self.exits.append(self._instant("join", self._refs([*self.open, *self.joins])).op)
+        self.marks.close(self.exits[0] if entry < 0 else entry, self.exits[-1], forward=forward)
         # In a pipeline it is enough that the next action's launches come after these: half as many chains of ops.
         if entry >= 0 and launch and ending != entry and self.owner.spec.mesh.pp == 1:
             self.block.deps.append((launch[-1].op, ending))

@@ -34,6 +34,9 @@ class Memory:
     at_last: BytesByCategory = field(default_factory=dict)
     freed: BytesByCategory = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.at_first or self.at_last or self.freed)
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenUnit:

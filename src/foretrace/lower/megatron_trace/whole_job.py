@@ -314,25 +314,14 @@ def _paired(forward: _Pass, backward: _Pass) -> list[tuple[int, tuple[Item, ...]
     """Returns (layer, forward, backward) of each unit in the order of the model.
 
     A backward meets layers from the last to the first. Where both passes do not have as many layers, there is one unit.
-    Items that only one pass has before or after its layers count to the layer next to them.
     """
-    count = len(forward.layers)
-    if not count or len(backward.layers) != count:
+    if not forward.layers or len(backward.layers) != len(forward.layers):
         return [(-1, forward.items, backward.items)]
-    ahead = [items for _, items in forward.layers]
-    back = [items for _, items in backward.layers[::-1]]
-    units = [(layer, one, other) for (layer, _), one, other in zip(forward.layers, ahead, back, strict=True)]
-    if forward.begin and backward.end:
-        units.insert(0, (-1, forward.begin, backward.end))
-    else:
-        layer, one, other = units[0]
-        units[0] = layer, (*forward.begin, *one), (*other, *backward.end)
-    if forward.end and backward.begin:
-        units.append((-1, forward.end, backward.begin))
-    else:
-        layer, one, other = units[-1]
-        units[-1] = layer, (*one, *forward.end), (*backward.begin, *other)
-    return units
+    both = zip(forward.layers, reversed(backward.layers), strict=True)
+    units = [(layer, items, back) for (layer, items), (_, back) in both]
+    ends = [[(-1, forward.begin, backward.end)], [(-1, forward.end, backward.begin)]]
+    begin, end = ([unit for unit in each if unit[1] or unit[2]] for each in ends)
+    return [*begin, *units, *end]
 
 
 def _backward_s(units: Sequence[Unit]) -> float:
