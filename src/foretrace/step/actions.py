@@ -319,6 +319,8 @@ class _BlockWriter:
                 while waiting and (not left or waiting[0].share * total <= min(done, total - 2 * slack) + slack):
                     parts += _parts_of_cut(waiting.pop(0))
             units_parts.append(parts)
+        if waiting:  # nothing is computed
+            units_parts[-1] += [part for cut in waiting for part in _parts_of_cut(cut)]
         return units_parts
 
 

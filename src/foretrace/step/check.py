@@ -9,7 +9,8 @@ from typing import get_args
 from foretrace.errors import InputError
 from foretrace.program.columns import Phase
 from foretrace.schedules import ActionKind
-from foretrace.step.spec import Call, ChunkSpec, Compute, Concurrent, Item, RoleSpec, StepSpec, Work
+from foretrace.step.end import turns_of
+from foretrace.step.spec import Call, Compute, Concurrent, Item, RoleSpec, StepSpec, Work
 
 _CONCURRENT = (None, *get_args(Concurrent))
 
@@ -81,11 +82,14 @@ def _check_item(item: Item) -> None:
 
 
 def _check_end(spec: StepSpec, role: RoleSpec) -> None:
+    turns = turns_of(spec.schedule)[role.stage]
     for number, end in enumerate(role.end):
         _check_item(end.item)
-        for place in (end.when, end.before):
+        for place, actions in ((end.when, turns.finals), (end.before, turns.firsts)):
             if place is not None:
-                _check_place(role, end.item.name, place)
+                action = actions.get(place[0])
+                variant = -1 if action is None else spec.variants[action.microbatch % len(spec.variants)]
+                _check_place(role, end.item.name, place, variant)
         if any(not 0 <= before < number for before in end.after):
             raise _mistake(f"{end.item.name} waits for end items {end.after}", f"those before it are 0 to {number - 1}")
         if end.before_item is not None and not 0 <= end.before_item < len(role.end):
@@ -97,10 +101,10 @@ def _check_end(spec: StepSpec, role: RoleSpec) -> None:
             _check_item(item)
 
 
-def _check_place(role: RoleSpec, name: str, place: tuple[int, int]) -> None:
+def _check_place(role: RoleSpec, name: str, place: tuple[int, int], variant: int) -> None:
+    """Raises an error unless the variant of a chunk that an end item is tied to has the unit."""
     chunk, unit = place
-    held: tuple[ChunkSpec, ...] = role.chunks[chunk] if 0 <= chunk < len(role.chunks) else ()
-    if not held or not any(0 <= unit < len(one.units) for one in held):
+    if variant < 0 or not 0 <= unit < len(role.chunks[chunk][variant].units):
         raise _mistake(f'{name} is tied to unit {unit} of chunk {chunk}, which role "{role.name}" does not have')
 
 

@@ -171,9 +171,11 @@ class UnitWriter:
             return
         temporary = _temporary(segment.temporary_bytes)
         memory = {"alloc": _sum(allocated, temporary), "free": _sum(freed, temporary)}
-        continues = segment.continues and bool(self.lane)
-        after = () if continues else self._waits()
-        self._append(compute_op(self.block, segment, after=after, **memory, **self.facts), begins=not continues)
+        # A part of a divided computation waits for nothing that the first part has not waited for.
+        divided = [] if self.lane else self.waits
+        after = divided if segment.continues else self._waits()
+        begins = not (segment.continues and self.lane)
+        self._append(compute_op(self.block, segment, after=after, **memory, **self.facts), begins=begins)
 
     def _kernels(self, segment: Segment, allocated: BytesByCategory, freed: BytesByCategory) -> None:
         """Writes every kernel as an op, named after its computation."""
@@ -243,7 +245,7 @@ def needs_begin(parts: Sequence[UnitPart]) -> bool:
         if isinstance(part, Call) and part.concurrent is not None:
             if not on_lane or (part.concurrent == "previous" and on_lane < 2):
                 return True
-        else:
+        elif not (isinstance(part, Segment) and part.continues and on_lane):
             on_lane += 1
     return False
 

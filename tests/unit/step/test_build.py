@@ -14,7 +14,20 @@ from foretrace.program.kernels import Stream
 from foretrace.schedules import make
 from foretrace.schedules.pipeline import Transfer
 from foretrace.step import build_step
-from foretrace.step.spec import Call, ChunkSpec, Compute, Concurrent, Cut, EndItem, Item, RoleSpec, StepSpec, Unit, Work
+from foretrace.step.spec import (
+    Call,
+    ChunkSpec,
+    Compute,
+    Concurrent,
+    Cut,
+    EndItem,
+    HostWork,
+    Item,
+    RoleSpec,
+    StepSpec,
+    Unit,
+    Work,
+)
 
 F, B = Phase.FORWARD, Phase.BACKWARD
 
@@ -79,6 +92,22 @@ class TestCuts:
     def test_at_the_ends(self, share: float, start: float) -> None:
         answer = run(work(compute("backward", 2.0)), cuts=(Cut(0, share, (call("bucket", 0.5, "dp"),)),))
         assert spans(answer, "bucket") == [(start, start + 0.5)]
+
+    def test_a_backward_that_computes_nothing_still_reduces(self) -> None:
+        answer = run(work(HostWork("gap", 2.0)), cuts=(Cut(0, 0.5, (call("bucket", 5.0, "dp"),)),))
+        assert spans(answer, "bucket") == [(3.0, 8.0)] and spans(answer, "optimizer") == [(8.0, 9.0)]
+
+    def test_a_scaling_at_the_beginning_leaves_the_call_before_it(self) -> None:
+        """The all-reduce of 3 runs next to the scaling and the backward."""
+        items = [call("reduce", 3.0, concurrent="next"), compute("backward", 3.0)]
+        for share in (0.0, 1e-6):
+            cut = Cut(0, share, (compute("scale", 0.5), call("bucket", 0.5, "dp")))
+            assert run(work(*items), cuts=(cut,)).step_time_s == pytest.approx(1 + 3.5 + 1)
+
+    def test_a_divided_first_computation_holds_the_call_next_to_it(self) -> None:
+        items = [compute("backward", 4.0), call("reduce", 3.0, concurrent="previous")]
+        answer = run(work(*items), cuts=(Cut(0, 0.5, (call("bucket", 0.5, "dp"),)),))
+        assert spans(answer, "reduce") == [(1.0, 4.0)]
 
     def test_kernels_have_no_shares(self) -> None:
         kernel = Compute("backward", B, ((1, Stream("copy", 8, 8)),))

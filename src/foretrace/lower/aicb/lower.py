@@ -118,9 +118,9 @@ def _roles(plan: WorkloadPlan, chunks: Chunks, rows: StepRows, options: Workload
         if plan.trains:
             has_ends = stage == 0 or everywhere
             finals, firsts = _tied_chunks(schedule, stage, held, chunks.variants)
-            # Without overlap the end is tied to no layer, and stages differ only in what the first one has.
             layers = sum(options.stage_layers[piece] for piece in pieces) if options.stage_layers else 0
-            tied = [id(one) for each in held for one in each] if options.overlap else []
+            # Without overlap the end is tied to no layer.
+            tied = [(chunk, id(one)) for chunk, one in (*finals, *firsts)] if options.overlap else []
             key = (has_ends, layers, stage == 0 and bool(tied), *tied)
             if key not in ends:
                 ends[key] = end.scaled(layers, plan.layers * schedule.directions).items(stage, finals, firsts, has_ends)

@@ -255,3 +255,14 @@ def test_more_layers_than_can_be_run_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         lowered([EMBEDDING, LAYER, HEAD], WorkloadOptions(stage_layers=(10**5,), microbatches=1000), tp=2, all_gpus=2)
     assert caught.value.code == "too-large"
+
+
+def test_stages_of_two_directions_reduce_and_gather_in_their_own_order() -> None:
+    """DualPipe: the first half of the stages completes chunk 1 first, the second half chunk 0."""
+    options = WorkloadOptions(schedule="dualpipe", overlap=frozenset({Overlap.GRAD, Overlap.PARAM}), microbatches=8)
+    program = lowered([*STEP, EMBEDDING, LAYER, LAYER, HEAD], options, tp=2, pp=4, ga=8, all_gpus=16, pp_comm=4096)
+    for stage in range(4):
+        ops = once_per_step(program, stage)
+        reduced, gathered = ([op.chunk for op in ops if op.name.endswith(word)] for word in ("scatter", "gather"))
+        assert reduced == ([1, 0] if stage < 2 else [0, 1])
+        assert gathered == ([0, 1] if stage < 2 else [1, 0])
