@@ -71,17 +71,21 @@ class _StepWriter:
         direction = schedule.direction.tolist()
         first = [direction.index(way) for way in schedule.chunk_direction.tolist()]
         finals = set(turns_of(schedule)[role.stage].finals.values()) if role.cuts else ()
+        # All microbatches of a chunk do the same unless they have variants, cuts, or gradients to allocate.
+        equal = len(variants) == 1 and not role.cuts and not self.spec.gradient_bytes
         known: dict[tuple[object, ...], BlockBuilder] = {}
 
         def block(_stage: int, action: Action) -> BlockBuilder:
             kind, microbatch, chunk = action
-            variant, is_final = variants[microbatch % len(variants)], action in finals
-            key = kind, chunk, variant, microbatch == first[chunk], is_final
-            if key not in known:
-                cuts = self._cuts_of(role, chunk) if is_final else ()
-                what = role.chunks[chunk][variant]
-                known[key] = self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk])
-            return known[key]
+            key: tuple[object, ...] = (kind, chunk)
+            if not equal:
+                key = (*key, variants[microbatch % len(variants)], microbatch == first[chunk], action in finals)
+            found = known.get(key)
+            if found is None:
+                cuts = self._cuts_of(role, chunk) if action in finals else ()
+                what = role.chunks[chunk][variants[microbatch % len(variants)]]
+                found = known[key] = self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk])
+            return found
 
         return Part(role.stage, role.name, role.ranks, block)
 
