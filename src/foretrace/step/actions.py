@@ -238,7 +238,7 @@ class _BlockWriter:
                 owner.units[key] = written.draft()
         else:
             moved = block.repeat(written.block, written.ops, unit.layer) - written.ops.start
-        waits = [*self.open, *self.fetched.pop(at, ())]
+        waits = [*self.open, *self.fetched.pop(at, ())] if self.fetched else self.open
         for entry in written.entries:
             last = [] if entry == written.first else self.exits[-1:] or self.begin
             block.deps += [(op, entry + moved) for op in (*waits, *last)]

@@ -99,26 +99,27 @@ class _StepWriter:
     def _end(self, number: int, role: RoleSpec, built: RoleBuilder, stages: Pipeline) -> None:
         """Places the end of a role's step, tied to the actions before it and to those of the next step."""
         turns = turns_of(self.spec.schedule)[role.stage]
-        finals = {chunk: stages.placed[number, action] for chunk, action in turns.finals.items()}
-        firsts = {chunk: stages.placed[number, action] for chunk, action in turns.firsts.items()}
         block, ops = self._end_block(role.end)
         after: dict[str | int, After] = {}
         if self.spec.end_waits_for_transfers:
             after[block.port_op("in")] = [PlacedOp(built.number, len(built.blocks) - 1, 0)]
         for item, op in zip(role.end, ops, strict=True):
+            if item.when is None and not item.after_reductions:
+                continue
             waits: list[PlacedOp] = list(after.get(op.op, ()))  # type: ignore[arg-type]
             if item.when is not None:
                 chunk, unit = item.when
-                waits.append(finals[chunk][self._marks(finals[chunk]).last[unit]])
+                final = stages.placed[number, turns.finals[chunk]]
+                waits.append(final[self._marks(final).last[unit]])
             if item.after_reductions:
                 waits += self._reductions(number, role, stages)
-            if waits:
-                after[op.op] = waits
+            after[op.op] = waits
         placed = built.place(block, after=after)
         for item, op in zip(role.end, ops, strict=True):
             if item.before is not None:
                 chunk, unit = item.before
-                built.link(firsts[chunk][self._marks(firsts[chunk]).first[unit]], after=placed[op], steps=1)
+                first = stages.placed[number, turns.firsts[chunk]]
+                built.link(first[self._marks(first).first[unit]], after=placed[op], steps=1)
             if item.before_item is not None:
                 built.link(placed[ops[item.before_item]], after=placed[op], steps=1)
 
