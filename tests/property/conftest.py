@@ -10,7 +10,7 @@ import pytest
 from foretrace.engine import shared_run
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _jobs_that_do_not_settle_are_given_up_soon() -> Iterator[None]:
     """Those that settle do so within a few steps; of the others small ones would be run for hundreds, as `make fuzz`
     does."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from foretrace.program.dispatch import COPIES
 from foretrace.step.spec import Call
 from foretrace.workload.plan import Plan
-from foretrace.workload.step_spec import chunks_of
+from foretrace.workload.step_spec import chunks_of, step_spec
 from hand_written_work import setting_of, works
 
 
@@ -37,3 +39,21 @@ def test_moe_overlap_frees_all_to_alls_from_what_follows() -> None:
 
 def test_collectives_of_groups_of_one_are_left_out() -> None:
     assert calls(Plan(gpus=1)) == {}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages"), [("1f1b", [0, 3]), ("interleaved-1f1b", [0, 3]), ("zb-v", []), ("dualpipe", [0, 3])]
+)
+def test_a_tied_embedding_is_reduced_between_the_stages_that_have_its_ends(schedule: str, stages: list[int]) -> None:
+    """Under ZB-V the first stage has both ends of the model, and adds their gradients itself."""
+    plan = Plan(gpus=4, pp=4, gbs=8, vpp=2 if schedule == "interleaved-1f1b" else 1, schedule=schedule)
+    spec = step_spec(setting_of(8, plan, tied=True), works(8, ends=True))
+    axes = {role.stage: [one.item.axis for one in role.end if isinstance(one.item, Call)] for role in spec.roles}
+    assert [stage for stage, listed in axes.items() if "embd" in listed] == stages
+
+
+def test_gathers_follow_the_order_of_the_forwards() -> None:
+    """DualPipe: the second half of the stages begins with its second chunk."""
+    spec = step_spec(setting_of(8, Plan(gpus=8, pp=4, gbs=16, schedule="dualpipe")), works(8))
+    order = [[one.before[0] for one in role.end if one.before is not None] for role in spec.roles]
+    assert order == [sorted(each, reverse=stage >= 2) for stage, each in enumerate(order)] and order[3][0] == 1

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from foretrace import Machine, Mesh, simulate
-from foretrace.errors import InputError
+from foretrace import Machine, Mesh, Scenario, simulate
+from foretrace.api import explain
+from foretrace.errors import InputError, UsageError
 from foretrace.formats.megatron_trace import Facts, parse_line, read_runs
 from foretrace.inputs.registry import open_input
 from foretrace.lower.megatron_trace.layout import find_job
@@ -223,3 +224,12 @@ def test_expert_ranks_that_reduce_differently_are_refused(tmp_path: Path) -> Non
     with pytest.raises(InputError) as caught:
         program(write(tmp_path / "scaling", ranks, EIGHT), pp_comm_bytes=BOUNDARY)
     assert caught.value.code == "rendezvous-mismatch"
+
+
+@pytest.mark.parametrize("steady", [True, False])
+def test_a_recorded_run_is_explained_as_it_was(tmp_path: Path, steady: bool) -> None:
+    ranks = [Rank(rank).op("forward_step", 3).op("backward_step", 6).op("optimizer_step", 1) for rank in range(2)]
+    job = open_input([write(tmp_path / "real", ranks, Facts(world=2, tp=1, pp=1, layers=1))])
+    with pytest.raises(UsageError) as caught:
+        explain(job, Machine(), Scenario(steady=steady))
+    assert caught.value.code == "option-not-for-command"
