@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from foretrace import Answer, Machine, simulate
-from foretrace.formats.torch_table import Column, Field, Row, Table, write_table
-from golden.reading import parts_us, step_us, times_of
+from golden.reading import US, parts_us, step_us, times_of
 from opened import program_of
+from table_files import write_times
 from unit.lower.aicb.workloads import CLUSTER, MEASURED
 
 PARAMETERS = (1 << 19) + 4_875_000
@@ -23,23 +23,14 @@ FIRST_US, SECOND_US = 15.2 + (1 << 20) / 150e3, 80.2
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     """A step of one GPU: 200 µs forward, 400 backward and 50 of an optimizer; the host takes 100."""
-    columns = (Column("Name", Field.NAME), Column("Self CPU", Field.SELF_CPU), Column("CPU total", Field.CPU_TOTAL),
-               Column("Self CUDA", Field.SELF_DEVICE), Column("CUDA total", Field.DEVICE_TOTAL),
-               Column("# of Calls", Field.CALLS))  # fmt: skip
     times = (
         ("ProfilerStep*", 50, 100, 0, 650),
         ("aten::mm", 25, 25, 600, 600),
         ("autograd::engine::evaluate_function: MmBackward0", 10, 20, 0, 400),
         ("aten::_fused_adamw_", 5, 5, 50, 50),
     )
-    rows = tuple(
-        Row(name, line, *(value * 1e-6 for value in ()), self_cpu_s=own * 1e-6, cpu_total_s=total * 1e-6,
-            self_device_s=busy * 1e-6, device_total_s=under * 1e-6, calls=1)
-        for line, (name, own, total, busy, under) in enumerate(times, start=1)
-    )  # fmt: skip
-    path = tmp_path / "one.txt"
-    path.write_text(write_table(Table("t", 1, columns, rows, "CUDA")), encoding="utf-8")
-    return path
+    rows = ((name, own * US, total * US, busy * US, under * US) for name, own, total, busy, under in times)
+    return write_times(tmp_path / "one.txt", rows)
 
 
 def run(path: Path, **options: object) -> Answer:

@@ -110,6 +110,11 @@ class Schedule:
         """Into how many pieces the model is cut."""
         return self.stages * self.chunks // self.directions
 
+    @property
+    def splits_backward(self) -> bool:
+        """Whether input and weight gradients are actions of their own."""
+        return any(bool((rows.kind == ActionKind.BACKWARD_INPUT).any()) for rows in self.stage_actions)
+
     def actions(self, stage: int) -> Iterator[tuple[Action, ...]]:
         """The slots of a stage in order; most hold one action, an overlapped pair two."""
         rows = self.stage_actions[stage]

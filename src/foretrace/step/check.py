@@ -8,7 +8,6 @@ from typing import get_args
 
 from foretrace.errors import InputError
 from foretrace.program.columns import Phase
-from foretrace.schedules import ActionKind
 from foretrace.step.end import turns_of
 from foretrace.step.spec import Call, Compute, Concurrent, Item, RoleSpec, StepSpec, Work
 
@@ -19,12 +18,11 @@ def check_spec(spec: StepSpec) -> None:
     """Raises an `InputError` for a step that cannot be built."""
     schedule = spec.schedule
     missing = set(range(schedule.stages)) - {role.stage for role in spec.roles}
-    if missing or len({role.stage for role in spec.roles}) > schedule.stages:
-        raise _mistake(f"the schedule has {schedule.stages} stages; no role is of stage {min(missing, default=0)}")
+    if missing:
+        raise _mistake(f"the schedule has {schedule.stages} stages; no role is of stage {min(missing)}")
     variants = max(spec.variants, default=-1) + 1
     if min(spec.variants, default=-1) < 0:
         raise _mistake(f"variants are {spec.variants}", "give a number from 0 on for each microbatch in turn")
-    ends: set[int] = set()
     for role in spec.roles:
         if not 0 <= role.stage < schedule.stages:
             raise _mistake(f'role "{role.name}" is of stage {role.stage} of {schedule.stages}')
@@ -33,13 +31,8 @@ def check_spec(spec: StepSpec) -> None:
                 f'role "{role.name}" has {len(role.chunks)} chunks of {min(map(len, role.chunks), default=0)} variants',
                 f"{schedule.name} has {schedule.chunks} chunks a stage, and variants go to {variants - 1}",
             )
-        key = hash((id(role.end), id(role.cuts), *(id(chunk) for each in role.chunks for chunk in each)))
-        if key not in ends:
-            _check_end(spec, role)
-            ends.add(key)
-    splits = any(
-        ActionKind.BACKWARD_INPUT in set(actions.kind.tolist()) for actions in schedule.stage_actions[: schedule.stages]
-    )
+        _check_end(spec, role)
+    splits = schedule.splits_backward
     for work in _works(spec):
         _check_work(work, splits=splits)
 

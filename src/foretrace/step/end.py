@@ -170,7 +170,7 @@ def gather(call: Call, bucket: Bucket, updated: int, *, overlap: bool) -> EndIte
 def even_megatron_buckets(total: int, stage: int, chunks: Sequence[tuple[int, ChunkSpec]], limit: int) -> list[Bucket]:
     """Divides gradients of a stage into Megatron's buckets where the sizes of layers are not known.
 
-    All layers are taken to be equal, and embedding and head to count to the layers next to them.
+    All layers count as equal. Embedding and head count to the layers next to them.
 
     Args:
         total: The size of all gradients of the stage.

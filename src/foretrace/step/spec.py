@@ -191,7 +191,7 @@ class EndItem:
         item: The computation, collective or work of the host.
         lane: The lane it runs on; None is that of the call's axis.
         when: The unit whose last backward it waits for.
-        after: Numbers of earlier end items that it waits for, besides those of its lane.
+        after: Numbers of earlier end items that it waits for, in addition to those of its lane.
         after_reductions: Whether it waits for every call that is concurrent with the step.
         before: The unit whose forward in the next step waits for it.
         before_item: The number of an end item of the next step that waits for it.

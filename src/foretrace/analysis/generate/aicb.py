@@ -192,7 +192,7 @@ class _FileEnd:
 
     @classmethod
     def of(cls, setting: Setting, dense: int, expert: int, kernels: KernelPricer | None) -> _FileEnd:
-        """Reads it off a setting whose first stage has so many parameters on a rank."""
+        """Returns the end of a setting whose first stage has `dense` and `expert` parameters on a rank."""
         optimizer = optimizer_of(setting)
         share = optimizer.share(dense, expert)
         groups = [("grad_gather", "grad_param_comm", "dp", dense, setting.dp * setting.plan.cp)]

@@ -67,7 +67,7 @@ def _drop_launches(spec: StepSpec) -> StepSpec:
 
 
 def _drop_hidden_calls(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Drops what the software always runs next to gradients; what the plan overlaps besides takes its time."""
+    """Drops collectives that the software always runs next to gradients; others that overlap take their time."""
     kept = tuple(item for item in items if not _is_hidden(item))
     return _expose_calls(kept if len(kept) < len(items) else items)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """What a file cannot say, and how many seconds that adds to the step."""
+    """A change of the step that a file needs, and the seconds that it adds."""
 
     change: str
     seconds: float

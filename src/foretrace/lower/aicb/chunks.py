@@ -11,7 +11,7 @@ from foretrace.lower.aicb.microbatches import Microbatch
 from foretrace.lower.options import Overlap
 from foretrace.program.columns import Phase, label
 from foretrace.program.program import Source
-from foretrace.schedules import ActionKind, Schedule
+from foretrace.schedules import Schedule
 from foretrace.step.spec import Call, ChunkSpec, Compute, Concurrent, Item, Unit, Work
 
 NS = 1e-9
@@ -51,8 +51,7 @@ class Chunks:
         self, microbatches: Sequence[Microbatch], calls: CallReader, schedule: Schedule, overlap: frozenset[Overlap]
     ) -> None:
         self._microbatches, self._calls, self._overlap = microbatches, calls, overlap
-        kinds = {int(kind) for stage in schedule.stage_actions for kind in set(stage.kind.tolist())}
-        self._splits = ActionKind.BACKWARD_INPUT in kinds
+        self._splits = schedule.splits_backward
         embedding = _first_equal([one.embedding for one in microbatches])
         body = _first_equal([[row for layer in one.layers for row in layer] for one in microbatches])
         head = _first_equal([one.head for one in microbatches])

@@ -31,7 +31,7 @@ class MegatronTraceOptions:
         microbatches: Microbatches of a step.
         pp_comm_bytes: What crosses a stage boundary per microbatch.
         routing: How many times the mean the busiest expert rank receives, 1 being balanced.
-        overlap: What runs concurrently with computation, besides what Megatron always overlaps.
+        overlap: Communication that runs next to computation, in addition to what Megatron always overlaps.
         stage_layers: Layers of every chunk in the order of the model; None: as many in each.
         priced: Whether communication that a real run recorded is left to a machine to price.
     """

@@ -46,7 +46,7 @@ class WholeJob:
         ex_situ: Whether the traces were taken on one GPU.
         gap_s: The host's time between two ops.
         alone: Whether it is one rank whose groups are not known.
-        overlap: Communication that runs concurrently with computation, besides that which Megatron always overlaps.
+        overlap: Communication that runs next to computation, in addition to what Megatron always overlaps.
         stage_layers: Layers of every chunk in the order of the model; None: as many in each chunk of a stage.
     """
 

@@ -33,7 +33,7 @@ _COMPUTE_STAYS: Final = (
 )
 _REDUCE: Final = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
 _NO_OVERLAP: Final = (
-    "no communication runs beside computation: a table does not say what did (FSDP's prefetching would hide a part; "
+    "no communication runs next to computation: a table does not say what did (FSDP's prefetching would hide a part; "
     "--overlap grad spreads the reductions over the backward)"
 )
 
@@ -104,7 +104,7 @@ class TableStep:
         return buckets
 
     def _overlaps(self) -> bool:
-        """Returns whether gradients are reduced under the backward, over which they are taken to come evenly."""
+        """Returns whether gradients are reduced under the backward. They come evenly over it."""
         asked = self.options.overlap
         under = self.sizes.under_backward() if asked is None else Overlap.GRAD in asked
         return under and self._backward_s() > 0
