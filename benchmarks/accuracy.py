@@ -22,12 +22,12 @@ from pathlib import Path
 from statistics import fmean, median
 
 from foretrace import Machine, PriceSources
-from foretrace.analysis.validate.results import Group, RowResult, Validation, by_family, errors_by_quantity, group_of
-from foretrace.analysis.validate.rows import job_of
-from foretrace.analysis.validate.validate import validate
 from foretrace.cost.silicon import installed
-from foretrace.formats.training_runs import TrainingRuns, read_training_runs
 from foretrace.models.flops import model_flops
+from foretrace.validate.results import Group, RowResult, Validation, by_family, errors_by_quantity, group_of
+from foretrace.validate.rows import job_of
+from foretrace.validate.training_runs import TrainingRuns, read_training_runs
+from foretrace.validate.validate import validate
 
 TRUTH = Path(__file__).parent / "truth"
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"

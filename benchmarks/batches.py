@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretrace import Mesh, ProgramBuilder
-from foretrace.analysis.rebatch import rebuilt
 from foretrace.inputs.registry import open_input
-from foretrace.lower.torch.recorded_on import recorded_source
+from foretrace.inputs.torch_ops.recorded_gpu import recorded_source
 from foretrace.program.columns import Kind, Phase, label
 from foretrace.program.program import Program
+from foretrace.simulation.rebatch import rebuilt
 
 TRUTH = Path(__file__).parent / "truth" / "h200_batches.tsv"
 GPU = "NVIDIA H200"

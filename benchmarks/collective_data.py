@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.forced import Forced
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.network import NcclNetwork
+from foretrace.cost.network.nccl_tests import Table, read_measurements
 from foretrace.cost.network.silicon import silicon_tables
-from foretrace.formats.nccl_tests import Table, read_measurements
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 
 SILICON = {"a100-80g-sxm": "a100-dgx", "h100-sxm": "h100-dgx", "h200-sxm": "h200-dgx", "b200": "b200-dgx"}

@@ -2,7 +2,7 @@
 
     python benchmarks/fit_kernels.py --write --kernels kernels.csv [--errors]
 
-writes src/foretrace/cost/compute/data/fitted.yaml from three sources, never from a training step's time:
+writes src/foretrace/cost/kernels/data/fitted.yaml from three sources, never from a training step's time:
 NVIDIA's GEMM tables (the extra `[silicon]`), the shipped kernel profile of the H200, and published measurements by
 shape (`--kernels`: a CSV with columns gpu, op, shape, tflops). The same inputs give the same file, to the byte.
 `--errors` prints what is left: of the model by GPU and kind, and of the profile's interpolation with points left out.
@@ -20,15 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-from foretrace.cost.compute.attention import AttentionWork, attention_s, side_bytes
-from foretrace.cost.compute.gemm import DeviceRates, gemm_s
-from foretrace.cost.compute.measured import Measured, family
-from foretrace.cost.compute.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
-from foretrace.cost.compute.parameters import DATA, GemmFit, efficiency, power_clock
-from foretrace.cost.compute.silicon import gemm_table
-from foretrace.cost.compute.streams import row_length, stream_kind
+from foretrace.cost.kernels.attention import AttentionWork, attention_s, side_bytes
+from foretrace.cost.kernels.gemm import DeviceRates, gemm_s
+from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
+from foretrace.cost.kernels.measured import Measured, family
+from foretrace.cost.kernels.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
+from foretrace.cost.kernels.parameters import DATA, GemmFit, efficiency, power_clock
+from foretrace.cost.kernels.silicon import gemm_table
+from foretrace.cost.kernels.streams import row_length, stream_kind
 from foretrace.cost.silicon import SYSTEMS
-from foretrace.formats.kernel_profile import KernelProfile, read_profile
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel, Stream

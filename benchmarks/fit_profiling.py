@@ -1,4 +1,4 @@
-"""Fits what profiling costs the host (`foretrace.lower.profiler_trace.overhead`) and says how far it is off.
+"""Fits what profiling costs the host (`foretrace.inputs.profiler_trace.profiling_cost`) and says how far it is off.
 
     python benchmarks/fit_profiling.py [--json]
     python benchmarks/fit_profiling.py --add FOLDER --session 5
@@ -23,10 +23,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from foretrace.formats.profiler_trace import read_trace
-from foretrace.formats.profiler_trace.records import Floats
-from foretrace.lower.profiler_trace import overhead
-from foretrace.lower.profiler_trace.rank_step import read_step
+from foretrace.inputs.profiler_trace import profiling_cost as overhead
+from foretrace.inputs.profiler_trace.format import read_trace
+from foretrace.inputs.profiler_trace.format.records import Floats
+from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 
 TRUTH: Final = Path(__file__).parent / "truth" / "profiling_cost.csv"
 HOST_BOUND: Final = 0.8
@@ -104,7 +104,7 @@ def traced(path: Path, session: int, workload: str, setting: str, unprofiled_ms:
     host, counts, device = rank.host, rank.host.counts, rank.device
     records = (counts.ops + counts.calls + counts.annotations + counts.python).astype(np.float64).mean(axis=0)
     work_s = np.median(np.maximum(host.work_s - counts.overhead_s, 0.0), axis=0)
-    # A call that waits is one record of its own, as in foretrace.lower.profiler_trace.modes.
+    # A call that waits is one record of its own, as in foretrace.inputs.profiler_trace.host_modes.
     every_s, every = np.append(work_s, host.own_s), np.append(records, np.ones_like(host.own_s))
     long = 0.5 * every_s > overhead.MOST_S * every
     launches_s = overhead.launches_s(trace)

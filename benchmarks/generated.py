@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import foretrace
 from foretrace import Machine, Plan, PriceSources, load_cluster, load_model, simulate
-from foretrace.analysis.generate import aicb_workload
 from foretrace.cost.sources import kernel_prices
-from foretrace.lower.aicb import lower_workload
+from foretrace.export.aicb import aicb_workload
+from foretrace.inputs.aicb.program import lower_workload
 from foretrace.step import build_step
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import settle

@@ -217,7 +217,7 @@ def _off(wanted: float, found: float | None) -> float:
 
 
 def _ours(paths: list[Path], rounded: bool) -> ProfilerTrace:
-    from foretrace.formats.profiler_trace import read_trace
+    from foretrace.inputs.profiler_trace.format import read_trace
 
     return ProfilerTrace([read_trace(path) for path in paths], hta_steps=True, whole_us=rounded)
 

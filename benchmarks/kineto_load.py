@@ -106,7 +106,7 @@ def measure(reader: str, path: Path) -> None:
     """Reads a trace one way, and prints seconds, seconds of a core, peak bytes and events."""
     begin = time.perf_counter()
     if reader == "foretrace":
-        from foretrace.formats.profiler_trace import read_trace
+        from foretrace.inputs.profiler_trace.format import read_trace
 
         events = len(read_trace(path).events)
     else:

@@ -17,8 +17,6 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from foretrace import load_cluster
-from foretrace.analysis.flow_network import FlowNetwork, flow_network
-from foretrace.analysis.flows import flow_time
 from foretrace.engine import jit
 from foretrace.engine.network.collectives import pairs, ring, routed
 from foretrace.engine.network.flows import run_flows
@@ -27,6 +25,8 @@ from foretrace.engine.network.repeat import repeated
 from foretrace.engine.network.ring import ring_times
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.program.columns import Collective
+from foretrace.simulation.network.flow_network import FlowNetwork, flow_network
+from foretrace.simulation.network.flows import flow_time
 from speed import Row, cpu_seconds, show
 
 ASTRA_SIM = {"unaware": (12.5, 18.8), "aware": (27.9, 28.8)}

@@ -20,8 +20,8 @@ from statistics import median
 from typing import Any, Final
 
 import foretrace
-from foretrace.formats.profiler_trace import read_trace
-from foretrace.lower.profiler_trace.rank_step import read_step
+from foretrace.inputs.profiler_trace.format import read_trace
+from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 
 HERE: Final = Path(__file__).parent
 PROFILES: Final = HERE / "truth" / "profiles"

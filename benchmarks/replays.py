@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 
 import foretrace
-from foretrace.formats.execution_trace import looks_like_execution_trace
-from foretrace.formats.profiler_trace import read_trace
-from foretrace.formats.profiler_trace.records import Category
-from foretrace.lower.profiler_trace.rank_step import RankStep, read_step
+from foretrace.inputs.profiler_trace.format import read_trace
+from foretrace.inputs.profiler_trace.format.execution_trace import looks_like_execution_trace
+from foretrace.inputs.profiler_trace.format.records import Category
+from foretrace.inputs.profiler_trace.rank.rank_step import RankStep, read_step
 
 HERE: Final = Path(__file__).parent
 PROFILES: Final = HERE / "truth" / "profiles"

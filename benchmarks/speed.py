@@ -29,12 +29,12 @@ from foretrace.cost.price import price
 from foretrace.engine import jit
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun
-from foretrace.formats.aicb import read_workload
+from foretrace.export.perfetto import write_perfetto
+from foretrace.inputs.aicb.format import read_workload
 from foretrace.program.expand import expand
 from foretrace.program.file import load, save, to_json
 from foretrace.program.fold import fold, unfold
 from foretrace.program.program import Program
-from foretrace.report.perfetto import write_perfetto
 
 BYTES_PER_OP = 48
 

@@ -23,16 +23,18 @@ import numpy as np
 
 import foretrace
 from foretrace import Answer, Machine, simulate
-from foretrace.analysis.simulate_input import recorded_answer
-from foretrace.formats.megatron_trace import read_runs
+from foretrace.inputs.megatron_trace import whole_job, work
+from foretrace.inputs.megatron_trace.corrections import HOST, HOST_GAP_S
+from foretrace.inputs.megatron_trace.format import read_runs
+from foretrace.inputs.megatron_trace.layout import find_job
+from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
+from foretrace.inputs.megatron_trace.pieces import Piece
+from foretrace.inputs.megatron_trace.pools import Pools
+from foretrace.inputs.megatron_trace.program import recording_of
+from foretrace.inputs.megatron_trace.recording import Recording
+from foretrace.inputs.megatron_trace.work import read_stones
 from foretrace.inputs.registry import open_input
-from foretrace.lower.megatron_trace import Recording, actions, recording_of, work
-from foretrace.lower.megatron_trace.corrections import HOST, HOST_GAP_S
-from foretrace.lower.megatron_trace.layout import find_job
-from foretrace.lower.megatron_trace.options import MegatronTraceOptions
-from foretrace.lower.megatron_trace.pieces import Piece
-from foretrace.lower.megatron_trace.pools import Pools
-from foretrace.lower.megatron_trace.work import read_stones
+from foretrace.simulation.simulate_input import recorded_answer
 
 HERE = Path(__file__).parents[1]
 CLUSTER = HERE / "examples" / "clusters" / "a100_2x8.yaml"
@@ -127,7 +129,7 @@ def predictions(traces: Path, collectives: Path) -> None:
 def sensitivity(traces: Path, collectives: Path) -> None:
     """What rests on the correction for placeholder data, and on taking the median of a pool."""
     print("\nthe MoE jobs with two campaigns, had experts' times been multiplied by, or pools given")
-    used, typical = actions.EXPERT_SLOWDOWN, Pools.typical
+    used, typical = whole_job.EXPERT_SLOWDOWN, Pools.typical
 
     def errors() -> str:
         found = []
@@ -143,14 +145,14 @@ def sensitivity(traces: Path, collectives: Path) -> None:
 
     try:
         for factor in (1.0, used, used**2):
-            actions.EXPERT_SLOWDOWN = factor  # type: ignore[misc]
+            whole_job.EXPERT_SLOWDOWN = factor  # type: ignore[misc]
             print(f"  {f'{factor:.3f}' + (' and medians (used)' if factor == used else ''):<28} {errors()}")
-        actions.EXPERT_SLOWDOWN = used  # type: ignore[misc]
+        whole_job.EXPERT_SLOWDOWN = used  # type: ignore[misc]
         for name, middle in (("the fastest timing", min), ("the mean of the timings", fmean)):
             Pools.typical = other(middle)  # type: ignore[method-assign]
             print(f"  {name:<28} {errors()}")
     finally:
-        actions.EXPERT_SLOWDOWN, Pools.typical = used, typical  # type: ignore[misc, method-assign]
+        whole_job.EXPERT_SLOWDOWN, Pools.typical = used, typical  # type: ignore[misc, method-assign]
 
 
 Key = Callable[[int, int, Piece], object]

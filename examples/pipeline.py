@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from foretrace import Mesh, Program, ProgramBuilder, Transfer, pipeline, save, schedule, simulate
+from foretrace.basics.units import format_time
 from foretrace.program.block import BlockBuilder
 from foretrace.report.terminal import print_answer
 from foretrace.schedules import Action, ActionKind
-from foretrace.units import format_time
 
 MESH = Mesh(tp=8, pp=8, dp=16)
 MICROBATCHES = 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Category, Device, Events, RankProfile, Thread
+from foretrace.inputs.profiler_trace.format.records import Category, Device, Events, RankProfile, Thread
 
 LAUNCH_S, GAP_S, CALL_S, SYNC_S = 8e-6, 1.5e-6, 4e-6, 5e-6
 """From a launch to its start on an idle stream; between kernels; a launch's call; what is left of a wait's call."""

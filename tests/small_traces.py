@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.formats.profiler_trace.records import Call, Category, Device, Events, RankProfile, Thread
+from foretrace.inputs.profiler_trace.format.records import Call, Category, Device, Events, RankProfile, Thread
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from foretrace.formats.torch_table import Column, Field, Row, Table, write_table
+from foretrace.inputs.profiler_table.format import Column, Field, Row, Table, write_table
 
 COLUMNS = (
     Column("Name", Field.NAME),

@@ -14,63 +14,63 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foretrace.analysis.answer import Answer as Answer
-    from foretrace.analysis.calibration.make import make_calibration as make_calibration
-    from foretrace.analysis.network import NetworkAnswer as NetworkAnswer
-    from foretrace.analysis.network import network as network
-    from foretrace.analysis.scenario import Scenario as Scenario
-    from foretrace.analysis.trace import ProfilerTrace as ProfilerTrace
     from foretrace.api import model as model
     from foretrace.api import open as open
     from foretrace.api import simulate as simulate
-    from foretrace.cost.compute.interface import PriceSources as PriceSources
+    from foretrace.basics.errors import Diagnostic as Diagnostic
+    from foretrace.basics.errors import ForetraceError as ForetraceError
+    from foretrace.basics.mesh import Mesh as Mesh
+    from foretrace.basics.placement import Placement as Placement
+    from foretrace.calibrate.calibrate import make_calibration as make_calibration
+    from foretrace.cost.kernels.interface import PriceSources as PriceSources
     from foretrace.cost.machine import Machine as Machine
     from foretrace.cost.network.nccl.settings import NcclSettings as NcclSettings
-    from foretrace.errors import Diagnostic as Diagnostic
-    from foretrace.errors import ForetraceError as ForetraceError
     from foretrace.hardware.cluster import Cluster as Cluster
     from foretrace.hardware.presets import cluster as load_cluster  # noqa: F401
     from foretrace.inputs.base import Input as Input
-    from foretrace.mesh import Mesh as Mesh
     from foretrace.models.load import load_model as load_model
     from foretrace.models.model import Model as Model
-    from foretrace.placement import Placement as Placement
     from foretrace.program.build import ProgramBuilder as ProgramBuilder
     from foretrace.program.file import save as save
     from foretrace.program.program import Program as Program
     from foretrace.program.timeline import Timeline as Timeline
+    from foretrace.readings.answer.answer import Answer as Answer
+    from foretrace.readings.profiler_views import ProfilerTrace as ProfilerTrace
+    from foretrace.readings.scenario import Scenario as Scenario
     from foretrace.schedules.pipeline import Transfer as Transfer
     from foretrace.schedules.pipeline import pipeline as pipeline
     from foretrace.schedules.registry import make as schedule  # noqa: F401
+    from foretrace.simulation.network.network import NetworkAnswer as NetworkAnswer
+    from foretrace.simulation.network.network import network as network
     from foretrace.workload.plan import Plan as Plan
 
 __version__ = "0.7.0.dev0"
 
 _HOMES = {
-    "Answer": "analysis.answer",
+    "Answer": "readings.answer.answer",
     "Cluster": "hardware.cluster",
-    "Diagnostic": "errors",
-    "ForetraceError": "errors",
+    "Diagnostic": "basics.errors",
+    "ForetraceError": "basics.errors",
     "Input": "inputs.base",
     "Machine": "cost.machine",
-    "Mesh": "mesh",
+    "Mesh": "basics.mesh",
     "Model": "models.model",
     "NcclSettings": "cost.network.nccl.settings",
-    "NetworkAnswer": "analysis.network",
-    "Placement": "placement",
+    "NetworkAnswer": "simulation.network.network",
+    "Placement": "basics.placement",
     "Plan": "workload.plan",
-    "PriceSources": "cost.compute.interface",
-    "ProfilerTrace": "analysis.trace",
+    "PriceSources": "cost.kernels.interface",
+    "ProfilerTrace": "readings.profiler_views",
     "Program": "program.program",
     "ProgramBuilder": "program.build",
-    "Scenario": "analysis.scenario",
+    "Scenario": "readings.scenario",
     "Timeline": "program.timeline",
     "Transfer": "schedules.pipeline",
     "load_cluster": "hardware.presets:cluster",
     "load_model": "models.load",
-    "make_calibration": "analysis.calibration.make",
+    "make_calibration": "calibrate.calibrate",
     "model": "api",
-    "network": "analysis.network",
+    "network": "simulation.network.network",
     "open": "api",
     "pipeline": "schedules.pipeline",
     "save": "program.file",

@@ -14,25 +14,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretrace.analysis.answer import Answer
-from foretrace.analysis.scenario import Scenario
-from foretrace.analysis.simulate import Executor
-from foretrace.analysis.simulate_input import recorded_answer, simulate_input
+from foretrace.basics.errors import Diagnostic, UsageError
+from foretrace.basics.files import GivenPath
+from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
-from foretrace.errors import Diagnostic, UsageError
-from foretrace.files import GivenPath
 from foretrace.inputs.base import Input
+from foretrace.inputs.option_checks import changed_options
 from foretrace.inputs.registry import open_input
-from foretrace.lower.options import changed_options
 from foretrace.program.program import Program
-from foretrace.progress import doing
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.scenario import Scenario
+from foretrace.simulation.simulate import Executor
+from foretrace.simulation.simulate_input import recorded_answer, simulate_input
 
 if TYPE_CHECKING:
-    from foretrace.analysis.compare import Comparison
-    from foretrace.analysis.explain import Explanation
-    from foretrace.analysis.relief import Relief
     from foretrace.hardware.cluster import Cluster
     from foretrace.models.model import Model
+    from foretrace.readings.compare import Comparison
+    from foretrace.readings.explain import Explanation
+    from foretrace.simulation.relief import Relief
     from foretrace.workload.plan import Plan
 
 Job = Input | Program | Answer | str | Path
@@ -54,7 +54,7 @@ def open(path: str | Path | Sequence[str | Path], **options: Any) -> Input | Ans
     job = job.with_options(**options) if options else job
     if job.answer_file is None:
         return job
-    from foretrace.analysis.answer_file import open_answer
+    from foretrace.readings.answer.answer_file import open_answer
 
     return open_answer(job.answer_file)
 
@@ -108,12 +108,12 @@ def simulate(
             return job
         job = job.timeline.graph.program
     if isinstance(job, Program):
-        from foretrace.analysis.simulate import simulate_program
+        from foretrace.simulation.simulate import simulate_program
 
         return simulate_program(job, machine, scenario, executor=executor, folded=folded, explain=explain)
     job = open_input([job]) if isinstance(job, str | Path) else job
     if job.answer_file is not None and machine.cluster is None and not scenario:
-        from foretrace.analysis.answer_file import open_answer
+        from foretrace.readings.answer.answer_file import open_answer
 
         return open_answer(job.answer_file)
     return simulate_input(
@@ -127,7 +127,7 @@ def measured_or_simulated(job: Input, machine: Machine) -> Answer:
     A saved answer is returned as it was saved, whatever the machine is.
     """
     if job.answer_file is not None:
-        from foretrace.analysis.answer_file import open_answer
+        from foretrace.readings.answer.answer_file import open_answer
 
         return open_answer(job.answer_file)
     return recorded_answer(job) or simulate(job, machine)
@@ -135,7 +135,7 @@ def measured_or_simulated(job: Input, machine: Machine) -> Answer:
 
 def memory(job: Input, machine: Machine, scenario: Scenario | None = None) -> tuple[Answer, Relief | None]:
     """Simulates a model for its memory, and looks for a plan that fits where it does not."""
-    from foretrace.analysis.relief import find_relief
+    from foretrace.simulation.relief import find_relief
 
     setting = job.setting()
     if setting is None:
@@ -160,7 +160,7 @@ def compare(predicted: Input, measured: Input, machine: Machine, scenario: Scena
     Raises:
         UsageError: The second input was traced ex situ, so that nothing was measured.
     """
-    from foretrace.analysis.compare import compare as compare_answers
+    from foretrace.readings.compare import compare as compare_answers
 
     if measured.is_ex_situ:
         problem = f"{measured.title} was traced ex situ: nothing was measured"
@@ -188,8 +188,8 @@ def _reads_measured(predicted: Input, measured: Input) -> list[Diagnostic]:
 
 def explain(job: Input, machine: Machine, scenario: Scenario) -> Explanation:
     """Explains why a step takes as long as it does: the measured one, or a simulated one."""
-    from foretrace.analysis.explain import explain as explain_answer
-    from foretrace.analysis.remedies import remedies
+    from foretrace.readings.explain import explain as explain_answer
+    from foretrace.simulation.remedies import remedies
 
     recorded = recorded_answer(job)
     if recorded is None:

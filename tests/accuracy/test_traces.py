@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from foretrace import Answer, Machine, simulate
-from foretrace.formats.megatron_trace import read_runs
+from foretrace.inputs.megatron_trace.format import read_runs
+from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
+from foretrace.inputs.megatron_trace.program import recording_of
 from foretrace.inputs.registry import open_input
-from foretrace.lower.megatron_trace import recording_of
-from foretrace.lower.megatron_trace.options import MegatronTraceOptions
 from foretrace.program.columns import Phase
 from shared_files import ROOT, shared
 

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from foretrace import Machine, PriceSources
-from foretrace.analysis.validate.results import errors_by_quantity
-from foretrace.analysis.validate.validate import validate
 from foretrace.cost.silicon import installed
-from foretrace.formats.training_runs import read_training_runs
+from foretrace.validate.results import errors_by_quantity
+from foretrace.validate.training_runs import read_training_runs
+from foretrace.validate.validate import validate
 from shared_files import ROOT
 
 TRUTH = ROOT / "benchmarks" / "truth"

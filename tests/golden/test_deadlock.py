@@ -7,7 +7,7 @@ import re
 import pytest
 
 from foretrace import ForetraceError, Mesh, Program, ProgramBuilder, simulate
-from foretrace.errors import DeadlockError
+from foretrace.basics.errors import DeadlockError
 from golden.reading import US, step_us, times, us
 
 

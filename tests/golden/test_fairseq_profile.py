@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.analysis.torch_table import explain_table
-from foretrace.formats.torch_table import read_tables
-from foretrace.lower.torch.kinds import WorkKind
-from foretrace.lower.torch_table.labels import Label
+from foretrace.inputs.profiler_table.format import read_tables
+from foretrace.inputs.profiler_table.labels import Label
+from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.program.columns import Collective, Phase
+from foretrace.readings.profiler_table import explain_table
 from shared_files import ROOT, shared
 
 PATH = ROOT / "examples/moe_fairseq_profile.txt"

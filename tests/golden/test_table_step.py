@@ -13,7 +13,7 @@ from foretrace import Answer, Machine, simulate
 from golden.reading import US, parts_us, step_us, times_of
 from opened import program_of
 from table_files import write_times
-from unit.lower.aicb.workloads import CLUSTER, MEASURED
+from unit.inputs.aicb.workloads import CLUSTER, MEASURED
 
 PARAMETERS = (1 << 19) + 4_875_000
 """In bf16 a first bucket of 1 MiB and one of 9.75 MB, which take 22.19 and 80.2 µs."""

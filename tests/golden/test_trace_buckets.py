@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from foretrace.cost.streaming import STREAM_SHARE
-from foretrace.formats.megatron_trace import Facts, parse_line
-from foretrace.lower.megatron_trace.corrections import HOST_GAP_S
+from foretrace.inputs.megatron_trace.corrections import HOST_GAP_S
+from foretrace.inputs.megatron_trace.format import Facts, parse_line
 from foretrace.program.columns import Collective
 from golden.test_trace_ex_situ import MS, price_s
-from unit.lower.megatron_trace.rank_files import Rank, answer, said, write
+from unit.inputs.megatron_trace.rank_files import Rank, answer, said, write
 
 G = HOST_GAP_S
 SIZE = 4_000_000

@@ -13,12 +13,12 @@ import pytest
 from foretrace.cost.network import network_of
 from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.streaming import STREAM_SHARE
-from foretrace.formats.megatron_trace import Facts
-from foretrace.lower.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST_GAP_S
+from foretrace.inputs.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST_GAP_S
+from foretrace.inputs.megatron_trace.format import Facts
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
-from unit.lower.aicb.workloads import CLUSTER
-from unit.lower.megatron_trace.rank_files import Rank, all_to_all, answer, durations, program, said, sub, write
+from unit.inputs.aicb.workloads import CLUSTER
+from unit.inputs.megatron_trace.rank_files import Rank, all_to_all, answer, durations, program, said, sub, write
 
 MS = 1e-3
 G = HOST_GAP_S

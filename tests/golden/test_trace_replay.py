@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from foretrace import Scenario, simulate
-from foretrace.analysis.simulate_input import recorded_answer
-from foretrace.formats.megatron_trace import Facts, read_runs
+from foretrace.inputs.megatron_trace.format import Facts, read_runs
+from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
+from foretrace.inputs.megatron_trace.program import recording_of
+from foretrace.inputs.megatron_trace.recording import Recording
 from foretrace.inputs.registry import open_input
-from foretrace.lower.megatron_trace import Recording, recording_of
-from foretrace.lower.megatron_trace.options import MegatronTraceOptions
-from unit.lower.megatron_trace.rank_files import Rank, program, sub, write
+from foretrace.simulation.simulate_input import recorded_answer
+from unit.inputs.megatron_trace.rank_files import Rank, program, sub, write
 
 MS = 1e-3
 PIPELINE = Facts(world=2, tp=1, pp=2, layers=2, micro_batch=1)

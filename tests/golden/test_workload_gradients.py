@@ -13,11 +13,11 @@ from __future__ import annotations
 import pytest
 
 from foretrace import Answer
-from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.options import Overlap
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.option_checks import Overlap
 from foretrace.step import buckets
 from golden.reading import parts_us, step_us
-from unit.lower.aicb.workloads import US, actions, row, run
+from unit.inputs.aicb.workloads import US, actions, row, run
 
 P = 3_030_000
 ROWS = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.inputs.aicb.options import WorkloadOptions
 from golden.reading import mean_us, step_us
-from unit.lower.aicb.workloads import US, actions, row, run
+from unit.inputs.aicb.workloads import US, actions, row, run
 
 MICROBATCH = [
     row("embedding_layer", 10 * US, 1, 20 * US),

@@ -11,10 +11,10 @@ and 1,230,000 bytes at 150 GB/s. aN is the activation of microbatch N, gN its gr
 
 from __future__ import annotations
 
-from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.options import Overlap
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.option_checks import Overlap
 from golden.reading import parts_us, step_us, us
-from unit.lower.aicb.workloads import TRANSFER_20_US, US, actions, row, run
+from unit.inputs.aicb.workloads import TRANSFER_20_US, US, actions, row, run
 
 EMBEDDING = row("embedding_layer", 10 * US, 0, 20 * US)
 LAYER = row("attention_layer", 100 * US, 80 * US, 60 * US)

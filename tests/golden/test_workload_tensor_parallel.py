@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.options import Overlap
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.option_checks import Overlap
 from golden.reading import parts_us, step_us
-from unit.lower.aicb.workloads import GATHER_20_US, US, row, run
+from unit.inputs.aicb.workloads import GATHER_20_US, US, row, run
 
 REDUCE_31_US = 2_400_000
 LOSS_16_US = 120_000

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
+from foretrace.basics.mesh import Mesh
 from foretrace.cost.price import price
 from foretrace.cost.prices import Prices
-from foretrace.mesh import Mesh
 from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.expand import Ops, expand

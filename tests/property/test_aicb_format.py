@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.errors import ForetraceError, InputError
-from foretrace.formats.aicb import Header, Pass, Row, Workload, parse_workload, workload_text
-from foretrace.formats.aicb.records import COLLECTIVES, CUSTOMIZED, POLICIES, SUFFIXES
+from foretrace.basics.errors import ForetraceError, InputError
+from foretrace.inputs.aicb.format import Header, Pass, Row, Workload, parse_workload, workload_text
+from foretrace.inputs.aicb.format.records import COLLECTIVES, CUSTOMIZED, POLICIES, SUFFIXES
 
 LARGEST = 2**63 - 1
 BLANKS = " \t\v\f\r"

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.cost.compute.calibrated import CalibratedPricer
-from foretrace.cost.compute.clocks import clock_of
-from foretrace.cost.compute.pricer import kernel_pricer
-from foretrace.formats.calibration import Calibration
-from foretrace.formats.kernel_profile import KernelProfile
+from foretrace.cost.calibration import Calibration
+from foretrace.cost.kernels.calibrated import CalibratedPricer
+from foretrace.cost.kernels.clocks import clock_of
+from foretrace.cost.kernels.kernel_profile import KernelProfile
+from foretrace.cost.kernels.pricer import kernel_pricer
 from foretrace.hardware import presets
 from foretrace.program.kernels import Attention, Gemm, Kernel, Stream
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretrace.analysis.generate import Generated, aicb_workload
-from foretrace.analysis.generate.reduce import reductions
 from foretrace.api import simulate
-from foretrace.cost.compute import kernel_pricer
-from foretrace.cost.compute.interface import KernelPricer
+from foretrace.cost.kernels import kernel_pricer
+from foretrace.cost.kernels.interface import KernelPricer
 from foretrace.cost.machine import Machine
 from foretrace.cost.sources import PriceSources
-from foretrace.formats.aicb import Pass, Row, parse_workload, workload_text
+from foretrace.export.aicb import Generated, aicb_workload
+from foretrace.export.aicb.reduce import reductions
 from foretrace.hardware.presets import cluster
-from foretrace.lower.aicb import lower_workload
-from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.inputs.aicb.format import Pass, Row, parse_workload, workload_text
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.aicb.program import lower_workload
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.lower.torch.growth import grown
+from foretrace.inputs.torch_ops.growth import grown
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel, Stream, kernel_text, parse_kernels
 
 SIZES = st.integers(1, 2**20)

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.cost.compute.model import EfficiencyModel, floor_s
-from foretrace.cost.compute.parameters import efficiency
-from foretrace.cost.compute.pricer import kernel_pricer
+from foretrace.cost.kernels.model import EfficiencyModel, floor_s
+from foretrace.cost.kernels.parameters import efficiency
+from foretrace.cost.kernels.pricer import kernel_pricer
 from foretrace.hardware import presets
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
 

@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foretrace.errors import InputError
-from foretrace.formats.profiler_trace.kineto import read_kineto
-from foretrace.formats.profiler_trace.records import Category, RankProfile
+from foretrace.basics.errors import InputError
+from foretrace.inputs.profiler_trace.format.kineto import read_kineto
+from foretrace.inputs.profiler_trace.format.records import Category, RankProfile
 from kineto_files import document, small_step, span, write
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(

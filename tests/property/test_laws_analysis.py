@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from foretrace.analysis.breakdown import breakdown
-from foretrace.analysis.chain import Chain
-from foretrace.analysis.critical import critical_path
-from foretrace.analysis.lanes import lane_use
-from foretrace.analysis.memory import MemoryTrack, memory_tracks
+from foretrace.basics.mesh import Mesh
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun
-from foretrace.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.timeline import Timeline
+from foretrace.readings.breakdown import breakdown
+from foretrace.readings.chain import Chain
+from foretrace.readings.critical_path import critical_path
+from foretrace.readings.lanes import lane_use
+from foretrace.readings.memory import MemoryTrack, memory_tracks
 from property.programs import Job, folded, jobs, settled, unfolded
 
 laws = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))

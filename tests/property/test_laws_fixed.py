@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from foretrace.basics.errors import DeadlockError, InputError
+from foretrace.basics.mesh import Mesh
 from foretrace.engine import chained, chains, fixed, jit, order
 from foretrace.engine.chained import ChainPlayer
 from foretrace.engine.run import FixedRun
-from foretrace.errors import DeadlockError, InputError
-from foretrace.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.graph import Graph
 from foretrace.program.program import Program

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretrace.analysis.jitter import Waits, largest_of, later_of
-from foretrace.analysis.scenario import Scenario
 from foretrace.api import simulate
 from foretrace.engine.run import FixedRun
+from foretrace.readings.jitter import Waits, largest_of, later_of
+from foretrace.readings.scenario import Scenario
 from property.programs import Job, folded, jobs
 
 laws = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.nccl.bound import bound_s
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 
 CLUSTERS = presets.names("cluster")

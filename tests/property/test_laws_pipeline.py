@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from foretrace.basics.errors import InputError
+from foretrace.basics.mesh import Mesh
 from foretrace.engine.run import FixedRun
-from foretrace.errors import InputError
-from foretrace.mesh import Mesh
 from foretrace.program.block import BlockBuilder
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.timeline import Timeline

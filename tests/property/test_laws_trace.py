@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.analysis.trace import ProfilerTrace
-from foretrace.analysis.trace.intervals import length_s, united
-from foretrace.formats.profiler_trace.records import RankProfile
+from foretrace.inputs.profiler_trace.format.records import RankProfile
+from foretrace.readings.profiler_views import ProfilerTrace
+from foretrace.readings.profiler_views.intervals import length_s, united
 from small_traces import Row, copy, kernel, launch, mark, small_trace
 
 NAMES = ("ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "Memcpy DtoD (Device -> Device)")

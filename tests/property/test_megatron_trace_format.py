@@ -7,12 +7,12 @@ from dataclasses import fields
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foretrace.errors import InputError
-from foretrace.formats.megatron_trace import SubOp, TraceOp, line_text, make_op, make_sub, parse_line
-from foretrace.formats.megatron_trace.fields import split_fields
-from foretrace.formats.megatron_trace.lines import sub_of
-from foretrace.formats.megatron_trace.read import parse_trace
-from foretrace.formats.megatron_trace.values import COMMS, DTYPE_BYTES
+from foretrace.basics.errors import InputError
+from foretrace.inputs.megatron_trace.format import SubOp, TraceOp, line_text, make_op, make_sub, parse_line
+from foretrace.inputs.megatron_trace.format.fields import split_fields
+from foretrace.inputs.megatron_trace.format.lines import sub_of
+from foretrace.inputs.megatron_trace.format.read import parse_trace
+from foretrace.inputs.megatron_trace.format.values import COMMS, DTYPE_BYTES
 
 SAMPLE = (
     "rank:0:backward_step(stage_id=0,batch_id=4,mg_state=cooldown,duration=2.5,description=a (b), c,group_kind=None,"

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.errors import InputError
-from foretrace.mesh import Axis, Mesh
+from foretrace.basics.errors import InputError
+from foretrace.basics.mesh import Axis, Mesh
 
 DENSE = (Axis.TP, Axis.CP, Axis.SHARD, Axis.REPLICATE, Axis.PP)
 EXPERT = (Axis.ETP, Axis.EP, Axis.EDP, Axis.PP)

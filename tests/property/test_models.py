@@ -8,8 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.errors import ForetraceError
-from foretrace.formats.shell_words import read_script
+from foretrace.basics.errors import ForetraceError
 from foretrace.models.compose import compose_layers
 from foretrace.models.flops import attention_pairs, forward_flops
 from foretrace.models.model import Experts, LatentAttention, Mlp, Model, SelfAttention
@@ -18,6 +17,7 @@ from foretrace.models.ranges import format_ranges, parse_ranges
 from foretrace.models.write_spec import model_spec
 from foretrace.workload.from_megatron import job_from_megatron
 from foretrace.workload.job_file import read_job
+from foretrace.workload.shell_words import read_script
 from foretrace.workload.write_job import Draft, job_text
 
 SMALL = st.integers(1, 8)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretrace.basics.errors import InputError
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.errors import InputError
-from foretrace.formats.nccl_graph import Channel, Graph, Graphs, parse_graphs, write_graphs
-from foretrace.formats.nccl_log import parse_log
-from foretrace.formats.nccl_system import parse_system
-from foretrace.formats.nccl_xml import Element
+from foretrace.cost.network.nccl_log.graph import Channel, Graph, Graphs, parse_graphs, write_graphs
+from foretrace.cost.network.nccl_log.log import parse_log
+from foretrace.cost.network.nccl_log.system import parse_system
+from foretrace.cost.network.nccl_log.xml import Element
 from foretrace.program.columns import Collective
 
 names = st.text("abcdefghijklmnop", min_size=1, max_size=6)

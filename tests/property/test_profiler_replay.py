@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from foretrace.analysis.scenario import Scenario
 from foretrace.api import simulate
-from foretrace.lower.options import HostMode
-from foretrace.lower.profiler_trace.modes import times
-from foretrace.lower.profiler_trace.rank_step import RankStep, read_step
-from foretrace.lower.profiler_trace.write import GPU, StepWriter
+from foretrace.inputs.option_checks import HostMode
+from foretrace.inputs.profiler_trace.host_modes import times
+from foretrace.inputs.profiler_trace.rank.rank_step import RankStep, read_step
+from foretrace.inputs.profiler_trace.write_step import GPU, StepWriter
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.program import Program, Source
+from foretrace.readings.scenario import Scenario
 from small_machine import Do, Machine, recorded
 
 SEEDS = range(60)

@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foretrace.errors import DeadlockError, InputError
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import DeadlockError, InputError
+from foretrace.basics.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.file import load, save
 from foretrace.program.program import Program, Source

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrace.api import simulate
-from foretrace.formats.profiler_trace import read_traces
-from foretrace.formats.profiler_trace.records import ON_DEVICE
+from foretrace.inputs.profiler_trace.format import read_traces
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE
+from foretrace.inputs.profiler_trace.job.ranks import meet
+from foretrace.inputs.profiler_trace.rank.links import Links
 from foretrace.inputs.registry import open_input
-from foretrace.lower.profiler_trace.links import Links
-from foretrace.lower.profiler_trace.ranks import meet
 from rank_traces import Work, all_reduce, write_ranks
 
 _US = st.integers(min_value=300, max_value=5000).map(float)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from foretrace.errors import ForetraceError, InputError
+from foretrace.basics.errors import ForetraceError, InputError
 from foretrace.schedules import (
     Schedule,
     StageActions,

@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.cost.compute import kernel_pricer
-from foretrace.formats.profiler_trace.records import Inputs
+from foretrace.cost.kernels import kernel_pricer
 from foretrace.hardware.presets import gpu
-from foretrace.lower.torch.fused_attention import SIGNATURES
-from foretrace.lower.torch.kinds import WorkKind, kind_of_kernel, kind_of_op
-from foretrace.lower.torch.products import FACTORS
-from foretrace.lower.torch.shapes import kernel_of
-from foretrace.lower.torch.streams import LISTS, PLAIN, REDUCTIONS, RULES
+from foretrace.inputs.profiler_trace.format.records import Inputs
+from foretrace.inputs.torch_ops.fused_attention import SIGNATURES
+from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel, kind_of_op
+from foretrace.inputs.torch_ops.products import FACTORS
+from foretrace.inputs.torch_ops.shapes import kernel_of
+from foretrace.inputs.torch_ops.streams import LISTS, PLAIN, REDUCTIONS, RULES
 from foretrace.program.kernels import kernel_text, parse_kernels
 
 NAMES = st.sampled_from(

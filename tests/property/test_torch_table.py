@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.errors import ForetraceError
-from foretrace.formats.torch_table import Column, Field, Row, Table, parse_tables, write_table
+from foretrace.basics.errors import ForetraceError
+from foretrace.inputs.profiler_table.format import Column, Field, Row, Table, parse_tables, write_table
 
 times = st.integers(0, 10**12).map(lambda ns: ns / 1e9) | st.sampled_from([0.0, 1e-3, 1.0])
 negative = st.integers(-(10**9), -1).map(lambda ns: ns / 1e9)

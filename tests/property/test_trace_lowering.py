@@ -12,29 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretrace import (
-    Answer,
-    Cluster,
-    Machine,
-    Mesh,
-    ProgramBuilder,
-    Scenario,
-    Transfer,
-    pipeline,
-    schedule,
-    simulate,
-)
-from foretrace.analysis.account import account
-from foretrace.analysis.simulate_input import recorded_answer
+from foretrace import Answer, Cluster, Machine, Mesh, ProgramBuilder, Scenario, Transfer, pipeline, schedule, simulate
 from foretrace.cost.network import reaching
-from foretrace.formats.megatron_trace import Facts, write_runs
+from foretrace.export.megatron_trace import timeline_facts, timeline_traces
+from foretrace.inputs.megatron_trace.format import Facts, write_runs
+from foretrace.inputs.megatron_trace.routing import exchange, reshaped
 from foretrace.inputs.registry import open_input
-from foretrace.lower.megatron_trace.routing import exchange, reshaped
 from foretrace.program.block import BlockBuilder, PlacedOp
-from foretrace.report.traces import timeline_facts, timeline_traces
+from foretrace.readings.account import account
 from foretrace.schedules import Action, ActionKind
-from unit.lower.aicb.workloads import CLUSTER
-from unit.lower.megatron_trace.rank_files import Rank, Sub, all_to_all, sub, write
+from foretrace.simulation.simulate_input import recorded_answer
+from unit.inputs.aicb.workloads import CLUSTER
+from unit.inputs.megatron_trace.rank_files import Rank, Sub, all_to_all, sub, write
 
 MS = 1e-3
 ROUNDING_S = 2e-9

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretrace.analysis.answer import Answer
 from foretrace.api import simulate
 from foretrace.program.check import check
 from foretrace.program.program import Program
+from foretrace.readings.answer.answer import Answer
 from foretrace.workload.plan import Plan
 from hand_written_work import FORWARD, INPUT, WEIGHT, assembled, timed
 

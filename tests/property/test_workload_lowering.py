@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from foretrace.errors import InputError
-from foretrace.formats.aicb import Pass, Row, Workload, split_collective
-from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.options import Overlap
+from foretrace.basics.errors import InputError
+from foretrace.inputs.aicb.format import Pass, Row, Workload, split_collective
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.option_checks import Overlap
 from foretrace.schedules import Schedule, make
-from unit.lower.aicb.workloads import Op, listed, lowered, row, run, workload
+from unit.inputs.aicb.workloads import Op, listed, lowered, row, run, workload
 
 laws = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 few = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shared_files import shared
+from shared_files import ROOT, shared
 
-ROOT = Path(__file__).parents[2]
 PREAMBLE = "from foretrace import Mesh, ProgramBuilder, Scenario, Transfer, pipeline, schedule, simulate\n"
 
 
@@ -102,7 +101,7 @@ def test_the_generate_page_shows_what_the_command_prints(tmp_path: Path) -> None
 
 def test_the_json_page_names_every_key() -> None:
     from foretrace import Mesh, ProgramBuilder, simulate
-    from foretrace.formats.aicb import read_workload
+    from foretrace.inputs.aicb.format import read_workload
     from foretrace.inputs.aicb.inventory import workload_inventory
     from foretrace.inputs.model.inventory import model_inventory
     from foretrace.inputs.program_file.inventory import program_inventory

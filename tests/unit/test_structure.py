@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src" / "foretrace"
+from shared_files import ROOT
+
+SOURCE = ROOT / "src" / "foretrace"
 MAX_PARAMETERS = 8
 MIRRORS_COLUMNS = {"program/block.py:add"}
 """`BlockBuilder.add` has a parameter for every column of an op."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from foretrace.errors import Diagnostic
-from foretrace.formats.nccl_tests.combine import measurements_of
-from foretrace.formats.nccl_tests.records import Measurement, Measurements
-from foretrace.formats.profiler_trace.records import RankProfile
-from foretrace.lower.profiler_trace.communication import Communication, communications
-from foretrace.lower.profiler_trace.links import Links
+from foretrace.basics.errors import Diagnostic
+from foretrace.cost.network.nccl_tests.combine import measurements_of
+from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
+from foretrace.inputs.profiler_trace.format.records import RankProfile
+from foretrace.inputs.profiler_trace.job.communication import Communication, communications
+from foretrace.inputs.profiler_trace.rank.links import Links
 from foretrace.program.columns import Collective
 
 USUAL_NODE: Final = 8

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.cost.compute.measured import Family, Measured, family
-from foretrace.formats.calibration import FamilyFit
+from foretrace.cost.calibration import FamilyFit
+from foretrace.cost.kernels.measured import Family, Measured, family
 from foretrace.program.kernels import Kernel
 from foretrace.program.program import Floats
 

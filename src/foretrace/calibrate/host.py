@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.errors import InputError
-from foretrace.formats.calibration import HostFit
-from foretrace.formats.profiler_trace.records import Category, RankProfile
-from foretrace.lower.profiler_trace.modes import times
-from foretrace.lower.profiler_trace.overhead import profiling_cost
-from foretrace.lower.profiler_trace.rank_step import read_step
+from foretrace.basics.errors import InputError
+from foretrace.cost.calibration import HostFit
+from foretrace.inputs.profiler_trace.format.records import Category, RankProfile
+from foretrace.inputs.profiler_trace.host_modes import times
+from foretrace.inputs.profiler_trace.profiling_cost import profiling_cost
+from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 
 FEWEST: Final = 100
 """Kernels of a step below which its launches say little about others."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from foretrace.errors import InputError
-from foretrace.formats.calibration import InputKind
+from foretrace.basics.errors import InputError
+from foretrace.cost.calibration import InputKind
 
 _PROFILE: Final = b"# foretrace kernel profile"
 _HEAD: Final = 4096
@@ -19,7 +19,7 @@ KNOWN: Final = (
 
 def input_kind(path: str | Path) -> InputKind:
     """What a file or folder holds; an error where it is nothing that a calibration can be made of."""
-    from foretrace.formats.profiler_trace import looks_like_profile
+    from foretrace.inputs.profiler_trace.format import looks_like_profile
 
     given = Path(path)
     if given.is_dir():
@@ -37,9 +37,9 @@ def input_kind(path: str | Path) -> InputKind:
 
 
 def _by_reader(path: Path, text: str) -> InputKind:
-    from foretrace.formats.nccl_tests.logs import is_log
-    from foretrace.formats.nccl_tests.tables import is_table
-    from foretrace.formats.torch_table import looks_like_table
+    from foretrace.cost.network.nccl_tests.logs import is_log
+    from foretrace.cost.network.nccl_tests.tables import is_table
+    from foretrace.inputs.profiler_table.format import looks_like_table
 
     if is_table(text):
         return "collectives"
@@ -52,8 +52,8 @@ def _by_reader(path: Path, text: str) -> InputKind:
 
 def _head(path: Path) -> bytes:
     """The first bytes of a file, unpacked."""
-    from foretrace.files import open_binary
-    from foretrace.formats.profiler_trace.text import head_of
+    from foretrace.basics.files import open_binary
+    from foretrace.inputs.profiler_trace.format.text import head_of
 
     open_binary(path, "measurement").close()  # says what is wrong with it
     head = head_of(path, _HEAD)

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.calibrate.collectives import recorded_collectives
 from foretrace.calibrate.fit import family_fits
 from foretrace.calibrate.gpu.machine import preset_of
@@ -18,18 +19,17 @@ from foretrace.calibrate.inputs import KNOWN, input_kind
 from foretrace.calibrate.recorded import RecordedKernels, as_measured, recorded_kernels
 from foretrace.calibrate.sustained import at_clocks
 from foretrace.calibrate.tables import tabled_kernels
-from foretrace.cost.compute import kernel_pricer
-from foretrace.cost.compute.clocks import Mix, products_factor
-from foretrace.cost.compute.model import EfficiencyModel
-from foretrace.cost.compute.parameters import efficiency
-from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.calibration import Calibration, HostFit, InputKind, MadeOf
-from foretrace.formats.kernel_profile import KernelProfile, read_profile
-from foretrace.formats.nccl_tests import Measurements, read_measurements
-from foretrace.formats.nccl_tests.combine import measurements_of
-from foretrace.formats.profiler_trace.records import RankProfile
+from foretrace.cost.calibration import Calibration, HostFit, InputKind, MadeOf
+from foretrace.cost.kernels import kernel_pricer
+from foretrace.cost.kernels.clocks import Mix, products_factor
+from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
+from foretrace.cost.kernels.model import EfficiencyModel
+from foretrace.cost.kernels.parameters import efficiency
+from foretrace.cost.network.nccl_tests import Measurements, read_measurements
+from foretrace.cost.network.nccl_tests.combine import measurements_of
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import gpu as gpu_preset
+from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.program.kernels import Kernel
 
 _SOFTWARE: Final = ("torch", "cuda", "cudnn", "driver", "cuda_driver_version", "cuda_runtime_version", "nccl_version")
@@ -92,7 +92,7 @@ def calibration_of_files(
 
 
 def _traces(path: Path) -> list[RankProfile]:
-    from foretrace.formats.profiler_trace import read_traces
+    from foretrace.inputs.profiler_trace.format import read_traces
 
     return read_traces([path])
 
@@ -186,7 +186,7 @@ def _take_recorded(found: _Found, recorded: RecordedKernels, model: EfficiencyMo
 
 
 def _take_table(found: _Found, path: Path, model: EfficiencyModel) -> None:
-    from foretrace.formats.torch_table import read_tables
+    from foretrace.inputs.profiler_table.format import read_tables
 
     recorded = tabled_kernels(read_tables(path))
     slower = _take_recorded(found, recorded, model)

@@ -13,17 +13,17 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.errors import InputError
-from foretrace.formats.profiler_trace.records import ON_DEVICE, Category, Floats, Longs, RankProfile
-from foretrace.lower.profiler_trace.links import Links
-from foretrace.lower.profiler_trace.overhead import unprofiled_gap_s
-from foretrace.lower.profiler_trace.rank_step import read_step
-from foretrace.lower.profiler_trace.steps import Steps, find_steps
-from foretrace.lower.profiler_trace.streams import DEFAULT_GAP_S, LONGEST_GAP_S
-from foretrace.lower.torch.kinds import communicates, plain_name
-from foretrace.lower.torch.lists import list_kernels
-from foretrace.lower.torch.parameters import parameters
-from foretrace.lower.torch.shapes import kernel_of
+from foretrace.basics.errors import InputError
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Floats, Longs, RankProfile
+from foretrace.inputs.profiler_trace.profiling_cost import unprofiled_gap_s
+from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.rank_step import read_step
+from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
+from foretrace.inputs.profiler_trace.rank.streams import DEFAULT_GAP_S, LONGEST_GAP_S
+from foretrace.inputs.torch_ops.kinds import communicates, plain_name
+from foretrace.inputs.torch_ops.lists import list_kernels
+from foretrace.inputs.torch_ops.parameters import parameters
+from foretrace.inputs.torch_ops.shapes import kernel_of
 from foretrace.program.kernels import Kernel, Stream
 
 FEWEST_PAIRS: Final = 20

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.cost.compute.model import EfficiencyModel
+from foretrace.cost.kernels.model import EfficiencyModel
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel
 from foretrace.program.program import Floats
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from foretrace.basics.errors import InputError
 from foretrace.calibrate.recorded import RecordedKernels, as_measured
-from foretrace.errors import InputError
-from foretrace.formats.profiler_trace.records import Dims, Inputs
-from foretrace.formats.torch_table import Row, Table
-from foretrace.lower.torch.shapes import kernel_of
+from foretrace.inputs.profiler_table.format import Row, Table
+from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
+from foretrace.inputs.torch_ops.shapes import kernel_of
 from foretrace.program.kernels import Kernel
 
 _HINT = "print it with key_averages(group_by_input_shape=True).table(max_shapes_column_width=…), or give the trace"

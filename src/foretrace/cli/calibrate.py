@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from foretrace.analysis.calibration.make import make_calibration
+from foretrace.basics.errors import UsageError
+from foretrace.basics.progress import doing
+from foretrace.calibrate.calibrate import make_calibration
 from foretrace.cli.emit import emit
 from foretrace.cli.groups import OutputOptions, check_outputs
-from foretrace.errors import UsageError
-from foretrace.formats.calibration import beside
-from foretrace.progress import doing
+from foretrace.cost.calibration import beside
 from foretrace.report.calibration import calibration_json, print_calibration
 
 EXAMPLES = """Examples:

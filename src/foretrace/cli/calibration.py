@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.analysis.calibration.coverage import job_coverage
+from foretrace.basics.errors import UsageError, did_you_mean
+from foretrace.calibrate.coverage import job_coverage
 from foretrace.cli.emit import emit
 from foretrace.cli.groups import JOB, OUTPUT, OutputOptions, check_outputs, takes
 from foretrace.cli.predict import EXPLAINED
-from foretrace.errors import UsageError, did_you_mean
-from foretrace.formats.calibration import read_calibration
+from foretrace.cost.calibration import read_calibration
 from foretrace.hardware.presets import gpu
 from foretrace.inputs.registry import open_model
 from foretrace.report.calibration import calibration_json, print_calibration

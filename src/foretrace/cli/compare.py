@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.api import compare
+from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit, wrote
 from foretrace.cli.groups import (
     JOB,
@@ -22,7 +23,6 @@ from foretrace.cli.groups import (
     check_outputs,
     takes,
 )
-from foretrace.errors import UsageError
 from foretrace.inputs.registry import open_input
 from foretrace.report.compare import comparison_json, print_comparison, write_comparison_perfetto
 

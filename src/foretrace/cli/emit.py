@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from foretrace.errors import ForetraceError, printable
-from foretrace.files import write_text
+from foretrace.basics.errors import ForetraceError, printable
+from foretrace.basics.files import write_text
 from foretrace.report.json import write_json
 
 if TYPE_CHECKING:
-    from foretrace.analysis.answer import Answer
     from foretrace.cli.groups import OutputOptions, TimelineOptions
     from foretrace.cost.machine import Machine
+    from foretrace.readings.answer.answer import Answer
 
 
 def emit(result: Callable[[], dict[str, Any]], screen: Callable[[], object], output: OutputOptions) -> None:
@@ -55,7 +55,7 @@ def write_picture(path: Path | None, svg: Callable[[], str], what: str) -> None:
 def write_files(answer: Answer, files: TimelineOptions, machine: Machine | None = None) -> Callable[[], None]:
     """Writes the files that a timeline was asked for in; returns what prints their part of the screen."""
     if files.perfetto is not None:
-        from foretrace.report.perfetto import write_perfetto
+        from foretrace.export.perfetto import write_perfetto
 
         summary = write_perfetto(answer.timeline, files.perfetto, ranks=files.ranks, memory=answer.memory_by_rank())
         wrote(files.perfetto, summary)
@@ -69,8 +69,8 @@ def write_files(answer: Answer, files: TimelineOptions, machine: Machine | None 
 
 def write_traces(answer: Answer, folder: Path, ranks: list[int] | None) -> None:
     """Writes the timeline as rank traces, and says what was written and left out."""
-    from foretrace.formats.megatron_trace import write_runs
-    from foretrace.report.traces import timeline_facts, timeline_traces
+    from foretrace.export.megatron_trace import timeline_facts, timeline_traces
+    from foretrace.inputs.megatron_trace.format import write_runs
 
     traces = timeline_traces(answer.timeline, ranks)
     written = write_runs(traces, folder, timeline_facts(answer.timeline))
@@ -83,9 +83,9 @@ def write_traces(answer: Answer, folder: Path, ranks: list[int] | None) -> None:
 def _draw_links(answer: Answer, heatmap: Path | None, machine: Machine | None) -> Callable[[], None]:
     if heatmap is None:
         return lambda: None
-    from foretrace.analysis.links import link_loads
+    from foretrace.basics.units import format_time
+    from foretrace.readings.links import link_loads
     from foretrace.report.heatmap import heatmap_svg, print_heatmap
-    from foretrace.units import format_time
 
     placed = None if machine is None or machine.cluster is None else machine.placed(answer.world_size)
     loads = link_loads(answer, placement=placed)

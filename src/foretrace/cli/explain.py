@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.api import explain
+from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import (
     JOB,
@@ -27,7 +28,6 @@ from foretrace.cli.groups import (
     takes,
 )
 from foretrace.cli.views import TraceQuestion, explain_table, explain_traces
-from foretrace.errors import UsageError
 from foretrace.inputs.profiler_table.input import ProfilerTableInput
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.report.explain import explanation_json, print_explanation

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foretrace.errors import InputError, UsageError
+from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.units import parse_factor
 from foretrace.inputs.options import refuse_several
-from foretrace.units import parse_factor
 
 
 def read_what_ifs(texts: list[str]) -> dict[str, float]:

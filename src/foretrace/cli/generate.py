@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.analysis.generate.write import generate_aicb, generate_answer, generate_program
+from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit, write_traces
 from foretrace.cli.groups import JOB, MACHINE, MachineOptions, OutputOptions, check_outputs, takes
 from foretrace.cli.predict import EXPLAINED
-from foretrace.errors import UsageError
+from foretrace.export.generate import generate_aicb, generate_answer, generate_program
 from foretrace.inputs.registry import open_model
 from foretrace.report.generate import generated_json, print_generated
 

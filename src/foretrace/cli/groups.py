@@ -15,16 +15,16 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from foretrace.analysis.scenario import Scenario
+from foretrace.basics.errors import UsageError
 from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers, read_what_ifs
-from foretrace.cost.compute.interface import PriceSources
+from foretrace.cost.kernels.interface import PriceSources
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
-from foretrace.errors import UsageError
 from foretrace.hardware.presets import check_gpu
 from foretrace.inputs.base import Input
 from foretrace.inputs.options import INPUT_OPTIONS, OptionText, read_numbers, split_what_ifs
 from foretrace.inputs.registry import open_input, open_model
+from foretrace.readings.scenario import Scenario
 
 Parameter = tuple[str, Any, Any]
 """The name, annotation and default of an option."""

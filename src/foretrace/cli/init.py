@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrace.errors import UsageError
+from foretrace.basics.errors import UsageError
 
 if TYPE_CHECKING:
     from foretrace.workload.write_job import Draft
@@ -45,7 +45,7 @@ def command(
     if output is not None and output.exists() and not force:
         hint = "another name with -o, or --force to write over it"
         raise UsageError("file-exists", f"{output} is there already", hint=hint)
-    from foretrace.files import write_text
+    from foretrace.basics.files import write_text
     from foretrace.workload.write_job import job_text
 
     if cluster is not None:

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from foretrace.basics.files import given_paths
 from foretrace.cli.emit import emit
 from foretrace.cli.groups import JOB, OUTPUT, OutputOptions, check_outputs, takes
-from foretrace.files import given_paths
 from foretrace.inputs.registry import open_input
 from foretrace.report.hardware import print_item, show_json
 from foretrace.report.inventory import print_inventory

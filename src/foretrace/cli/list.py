@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from foretrace.basics.errors import UsageError, did_you_mean
 from foretrace.cli.emit import emit
-from foretrace.errors import UsageError, did_you_mean
 from foretrace.report.lists import KINDS, list_dict, print_list
 
 EXAMPLES = """Examples:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from foretrace.errors import ForetraceError, UsageError, did_you_mean, printable
+from foretrace.basics.errors import ForetraceError, UsageError, did_you_mean, printable
 
 COMMANDS: Final = {
     "predict": "Predict the step of a model: its time, utilisation, memory, and where the time goes.",
@@ -136,8 +136,8 @@ def _exit_code(arguments: list[str]) -> int:
     if sys.stdout is None:  # closed by whoever started the program
         print("error: the answer cannot be written: standard output is closed", file=sys.stderr)
         return 3
+    from foretrace.basics.progress import shown_by
     from foretrace.cli.progress import Progress
-    from foretrace.progress import shown_by
 
     try:
         _refuse_empty(arguments)

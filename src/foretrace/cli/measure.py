@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from foretrace.errors import UsageError
+from foretrace.basics.errors import UsageError
 
 EXAMPLES = """Examples:
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.analysis.memory_fit import misfit
 from foretrace.api import memory
 from foretrace.cli.emit import emit, fail_after_answer
 from foretrace.cli.groups import (
@@ -23,6 +22,7 @@ from foretrace.cli.groups import (
 )
 from foretrace.cli.predict import EXPLAINED
 from foretrace.report.memory import memory_json, print_memory
+from foretrace.simulation.relief import misfit
 
 EXAMPLES = """Examples:
 

@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from foretrace.analysis.network import (
+from foretrace.basics.errors import UsageError
+from foretrace.basics.progress import doing
+from foretrace.cli.emit import emit, write_picture
+from foretrace.cli.groups import MACHINE, OUTPUT, MachineOptions, OutputOptions, check_outputs, check_svg, takes
+from foretrace.program.columns import Collective
+from foretrace.report.network import network_json, print_network, print_table, table_json, title_text
+from foretrace.simulation.network.network import (
     WORD_BYTES,
     CollectiveQuestion,
     NetworkTable,
@@ -15,13 +21,7 @@ from foretrace.analysis.network import (
     default_ranks,
     network_table,
 )
-from foretrace.analysis.network_words import read_collective, read_ranks, read_sizes
-from foretrace.cli.emit import emit, write_picture
-from foretrace.cli.groups import MACHINE, OUTPUT, MachineOptions, OutputOptions, check_outputs, check_svg, takes
-from foretrace.errors import UsageError
-from foretrace.program.columns import Collective
-from foretrace.progress import doing
-from foretrace.report.network import network_json, print_network, print_table, table_json, title_text
+from foretrace.simulation.network.words import read_collective, read_ranks, read_sizes
 
 EXAMPLES = """Examples:
 

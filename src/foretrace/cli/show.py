@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from foretrace.basics.errors import UsageError, did_you_mean
+from foretrace.basics.files import GivenPath
 from foretrace.cli.emit import emit
-from foretrace.errors import UsageError, did_you_mean
-from foretrace.files import GivenPath
 from foretrace.report.hardware import print_item
 from foretrace.report.hardware import show_json as hardware_json
 from foretrace.report.models import print_model

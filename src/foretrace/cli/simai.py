@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretrace.analysis.answer import Answer
+from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.files import GivenPath, write_text
 from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import MachineOptions, OutputOptions, ScenarioOptions, TimelineOptions
 from foretrace.compat.simai.compare import compare
 from foretrace.compat.simai.csv import end_to_end_csv
 from foretrace.compat.simai.flags import parse_flags
 from foretrace.compat.simai.tables import load_tables
-from foretrace.errors import InputError, UsageError
-from foretrace.files import GivenPath, write_text
 from foretrace.inputs.aicb.input import WorkloadInput
+from foretrace.readings.answer.answer import Answer
 from foretrace.report.simai import comparison_json, print_comparison
 
 

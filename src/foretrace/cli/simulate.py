@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrace.api import simulate
+from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import (
     JOB,
@@ -24,7 +25,6 @@ from foretrace.cli.groups import (
     check_outputs,
     takes,
 )
-from foretrace.errors import UsageError
 from foretrace.report.terminal import print_answer
 
 EXAMPLES = """Examples:

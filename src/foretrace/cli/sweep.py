@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.analysis.sweep import parse_axis, sweep
+from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit
 from foretrace.cli.groups import (
     JOB,
@@ -19,10 +19,10 @@ from foretrace.cli.groups import (
     check_outputs,
     takes,
 )
-from foretrace.errors import UsageError
 from foretrace.inputs.options import flag_of
 from foretrace.inputs.registry import open_input
 from foretrace.report.sweep import print_sweep, sweep_json
+from foretrace.search.sweep import parse_axis, sweep
 
 EXAMPLES = """Examples:
 

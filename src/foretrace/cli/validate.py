@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.analysis.validate.calibrated import CalibratedValidation, validate_calibrated
-from foretrace.analysis.validate.results import Validation
-from foretrace.analysis.validate.validate import validate
+from foretrace.basics.errors import InputError, UsageError
+from foretrace.basics.progress import doing
 from foretrace.cli.emit import emit, fail_after_answer, write_picture
 from foretrace.cli.groups import (
     MACHINE,
@@ -22,12 +21,13 @@ from foretrace.cli.groups import (
     check_svg,
     takes,
 )
-from foretrace.errors import InputError, UsageError
-from foretrace.formats.training_runs import read_training_runs, runs_of_family
 from foretrace.inputs.options import flag_of
-from foretrace.progress import doing
 from foretrace.report.calibration import before_after_json, print_before_after
 from foretrace.report.validate import MOST_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
+from foretrace.validate.calibrated import CalibratedValidation, validate_calibrated
+from foretrace.validate.results import Validation
+from foretrace.validate.training_runs import read_training_runs, runs_of_family
+from foretrace.validate.validate import validate
 
 EXAMPLES = """Examples:
 

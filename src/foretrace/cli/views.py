@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretrace.analysis.trace import ProfilerTrace
+from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit, write_picture
 from foretrace.cli.groups import OutputOptions
-from foretrace.errors import UsageError
 from foretrace.inputs.base import Input
 from foretrace.inputs.profiler_table.input import ProfilerTableInput
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
+from foretrace.readings.profiler_views import ProfilerTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _explain_diff(traces: Sequence[ProfilerTrace], question: TraceQuestion, outp
 
 def explain_table(job: ProfilerTableInput, output: OutputOptions) -> None:
     """Explains a profiler table."""
-    from foretrace.analysis.torch_table import explain_tables
+    from foretrace.readings.profiler_table import explain_tables
     from foretrace.report.torch_table import explanations_json, print_explanations
 
     explanations = explain_tables(job.tables)

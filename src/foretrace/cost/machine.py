@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
-from foretrace.cost.compute.interface import KernelPricer, PriceSource, PriceSources
+from foretrace.basics.errors import Diagnostic, InputError, UsageError, did_you_mean
+from foretrace.basics.placement import Placement
+from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
 from foretrace.cost.network import MeasuredNetwork, NcclSettings, Network, network_of
 from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.price import price, unpriced_kernels
 from foretrace.cost.prices import Prices
-from foretrace.errors import Diagnostic, InputError, UsageError, did_you_mean
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
-from foretrace.placement import Placement
 from foretrace.program.expand import Ops, expand
 from foretrace.program.program import Program
 
 if TYPE_CHECKING:
+    from foretrace.cost.calibration import Calibration
+    from foretrace.cost.network.nccl_tests import Measurements
     from foretrace.cost.network.sharing import Sharing
-    from foretrace.formats.calibration import Calibration
-    from foretrace.formats.nccl_tests import Measurements
 
 NetworkMode = Literal["analytic", "flow", "packets"]
 """analytic: every communication takes what it takes alone; flow: those that meet on links divide them; packets: single
@@ -139,7 +139,7 @@ class Machine:
     def calibration(self) -> Calibration | None:
         """The calibration, read once; an error where it is of another GPU."""
         if self._cache.calibration is None and self._calibration is not None:
-            from foretrace.formats.calibration import read_calibration
+            from foretrace.cost.calibration import read_calibration
 
             fit = self._calibration
             fit = read_calibration(fit) if isinstance(fit, str | Path) else fit
@@ -237,7 +237,7 @@ class Machine:
 
     def _own_collectives(self) -> Measurements | None:
         if self._cache.own is None and self.collectives is not None:
-            from foretrace.formats.nccl_tests import read_measurements
+            from foretrace.cost.network.nccl_tests import read_measurements
 
             self._cache.own = read_measurements(self.collectives)
         return self._cache.own

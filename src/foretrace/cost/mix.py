@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.cost.compute.clocks import Mix
+from foretrace.cost.kernels.clocks import Mix
 from foretrace.cost.price import unpriced_kernels
 from foretrace.program.expand import Ops
 from foretrace.program.kernels import Kernel, parse_kernels

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.cost.compute.interface import KernelPricer
+from foretrace.basics.errors import InputError
+from foretrace.cost.kernels.interface import KernelPricer
 from foretrace.cost.network.experts import price_call
 from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
@@ -23,7 +24,6 @@ from foretrace.cost.overlap import Overlaps
 from foretrace.cost.overlapped import CallsTaken, calls_taken, text_slowdowns
 from foretrace.cost.prices import Draws, Prices
 from foretrace.cost.streaming import stream_s, stream_source, streams
-from foretrace.errors import InputError
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective, Kind

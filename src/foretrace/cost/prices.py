@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import InputError
 from foretrace.cost.overlap import Overlaps
-from foretrace.errors import InputError
 from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
 from foretrace.program.program import Floats, Resource, Source

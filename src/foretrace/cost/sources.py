@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foretrace.cost.compute import kernel_pricer
-from foretrace.cost.compute.interface import KernelPricer, PriceSource, PriceSources
-from foretrace.cost.compute.slowest import SlowestPricer
+from foretrace.cost.kernels import kernel_pricer
+from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
+from foretrace.cost.kernels.slowest import SlowestPricer
 from foretrace.hardware.cluster import Cluster, Gpu
 
 if TYPE_CHECKING:
-    from foretrace.cost.compute.calibrated import CalibratedPricer
-    from foretrace.cost.compute.clocks import Mix
-    from foretrace.formats.calibration import Calibration
+    from foretrace.cost.calibration import Calibration
+    from foretrace.cost.kernels.calibrated import CalibratedPricer
+    from foretrace.cost.kernels.clocks import Mix
 
 
 def gpu_pricer(gpu: Gpu, sources: PriceSources, calibration: Calibration | None) -> KernelPricer:
@@ -34,7 +34,7 @@ def job_pricer(pricer: KernelPricer, gpu: Gpu, world: int, sources: PriceSources
             converted to the job's own frequency.
     """
     if mix is not None and sources.source != "roofline":
-        from foretrace.cost.compute.clocks import ClockedPricer, products_factor
+        from foretrace.cost.kernels.clocks import ClockedPricer, products_factor
 
         pricer = ClockedPricer(pricer, products_factor(gpu, mix, pricer))
     return SlowestPricer(pricer, world) if sources.source != "roofline" and world > 1 else pricer
@@ -57,7 +57,7 @@ def calibrated_pricer(
         prices: The source of the usual prices.
         silicon: Whether NVIDIA's tables are used; None means if they are installed.
     """
-    from foretrace.cost.compute.calibrated import CalibratedPricer  # most jobs do without, and start faster
+    from foretrace.cost.kernels.calibrated import CalibratedPricer  # most jobs do without, and start faster
 
     calibration.check_gpu(gpu.name)
     return CalibratedPricer(kernel_pricer(gpu, prices=prices, silicon=silicon), calibration, gpu)

@@ -1,7 +1,7 @@
 """What a compute op takes that only streams memory: optimizer updates, copies, casts, zeroing of buffers.
 
 This is for jobs that say bytes and no kernels, as workload files do; what names its kernels is priced by
-`foretrace.cost.compute`, each at its own rate. Such an op computes so little on each byte that the memory's rate alone
+`foretrace.cost.kernels`, each at its own rate. Such an op computes so little on each byte that the memory's rate alone
 decides. Ops with flops are priced elsewhere, or not at all: bytes alone would make a GEMM far too fast.
 """
 

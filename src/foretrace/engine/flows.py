@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import InputError
 from foretrace.engine.order import sort_by
-from foretrace.errors import InputError
 from foretrace.program.graph import Graph
 from foretrace.program.program import Resource
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import DeadlockError, InputError
 from foretrace.engine import jit
-from foretrace.errors import DeadlockError, InputError
 from foretrace.program.arrays import ranges, stable_order
 from foretrace.program.fold import fold
 from foretrace.program.graph import Graph

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import Diagnostic
 from foretrace.engine import jit
 from foretrace.engine.chained import ChainPlayer, compile_chains
 from foretrace.engine.fixed import TapePlayer
 from foretrace.engine.steady import until_settled
 from foretrace.engine.tape import compile_tape
-from foretrace.errors import Diagnostic
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline, ready_times
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import DeadlockError
 from foretrace.engine import jit
 from foretrace.engine.flows import Draws, Flows, make_flows
 from foretrace.engine.maxmin import Filling
@@ -13,7 +14,6 @@ from foretrace.engine.room import Room
 from foretrace.engine.run import timeline_of
 from foretrace.engine.shared import World, simulate
 from foretrace.engine.steady import Settled
-from foretrace.errors import DeadlockError
 from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from foretrace.documents import Document, Preset, presets_of
-from foretrace.errors import InputError, UsageError, did_you_mean, shortened
-from foretrace.files import AnyFile, input_file
+from foretrace.basics.documents import Document, Preset, presets_of
+from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
+from foretrace.basics.files import AnyFile, input_file
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.read import Presets, read_cluster, read_gpu, read_nic, read_node
 

@@ -10,12 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from foretrace.documents import Document, Fields
-from foretrace.errors import InputError
-from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
-from foretrace.hardware.fabric.topology import Topology
-from foretrace.hardware.read_topology import read_ratio, read_topology
-from foretrace.units import (
+from foretrace.basics.documents import Document, Fields
+from foretrace.basics.errors import InputError
+from foretrace.basics.units import (
     format_bandwidth,
     format_bytes,
     format_count,
@@ -25,6 +22,9 @@ from foretrace.units import (
     parse_count,
     parse_flops,
 )
+from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
+from foretrace.hardware.fabric.topology import Topology
+from foretrace.hardware.read_topology import read_ratio, read_topology
 
 if TYPE_CHECKING:
     import yaml

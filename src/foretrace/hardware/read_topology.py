@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast, get_args
 
-from foretrace.documents import Document, Fields
-from foretrace.errors import InputError, did_you_mean, shortened
-from foretrace.hardware.fabric.topology import TOPOLOGY_KINDS, Routing, Topology, TopologyKind
-from foretrace.units import (
+from foretrace.basics.documents import Document, Fields
+from foretrace.basics.errors import InputError, did_you_mean, shortened
+from foretrace.basics.units import (
     format_bandwidth,
     format_count,
     format_time,
@@ -18,6 +17,7 @@ from foretrace.units import (
     parse_factor,
     parse_time,
 )
+from foretrace.hardware.fabric.topology import TOPOLOGY_KINDS, Routing, Topology, TopologyKind
 
 if TYPE_CHECKING:
     import yaml

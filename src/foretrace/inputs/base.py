@@ -12,13 +12,12 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from foretrace.errors import Diagnostic, InputError, UsageError, did_you_mean
-from foretrace.files import GivenPath, InputFile
+from foretrace.basics.errors import Diagnostic, InputError, UsageError, did_you_mean
+from foretrace.basics.files import GivenPath, InputFile
 
 if TYPE_CHECKING:
-    from foretrace.formats.calibration import Calibration
+    from foretrace.basics.mesh import Mesh
     from foretrace.inputs.inventory import Inventory
-    from foretrace.mesh import Mesh
     from foretrace.program.program import Program
     from foretrace.program.timeline import Timeline
     from foretrace.workload.setting import Setting
@@ -181,9 +180,9 @@ class Input(ABC):
         """Returns the input with its recorded communication left to a machine to price."""
         return self
 
-    def calibrated(self, calibration: Calibration) -> Self:
-        """Returns the input as the host of a calibration would run it."""
-        del calibration
+    def with_launches(self, times: float, source: str) -> Self:
+        """Returns the input with a host that takes `times` as long for a launch, which `source` measured."""
+        del times, source
         return self
 
     @property

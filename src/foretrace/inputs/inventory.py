@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from foretrace.errors import Diagnostic
-from foretrace.plain import to_plain
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.plain import to_plain
 
 SEPARATOR = " · "
 """Stands between the items of a fact; a screen breaks long lines after it."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from foretrace.errors import UsageError, did_you_mean
+from foretrace.basics.errors import UsageError, did_you_mean
+from foretrace.basics.units import parse_bytes, parse_count, parse_factor
 from foretrace.schedules.registry import resolve
-from foretrace.units import parse_bytes, parse_count, parse_factor
 
 MAX_NAMED: Final = 10_000
 """Numbers that one range may stand for."""

@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from foretrace.errors import UsageError
-from foretrace.files import GivenPath, given_paths
+from foretrace.basics.errors import UsageError
+from foretrace.basics.files import GivenPath, given_paths
 from foretrace.inputs.base import Input
 
 KINDS: list[str] = [

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, SelfAttention
 
 MOST_LAYERS: Final = 10_000

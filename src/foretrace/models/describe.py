@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foretrace.basics.units import format_count, format_percent
 from foretrace.models.flops import TRAINING, forward_flops
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model
 from foretrace.models.ranges import format_ranges
-from foretrace.units import format_count, format_percent
 
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from foretrace.errors import Diagnostic, InputError, did_you_mean
-from foretrace.files import AnyFile
-from foretrace.formats.hf_config import HfConfig, read_hf_config
+from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
+from foretrace.basics.files import AnyFile
 from foretrace.models.compose import MOST_LAYERS, compose_layers
+from foretrace.models.hf_config import HfConfig, read_hf_config
 from foretrace.models.model import Activation, Experts, LatentAttention, Layer, Mlp, Model, Norm, SelfAttention
 from foretrace.models.parameters import parameters
 

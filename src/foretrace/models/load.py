@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foretrace.errors import Diagnostic
-from foretrace.files import AnyFile
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.files import AnyFile
 from foretrace.models import presets
 from foretrace.models.model import Model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

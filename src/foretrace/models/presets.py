@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from foretrace.documents import Document, Preset, presets_of
-from foretrace.errors import InputError, did_you_mean, shortened
+from foretrace.basics.documents import Document, Preset, presets_of
+from foretrace.basics.errors import InputError, did_you_mean, shortened
 from foretrace.models.model import Model
 from foretrace.models.spec import read_model_spec
 

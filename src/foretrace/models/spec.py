@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, cast, get_args
 
-from foretrace.documents import Document, Fields
-from foretrace.errors import InputError, did_you_mean
+from foretrace.basics.documents import Document, Fields
+from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.units import format_count, parse_count
 from foretrace.models.compose import MOST_LAYERS, compose_layers
 from foretrace.models.model import (
     Activation,
@@ -25,7 +26,6 @@ from foretrace.models.model import (
     SelfAttention,
 )
 from foretrace.models.ranges import parse_ranges
-from foretrace.units import format_count, parse_count
 
 if TYPE_CHECKING:
     import yaml

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from foretrace.errors import InputError
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import InputError
+from foretrace.basics.mesh import Mesh
 from foretrace.program.block import BlockBuilder
 from foretrace.program.columns import COLUMNS
 from foretrace.program.program import Ints, Links, Placements, Resident, Templates

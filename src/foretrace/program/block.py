@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.columns import UNPRICED, Category, Collective, Kind, LaneKind, Phase, label, word
 from foretrace.program.program import Communicator, Source
 from foretrace.program.tables import Tables

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from foretrace.errors import Diagnostic, InputError
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.mesh import Mesh
 from foretrace.program import assemble
 from foretrace.program.block import BlockBuilder
 from foretrace.program.check import check

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.arrays import distinct
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase, label
 from foretrace.program.program import Program, Resource

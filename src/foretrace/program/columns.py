@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 
 
 class Kind(IntEnum):

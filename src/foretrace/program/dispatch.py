@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import comb
 from typing import Final
 
-from foretrace.errors import InputError, did_you_mean, shortened
+from foretrace.basics.errors import InputError, did_you_mean, shortened
 
 STYLES: Final = ("hierarchical", "deepep", "hybridep", "low_latency")
 """Ways other than NCCL's all-to-all. hierarchical: first within a node to the GPU of the right number, then between

@@ -18,9 +18,9 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from foretrace.errors import Diagnostic, ForetraceError, InputError
-from foretrace.files import AnyFile
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import Diagnostic, ForetraceError, InputError
+from foretrace.basics.files import AnyFile
+from foretrace.basics.mesh import Mesh
 from foretrace.program.check import check
 from foretrace.program.classes import classes_of
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, LaneKind, Phase, label

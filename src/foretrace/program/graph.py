@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.arrays import ranges
 from foretrace.program.classes import RankClasses
 from foretrace.program.expand import Ops

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 
 DTYPE_BYTES: Final = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 0.5}
 """Bytes of an element by the recipe of a GEMM's operands; scales of blocks are left out (3 % for mxfp8)."""

@@ -18,8 +18,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import Diagnostic
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.mesh import Mesh
 from foretrace.program.columns import LaneKind
 
 Ints = NDArray[np.int32]

@@ -9,7 +9,7 @@ from operator import eq
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.arrays import ranges, stable_order
 from foretrace.program.columns import Collective, label
 from foretrace.program.program import Ints, Program

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp, refs_of
 from foretrace.program.columns import COLUMNS, UNPRICED, Category, Phase, word
 from foretrace.program.program import Communicator

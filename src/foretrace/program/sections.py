@@ -25,8 +25,8 @@ from typing import Any, BinaryIO, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import InputError
-from foretrace.files import AnyFile, input_file, unreadable, write_whole
+from foretrace.basics.errors import InputError
+from foretrace.basics.files import AnyFile, input_file, unreadable, write_whole
 
 MAGIC: Final = b"\x93FORETRACE\r\n"
 VERSION: Final = 1

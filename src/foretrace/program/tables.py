@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.columns import LaneKind
 from foretrace.program.program import Communicator, Lane, Resource, Source
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.program.arrays import ranges
 from foretrace.program.graph import Graph
 from foretrace.program.program import Floats, Ints

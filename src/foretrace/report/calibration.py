@@ -8,19 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from foretrace.analysis.calibration.coverage import (
-    CoveredFamily,
-    JobCoverage,
-    covered_calls,
-    covered_families,
-)
-from foretrace.analysis.validate.calibrated import CalibratedValidation
-from foretrace.errors import Diagnostic
-from foretrace.formats.calibration import Calibration, MadeOf
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import format_bytes, format_percent, format_time
+from foretrace.calibrate.coverage import CoveredFamily, JobCoverage, covered_calls, covered_families
+from foretrace.cost.calibration import Calibration, MadeOf
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 from foretrace.report.validate import signed_error
-from foretrace.units import format_bytes, format_percent, format_time
+from foretrace.validate.calibrated import CalibratedValidation
 
 CALIBRATION_SCHEMA = "foretrace.calibration/1"
 MOST_KERNELS = 12

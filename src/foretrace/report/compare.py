@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from foretrace.analysis.answer import Answer
-from foretrace.analysis.compare import Comparison, GroupRow, KindRow, Pair, Part, RankRow, StageRow
+from foretrace.basics.units import format_count, format_percent, format_time
+from foretrace.export.perfetto import NamedTimeline, PerfettoSummary, write_timelines
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.compare import Comparison, GroupRow, KindRow, Pair, Part, RankRow, StageRow
 from foretrace.report.json import diagnostics_json
-from foretrace.report.perfetto import NamedTimeline, PerfettoSummary, write_timelines
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
-from foretrace.units import format_count, format_percent, format_time
 
 COMPARISON_SCHEMA = "foretrace.comparison/1"
 MOST_PARTS = 6

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from foretrace.analysis.account import PerMicrobatch
-from foretrace.analysis.explain import Explanation
-from foretrace.analysis.explain.communication import CallKind, WorstCall
-from foretrace.analysis.explain.path import LongOp
-from foretrace.analysis.explain.rows import Place
-from foretrace.analysis.explain.variation import Variation
+from foretrace.basics.units import format_bandwidth, format_bytes, format_count, format_percent, format_time
+from foretrace.readings.account import PerMicrobatch
+from foretrace.readings.explain import Explanation
+from foretrace.readings.explain.communication import CallKind, WorstCall
+from foretrace.readings.explain.path import LongOp
+from foretrace.readings.explain.rows import Place
+from foretrace.readings.explain.variation import Variation
 from foretrace.report.json import diagnostics_json
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
-from foretrace.units import format_bandwidth, format_bytes, format_count, format_percent, format_time
 
 EXPLANATION_SCHEMA = "foretrace.explanation/1"
 MOST_CALLS = 5

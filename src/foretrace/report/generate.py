@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from foretrace.analysis.generate.write import FileStep, GeneratedFile
+from foretrace.basics.units import format_time
+from foretrace.export.generate import FileStep, GeneratedFile
 from foretrace.report.json import diagnostics_json
-from foretrace.units import format_time
 
 MIN_SHOWN_S = 1e-9
 """Changes of less than a nanosecond are rounding of sums."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
+from foretrace.basics.units import format_bandwidth, format_bytes, format_count, format_flops, format_time
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.fabric.topology import Routing, Topology
 from foretrace.report.terminal import Screen, Span, show
-from foretrace.units import format_bandwidth, format_bytes, format_count, format_flops, format_time
 
 if TYPE_CHECKING:
     from foretrace.hardware.fabric.fabric import Fabric

@@ -10,13 +10,13 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from foretrace.analysis.links import LinkLoad, LinkLoads
+from foretrace.basics.units import format_bytes, format_count, format_percent
 from foretrace.hardware.fabric.fabric import Floats
+from foretrace.readings.links import LinkLoad, LinkLoads
 from foretrace.report.axis import FONT
 from foretrace.report.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
-from foretrace.units import format_bytes, format_count, format_percent
 
 HOTTEST: Final = 5
 _EIGHTHS = "▁▂▃▄▅▆▇█"

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from foretrace.errors import Diagnostic
-from foretrace.files import write_text
-from foretrace.plain import to_plain
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.files import write_text
+from foretrace.basics.plain import to_plain
 
 
 def write_json(result: dict[str, Any], path: Path) -> None:

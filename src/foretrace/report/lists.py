@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from foretrace.analysis.model_figures import peak_flops
-from foretrace.codes import SECTIONS
+from foretrace.basics.codes import SECTIONS
+from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.cost.network.experts import HELD_SMS
-from foretrace.errors import InputError, did_you_mean
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import Kind
 from foretrace.models import presets as models
 from foretrace.program.kernels import DTYPE_BYTES, PEAK_OF
+from foretrace.readings.answer.model_figures import peak_flops
 from foretrace.report.hardware import list_json as hardware_json
 from foretrace.report.hardware import print_list as print_hardware
 from foretrace.report.models import list_json as models_json

@@ -7,16 +7,16 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from foretrace.analysis.answer import Answer
-from foretrace.analysis.answer_record import MemoryRecord
-from foretrace.analysis.memory_fit import MemoryFit, StageMemory
-from foretrace.analysis.relief import Relief
-from foretrace.plain import to_plain
+from foretrace.basics.plain import to_plain
+from foretrace.basics.units import format_bytes, format_count, format_percent, format_time
 from foretrace.program.columns import Category, label
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.answer_record import MemoryRecord
+from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
 from foretrace.report.json import diagnostics_json
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
-from foretrace.units import format_bytes, format_count, format_percent, format_time
+from foretrace.simulation.relief import Relief
 
 MEMORY_SCHEMA = "foretrace.memory/1"
 _EIGHTHS = "▁▂▃▄▅▆▇█"

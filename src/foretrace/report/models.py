@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from foretrace.basics.units import format_count, format_percent
 from foretrace.models.describe import describe_layers, describe_vocabulary, describe_work, format_parameters
 from foretrace.models.flops import model_flops
 from foretrace.models.model import Model
 from foretrace.models.parameters import active_parameters, parameter_parts, parameters
 from foretrace.models.write_spec import model_spec
 from foretrace.report.terminal import Screen, Span, show
-from foretrace.units import format_count, format_percent
 
 LIST_SCHEMA = "foretrace.list/1"
 SHOW_SCHEMA = "foretrace.show/1"

@@ -6,9 +6,8 @@ import sys
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from foretrace.analysis.network import NetworkAnswer, NetworkTable
-from foretrace.analysis.on_links import LinkRun
-from foretrace.formats.nccl_names import as_nccl_writes
+from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_percent, format_time
+from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.axis import STYLES
 from foretrace.report.curves import braille
@@ -17,7 +16,8 @@ from foretrace.report.json import diagnostics_json
 from foretrace.report.network_plot import AXES, curves_of, over_of, size_text
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
-from foretrace.units import MINUS, format_bandwidth, format_count, format_percent, format_time
+from foretrace.simulation.network.network import NetworkAnswer, NetworkTable
+from foretrace.simulation.network.on_links import LinkRun
 
 NETWORK_SCHEMA = "foretrace.network/1"
 TABLE_SCHEMA = "foretrace.network-table/1"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from foretrace.analysis.network import NetworkAnswer
+from foretrace.basics.units import format_bytes, format_count, format_time
 from foretrace.report.curves import Axes, Curve, Dot, curves_svg
-from foretrace.units import format_bytes, format_count, format_time
+from foretrace.simulation.network.network import NetworkAnswer
 
 Over = Literal["size", "ranks", "both"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from foretrace.basics.units import format_time
 from foretrace.report.axis import COLOURS, FONT, LogAxis
-from foretrace.units import format_time
 
 NEAR = 0.10
 """How far off the lines beside the diagonal are."""

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from foretrace.errors import InputError, UsageError, nearest
-from foretrace.files import AnyFile, GivenPath
+from foretrace.basics.errors import InputError, UsageError, nearest
+from foretrace.basics.files import AnyFile, GivenPath
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.fabric.fabric import Fabric
@@ -77,8 +77,8 @@ def cluster_fabric(item: Hardware, nodes: int | None, simai: Path | None) -> Fab
         return None
     fabric = fabric_of(item, count, merge=False)
     if simai is not None:
-        from foretrace.formats.simai_topology import write_topology
         from foretrace.hardware.fabric.simai import simai_topology
+        from foretrace.hardware.fabric.simai_topology import write_topology
 
         write_topology(simai_topology(fabric, item.gpu.name, str(simai)), simai)
     return fabric

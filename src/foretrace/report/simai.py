@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from foretrace.analysis.answer import Answer
-from foretrace.analysis.answer_record import SIMULATION_SCHEMA
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import MINUS
 from foretrace.compat.simai.compare import Comparison
 from foretrace.compat.simai.defects import Defect
 from foretrace.compat.simai.totals import figures_json
-from foretrace.errors import Diagnostic
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.answer_record import SIMULATION_SCHEMA
 from foretrace.report.json import diagnostics_json
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, print_answer, show
-from foretrace.units import MINUS
 
 _PARTS = {
     "compute_us": "compute",

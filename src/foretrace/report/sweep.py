@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any, TextIO
 
-from foretrace.analysis.sweep import Outcome, Sweep
+from foretrace.basics.units import format_count, format_percent, format_time
 from foretrace.report.json import diagnostics_json
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
-from foretrace.units import format_count, format_percent, format_time
+from foretrace.search.sweep import Outcome, Sweep
 
 SWEEP_SCHEMA = "foretrace.sweep/1"
 MOST_WARNINGS = 4

@@ -8,13 +8,13 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from foretrace.analysis.answer import Answer
-from foretrace.errors import Diagnostic, printable
+from foretrace.basics.errors import Diagnostic, printable
+from foretrace.basics.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
+from foretrace.readings.answer.answer import Answer
 from foretrace.report.gantt import MOST_ROWS, gantt, legend
-from foretrace.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
 
 if TYPE_CHECKING:
-    from foretrace.analysis.model_figures import ModelFigures
+    from foretrace.readings.answer.model_figures import ModelFigures
 
 BAR_WIDTH = 28
 MAX_BOTTLENECKS = 6

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from foretrace.analysis.torch_table import TableExplanation
-from foretrace.lower.torch.kinds import WorkKind
-from foretrace.lower.torch_table.labels import Label
-from foretrace.lower.torch_table.parts import DeviceTime, Origin
+from foretrace.basics.units import format_count, format_percent, format_time
+from foretrace.inputs.profiler_table.labels import Label
+from foretrace.inputs.profiler_table.parts import DeviceTime, Origin
+from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.program.columns import Phase, label
+from foretrace.readings.profiler_table import TableExplanation
 from foretrace.report.table import table as text_table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
-from foretrace.units import format_count, format_percent, format_time
 
 EXPLANATION_SCHEMA: Final = "foretrace.table-explanation/1"
 MOST_LABELS: Final = 40

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from foretrace.analysis.trace import ProfilerTrace
-from foretrace.analysis.trace.diff import TraceDiff
+from foretrace.readings.profiler_views import ProfilerTrace
+from foretrace.readings.profiler_views.diff import TraceDiff
 from foretrace.report.json import diagnostics_json
 
 TRACE_SCHEMA: Final = "foretrace.trace/1"

@@ -9,15 +9,15 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.analysis.trace import ProfilerTrace
-from foretrace.analysis.trace.critical import TracePath
-from foretrace.analysis.trace.intervals import united
-from foretrace.analysis.trace.rank import Rank
-from foretrace.errors import UsageError
-from foretrace.formats.profiler_trace.records import Category, Floats, Longs
-from foretrace.lower.torch.kinds import WorkKind
+from foretrace.basics.errors import UsageError
+from foretrace.basics.units import format_bandwidth, format_time
+from foretrace.inputs.profiler_trace.format.records import Category, Floats, Longs
+from foretrace.inputs.torch_ops.kinds import WorkKind
+from foretrace.readings.profiler_views import ProfilerTrace
+from foretrace.readings.profiler_views.critical import TracePath
+from foretrace.readings.profiler_views.intervals import united
+from foretrace.readings.profiler_views.rank import Rank
 from foretrace.report.axis import COLOURS, FONT
-from foretrace.units import format_bandwidth, format_time
 
 _LEFT, _WIDTH, _RIGHT, _TOP, _LANE = 130, 900, 290, 64, 34
 _LEAST_PX: Final = 0.15

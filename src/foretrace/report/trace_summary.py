@@ -7,13 +7,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
-from foretrace.analysis.trace import ProfilerTrace
-from foretrace.analysis.trace.kernels import KernelTimes
-from foretrace.analysis.trace.summary import TraceSummary
+from foretrace.basics.units import format_count, format_percent, format_time
+from foretrace.readings.profiler_views import ProfilerTrace
+from foretrace.readings.profiler_views.kernels import KernelTimes
+from foretrace.readings.profiler_views.summary import TraceSummary
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, share_bar, show
 from foretrace.report.trace_names import short_kernel
-from foretrace.units import format_count, format_percent, format_time
 
 MOST_KINDS = 8
 MOST_KERNELS = 5

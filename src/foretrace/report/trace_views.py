@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
-from foretrace.analysis.trace import ProfilerTrace
-from foretrace.analysis.trace.diff import TraceDiff
-from foretrace.analysis.trace.queues import FULL
+from foretrace.basics.units import MINUS, format_bandwidth, format_bytes, format_count, format_percent, format_time
+from foretrace.readings.profiler_views import ProfilerTrace
+from foretrace.readings.profiler_views.diff import TraceDiff
+from foretrace.readings.profiler_views.queues import FULL
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.report.trace_names import short_kernel
-from foretrace.units import MINUS, format_bandwidth, format_bytes, format_count, format_percent, format_time
 
 MOST_ROWS: Final = 20
 MOST_KERNELS_OF_SEQUENCE: Final = 6

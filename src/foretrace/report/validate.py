@@ -7,20 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from foretrace.analysis.validate.results import (
-    Group,
-    RowResult,
-    Validation,
-    by_axis,
-    by_family,
-    by_gpu,
-    group_of,
-)
+from foretrace.basics.units import format_percent, format_time
 from foretrace.report.axis import STYLES
 from foretrace.report.scatter import Point, groups_of, letters, scatter_svg
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
-from foretrace.units import format_percent, format_time
+from foretrace.validate.results import Group, RowResult, Validation, by_axis, by_family, by_gpu, group_of
 
 VALIDATION_SCHEMA = "foretrace.validation/1"
 MOST_ROWS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.schedules.schedule import Action, ActionKind, IntArray, Schedule
 from foretrace.schedules.slots import Rows, flatten, run_slots, slot_graph
 

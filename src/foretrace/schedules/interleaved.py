@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.schedules.pattern import Phase, columns, number_microbatches
 from foretrace.schedules.placement import looped_pieces, one_way
 from foretrace.schedules.schedule import ActionKind, Schedule, StageActions

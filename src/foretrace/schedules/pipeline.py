@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.block import After, BlockBuilder, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from foretrace.errors import InputError, did_you_mean
+from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.schedules.dualpipe import dualpipe, dualpipe_v
 from foretrace.schedules.in_turn import gpipe, looped_bfs, one_forward_one_backward
 from foretrace.schedules.interleaved import interleaved_1f1b, interleaved_zero_bubble

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.schedules.routes import Message, Routes
 from foretrace.schedules.schedule import Action, ActionKind, Schedule
 

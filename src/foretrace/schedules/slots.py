@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import DeadlockError
+from foretrace.basics.errors import DeadlockError
 from foretrace.schedules.schedule import ActionKind, IntArray, Schedule, StageActions
 
 FloatArray = NDArray[np.float64]

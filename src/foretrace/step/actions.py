@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED, Kind, Phase, label

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import isfinite, isnan
 from typing import get_args
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.columns import Phase
 from foretrace.step.end import turns_of
 from foretrace.step.spec import Call, Compute, Concurrent, Item, RoleSpec, StepSpec, Work

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretrace.mesh import Mesh
+from foretrace.basics.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.program import Communicator
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from foretrace.errors import Diagnostic
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.mesh import Mesh
 from foretrace.program.columns import UNPRICED, Collective, Phase
 from foretrace.program.kernels import Kernel
 from foretrace.program.program import Source

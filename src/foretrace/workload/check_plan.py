@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from foretrace.errors import InputError, did_you_mean
-from foretrace.lower.limits import check_gpus
+from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.models.compose import MOST_LAYERS
+from foretrace.step.limits import check_gpus
 from foretrace.workload.plan import WORDS, Plan
 
 MOST_TOKENS: Final = 100_000_000

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from foretrace.errors import Diagnostic, InputError
-from foretrace.formats.megatron_args import MOST_COUNT, MegatronArgs, read_megatron_args
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.models import presets
 from foretrace.models.compose import MOST_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
+from foretrace.workload.megatron_args import MOST_COUNT, MegatronArgs, read_megatron_args
 
 PlanValue: TypeAlias = "int | float | str | bool"
 

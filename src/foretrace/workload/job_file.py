@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from foretrace.documents import Document, Fields
-from foretrace.errors import Diagnostic, InputError
-from foretrace.files import AnyFile, input_file
+from foretrace.basics.documents import Document, Fields
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.files import AnyFile, input_file
+from foretrace.basics.units import parse_factor
 from foretrace.models import presets
 from foretrace.models.model import Model
 from foretrace.models.spec import number, read_model_spec, word
-from foretrace.units import parse_factor
 from foretrace.workload.plan import WORDS
 
 PlanValue: TypeAlias = "int | float | str | bool | tuple[int, ...]"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from foretrace.errors import Diagnostic
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.mesh import Mesh
 from foretrace.models.model import Model
 from foretrace.workload.plan import Plan
 from foretrace.workload.stack import Stack

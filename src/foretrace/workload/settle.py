@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from foretrace.errors import Diagnostic, InputError
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.mesh import Mesh
 from foretrace.models.model import Experts, Mlp, Model
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import make, resolve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 
 
 def split_layers(

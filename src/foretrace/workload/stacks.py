@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from foretrace.errors import InputError, did_you_mean
+from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.workload.stack import Stack
 
 _EAGER_LAUNCH_S: Final = 31e-6

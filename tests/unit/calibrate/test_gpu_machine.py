@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from foretrace.calibrate.gpu.machine import preset_of
 from foretrace.calibrate.gpu.monitor import Monitor, number
 from foretrace.hardware.presets import names
+from shared_files import ROOT
 
-SOURCE = Path(__file__).parents[3] / "src"
+SOURCE = ROOT / "src"
 NEEDS_NOTHING = """
 import sys
 sys.modules.update({name: None for name in ("numpy", "typer", "rich", "yaml")})

@@ -14,7 +14,7 @@ from foretrace.calibrate.gpu.case import Bench, Case, Launch
 from foretrace.calibrate.gpu.measure import GROUP, Session, measure_part
 from foretrace.calibrate.gpu.monitor import Monitor
 from foretrace.calibrate.gpu.timing import COMPUTE_SHARE, WINDOW_S, Clock, Heater, bursts, prepare, sustained
-from foretrace.formats.kernel_profile import read_profile
+from foretrace.cost.kernels.kernel_profile import read_profile
 from foretrace.program.kernels import Gemm, Kernel, Stream
 
 PRODUCT_S, PASS_S = 1.4e-3, 2e-4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from foretrace.calibrate.host import FEWEST, LONGEST, host_fit
-from foretrace.lower.profiler_trace.modes import times
-from foretrace.lower.profiler_trace.overhead import profiling_cost
-from foretrace.lower.profiler_trace.rank_step import read_step
+from foretrace.inputs.profiler_trace.host_modes import times
+from foretrace.inputs.profiler_trace.profiling_cost import profiling_cost
+from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 from small_machine import Do, Machine, recorded
 
 _LAUNCHES = [Do(20e-6, 5e-6)] * (FEWEST + 20)

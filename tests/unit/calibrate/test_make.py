@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from foretrace.basics.errors import InputError
 from foretrace.calibrate.fit import family_fits, family_name
 from foretrace.calibrate.inputs import input_kind
 from foretrace.calibrate.make import calibration_of_files
-from foretrace.cost.compute.measured import family
-from foretrace.errors import InputError
-from foretrace.formats.kernel_profile import Measured, write_profile
+from foretrace.cost.kernels.kernel_profile import Measured, write_profile
+from foretrace.cost.kernels.measured import family
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Stream

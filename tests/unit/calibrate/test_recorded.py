@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from foretrace.basics.errors import InputError
 from foretrace.calibrate.recorded import recorded_kernels
-from foretrace.errors import InputError
-from foretrace.formats.profiler_trace import read_trace
+from foretrace.inputs.profiler_trace.format import read_trace
 from foretrace.program.kernels import Gemm, Stream
 from kineto_files import document, kernel, span, write
 from recorded_steps import BF16, H200, product, steps, trace_file

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from foretrace.calibrate.sustained import at_clocks
-from foretrace.cost.compute.model import EfficiencyModel
-from foretrace.cost.compute.parameters import efficiency
+from foretrace.cost.kernels.model import EfficiencyModel
+from foretrace.cost.kernels.parameters import efficiency
 from foretrace.hardware import presets
 from foretrace.program.kernels import Gemm, Stream
 

@@ -9,9 +9,8 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from foretrace import Mesh, ProgramBuilder, save
+from shared_files import ROOT
 from unit.cli.command_line import answer_of, call
-
-ROOT = Path(__file__).parents[3]
 
 
 def write(path: Path, compute_s: float, transfer_s: float = 1e-3) -> Path:

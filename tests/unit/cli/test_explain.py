@@ -12,10 +12,8 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 import foretrace
 from foretrace import Mesh, ProgramBuilder, save, simulate
-from shared_files import shared
+from shared_files import ROOT, shared
 from unit.cli.command_line import answer_of, call
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -130,7 +128,7 @@ def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.
     stream.seek(0)
     exec(code, {})
     assert stream.getvalue().strip("\n") in page
-    from foretrace.analysis.explain import explain
+    from foretrace.readings.explain import explain
     from foretrace.report.explain import explanation_json
 
     for key in explanation_json(explain(simulate("job.foretrace"))):

@@ -10,9 +10,9 @@ import pytest
 
 from foretrace.cli.main import run
 from foretrace.cost.silicon import installed
+from shared_files import ROOT
 
 FILE = "examples/llama405b_1024gpu.txt"
-ROOT = Path(__file__).parents[3]
 LOG = """\
 n1:10:20 [0] NCCL INFO comm 0xaa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0
 n1:10:20 [0] NCCL INFO 4 coll channels, 4 collnet channels, 0 nvls channels, 4 p2p channels, 4 p2p channels per peer

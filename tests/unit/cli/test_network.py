@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 
 from foretrace import Machine
-from foretrace.analysis.network import NetworkTable, ask_network, network_table
 from foretrace.cli import network
+from foretrace.simulation.network.network import NetworkTable, ask_network, network_table
+from shared_files import ROOT
 from unit.cli.command_line import answer_of, call
 
 ON = ("--cluster", "h100-dgx", "--prices", "model")
-ROOT = Path(__file__).parents[3]
 
 
 def test_one_answer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from shared_files import ROOT
 from unit.cli.command_line import answer_of, call
 
-WORKLOAD = Path(__file__).parents[3] / "examples" / "llama405b_1024gpu.txt"
+WORKLOAD = ROOT / "examples" / "llama405b_1024gpu.txt"
 PREDICT = ("predict", "llama3-8b", "--gpus", "32", "--cluster", "h100-dgx", "--tp", "2", "--pp", "4", "--gbs", "32")
 
 

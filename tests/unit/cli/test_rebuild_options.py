@@ -2,12 +2,12 @@
 
 import pytest
 
+from foretrace.basics.errors import UsageError
 from foretrace.cli.factors import read_what_ifs
 from foretrace.cli.groups import SCENARIO
-from foretrace.errors import UsageError
 from foretrace.inputs.options import read_sizes, read_steps, split_what_ifs
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
-from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
+from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 
 
 def read_rebuilds(texts):

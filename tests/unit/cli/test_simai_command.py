@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from shared_files import shared
+from shared_files import ROOT, shared
 
-ROOT = Path(__file__).parents[3]
 MOE = ROOT / "examples" / "moe_128gpu.txt"
 LLAMA = ROOT / "examples" / "llama405b_1024gpu.txt"
 FLAGS = ("-g_p_s", "8", "-n_p_s", "8", "-g_type", "H100", "-nic_t", "cx7")

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from foretrace import Mesh, ProgramBuilder, save
-from foretrace.analysis.sweep import Outcome, Sweep, parse_axis
+from foretrace.basics.errors import ForetraceError, InputError, UsageError
 from foretrace.cli import sweep
 from foretrace.cli.main import app
-from foretrace.errors import ForetraceError, InputError, UsageError
+from foretrace.search.sweep import Outcome, Sweep, parse_axis
+from shared_files import ROOT
 from unit.cli.command_line import call as exit_code
 
-PROFILE = Path(__file__).parents[3] / "benchmarks" / "truth" / "profiles" / "gpt_small.shapes.json.gz"
-MOE = Path(__file__).parents[3] / "examples" / "moe_128gpu.txt"
+PROFILE = ROOT / "benchmarks" / "truth" / "profiles" / "gpt_small.shapes.json.gz"
+MOE = ROOT / "examples" / "moe_128gpu.txt"
 
 
 def call(*arguments: str | Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from foretrace import Mesh, ProgramBuilder, save
 from shared_files import ROOT
 from unit.cli.command_line import answer_of, call
-from unit.lower.aicb.workloads import row, text
+from unit.inputs.aicb.workloads import row, text
 
 LLAMA, MOE = ROOT / "examples" / "llama405b_1024gpu.txt", ROOT / "examples" / "moe_128gpu.txt"
 EMBEDDING = row("embedding_layer", 10_000, 1, 5_000)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network import network_of
 from foretrace.cost.network.crowding import Crowding, crowding_of
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.hardware.presets import cluster
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 
 H100 = cluster("h100-dgx")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from foretrace.basics.errors import InputError
 from foretrace.cost.prices import Draws
-from foretrace.errors import InputError
 from foretrace.program.program import Resource
 
 LINK, NIC, HBM = Resource("link", 10.0), Resource("nic", 5.0, ((0, 1), (2, 3))), Resource("hbm", 7.0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.exits import Exit, exits_of
 from foretrace.cost.network.peers import Places
 from foretrace.cost.network.sharing import Sharing
@@ -15,7 +16,6 @@ from foretrace.hardware.fabric.build import fabric_of
 from foretrace.hardware.fabric.tiers import tiers_of
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.hardware.presets import cluster
-from foretrace.placement import Placement
 
 H100 = cluster("h100-dgx")
 LINE = H100.node.nic.bytes_per_s

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foretrace.basics.errors import InputError
 from foretrace.cost.network import Network, network_of
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.machine import machine_of
-from foretrace.errors import InputError
-from foretrace.formats.nccl_tests import Measurements, Table
+from foretrace.cost.network.nccl_tests import Measurements, Table
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
 from foretrace.program.dispatch import STYLES, Dispatch, dispatch_text

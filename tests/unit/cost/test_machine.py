@@ -10,8 +10,8 @@ import pytest
 
 import foretrace
 from foretrace import ForetraceError, Machine, Mesh, Plan, PriceSources, Program, ProgramBuilder
-from foretrace.cost.compute import kernel_pricer
-from foretrace.cost.compute.interface import KernelPricer, KernelPrices
+from foretrace.cost.kernels import kernel_pricer
+from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
 from foretrace.hardware.presets import gpu
 from foretrace.program.kernels import Kernel
 

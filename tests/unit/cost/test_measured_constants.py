@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foretrace.cost.streaming import STREAM_SHARE
-from foretrace.lower.megatron_trace.corrections import BURST_GAIN, PLACEHOLDER_GAIN
+from foretrace.inputs.megatron_trace.corrections import BURST_GAIN, PLACEHOLDER_GAIN
 from shared_files import ROOT
 
 

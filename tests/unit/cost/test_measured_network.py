@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from foretrace import Mesh, ProgramBuilder
+from foretrace.basics.placement import Placement
 from foretrace.cost.network import MeasuredNetwork, NcclNetwork, network_of
 from foretrace.cost.network.measured import ANCHORED_BAND, LEAST_BAND
 from foretrace.cost.network.nccl.bound import bound_s, passes
 from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl_tests import Measurement, Measurements, measurements_of, read_measurements
 from foretrace.cost.price import price as price_ops
-from foretrace.formats.nccl_tests import Measurement, Measurements, measurements_of, read_measurements
 from foretrace.hardware import presets
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
 from shared_files import shared

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,10 @@ from foretrace.cost.overlap import CHANNELS, TRANSFER_CHANNELS, Taken, slowdowns
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel, Stream, parse_kernels
+from shared_files import ROOT
 
 H200, A100 = cluster("h200-dgx").gpu, cluster("a100-dgx").gpu
-MEASURED = Path(__file__).parents[3] / "benchmarks" / "gpu" / "overlap_h200.csv"
+MEASURED = ROOT / "benchmarks" / "gpu" / "overlap_h200.csv"
 
 
 def one(kernel: Kernel, alone_s: float, taken: Taken, gpu=H200) -> float:

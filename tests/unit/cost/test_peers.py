@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.peers import Places
 from foretrace.hardware.presets import cluster
-from foretrace.placement import Placement
 
 NODE = cluster("h100-dgx").node
 

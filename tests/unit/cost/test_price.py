@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from foretrace import Machine, Mesh, ProgramBuilder, Transfer, pipeline, schedule, simulate
+from foretrace.basics.errors import InputError
+from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork, network_of
 from foretrace.cost.network.nccl.machine import machine_of
 from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.cost.network.silicon import slowdown_in_training
 from foretrace.cost.price import price
-from foretrace.errors import InputError
 from foretrace.hardware import presets
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
 from foretrace.program.program import Program

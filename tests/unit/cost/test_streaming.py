@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from foretrace import Mesh, ProgramBuilder
+from foretrace.basics.errors import InputError
 from foretrace.cost.network import network_of
 from foretrace.cost.price import price
 from foretrace.cost.streaming import STREAM_BAND, STREAM_SHARE
-from foretrace.errors import InputError
 from foretrace.hardware import presets
 from foretrace.program.expand import Ops, expand
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
+from shared_files import ROOT
 
 GIB = 2**30
 TEN_LINES = """name: my-cluster
@@ -201,7 +202,7 @@ def test_a_mangled_file_is_read_or_refused(
 
 
 def test_the_snippets_of_the_page(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs/clusters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
     snippets = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert len(snippets) == 3
     first, second, third = (read(tmp_path, snippet) for snippet in snippets)
@@ -211,7 +212,7 @@ def test_the_snippets_of_the_page(tmp_path: Path) -> None:
 
 
 def test_the_page_lists_the_presets() -> None:
-    page = (Path(__file__).parents[3] / "docs/clusters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
     for name in presets.names("cluster"):
         node = presets.cluster(name).node
         how = "switched" if node.switched else "direct"

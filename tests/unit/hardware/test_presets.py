@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Gpu, Nic, Node
 from foretrace.hardware.presets import KINDS, OF_KIND, Kind, names

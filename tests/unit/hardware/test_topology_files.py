@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import fabric_of
@@ -17,8 +17,7 @@ from foretrace.hardware.fabric.fabric import Device
 from foretrace.hardware.fabric.routing import Router
 from foretrace.hardware.fabric.topology import TOPOLOGY_KINDS, Topology
 from foretrace.hardware.read_topology import TOPOLOGY_KEYS
-
-ROOT = Path(__file__).parents[3]
+from shared_files import ROOT
 
 
 def read(folder: Path, text: str) -> Cluster:

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.errors import Diagnostic
-from foretrace.formats.aicb import read_workload
-from foretrace.formats.execution_trace import read_execution_trace
-from foretrace.formats.megatron_trace import read_runs
-from foretrace.formats.profiler_trace import read_traces
-from foretrace.formats.torch_table import read_tables
+from foretrace.basics.errors import Diagnostic
+from foretrace.inputs.aicb.format import read_workload
 from foretrace.inputs.aicb.inventory import workload_inventory
+from foretrace.inputs.aicb.program import lower_workload
 from foretrace.inputs.inventory import Inventory, counted_text, mesh_text, some_of
+from foretrace.inputs.megatron_trace.format import read_runs
 from foretrace.inputs.megatron_trace.inventory import runs_inventory
+from foretrace.inputs.profiler_table.format import read_tables
 from foretrace.inputs.profiler_table.inventory import tables_inventory
+from foretrace.inputs.profiler_trace.format import read_traces
+from foretrace.inputs.profiler_trace.format.execution_trace import read_execution_trace
 from foretrace.inputs.profiler_trace.inventory import traces_inventory
 from foretrace.inputs.program_file.inventory import program_inventory
-from foretrace.lower.aicb.lower import lower_workload
 from shared_files import ROOT, shared
 from unit.inputs.key_paths import key_paths
 

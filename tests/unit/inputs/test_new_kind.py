@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
+from foretrace.basics.files import GivenPath
+from foretrace.basics.mesh import Mesh
 from foretrace.cli.main import run
-from foretrace.files import GivenPath
 from foretrace.inputs import registry
 from foretrace.inputs.base import Input
 from foretrace.inputs.inventory import Inventory
 from foretrace.inputs.options import read_count, read_texts
-from foretrace.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.program import Program
 

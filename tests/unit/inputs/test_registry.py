@@ -10,10 +10,10 @@ import pytest
 
 import foretrace
 from foretrace import Mesh, Plan, Program, ProgramBuilder, save, simulate
-from foretrace.codes import CODES
-from foretrace.errors import InputError, UsageError
-from foretrace.formats.megatron_trace import Facts
+from foretrace.basics.codes import CODES
+from foretrace.basics.errors import InputError, UsageError
 from foretrace.inputs.base import Input
+from foretrace.inputs.megatron_trace.format import Facts
 from foretrace.inputs.model.input import ModelInput
 from foretrace.inputs.options import INPUT_OPTIONS
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
@@ -22,9 +22,9 @@ from kineto_files import document, small_step, write
 from nsys_export import steps, write_export
 from opened import program_of
 from shared_files import ROOT
-from unit.lower.aicb.workloads import row, text
-from unit.lower.megatron_trace.rank_files import Rank
-from unit.lower.megatron_trace.rank_files import write as write_rank_traces
+from unit.inputs.aicb.workloads import row, text
+from unit.inputs.megatron_trace.rank_files import Rank
+from unit.inputs.megatron_trace.rank_files import write as write_rank_traces
 
 WORKLOAD = text([row("attention_layer", 100, 80, 60)], tp=1, pp=1, ga=1, all_gpus=2)
 EXECUTION = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foretrace.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.models import presets
 from foretrace.models.from_hf import KNOWN_TYPES, model_from_hf
 from foretrace.models.model import Experts, Model

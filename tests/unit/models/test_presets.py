@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.models import presets
 from foretrace.models.parameters import parameters
 from shared_files import shared

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.models import presets
 from foretrace.models.compose import compose_layers
 from foretrace.models.model import Layer, Mlp, Model, SelfAttention

@@ -7,7 +7,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.dispatch import Dispatch, dispatch_text, parse_dispatch
 
 

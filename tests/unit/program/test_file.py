@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretrace.errors import Diagnostic, InputError
-from foretrace.mesh import Mesh
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.mesh import Mesh
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.file import SECTIONS, load, save, to_json
 from foretrace.program.program import Program, Source

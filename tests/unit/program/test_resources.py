@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foretrace import Mesh, Program, ProgramBuilder, Scenario, simulate
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.expand import expand
 from foretrace.program.file import load, save
 from foretrace.program.fold import fold

@@ -10,8 +10,8 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from foretrace import Answer, Mesh, ProgramBuilder, simulate
-from foretrace.analysis.compare import Comparison, compare
 from foretrace.program.program import Source
+from foretrace.readings.compare import Comparison, compare
 from foretrace.report.compare import WORST, comparison_json, print_comparison, write_comparison_perfetto
 
 

@@ -10,7 +10,7 @@ from io import StringIO
 import pytest
 
 from foretrace import Mesh, ProgramBuilder, simulate
-from foretrace.analysis.explain import Explanation, explain
+from foretrace.readings.explain import Explanation, explain
 from foretrace.report.explain import explanation_json, print_explanation
 
 

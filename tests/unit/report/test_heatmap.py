@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from foretrace.analysis.links import LinkLoads
 from foretrace.hardware.fabric.fabric import Device, Fabric
+from foretrace.readings.links import LinkLoads
 from foretrace.report.heatmap import described, heatmap_lines, heatmap_svg
 from foretrace.report.link_panels import MOST_ROWS, NOT_IN_SERVICE, carrying, gathered, panels_of
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from foretrace.errors import Diagnostic
-from foretrace.formats.aicb import read_workload
+from foretrace.basics.errors import Diagnostic
+from foretrace.inputs.aicb.format import read_workload
 from foretrace.inputs.aicb.inventory import workload_inventory
 from foretrace.inputs.inventory import Inventory, InventoryTable
 from foretrace.report.inventory import MAX_DIAGNOSTICS, print_inventory

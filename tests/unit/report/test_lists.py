@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from foretrace.analysis.network_words import EXPERTS, KNOWN, read_collective
-from foretrace.codes import CODES
-from foretrace.errors import InputError
+from foretrace.basics.codes import CODES
+from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.program.dispatch import STYLES
 from foretrace.report.lists import LISTS, MAX_WIDTH, ListRow, list_dict, list_lines, list_rows, print_rows
 from foretrace.schedules.registry import make, names, resolve
+from foretrace.simulation.network.words import EXPERTS, KNOWN, read_collective
 from foretrace.workload.plan import WORDS
 from foretrace.workload.stacks import STACKS
 

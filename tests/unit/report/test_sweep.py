@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from foretrace.analysis.sweep import Outcome, Sweep, parse_axis
 from foretrace.report.sweep import print_sweep, sweep_json
+from foretrace.search.sweep import Outcome, Sweep, parse_axis
 
 PARTS = {"compute": 6.0, "bubble": 1.5, "dp exposed": 0.4, "pp exposed": 0.1}
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from foretrace.analysis.validate.results import Compared, RowResult, Validation
-from foretrace.formats.training_runs import SkippedRun
 from foretrace.report.validate import print_validation, validation_json, validation_svg
+from foretrace.validate.results import Compared, RowResult, Validation
+from foretrace.validate.training_runs import SkippedRun
 
 
 def row(name: str, family: str, measured: float, predicted: float, grade: str = "A") -> RowResult:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace.errors import DeadlockError, InputError
+from foretrace.basics.errors import DeadlockError, InputError
 from foretrace.schedules import ActionKind, Schedule, StageActions, check, make
 
 KINDS = {kind.letter: kind for kind in ActionKind}

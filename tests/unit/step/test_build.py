@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foretrace import Answer, Mesh, simulate
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.program.check import check
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Stream

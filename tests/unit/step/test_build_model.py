@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from foretrace.analysis.answer import Answer
 from foretrace.api import simulate
 from foretrace.program.check import check
 from foretrace.program.columns import Phase
 from foretrace.program.program import Program
+from foretrace.readings.answer.answer import Answer
 from foretrace.workload.plan import Plan
 from hand_written_work import (
     EXPERT_PARAMETERS,

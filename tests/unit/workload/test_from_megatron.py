@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.models import presets
 from foretrace.models.model import Mlp, SelfAttention
 from foretrace.models.parameters import parameters

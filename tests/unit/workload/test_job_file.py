@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.models import presets
 from foretrace.workload.job_file import PLAN_KEYS, JobFile, read_job
 from foretrace.workload.plan import Plan

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.models.presets import model as preset
 from foretrace.program.kernels import GroupedGemm
 from foretrace.step.spec import Compute

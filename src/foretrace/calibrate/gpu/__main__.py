@@ -7,9 +7,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from foretrace.basics.errors import ForetraceError
 from foretrace.calibrate.gpu.machine import bench_here
 from foretrace.calibrate.gpu.measure import measure_gpu
-from foretrace.errors import ForetraceError
 
 
 def main() -> int:

@@ -6,9 +6,9 @@ import platform
 from importlib import import_module
 from typing import Any, Final
 
+from foretrace.basics.errors import InputError
 from foretrace.calibrate.gpu.case import Bench
 from foretrace.calibrate.gpu.monitor import query
-from foretrace.errors import InputError
 
 _PRESETS: Final = (
     ("GB300", "gb300"),

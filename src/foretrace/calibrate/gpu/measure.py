@@ -14,7 +14,7 @@ from foretrace.calibrate.gpu.host import host_facts
 from foretrace.calibrate.gpu.machine import facts_of
 from foretrace.calibrate.gpu.monitor import Monitor
 from foretrace.calibrate.gpu.timing import Clock, Heater, Prepared, bursts, prepare, sustained
-from foretrace.formats.kernel_profile import Measured, write_profile
+from foretrace.cost.kernels.kernel_profile import Measured, write_profile
 from foretrace.program.kernels import kernel_text
 
 GROUP: Final = 40

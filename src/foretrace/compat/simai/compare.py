@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from foretrace.analysis.answer import Answer
-from foretrace.analysis.scenario import Scenario
-from foretrace.analysis.simulate import simulate_program
+from foretrace.basics.errors import Diagnostic, ForetraceError
 from foretrace.compat.simai.defects import Defect, explain, remainder
 from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.compat.simai.own import own_cluster, own_options
 from foretrace.compat.simai.tables import RatioTables
 from foretrace.compat.simai.totals import Figures, figures
-from foretrace.cost.compute.interface import PriceSources
+from foretrace.cost.kernels.interface import PriceSources
 from foretrace.cost.machine import Machine
-from foretrace.errors import Diagnostic, ForetraceError
-from foretrace.formats.aicb import Workload
-from foretrace.lower.aicb import lower_workload
-from foretrace.lower.aicb.options import WorkloadOptions
+from foretrace.inputs.aicb.format import Workload
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.aicb.program import lower_workload
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.scenario import Scenario
+from foretrace.simulation.simulate import simulate_program
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.compat.simai.machine import divide, f32
 from foretrace.compat.simai.tables import RatioTables
 from foretrace.compat.simai.totals import Communication, RowFigures, Sums, report
-from foretrace.formats.aicb import Workload
+from foretrace.inputs.aicb.format import Workload
 
 _RUN: Final = "Analytical_test"
 _SUMMARY: Final = (

@@ -15,7 +15,7 @@ from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.compat.simai.load import Home, LoadedPass, is_unknown, meant_by
 from foretrace.compat.simai.tables import RatioTables
 from foretrace.compat.simai.totals import Communication, Report, RowFigures, layers_of_microbatch, report
-from foretrace.formats.aicb import Workload
+from foretrace.inputs.aicb.format import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
 
-from foretrace.errors import Diagnostic, UsageError, did_you_mean
+from foretrace.basics.errors import Diagnostic, UsageError, did_you_mean
 
 NVLINK_GB_PER_S: Final[Mapping[str, float]] = {
     "A100": 20.0 * 12,

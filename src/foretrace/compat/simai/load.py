@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from foretrace.compat.simai.machine import f32_of_tick, tick, wrapped
-from foretrace.formats.aicb import Pass, Row, Workload
+from foretrace.inputs.aicb.format import Pass, Row, Workload
 
 Kind = Literal["NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL"]
 Group = Literal["TP", "EP", "DP", "DP_EP", "NONE"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.cost.network import reaching
-from foretrace.errors import Diagnostic, InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster, Node
-from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.options import Overlap
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.option_checks import Overlap
 
 GPU_PRESETS = {"A100": "a100-80g-sxm", "A800": "a800-80g-sxm", "H100": "h100-sxm", "H800": "h800-sxm", "H20": "h20"}
 UNNAMED_GPU = "A100"

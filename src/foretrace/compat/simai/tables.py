@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from foretrace.basics.errors import InputError
 from foretrace.compat.simai.machine import f32
-from foretrace.errors import InputError
 
 _COLUMNS: Final = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4, 32: 5, 64: 6, 128: 7, 9: 8}
 """Nodes to column. 9 stands for "several groups over 16 nodes", so nine real nodes land there too."""

@@ -7,14 +7,14 @@ from collections.abc import Set
 from dataclasses import dataclass, fields
 from typing import Final
 
+from foretrace.basics.errors import InputError
 from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.compat.simai.load import Kind, LoadedPass, LoadedRow, Work, load_rows
 from foretrace.compat.simai.machine import divide, f32, int32, scaled, tick, wrapped
 from foretrace.compat.simai.tables import RatioTables, SizeBeyondTableError
 from foretrace.compat.simai.times import CollectiveTimes
-from foretrace.errors import InputError
-from foretrace.formats.aicb import Header, Workload
-from foretrace.lower.aicb.microbatches import find_structure
+from foretrace.inputs.aicb.format import Header, Workload
+from foretrace.inputs.aicb.microbatches import find_structure
 
 _POLICIES: Final = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")
 """The policies under which SimAI reads tp, ep, pp, vpp and ga at all."""

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
+from foretrace.basics.errors import InputError
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.crowding import crowding_of
 from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.measured import MeasuredNetwork
 from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.nccl.settings import NcclSettings
+from foretrace.cost.network.nccl_tests import Measurements
 from foretrace.cost.network.reaching import reaching
-from foretrace.errors import InputError
-from foretrace.formats.nccl_tests import Measurements
 from foretrace.hardware.cluster import Cluster
-from foretrace.placement import Placement
 
 __all__ = [
     "CallPrices",

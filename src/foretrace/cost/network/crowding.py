@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.exits import NIC, exits_of
 from foretrace.cost.network.nccl.layout import nics_per_rank
 from foretrace.cost.network.peers import Places
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Device, Fabric, Routes
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.placement import Placement
 from foretrace.program.program import Floats, Longs
 
 AMPLE_KINDS: Final = ("fat-tree", "rail-optimised", "spectrum-x", "dcn+")

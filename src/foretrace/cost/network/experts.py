@@ -27,13 +27,13 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.errors import InputError
 from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.measured import MeasuredNetwork
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, Group
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.nccl.words import link_name, nic_name
-from foretrace.errors import InputError
 from foretrace.program.columns import Collective, label
 from foretrace.program.dispatch import COPIES, Dispatch, parse_dispatch
 from foretrace.program.program import Floats

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats, Longs, Source
 

@@ -21,15 +21,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.curves import Curve, Seconds
 from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.bound import bound_s, passes
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.network import NcclNetwork
-from foretrace.errors import Diagnostic
-from foretrace.formats.nccl_tests import Measurements, Table
+from foretrace.cost.network.nccl_tests import Measurements, Table
 from foretrace.hardware.cluster import Cluster
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective, label
 from foretrace.program.program import Floats, Longs, Source
 

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.placement import Placement
 from foretrace.hardware.cluster import Node
-from foretrace.placement import Placement
 from foretrace.program.arrays import ranges
 from foretrace.program.program import Floats, Longs
 from foretrace.program.trees import binary_tree

@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import InputError
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.exits import NIC, Exit, exits_of
 from foretrace.cost.network.experts import explain_call
 from foretrace.cost.network.interface import Network
@@ -22,10 +24,8 @@ from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.network.nccl.machine import machine_of
 from foretrace.cost.network.peers import Places
 from foretrace.cost.prices import Draws
-from foretrace.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Tier
-from foretrace.placement import Placement
 from foretrace.program.columns import PAIRWISE, Collective
 from foretrace.program.expand import Ops
 from foretrace.program.program import Floats, Ints, Longs, Program, Resource

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from foretrace.cost.compute.parameters import efficiency
+from foretrace.cost.kernels.parameters import efficiency
+from foretrace.cost.network.nccl_tests import Measurements, Table, falling_removed
 from foretrace.cost.silicon import SYSTEMS, tables_of
-from foretrace.formats.nccl_tests import Measurements, Table, falling_removed
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as preset
 from foretrace.program.columns import Collective

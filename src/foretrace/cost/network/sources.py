@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from foretrace.formats.nccl_tests import Measurements
+from foretrace.cost.network.nccl_tests import Measurements
 from foretrace.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
+    from foretrace.cost.calibration import Calibration
     from foretrace.cost.network.nccl.forced import Forced
-    from foretrace.formats.calibration import Calibration
 
 NetworkPrices = Literal["best", "model", "roofline"]
 

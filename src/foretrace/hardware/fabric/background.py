@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
+from foretrace.basics.units import format_bandwidth
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Fabric
 from foretrace.hardware.fabric.failures import in_service
 from foretrace.hardware.fabric.names import links_named
-from foretrace.units import format_bandwidth
 
 LEAST_SHARE: Final = 0.01
 """Of a link's rate that is always left: fair queues starve nobody, and a job on a link of no rate would never end."""

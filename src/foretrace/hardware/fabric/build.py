@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.background import with_background
 from foretrace.hardware.fabric.clos import add_clos

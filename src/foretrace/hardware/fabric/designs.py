@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.clos import Design
 from foretrace.hardware.fabric.topology import Topology, TopologyKind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.designs import hop_s
 from foretrace.hardware.fabric.draft import Draft

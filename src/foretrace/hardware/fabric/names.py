@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from foretrace.errors import InputError, did_you_mean, shortened
+from foretrace.basics.errors import InputError, did_you_mean, shortened
 from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware.fabric.attachment import Attachment, attachment_of
 from foretrace.hardware.fabric.crossing import Combinations, Crossing, Shares
 from foretrace.hardware.fabric.csr import taken

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import InputError
-from foretrace.formats.simai_topology import SimaiTopology, TopologyLink
+from foretrace.basics.errors import InputError
 from foretrace.hardware.fabric.attachment import attachment_of
 from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
 from foretrace.hardware.fabric.graph import Graph
+from foretrace.hardware.fabric.simai_topology import SimaiTopology, TopologyLink
 
 
 def simai_topology(fabric: Fabric, gpu: str, path: str) -> SimaiTopology:

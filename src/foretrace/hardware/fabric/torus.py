@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.designs import hop_s
 from foretrace.hardware.fabric.draft import Draft

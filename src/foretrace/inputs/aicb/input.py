@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from foretrace.errors import UsageError
-from foretrace.files import GivenPath
-from foretrace.formats.aicb import Workload, read_workload
+from foretrace.basics.errors import UsageError
+from foretrace.basics.files import GivenPath
+from foretrace.inputs.aicb.format import Workload, read_workload
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.aicb.program import lower_workload
 from foretrace.inputs.base import Input
+from foretrace.inputs.option_checks import parse_overlap
 from foretrace.inputs.options import read_bytes, read_count, read_number_list, read_schedule, read_texts
-from foretrace.lower.aicb import lower_workload
-from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.options import parse_overlap
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory

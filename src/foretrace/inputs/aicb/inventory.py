@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from foretrace.formats.aicb import Workload
+from foretrace.basics.units import format_bytes, format_count, format_time
+from foretrace.inputs.aicb.format import Workload
+from foretrace.inputs.aicb.workload_inventory import WorkloadInventory, take_inventory
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, contents_of, mesh_text
-from foretrace.lower.aicb.inventory import WorkloadInventory, take_inventory
-from foretrace.units import format_bytes, format_count, format_time
 
 SCHEMA: Final = "foretrace.workload/1"
 _SCOPE: Final = "one rank, all rows as listed"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from foretrace.files import GivenPath, InputFile
+from foretrace.basics.files import GivenPath, InputFile
+from foretrace.basics.units import format_time
 from foretrace.inputs.base import Input, NoOptions
-from foretrace.units import format_time
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory

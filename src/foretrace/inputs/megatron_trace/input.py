@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from foretrace.files import GivenPath
-from foretrace.formats.megatron_trace import Run, is_ex_situ, looks_like_trace, read_runs
+from foretrace.basics.files import GivenPath
+from foretrace.basics.mesh import Mesh, parse_axes
 from foretrace.inputs.base import Baseline, Input
+from foretrace.inputs.megatron_trace.format import Run, is_ex_situ, looks_like_trace, read_runs
+from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
+from foretrace.inputs.option_checks import changed_options, parse_overlap
 from foretrace.inputs.options import read_bytes, read_count, read_number_list, read_routing, read_schedule, read_texts
-from foretrace.lower.megatron_trace.options import MegatronTraceOptions
-from foretrace.lower.options import changed_options, parse_overlap
-from foretrace.mesh import Mesh, parse_axes
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory
@@ -70,7 +70,7 @@ class MegatronTraceInput(Input):
 
     def build_program(self) -> Program:
         """Writes a real run as it was, or the whole job that ex-situ campaigns predict."""
-        from foretrace.lower.megatron_trace import lower_runs
+        from foretrace.inputs.megatron_trace.program import lower_runs
 
         return lower_runs(self.runs, self.options)
 
@@ -96,8 +96,8 @@ class MegatronTraceInput(Input):
 
     def recorded(self) -> Timeline | None:
         """Returns the times of a real run; None for traces taken ex situ."""
+        from foretrace.inputs.megatron_trace.program import recording_of
         from foretrace.inputs.megatron_trace.recorded import recorded_timeline
-        from foretrace.lower.megatron_trace import recording_of
 
         recording = recording_of(self.runs, self.options)
         return None if recording is None else recorded_timeline(recording)
@@ -105,7 +105,7 @@ class MegatronTraceInput(Input):
     @property
     def measured_microbatches(self) -> int | None:
         """Microbatches of a step of a real run; None for traces taken ex situ."""
-        from foretrace.lower.megatron_trace.layout import last_iteration
+        from foretrace.inputs.megatron_trace.layout import last_iteration
 
         if self.is_ex_situ:
             return None

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from foretrace.formats.megatron_trace import Run
+from foretrace.basics.mesh import Mesh
+from foretrace.basics.units import format_bytes, format_count, format_time
 from foretrace.inputs.inventory import (
     SEPARATOR,
     Inventory,
@@ -16,9 +17,8 @@ from foretrace.inputs.inventory import (
     mesh_text,
     some_of,
 )
-from foretrace.lower.megatron_trace.inventory import TraceInventory, take_inventory
-from foretrace.mesh import Mesh
-from foretrace.units import format_bytes, format_count, format_time
+from foretrace.inputs.megatron_trace.format import Run
+from foretrace.inputs.megatron_trace.trace_inventory import TraceInventory, take_inventory
 
 SCHEMA: Final = "foretrace.traces/1"
 MAX_RUNS: Final = 8

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.lower.megatron_trace import Recording, run_notes
-from foretrace.lower.megatron_trace.replay import recorded_times, replay
+from foretrace.inputs.megatron_trace.program import run_notes
+from foretrace.inputs.megatron_trace.recording import Recording
+from foretrace.inputs.megatron_trace.replay import recorded_times, replay
 from foretrace.program.collector import collector_paused
 from foretrace.program.expand import expand
 from foretrace.program.fold import fold

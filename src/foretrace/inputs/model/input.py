@@ -8,14 +8,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from foretrace.errors import Diagnostic, UsageError, nearest
-from foretrace.files import GivenPath
+from foretrace.basics.errors import Diagnostic, UsageError, nearest
+from foretrace.basics.files import GivenPath
 from foretrace.inputs.base import Input
 from foretrace.models.model import Model
 from foretrace.workload.plan import Plan
 
 if TYPE_CHECKING:
-    from foretrace.formats.calibration import Calibration
     from foretrace.inputs.inventory import Inventory
     from foretrace.program.program import Program
     from foretrace.workload.setting import Setting
@@ -26,9 +25,6 @@ _FILES: Final = (".txt", ".json", ".gz", ".foretrace", ".answer", ".sqlite", ".c
 _LIKENESS: Final = 0.75
 """How similar a name must be to a model's to be taken for a misspelt one, of 1."""
 _KNOWN: Final = frozenset(field.name for field in fields(Plan))
-
-EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
-"""Kernels that only activations written op by op have: fused stacks run one for all of them."""
 
 
 class ModelInput(Input):
@@ -58,7 +54,7 @@ class ModelInput(Input):
         )
         self._cluster = cluster
         self._diagnostics = diagnostics
-        self._calibration: Calibration | None = None
+        self._launches: tuple[float, str] | None = None
         self._setting: Setting | None = None
 
     @classmethod
@@ -75,8 +71,8 @@ class ModelInput(Input):
                 return True
             if not name.endswith(".json"):
                 return False
-            from foretrace.formats.hf_config import begins_as_configuration
-            from foretrace.formats.profiler_trace.sniff import begins_as_profile
+            from foretrace.inputs.profiler_trace.format.sniff import begins_as_profile
+            from foretrace.models.hf_config import begins_as_configuration
 
             head = path.files[0].head()
             return begins_as_configuration(head) and not begins_as_profile(head)  # a trace may say what model it is of
@@ -114,8 +110,8 @@ class ModelInput(Input):
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Guesses made in reading the model, and a note on a calibration of another stack."""
-        return (*self._diagnostics, *self._calibration_notes())
+        """Guesses made in reading the model."""
+        return self._diagnostics
 
     @property
     def cluster(self) -> str | None:
@@ -155,10 +151,10 @@ class ModelInput(Input):
         plan = self.plan
         return self.with_options(gpus=plan.tp * plan.cp * plan.pp * size)
 
-    def calibrated(self, calibration: Calibration) -> Self:
-        """Returns the model with its host launching as fast as a calibration's."""
+    def with_launches(self, times: float, source: str) -> Self:
+        """Returns the model with a host that takes `times` as long for a launch as its stack usually does."""
         changed = copy(self)
-        changed._calibration = calibration
+        changed._launches = times, source
         changed._program = changed._setting = None
         return changed
 
@@ -167,7 +163,12 @@ class ModelInput(Input):
         if self._setting is None:
             from foretrace.workload.settle import settle
 
-            self._setting = _with_host(settle(self.model, self.plan), self._calibration)
+            setting = settle(self.model, self.plan)
+            if self._launches is not None:
+                times, source = self._launches
+                stack = replace(setting.stack, launch_s=setting.stack.launch_s * times, launch_source=source)
+                setting = replace(setting, stack=stack)
+            self._setting = setting
         return self._setting
 
     def build_program(self) -> Program:
@@ -184,30 +185,3 @@ class ModelInput(Input):
         planned = "gpus" in self._fields
         setting = self.setting() if planned else self.with_options(gpus=1).setting()
         return model_inventory(setting, self.program() if planned else None, self.title)
-
-    def _calibration_notes(self) -> tuple[Diagnostic, ...]:
-        """Returns a note where a calibration holds PyTorch's kernels one by one, and the plan's stack runs others."""
-        fit = self._calibration
-        if fit is None or self.setting().stack.pointwise == "eager":
-            return ()
-        names = {kernel.name.removeprefix("stream ").partition("_")[0] for kernel in fit.families}
-        if not names & EAGER_STREAMS or names & {"swiglu", "geglu"}:
-            return ()
-        text = (
-            f"calibration {fit.name} holds kernels of eager PyTorch, and {self.setting().stack.name} runs others next "
-            "to its products: these keep their usual prices (--stack torch-eager, if that is what you run)"
-        )
-        return (Diagnostic("note", "calibration-of-other-stack", text),)
-
-
-def _with_host(setting: Setting, calibration: Calibration | None) -> Setting:
-    """Returns a setting whose host launches as fast as a calibration's, in the ratio that its own stack shows."""
-    if calibration is None or calibration.host is None:
-        return setting
-    from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER
-
-    host = calibration.host
-    usual = (TORCH_EAGER if host.style == "eager" else TORCH_COMPILE).launch_s
-    launch_s = setting.stack.launch_s * host.launch_s / usual
-    stack = replace(setting.stack, launch_s=launch_s, launch_source=f"host launches, calibration {calibration.name}")
-    return replace(setting, stack=stack)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from foretrace.basics.units import format_count, format_percent
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, contents_of, counted_text, mesh_text
 from foretrace.inputs.program_file.inventory import SCHEMA, count_program, op_facts, program_tables
 from foretrace.models.describe import describe_layers, describe_vocabulary, describe_work, format_parameters
@@ -12,7 +13,6 @@ from foretrace.models.flops import model_flops
 from foretrace.models.model import Experts, Model
 from foretrace.models.parameters import active_parameters, parameter_parts, parameters
 from foretrace.program.program import Program
-from foretrace.units import format_count, format_percent
 from foretrace.workload.setting import Setting, settled_plan
 
 _NOT_OF_A_MODEL: Final = ("title", "file_bytes")

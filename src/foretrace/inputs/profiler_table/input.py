@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from foretrace.files import GivenPath
+from foretrace.basics.files import GivenPath
+from foretrace.basics.mesh import Mesh, parse_axes
 from foretrace.inputs.base import Input
+from foretrace.inputs.option_checks import parse_overlap
 from foretrace.inputs.options import read_sizes
-from foretrace.lower.options import parse_overlap
-from foretrace.lower.torch_table.options import ProfilerTableOptions
-from foretrace.mesh import Mesh, parse_axes
+from foretrace.inputs.profiler_table.options import ProfilerTableOptions
 
 if TYPE_CHECKING:
-    from foretrace.formats.torch_table import Table
     from foretrace.inputs.inventory import Inventory
+    from foretrace.inputs.profiler_table.format import Table
     from foretrace.program.program import Program
 
 
@@ -37,14 +37,14 @@ class ProfilerTableInput(Input):
         head = paths[0].files[0].head()
         if not (b"-----  ---" in head or b"CPU total" in head or head[:2] in (b"\xff\xfe", b"\xfe\xff")):
             return False
-        from foretrace.formats.torch_table import looks_like_table
+        from foretrace.inputs.profiler_table.format import looks_like_table
 
         return looks_like_table(paths[0].files[0])
 
     @classmethod
     def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads every table of the file."""
-        from foretrace.formats.torch_table import read_tables
+        from foretrace.inputs.profiler_table.format import read_tables
 
         return cls(read_tables(paths[0].files[0]), paths[0].text)
 
@@ -61,7 +61,7 @@ class ProfilerTableInput(Input):
 
     def build_program(self) -> Program:
         """Writes the table's step: computation as recorded, communication for the mesh that is asked for."""
-        from foretrace.lower.torch_table import lower_tables
+        from foretrace.inputs.profiler_table.program import lower_tables
 
         return lower_tables(self.tables, self.options, self.title)
 

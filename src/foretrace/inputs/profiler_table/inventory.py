@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from foretrace.formats.torch_table import Field, Row, Table
+from foretrace.basics.units import format_count, format_time
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, counted_text
-from foretrace.lower.torch_table.rows import sort_rows
-from foretrace.units import format_count, format_time
+from foretrace.inputs.profiler_table.format import Field, Row, Table
+from foretrace.inputs.profiler_table.rows import sort_rows
 
 SCHEMA: Final = "foretrace.tables/1"
 MAX_ROWS: Final = 12

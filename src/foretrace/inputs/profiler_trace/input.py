@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from foretrace.errors import InputError
-from foretrace.files import GivenPath, InputFile
-from foretrace.formats.profiler_trace.sniff import ENDINGS, REPORTS, begins_as_profile
-from foretrace.formats.profiler_trace.text import unpacked
+from foretrace.basics.errors import InputError
+from foretrace.basics.files import GivenPath, InputFile
+from foretrace.basics.mesh import Mesh, parse_axes
+from foretrace.basics.units import parse_factor
 from foretrace.inputs.base import Baseline, Input, Rebuild, Unprofiled
+from foretrace.inputs.option_checks import HostMode
 from foretrace.inputs.options import read_count, read_sizes, read_steps, read_texts
-from foretrace.lower.options import HostMode
-from foretrace.lower.profiler_trace.options import ProfilerTraceOptions
-from foretrace.mesh import Mesh, parse_axes
-from foretrace.units import parse_factor
+from foretrace.inputs.profiler_trace.format.sniff import ENDINGS, REPORTS, begins_as_profile
+from foretrace.inputs.profiler_trace.format.text import unpacked
+from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 
 if TYPE_CHECKING:
-    from foretrace.formats.execution_trace import ExecutionTrace
-    from foretrace.formats.profiler_trace.records import RankProfile
     from foretrace.inputs.inventory import Inventory
-    from foretrace.lower.profiler_trace.lower import Profile
+    from foretrace.inputs.profiler_trace.format.execution_trace import ExecutionTrace
+    from foretrace.inputs.profiler_trace.format.records import RankProfile
+    from foretrace.inputs.profiler_trace.program import Profile
     from foretrace.program.program import Program
 
 DEVICE_SPREAD: Final = 0.03
@@ -62,7 +62,7 @@ class ProfilerTraceInput(Input):
     @classmethod
     def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads the traces, joined with the execution traces of the same processes."""
-        from foretrace.lower.profiler_trace.execution import read_joined_traces
+        from foretrace.inputs.profiler_trace.execution_join import read_joined_traces
 
         traces, executions = read_joined_traces(paths)
         return cls(traces, executions, [path.text for path in paths])
@@ -88,7 +88,7 @@ class ProfilerTraceInput(Input):
 
     def _profile(self) -> Profile:
         """Returns the traces understood, once for all hosts, batches and GPUs."""
-        from foretrace.lower.profiler_trace.lower import profile_of
+        from foretrace.inputs.profiler_trace.program import profile_of
 
         if not self.traces:
             raise InputError(
@@ -136,7 +136,7 @@ class ProfilerTraceInput(Input):
     @property
     def recorded_gpu(self) -> str | None:
         """The GPU that the trace names."""
-        from foretrace.lower.torch.recorded_on import recorded_gpu
+        from foretrace.inputs.torch_ops.recorded_gpu import recorded_gpu
 
         return recorded_gpu(self.program())
 
@@ -158,7 +158,7 @@ class ProfilerTraceInput(Input):
 
     def unprofiled(self) -> Unprofiled:
         """Returns the step without what the profiler cost its host."""
-        from foretrace.lower.profiler_trace.overhead import HOST_SPREAD
+        from foretrace.inputs.profiler_trace.profiling_cost import HOST_SPREAD
 
         host = self.options.host
         if host not in ("profiled", "unprofiled"):
@@ -176,14 +176,14 @@ def _is_profile(path: GivenPath) -> bool:
         return True  # it cannot be read, but an error says how to export it
     head = file.head(_HEAD_BYTES)
     if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(_JSON_OR_PACKED):
-        from foretrace.formats.execution_trace import begins_as_execution_trace
+        from foretrace.inputs.profiler_trace.format.execution_trace import begins_as_execution_trace
 
         text = unpacked(head, _HEAD_BYTES)
         if begins_as_profile(text) or begins_as_execution_trace(text):
             return True
     if not file.name.endswith(ENDINGS):
         return False
-    from foretrace.formats.hf_config import begins_as_configuration
+    from foretrace.models.hf_config import begins_as_configuration
 
     # A file with the name of a profile is refused as a profile, unless it is a model's configuration.
     return not begins_as_configuration(head)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from foretrace.formats.execution_trace import ExecutionTrace
-from foretrace.formats.profiler_trace.records import RankProfile
+from foretrace.basics.units import format_bytes, format_count, format_time
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, counted_text, some_of
-from foretrace.lower.profiler_trace.execution import data_flow
-from foretrace.lower.profiler_trace.inventory import ProfileInventory, take_inventory
-from foretrace.lower.profiler_trace.steps import WHOLE_TRACE
-from foretrace.units import format_bytes, format_count, format_time
+from foretrace.inputs.profiler_trace.execution_join import data_flow
+from foretrace.inputs.profiler_trace.format.execution_trace import ExecutionTrace
+from foretrace.inputs.profiler_trace.format.records import RankProfile
+from foretrace.inputs.profiler_trace.rank.steps import WHOLE_TRACE
+from foretrace.inputs.profiler_trace.trace_inventory import ProfileInventory, take_inventory
 
 SCHEMA: Final = "foretrace.profiles/1"
 MAX_ROWS: Final = 6

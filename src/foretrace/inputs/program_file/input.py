@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from foretrace.files import GivenPath
+from foretrace.basics.files import GivenPath
 from foretrace.inputs.base import Input, NoOptions
 
 if TYPE_CHECKING:

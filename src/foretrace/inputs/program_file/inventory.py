@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import format_bytes, format_count, format_time
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, contents_of, counted_text, mesh_text
 from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold
 from foretrace.program.program import Program
-from foretrace.units import format_bytes, format_count, format_time
 
 SCHEMA: Final = "foretrace.inventory/1"
 MAX_ROLES: Final = 16

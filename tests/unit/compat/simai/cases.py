@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from foretrace.compat.simai import SimaiFlags, parse_flags
-from foretrace.formats.aicb import Header, Pass, Row, Workload
+from foretrace.inputs.aicb.format import Header, Pass, Row, Workload
 
 NOTHING = Pass(0, "NONE", 0)
 

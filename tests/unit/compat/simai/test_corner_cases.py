@@ -9,7 +9,7 @@ from foretrace.compat.simai.load import load_rows
 from foretrace.compat.simai.machine import f32, scaled, tick
 from foretrace.compat.simai.times import CollectiveTimes, Spread
 from foretrace.compat.simai.totals import report
-from foretrace.formats.aicb import Pass, Workload
+from foretrace.inputs.aicb.format import Pass, Workload
 from unit.compat.simai.cases import NOTHING, row, simai, workload
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foretrace.compat.simai import end_to_end_csv, figures, figures_json, load_tables
-from foretrace.formats.aicb import Workload, read_workload
+from foretrace.inputs.aicb.format import Workload, read_workload
 from shared_files import shared
 from unit.compat.simai.cases import simai
 

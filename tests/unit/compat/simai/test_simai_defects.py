@@ -6,7 +6,7 @@ import pytest
 
 from foretrace.compat.simai import Defect, RatioTables, SimaiFlags, explain, figures, load_tables, remainder
 from foretrace.compat.simai.totals import report
-from foretrace.formats.aicb import Pass, Row, Workload, read_workload
+from foretrace.inputs.aicb.format import Pass, Row, Workload, read_workload
 from shared_files import shared
 from unit.compat.simai.cases import NOTHING, row, simai, workload
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from foretrace.basics.errors import UsageError
 from foretrace.compat.simai import SimaiFlags, parse_flags
-from foretrace.errors import UsageError
 
 COUNTS = "-g 128 -g_p_s 8 -n_p_s 4"
 LEAST = f"{COUNTS} -g_type H100"

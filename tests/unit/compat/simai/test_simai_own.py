@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from foretrace.basics.errors import InputError
 from foretrace.compat.simai.flags import parse_flags
 from foretrace.compat.simai.own import own_cluster, own_options
 from foretrace.cost.network import network_of
 from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
-from foretrace.errors import InputError
-from foretrace.lower.aicb.options import WorkloadOptions
-from foretrace.lower.options import Overlap
+from foretrace.inputs.aicb.options import WorkloadOptions
+from foretrace.inputs.option_checks import Overlap
 from foretrace.program.columns import Collective
 
 SERVERS = "-g 32 -g_p_s 8 -n_p_s 8"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from foretrace.basics.errors import InputError
 from foretrace.compat.simai import RatioTable, load_tables
 from foretrace.compat.simai.tables import SizeBeyondTableError
-from foretrace.errors import InputError
 
 MIB = 1 << 20
 ROWS = """Size,1,2,4,8,16,32,64,128,m16

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrace.cost.compute.parameters import efficiency
+from foretrace.cost.kernels.parameters import efficiency
 from foretrace.cost.network import MeasuredNetwork, Network, network_of
 from foretrace.cost.network.nccl.forced import Forced
+from foretrace.cost.network.nccl_tests import Measurements, Table, read_measurements
 from foretrace.cost.network.silicon import NAME, silicon_collectives, slowdown_in_training
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.silicon import SYSTEMS, installed
-from foretrace.formats.nccl_tests import Measurements, Table, read_measurements
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 

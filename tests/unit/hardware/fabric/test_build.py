@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace.errors import InputError
-from foretrace.formats.simai_topology import read_topology
+from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import MOST_GPUS, fabric_of
 from foretrace.hardware.fabric.fabric import Device, Fabric
+from foretrace.hardware.fabric.simai_topology import read_topology
 from foretrace.hardware.fabric.tiers import tiers_of
 from foretrace.hardware.fabric.topology import Topology
 from shared_files import shared

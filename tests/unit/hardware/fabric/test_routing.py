@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import fabric_of

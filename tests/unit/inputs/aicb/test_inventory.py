@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from foretrace.formats.aicb import Workload, read_workload
+from foretrace.inputs.aicb.format import Workload, read_workload
 from foretrace.inputs.aicb.inventory import workload_inventory
 from shared_files import ROOT, shared
-from unit.lower.aicb.workloads import row, workload
+from unit.inputs.aicb.workloads import row, workload
 
 ROWS = [
     row("grad_gather", 1, 1, (1, "ALLGATHER", 2000)),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.formats.megatron_trace import read_runs
 from foretrace.inputs.inventory import Inventory
+from foretrace.inputs.megatron_trace.format import read_runs
 from foretrace.inputs.megatron_trace.inventory import MAX_RUNS, runs_inventory
-from foretrace.lower.megatron_trace.inventory import TraceInventory, take_inventory
+from foretrace.inputs.megatron_trace.trace_inventory import TraceInventory, take_inventory
 from shared_files import ROOT
 
 EX_SITU_RANK = ROOT / "examples/traces/moe_ex_situ_rank2.txt"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foretrace.formats.torch_table import Table, read_tables
+from foretrace.inputs.profiler_table.format import Table, read_tables
 from foretrace.inputs.profiler_table.inventory import MAX_ROWS, tables_inventory
 from shared_files import ROOT
 

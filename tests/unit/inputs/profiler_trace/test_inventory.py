@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from foretrace.formats.execution_trace import read_execution_trace
-from foretrace.formats.profiler_trace import read_traces
 from foretrace.inputs.inventory import Inventory
+from foretrace.inputs.profiler_trace.format import read_traces
+from foretrace.inputs.profiler_trace.format.execution_trace import read_execution_trace
 from foretrace.inputs.profiler_trace.inventory import MAX_RANKS, traces_inventory
 from kineto_files import document, kernel, small_step, span, write
 from shared_files import shared

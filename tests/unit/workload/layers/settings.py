@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from foretrace.mesh import Mesh
+from foretrace.basics.mesh import Mesh
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel, Stream
 from foretrace.step.spec import Call, Compute, Item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.errors import InputError
+from foretrace.basics.errors import InputError
 from foretrace.workload.stacks import STACKS, stack
 
 

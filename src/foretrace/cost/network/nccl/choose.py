@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from foretrace.cost.network.nccl.group import Group
-from foretrace.cost.network.nccl.observed import Observed, Way
 from foretrace.cost.network.nccl.tables import (
     ALGORITHMS,
     BASE_US,
@@ -34,6 +33,7 @@ from foretrace.cost.network.nccl.tables import (
     TREE_CORRECTION,
     US,
 )
+from foretrace.cost.network.nccl_log.observed import Observed, Way
 from foretrace.program.columns import SHARDED, WHOLE, Collective
 from foretrace.program.program import Floats, Longs
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.errors import InputError, did_you_mean, shortened
-from foretrace.formats.nccl_names import (
+from foretrace.basics.errors import InputError, did_you_mean, shortened
+from foretrace.cost.network.nccl_log.names import (
     ALGORITHMS,
     FUNCTIONS,
     PROTOCOLS,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import InputError
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.peers import Places
-from foretrace.errors import InputError
 from foretrace.hardware.cluster import Cluster, Node
-from foretrace.placement import Placement
 from foretrace.program.program import Floats, Longs
 
 CrowdingRule = Callable[[NDArray[np.integer]], tuple[Floats, Floats, Floats, Floats]]

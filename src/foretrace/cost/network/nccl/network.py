@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.channels import graphs_of
 from foretrace.cost.network.nccl.choose import ways
@@ -15,11 +17,9 @@ from foretrace.cost.network.nccl.forced import Forced
 from foretrace.cost.network.nccl.group import Group
 from foretrace.cost.network.nccl.layout import CrowdingRule, Layout, Seats
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
-from foretrace.cost.network.nccl.observed import Observed, Way
 from foretrace.cost.network.nccl.plan import PAIR_WAYS, Plan
-from foretrace.errors import Diagnostic
+from foretrace.cost.network.nccl_log.observed import Observed, Way
 from foretrace.hardware.cluster import Cluster
-from foretrace.placement import Placement
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 from foretrace.program.program import Floats, Longs, Source
 

@@ -11,11 +11,11 @@ from foretrace.cost.network.nccl.bound import bound_s
 from foretrace.cost.network.nccl.choose import chosen
 from foretrace.cost.network.nccl.group import Group
 from foretrace.cost.network.nccl.nvls import collnet_s, nvls_s, pat_s
-from foretrace.cost.network.nccl.observed import Observed, Way
 from foretrace.cost.network.nccl.pairs import all_to_all_s, transfer_s
 from foretrace.cost.network.nccl.ring import ring_s
 from foretrace.cost.network.nccl.tree import tree_s
 from foretrace.cost.network.nccl.words import draws, limited_by
+from foretrace.cost.network.nccl_log.observed import Observed, Way
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 from foretrace.program.program import Floats, Longs
 

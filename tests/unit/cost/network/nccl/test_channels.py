@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.nccl.channels import graphs_of, run_channels
 from foretrace.cost.network.nccl.layout import Layout
 from foretrace.cost.network.nccl.tables import LINK_GB, LL_MOST, row_of
 from foretrace.hardware import presets
-from foretrace.placement import Placement
 
 
 def layout(cluster: str, gpus: int) -> Layout:

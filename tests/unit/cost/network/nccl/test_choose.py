@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foretrace.basics.errors import InputError
+from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.nccl.forced import Forced
 from foretrace.cost.network.nccl.layout import Layout
-from foretrace.errors import InputError
 from foretrace.hardware import presets
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from foretrace.basics.errors import InputError
 from foretrace.cost.network import NcclSettings, network_of
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.errors import InputError
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 

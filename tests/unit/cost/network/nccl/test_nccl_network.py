@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.interface import Explained
 from foretrace.cost.network.nccl.layout import Layout
@@ -14,7 +15,6 @@ from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from foretrace.basics.placement import Placement
 from foretrace.cost.network.nccl.channels import graphs_of, run_channels
 from foretrace.cost.network.nccl.choose import Way, reckoned_s, ways
 from foretrace.cost.network.nccl.group import Group
@@ -14,7 +15,6 @@ from foretrace.cost.network.nccl.pairs import PER_PEER_S
 from foretrace.cost.network.nccl.plan import way_s
 from foretrace.cost.network.nccl.ring import LAST_RECEIVE_STEPS
 from foretrace.hardware import presets
-from foretrace.placement import Placement
 from foretrace.program.columns import Collective
 
 PLAIN = NcclMachine(launch_s=5e-6, step_scale=1.0, simple_step_s=4e-6, link_share=0.8, network_share=0.9)

@@ -1,6 +1,0 @@
-"""What happened in a run and why it took so long: one module for each question a person asks."""
-
-from foretrace.analysis.explain.explain import Explanation, explain
-from foretrace.analysis.explain.remedy import Remedy
-
-__all__ = ["Explanation", "Remedy", "explain"]

@@ -1,0 +1,107 @@
+"""The one family of errors a user can meet, and the notes that accompany a result.
+
+Every error and diagnostic has a `code` of `foretrace.basics.codes`, which programs and tests look at, and a message
+for people that says what is wrong, where (a file and line, a field, a rank and op) and what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+MAX_SHOWN = 60
+"""Characters of a user's text that an error repeats at most."""
+
+MAX_NAME = 100
+"""Characters of a name at most; longer words are not misspelt names and take long to compare."""
+
+
+class ForetraceError(Exception):
+    """A mistake in what the user gave; shown as one line, never as a traceback."""
+
+    exit_code = 3
+
+    def __init__(self, code: str, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(code, message)  # what an error of a worker process is made again from
+        self.code = code
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        text += f"  [{self.code}]"
+        return f"{text}\n       {self.hint}" if self.hint else text
+
+
+class UsageError(ForetraceError):
+    """The command line itself is wrong."""
+
+    exit_code = 2
+
+
+class InputError(ForetraceError):
+    """A file, a field or an argument cannot mean anything."""
+
+    exit_code = 3
+
+
+class InfeasibleError(ForetraceError):
+    """Nothing satisfies what was asked."""
+
+    exit_code = 4
+
+
+class DeadlockError(ForetraceError):
+    """Ranks wait for each other; the message names the cycle."""
+
+    exit_code = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """Something seen, guessed or left out that a reader of the result should know."""
+
+    level: Literal["note", "warning"]
+    code: str
+    message: str
+    where: str | None = None
+
+
+def shortened(text: str) -> str:
+    """Returns a text as an error shows it: only the beginning of a long one."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]}…"
+
+
+def printable(text: str) -> str:
+    """Returns a text as a terminal may show it.
+
+    Characters that would move the cursor, change colours or turn the reading direction become `\ufffd`.
+    """
+    return text if text.isascii() and text.isprintable() else "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    import unicodedata  # only such texts need it
+
+    if character == "\n" or character.isprintable():
+        return character
+    return " " if character == "\t" or unicodedata.category(character) == "Zs" else "\N{REPLACEMENT CHARACTER}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean X?` for the known name that is nearest to a wrong one, or nothing."""
+    near = nearest(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.5) -> str | None:
+    """Returns the known name nearest to a wrong one in any case; None below a similarity of `likeness` (0 to 1)."""
+    import difflib  # only mistakes need it
+
+    if len(name) > MAX_NAME:
+        return None
+    spelled = {str(word).casefold(): str(word) for word in known}
+    near = difflib.get_close_matches(name.casefold(), spelled, n=1, cutoff=likeness)
+    return spelled[near[0]] if near else None

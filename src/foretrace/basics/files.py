@@ -1,0 +1,322 @@
+"""Reading and writing files: what a user keeps in one go, answers as they come, so that a pipe or device may take them
+too."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, Final, TypeAlias
+
+from foretrace.basics.errors import InputError, nearest
+
+LARGEST_FILE_BYTES: Final = 512 << 20
+
+MAX_LISTED: Final = 1000
+"""Files of a folder, or matches of a pattern, that are looked at to recognise what they are."""
+
+_MAX_HEAD_BYTES: Final = 1 << 20
+_MAX_WAITING: Final = 64
+"""Files that may be open between a look at their beginning and reading; systems allow a process as few as 256."""
+
+
+class InputFile(os.PathLike[str]):
+    """A file of an input, opened once: first its beginning is looked at, then the same handle is read to its end."""
+
+    _waiting: ClassVar[list[weakref.ref[InputFile]]] = []
+    """Files whose beginning was looked at and that can be opened again, the oldest first."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._stream: io.BufferedReader | None = None
+        self._head = b""
+        self._looked_bytes = 0
+        self.path = Path(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"InputFile({str(self.path)!r})"
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The name of the file, without its folder."""
+        return self.path.name
+
+    def head(self, size: int = 1 << 16) -> bytes:
+        """Returns the first `size` bytes, at most 1 MiB; nothing where the file cannot be read.
+
+        Of a pipe, these are the bytes that have come by now, which may be fewer.
+        """
+        size = min(size, _MAX_HEAD_BYTES)
+        if len(self._head) == self._looked_bytes < size:
+            self._looked_bytes = size
+            self._head = self._read_head(size)
+        return self._head[:size]
+
+    def _read_head(self, size: int) -> bytes:
+        try:
+            if self._stream is None and (not self.path.exists() or self.path.is_dir()):
+                return b""
+            stream = self._stream = self._stream or self._open()
+            if not stream.seekable():
+                self._looked_bytes = _MAX_HEAD_BYTES
+                return stream.peek()
+            head = stream.read(size)
+            stream.seek(0)
+        except (OSError, ValueError):
+            self.close()
+            return b""
+        self._limit_waiting()
+        return head
+
+    def _limit_waiting(self) -> None:
+        """Closes the file that has waited longest where too many do; it is opened again when it is read."""
+        others = [ref for ref in InputFile._waiting if (file := ref()) is not self and file and file._stream]
+        if len(others) >= _MAX_WAITING and (oldest := others.pop(0)()) is not None:
+            oldest.close()
+        InputFile._waiting = [*others, weakref.ref(self)]
+
+    def take(self) -> io.BufferedReader:
+        """Returns the file opened at its beginning; who takes it closes it.
+
+        Raises OSError or ValueError where the file cannot be opened.
+        """
+        stream, self._stream = self._stream, None
+        stream = stream or self._open()
+        if not stream.seekable():
+            self._looked_bytes = _MAX_HEAD_BYTES  # a pipe that was handed over is not looked at again
+        return stream
+
+    def _open(self) -> io.BufferedReader:
+        stream: io.BufferedReader = self.path.open("rb")
+        return stream
+
+    def open(self, noun: str) -> io.BufferedReader:
+        """Returns the file opened at its beginning; who takes it closes it. `noun` is what errors call it."""
+        return open_binary(self, noun)
+
+    def close(self) -> None:
+        """Closes the file, where it was looked at and not read."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+
+@dataclass(frozen=True)
+class GivenPath:
+    """A path as the user gave it: a file, a folder, or a pattern such as `run/*.txt`."""
+
+    text: str
+    file: InputFile | None = field(default=None, compare=False, repr=False)
+    """The file that it is, where that may be open already."""
+
+    @cached_property
+    def path(self) -> Path:
+        """The path itself."""
+        return Path(self.text)
+
+    @cached_property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        try:
+            return self.path.is_dir()
+        except (OSError, ValueError):
+            return False
+
+    @cached_property
+    def is_pattern(self) -> bool:
+        """Whether it is a pattern, and not the name of a file."""
+        try:
+            return glob.has_magic(self.text) and not self.path.exists()
+        except (OSError, ValueError):
+            return False
+
+    @cached_property
+    def is_file(self) -> bool:
+        """Whether it is a file or a pipe."""
+        try:
+            return self.path.exists() and not self.path.is_dir()
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def is_many(self) -> bool:
+        """Whether it may stand for many files: a folder or a pattern."""
+        return self.is_folder or self.is_pattern
+
+    @cached_property
+    def matches(self) -> tuple[Path, ...]:
+        """The files and folders that a pattern matches, in order of names; else the path itself."""
+        if not self.is_pattern:
+            return (self.path,)
+        try:
+            return tuple(sorted(Path(match) for match in glob.glob(self.text, recursive=True)))  # noqa: PTH207 - absolute
+        except ValueError:  # a character that no path has
+            return ()
+
+    @cached_property
+    def files(self) -> tuple[InputFile, ...]:
+        """The files that it names: itself, those of a folder, or those that a pattern matches, in order of names.
+
+        A folder that a pattern matches counts with its files.
+        """
+        if not self.is_many:
+            return (self.file or InputFile(self.path),)
+        place = self.path
+        try:
+            files = [place for place in self.matches if place.is_file()]
+            for place in (match for match in self.matches if match.is_dir()):
+                files += sorted(path for path in place.iterdir() if path.is_file())
+        except OSError as error:
+            text = f"the folder cannot be read: {error.strerror}"
+            raise InputError("unreadable-file", text, where=str(place)) from None
+        return tuple(map(InputFile, dict.fromkeys(files)))
+
+    @property
+    def first_files(self) -> tuple[InputFile, ...]:
+        """The files by which a folder or pattern is recognised; none where it cannot be read."""
+        try:
+            return self.files[:MAX_LISTED]
+        except InputError:
+            return ()
+
+    def close(self) -> None:
+        """Closes the files that were looked at and not read."""
+        for file in self.__dict__.get("files", ()):
+            file.close()
+
+
+AnyFile: TypeAlias = "str | Path | InputFile"
+"""A file by its name, or one whose beginning may have been looked at."""
+
+AnyPath: TypeAlias = "str | Path | InputFile | GivenPath"
+"""A file, a folder or a pattern, in any form."""
+
+
+def input_file(path: AnyFile) -> InputFile:
+    """Returns a file as an `InputFile`."""
+    return path if isinstance(path, InputFile) else InputFile(path)
+
+
+def given_paths(paths: Iterable[AnyPath]) -> tuple[GivenPath, ...]:
+    """Returns paths as `GivenPath`s."""
+    return tuple(map(given_path, paths))
+
+
+def given_path(path: AnyPath) -> GivenPath:
+    """Returns a path as a `GivenPath`."""
+    if isinstance(path, GivenPath):
+        return path
+    return GivenPath(str(path), path if isinstance(path, InputFile) else None)
+
+
+def head_bytes(path: AnyFile, size: int) -> bytes:
+    """Returns the first bytes of a file; nothing where it cannot be read. Never an error.
+
+    A file that is given by its name is closed again. A pipe that is given by its name is not looked at, since what it
+    has given cannot be read again.
+    """
+    if isinstance(path, InputFile):
+        return path.head(size)
+    try:
+        if not Path(path).is_file():
+            return b""
+    except (OSError, ValueError):
+        return b""
+    file = InputFile(path)
+    head = file.head(size)
+    file.close()
+    return head
+
+
+def open_binary(path: AnyFile, noun: str) -> io.BufferedReader:
+    """Opens a file to read bytes from; `noun` says in errors what it should be."""
+    try:
+        return input_file(path).take()
+    except FileNotFoundError:
+        near = _near_file(Path(path))
+        raise InputError(
+            "file-not-found", "there is no such file", where=str(path), hint=near and f"did you mean {near}?"
+        ) from None
+    except IsADirectoryError:
+        raise InputError(
+            "folder-instead-of-file", "this is a folder", where=str(path), hint=f"give the name of a {noun}"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError("unreadable-file", f"the {noun} cannot be read: {reason}", where=str(path)) from None
+
+
+def read_whole(path: AnyFile, noun: str, hint: str) -> bytes:
+    """Returns the bytes of a file; `noun` says in errors what it should be, `hint` what one looks like."""
+    try:
+        with open_binary(path, noun) as stream:
+            # A pipe has no size; what comes out of it is cut off where it is too long.
+            too_long = os.fstat(stream.fileno()).st_size > LARGEST_FILE_BYTES
+            data = b"" if too_long else stream.read(LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(unreadable(error), f"the {noun} cannot be read: {error.strerror}", where=str(path)) from None
+    if too_long or len(data) > LARGEST_FILE_BYTES:
+        raise InputError("file-too-large", "the file has more than 512 MiB", where=str(path), hint=hint)
+    return data
+
+
+def unreadable(error: OSError | ValueError) -> str:
+    """Returns the code for a file that could not be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        return "file-not-found"
+    return "folder-instead-of-file" if isinstance(error, IsADirectoryError) else "unreadable-file"
+
+
+def _near_file(path: Path) -> str | None:
+    """Returns the file next to a missing one that was probably meant."""
+    try:
+        near = nearest(path.name, [entry.name for entry in islice(path.parent.iterdir(), 1000)], 0.75)
+    except (OSError, ValueError):
+        return None
+    return str(path.parent / near) if near else None
+
+
+def write_whole(path: Path, parts: Iterable[bytes], noun: str) -> None:
+    """Writes the parts to a file next to `path`, which then replaces it.
+
+    A reader sees the old content or all of the new one. `noun` is what errors call the file.
+    """
+    import secrets  # only writing needs it, and it takes a while
+
+    temporary = path.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
+    try:
+        try:
+            with temporary.open("xb") as stream:
+                stream.writelines(parts)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            "unwritable-file",
+            f"the {noun} cannot be written: {error.strerror}",
+            where=str(path),
+            hint="give the name of a file in a folder that exists and that you may write to",
+        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes an answer to a file."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError("unwritable-file", f"cannot be written: {error.strerror}", where=str(path)) from error

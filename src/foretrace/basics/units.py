@@ -1,0 +1,287 @@
+"""Quantities as people write them: "400Gbps", "80GiB", "25us" in; SI floats inside; readable text out.
+
+Every ``parse_*`` takes text or a plain number; a plain number is already in SI units and passes through. Text
+needs its unit, except bytes, counts and factors (and a plain 0), where a bare number has only one meaning.
+``where`` is the file and line, or the field, that an error names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+
+from foretrace.basics.errors import InputError, shortened
+
+MINUS = "\N{MINUS SIGN}"
+
+_NUMBER = re.compile(
+    r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*)?"
+    r"(?P<fraction>\.[0-9]*)?"
+    r"(?P<exponent>[eE][+-]?[0-9]+)?"
+)
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {f"{prefix}i": 1024.0**power for power, prefix in enumerate("KMGTPE", start=1)}
+
+_MINUTE_S = 60.0
+_HOUR_S = 3600.0
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """One kind of quantity: what it is called, how it is written, and its units in SI."""
+
+    name: str
+    form: str
+    scales: Mapping[str, float]
+    bare: float | None = None
+    """Scale of text without a unit; None where a unit is required."""
+
+
+def _byte_scales(suffixes: tuple[str, ...]) -> dict[str, float]:
+    """Scales of B with every prefix, each followed by one of the suffixes."""
+    return {f"{prefix}B{suffix}": scale for prefix, scale in (_DECIMAL | _BINARY).items() for suffix in suffixes}
+
+
+def _bit_scales() -> dict[str, float]:
+    """Scales, in bytes per second, of every way to write bits per second."""
+    names = ("b/s", "bps", "bit/s", "bits/s")
+    return {f"{prefix}{name}": scale / 8 for prefix, scale in (_DECIMAL | _BINARY).items() for name in names}
+
+
+_TIME = _Quantity(
+    "time",
+    "a number and a unit: 25us, 1.5 ms or 2h (ns us ms s min h d)",
+    {
+        "ns": 1e-9,
+        "us": 1e-6,
+        "\N{MICRO SIGN}s": 1e-6,
+        "\N{GREEK SMALL LETTER MU}s": 1e-6,
+        "ms": 1e-3,
+        "s": 1.0,
+        "sec": 1.0,
+        "min": _MINUTE_S,
+        "h": _HOUR_S,
+        "d": _DAY_S,
+    },
+)
+_BYTES = _Quantity(
+    "size",
+    "a number of bytes, or a number and a unit: 80GiB (binary), 16MB (decimal) or 512",
+    _byte_scales(("",)),
+    bare=1.0,
+)
+_BANDWIDTH = _Quantity(
+    "bandwidth",
+    "a number and a unit: 400Gbps or 400 Gb/s (b is bits), 50GB/s (B is bytes)",
+    _byte_scales(("/s", "ps")) | _bit_scales(),
+)
+_FLOPS = _Quantity(
+    "compute rate",
+    "a number and a unit: 989 TFLOP/s or 989TFLOPS",
+    {
+        f"{prefix}{name}": scale
+        for prefix, scale in _DECIMAL.items()
+        for name in ("FLOP/s", "FLOPS", "FLOPs", "FLOPs/s", "Flop/s", "Flops", "flop/s", "flops")
+    },
+)
+_FACTOR = _Quantity(
+    "factor",
+    "a number above 0: 1.1x, 1.1 or 110%",
+    {"x": 1.0, "\N{MULTIPLICATION SIGN}": 1.0, "%": 0.01},
+    bare=1.0,
+)
+_COUNT = _Quantity("count", "a whole number: 1024, 1,024, 1_024 or 1e6", {}, bare=1.0)
+
+
+def parse_time(value: str | float, *, where: str | None = None) -> float:
+    """Seconds, from "25us", "1.5 ms", "2h"."""
+    return _parse(value, _TIME, where)
+
+
+def parse_bytes(value: str | float, *, where: str | None = None) -> int:
+    """Bytes, to the nearest, from "80GiB" (binary), "16MB" (decimal) or "512"."""
+    return value if type(value) is int and value >= 0 else round(_parse(value, _BYTES, where))
+
+
+def parse_bandwidth(value: str | float, *, where: str | None = None) -> float:
+    """Bytes per second, from "400Gbps", "400 Gbit/s" (bits) or "50GB/s", "50GBps" (bytes)."""
+    return _parse(value, _BANDWIDTH, where)
+
+
+def parse_flops(value: str | float, *, where: str | None = None) -> float:
+    """Floating-point operations per second, from "989 TFLOP/s" or "989TFLOPS"."""
+    return _parse(value, _FLOPS, where)
+
+
+def parse_factor(value: str | float, *, where: str | None = None) -> float:
+    """A ratio above 0, from "1.1x", "1.1" or "110%"."""
+    factor = _parse(value, _FACTOR, where)
+    if factor == 0.0:
+        raise _refusal("out-of-range", value, _FACTOR, where, "is zero")
+    return factor
+
+
+def parse_count(value: str | float, *, where: str | None = None) -> int:
+    """A whole number, from "1024", "1,024", "1_024" or "1e6"."""
+    if type(value) is int and value >= 0:
+        return value
+    count = _parse(value, _COUNT, where)
+    if not count.is_integer():
+        raise _refusal("bad-value", value, _COUNT, where, "is not whole")
+    return int(count)
+
+
+def _parse(value: str | float, quantity: _Quantity, where: str | None) -> float:
+    if isinstance(value, str):
+        number, unit = _split(value, quantity, where)
+        scale = _scale(value, number, unit, quantity, where)
+        # Dividing by 1e6 rounds once where multiplying by 1e-6 rounds twice: "25us" must equal 25e-6.
+        amount = float(number) * scale if scale >= 1 else float(number) / round(1 / scale)
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        amount = _as_float(value)
+    else:
+        raise _refusal("bad-value", value, quantity, where, "is neither text nor a number")
+    if not math.isfinite(amount):
+        raise _refusal("out-of-range", value, quantity, where, "is not a finite number")
+    if amount < 0:
+        raise _refusal("out-of-range", value, quantity, where, "is negative")
+    return amount
+
+
+def _as_float(value: float) -> float:
+    """The number as a float; infinite where it is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _split(text: str, quantity: _Quantity, where: str | None) -> tuple[str, str]:
+    """The number, ready for ``float``, and the unit after it."""
+    stripped = text.strip()
+    if not stripped:
+        raise _refusal("bad-value", text, quantity, where, "is empty")
+    if stripped[0] in f"-{MINUS}":
+        raise _refusal("out-of-range", text, quantity, where, "is negative")
+    match = _NUMBER.match(stripped)
+    if match is None or not any(c.isdigit() for c in f"{match['whole'] or ''}{match['fraction'] or ''}"):
+        if re.match(r"\+?(nan|inf)", stripped, re.IGNORECASE):
+            raise _refusal("out-of-range", text, quantity, where, "is not a finite number")
+        raise _refusal("bad-value", text, quantity, where, "does not start with a number")
+    return match[0].replace(",", "").replace("_", ""), stripped[match.end() :].strip()
+
+
+def _scale(text: str, number: str, unit: str, quantity: _Quantity, where: str | None) -> float:
+    """What one of the unit is in SI."""
+    if unit in quantity.scales:
+        return quantity.scales[unit]
+    if not unit and (quantity.bare is not None or float(number) == 0.0):
+        return quantity.bare or 1.0
+    if not unit:
+        raise _refusal("bad-value", text, quantity, where, "has no unit")
+    if not quantity.scales or not unit[0].isalpha():
+        raise _refusal("bad-value", text, quantity, where, f'has "{unit}" after the number')
+    near = _near_units(unit, quantity)
+    suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise _refusal("bad-value", text, quantity, where, f'has the unknown unit "{unit}"{suggestion}')
+
+
+def _near_units(unit: str, quantity: _Quantity) -> list[str]:
+    """At most two units that were probably meant: the same letters in another case, else a close spelling."""
+    same_letters = [name for name in quantity.scales if name.casefold() == unit.casefold()]
+    return same_letters[:2] or difflib.get_close_matches(unit, quantity.scales, n=2, cutoff=0.4)
+
+
+def _refusal(code: str, value: object, quantity: _Quantity, where: str | None, problem: str) -> InputError:
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    return InputError(
+        code, f"{quantity.name} {shortened(text)} {problem}", where=where, hint=f"expected {quantity.form}"
+    )
+
+
+def format_time(seconds: float, *, unit: str | None = None) -> str:
+    """A time in the unit that suits it: "12.84 s", "3.20 ms", "25.0 µs", "2.3 h".
+
+    With ``unit`` (as ``parse_time`` reads it) two decimals of that unit, for columns that share one.
+    """
+    if unit is not None:
+        return _signed(seconds, lambda size: f"{size / _TIME.scales[unit]:.2f} {unit}")
+    return _signed(seconds, _format_positive_time) if seconds else "0 s"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size in binary units: "61.3 GiB"."""
+    if abs(size_bytes) < 1024 and float(size_bytes).is_integer():
+        return _signed(size_bytes, lambda size: f"{size:.0f} B")
+    return _signed(size_bytes, lambda size: _with_prefix(size, 1024.0, ("", *_BINARY), "B"))
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """A bandwidth in decimal units: "50.0 GB/s"."""
+    return _signed(bytes_per_s, lambda size: _with_prefix(size, 1000.0, ("", *"kMGTPE"), "B/s"))
+
+
+def format_flops(flops: float) -> str:
+    """A compute rate: "989 TFLOP/s"."""
+    return _signed(flops, lambda size: _with_prefix(size, 1000.0, ("", *"kMGTPE"), "FLOP/s"))
+
+
+def format_count(count: int) -> str:
+    """A whole number with its thousands apart: "1,024"."""
+    return f"{count:,}".replace("-", MINUS)
+
+
+def format_percent(fraction: float) -> str:
+    """A fraction of one in percent: 0.412 is "41.2 %"."""
+    return _signed(fraction, lambda size: f"{100 * size:.1f} %")
+
+
+def _signed(value: float, show: Callable[[float], str]) -> str:
+    """The value shown by its size, with a true minus unless it rounds to zero."""
+    text = show(abs(value))
+    return f"{MINUS}{text}" if value < 0 and text != show(0.0) else text
+
+
+def _format_positive_time(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
+    for unit, scale in (("ns", 1e-9), ("\N{MICRO SIGN}s", 1e-6), ("ms", 1e-3)):
+        figures = _three_figures(seconds / scale)
+        if float(figures) < 1000:
+            return f"{figures} {unit}"
+    # The longer units begin late enough that one decimal still tells a few percent apart.
+    if seconds < 10 * _MINUTE_S:
+        return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:.1f} s"
+    if seconds < 2 * _HOUR_S:
+        return f"{seconds / _MINUTE_S:.1f} min"
+    if seconds < 2 * _DAY_S:
+        return f"{seconds / _HOUR_S:.1f} h"
+    days = seconds / _DAY_S
+    return f"{days:,.1f} d" if days < 1e6 else f"{days:.3g} d"
+
+
+def _with_prefix(size: float, base: float, prefixes: tuple[str, ...], unit: str) -> str:
+    """Three figures with the largest prefix that leaves at least one, so 1023.9 KiB is 1.00 MiB."""
+    *smaller, largest = prefixes
+    for prefix in smaller:
+        figures = _three_figures(size)
+        if not float(figures) >= base:
+            return f"{figures} {prefix}{unit}"
+        size /= base
+    return f"{_three_figures(size)} {largest}{unit}"
+
+
+def _three_figures(size: float) -> str:
+    """At least three significant figures of a positive number, plain where that is short."""
+    if size == 0:
+        return "0"
+    if not 0.01 <= size < 1e6:
+        return f"{size:.3g}"
+    rounded = float(f"{size:.2e}")
+    return f"{size:.{max(0, 2 - math.floor(math.log10(rounded)))}f}"

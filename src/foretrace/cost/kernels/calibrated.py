@@ -1,0 +1,131 @@
+"""A calibration as the best source of kernel prices: what it measured, and the usual sources held to it elsewhere.
+
+A kernel that was measured takes what it took. Any other takes what the usual sources say times how far these are off on
+the measured kernels of its family, the nearer ones counting more: one mechanism (`Measured`) within what was measured
+and beyond, so no seam jumps. Families that were not measured are priced as without a calibration.
+
+How far sources are off is partly a family's own and partly each shape's. Away from the shapes that were measured, only
+the family's part holds; how much of what was seen that is follows from how many shapes were (partial pooling).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.cost.calibration import Calibration
+from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
+from foretrace.cost.kernels.measured import FARTHEST, Family, Measured, family
+from foretrace.cost.kernels.model import floor_s
+from foretrace.cost.kernels.pricer import PROFILE_SPREAD
+from foretrace.cost.kernels.streams import row_length
+from foretrace.hardware.cluster import Gpu
+from foretrace.program.kernels import Kernel, Stream
+from foretrace.program.program import Floats, Longs, Source
+
+EXACT_SPREAD: Final = 0.03
+"""How far a kernel's time differs between two steps of one machine: its clock moves by 2 to 3 % either way as the GPU
+keeps to its power (an H200's trace of two steps has one product at 492 to 519 us)."""
+
+FAMILY_SPREAD: Final = 0.08
+"""By how much families differ in how far the usual sources are off, one standard deviation as a logarithm; that of
+single shapes within a family is the next. Judgements that together make up the model's error of single kernels."""
+SHAPE_SPREAD: Final = 0.05
+STRIDED_SPREAD: Final = 0.15
+"""The same for kernels that read or write slices: how long these are is not in their key, and decides (an H200 joins
+halves of 64 bytes at half the rate of halves of 128)."""
+NEAR: Final = 0.5
+"""Octaves over which what is a shape's own fades."""
+
+
+class CalibratedPricer:
+    """The prices of other sources, corrected by a calibration; remembers what it has priced.
+
+    `sources` are the calibration, then the others' as they are corrected by it, then the others' as they were.
+    """
+
+    def __init__(self, base: KernelPricer, calibration: Calibration, gpu: Gpu) -> None:
+        self._base = base
+        self._gpu = gpu
+        self._factor = 1.0 if calibration.steps is None else calibration.steps.factor
+        profile = calibration.kernels
+        kernels: tuple[Kernel, ...] = () if profile is None else profile.kernels
+        seconds = np.empty(0) if profile is None else profile.sustained_s
+        self._exact = {_same(one): taken for one, taken in zip(kernels, seconds.tolist(), strict=True)}
+        self._measured = Measured(kernels, seconds, base.price(kernels).duration_s)
+        self._shapes: dict[Family, int] = dict(Counter(family(one) for one in kernels))
+        self._known: dict[Kernel, tuple[float, int, float, float]] = {}
+        spread = PROFILE_SPREAD
+        own = Source(calibration.source, float(np.exp(-spread)), float(np.exp(spread)))
+        held = (Source(f"{one.name}, corrected by {calibration.name}", one.low, one.high) for one in base.sources)
+        self.sources: tuple[Source, ...] = (own, *held, *base.sources)
+        self.notes: tuple[Diagnostic, ...] = (*base.notes, *_step_note(calibration))
+
+    def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        """What each kernel takes; see `KernelPricer`."""
+        new = list(dict.fromkeys(one for one in kernels if one not in self._known))
+        if new:
+            self._known.update(zip(new, self._priced(new), strict=True))
+        rows = np.array([self._known[one] for one in kernels]).reshape(len(kernels), 4)
+        return KernelPrices(rows[:, 0], rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
+
+    def _priced(self, kernels: list[Kernel]) -> list[tuple[float, int, float, float]]:
+        usual = self._base.price(kernels)
+        found = self._measured.correction(kernels)
+        known, near = np.isfinite(found.distance), found.distance <= FARTHEST
+        factor = found.factor ** self._held(kernels, found.distance)
+        seconds = np.where(known, np.maximum(usual.duration_s * factor, floor_s(self._gpu, kernels)), usual.duration_s)
+        own = np.hypot(found.error, PROFILE_SPREAD)
+        low = np.where(near, np.exp(-own), np.where(known, np.minimum(np.exp(-own), usual.low), usual.low))
+        high = np.where(near, np.exp(own), np.where(known, np.maximum(np.exp(own), usual.high), usual.high))
+        source = self._sources_of(usual.source, known, near)
+        for i, one in enumerate(kernels):
+            taken = self._exact.get(_same(one))
+            if taken is not None:
+                seconds[i], source[i] = taken, 0
+                low[i], high[i] = np.exp(-EXACT_SPREAD), np.exp(EXACT_SPREAD)
+        columns = (self._factor * seconds, source, low, high)
+        return list(zip(*(one.tolist() for one in columns), strict=True))
+
+    def _held(self, kernels: list[Kernel], distance: Floats) -> Floats:
+        """Which part of what measured kernels show holds so far from them: all of it at one, and the family's own part
+        far away."""
+        shapes = np.array([self._shapes.get(family(one), 1) for one in kernels])
+        strided = np.array([isinstance(one, Stream) and "strided" in one.name for one in kernels], dtype=bool)
+        noise = np.where(strided, STRIDED_SPREAD, SHAPE_SPREAD) ** 2 / shapes
+        pooled = FAMILY_SPREAD**2 / (FAMILY_SPREAD**2 + noise)
+        return np.asarray(pooled + (1 - pooled) * np.exp(-np.where(np.isfinite(distance), distance, 0.0) / NEAR))
+
+    def _sources_of(self, usual: Longs, known: NDArray[np.bool_], near: NDArray[np.bool_]) -> Longs:
+        count = len(self._base.sources)
+        return np.asarray(np.where(near, 0, np.where(known, 1 + usual, 1 + count + usual)))
+
+    def covers(self, kernels: Sequence[Kernel]) -> Floats:
+        """How far each kernel is from the nearest measured one of its family, in octaves of its shape: 0 where it was
+        measured itself, infinite where its family was not."""
+        distance = self._measured.correction(kernels).distance
+        return np.array([0.0 if _same(one) in self._exact else at for one, at in zip(kernels, distance, strict=True)])
+
+
+def _same(kernel: Kernel) -> Kernel:
+    """A kernel without what does not change its time."""
+    if not isinstance(kernel, Stream):
+        return kernel
+    return Stream(kernel.name, kernel.read, kernel.write, rows=row_length(kernel))
+
+
+def _step_note(calibration: Calibration) -> tuple[Diagnostic, ...]:
+    """What a factor from whole steps does is never left unsaid."""
+    fit = calibration.steps
+    if fit is None:
+        return ()
+    text = (
+        f"{calibration.name}: all kernels take {fit.factor:.3f} times as long, as {fit.rows} whole steps call for "
+        f"(which leaves {100 * fit.error:.1f} % of {100 * fit.before:.1f} % mean error of them)"
+    )
+    return (Diagnostic("note", "price-source", text),)

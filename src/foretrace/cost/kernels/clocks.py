@@ -1,0 +1,132 @@
+"""The clock that a job's own kernels leave a GPU, from the power they draw.
+
+A GPU at its power limit lowers its clock until what it runs fits. What a kernel draws has a part that no clock changes,
+for the module and for its memory, and one that goes as the cube of the clock (the voltage follows it: P = C V² f), for
+its arithmetic and its memory's controllers. Averaged over a job's kernels by their time, both parts give the clock:
+
+    c³ = (limit − Σ share · fixed) / Σ share · dynamic
+
+Prices of kernels are of the mix that kernel profiles are measured amid: products for 70 % of the time, passes over
+memory for the rest. A job of other proportions runs its products faster or slower than that by the ratio of clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
+from foretrace.cost.kernels.model import peak_flops
+from foretrace.cost.kernels.parameters import efficiency
+from foretrace.hardware.cluster import Gpu
+from foretrace.program.kernels import Copy, Kernel
+from foretrace.program.program import Floats, Source
+
+# Shares of a module's power limit, of an H200 (benchmarks/gpu/clocks.py: bf16 products and attention amid passes over
+# memory in eleven proportions, clock and power by nvidia-smi): clocks come out within 5 %, those of three training
+# steps within 2 %.
+LIMIT: Final = 0.993
+"""What is drawn of it on average when it is reached."""
+FIXED: Final = 0.25
+MEMORY_FIXED: Final = 0.25
+"""At the memory's full rate, besides."""
+MEMORY_DYNAMIC: Final = 0.44
+"""At the memory's full rate and the highest clock."""
+ARITHMETIC_DYNAMIC: Final = 2.35
+"""At the datasheet's peak rate and the highest clock: no kernel reaches that."""
+FULL_RATE: Final = 0.9
+"""The share of the datasheet's memory rate that a plain stream reaches."""
+CLOCK_POWER: Final = 0.9
+"""A product's time goes as this power of the clock: its operands come from memory, which keeps its own."""
+
+PROFILED: Final = (0.7, 0.78)
+"""The mix of kernel profiles: the share of products, and what of the peak rate they reach at full clocks."""
+HOLDS: Final = 0.95
+"""The share of a burst's speed from which on a GPU's clocks count as holding (an A100's)."""
+
+
+IDLE: Final = 0.2
+"""What a module draws of it that waits for its host for moments: an H200 whose clocks are held, by nvidia-smi."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The kernels of a job and how often each runs, in whatever unit; `busy` is the share of the time in which any
+    does."""
+
+    calls: Mapping[Kernel, float]
+    busy: float = 1.0
+
+
+def clock_of(fixed: float, dynamic: float) -> float:
+    """The clock, as a share of the highest, at which kernels of this mean draw fit into the limit."""
+    return float(min(1.0, (max(LIMIT - fixed, 0.05) / max(dynamic, 1e-9)) ** (1 / 3)))
+
+
+def profiled_clock() -> float:
+    """The clock amid the mix that kernel profiles are measured in."""
+    share, reached = PROFILED
+    fixed = FIXED + MEMORY_FIXED * (1 - share)
+    return clock_of(fixed, share * ARITHMETIC_DYNAMIC * reached + (1 - share) * MEMORY_DYNAMIC)
+
+
+def products_factor(gpu: Gpu, mix: Mix, pricer: KernelPricer) -> float:
+    """How many times as long as amid the mix of kernel profiles a job's products take."""
+    sustained = efficiency(gpu).sustained["bf16"]
+    kernels = [one for one in mix.calls if not isinstance(one, Copy)]
+    if sustained >= HOLDS or not any(one.flops > 0 for one in kernels):
+        return 1.0
+    computes = np.array([one.flops > 0 for one in kernels], dtype=bool)
+    # At full clocks; what is bound by memory takes the same at any.
+    each_s = pricer.price(kernels).duration_s * np.where(computes, sustained, 1.0)
+    fixed, dynamic = _draws(gpu, kernels, each_s)
+    spent_s = each_s * np.array([mix.calls[one] for one in kernels])
+    share = mix.busy * spent_s / spent_s.sum()
+    idle = IDLE * (1 - mix.busy)
+    ratio = profiled_clock() / clock_of(float((share * fixed).sum()) + idle, float((share * dynamic).sum()))
+    return float(max(sustained, ratio**CLOCK_POWER))
+
+
+def _draws(gpu: Gpu, kernels: Sequence[Kernel], seconds: Floats) -> tuple[Floats, Floats]:
+    """What each kernel draws while it runs, whatever the clock and at the highest one, as shares of the limit."""
+    flops, moved, peak = (np.zeros(len(kernels)) for _ in range(3))
+    for i, one in enumerate(kernels):
+        flops[i], moved[i] = one.flops, one.moved_bytes
+        peak[i] = peak_flops(gpu, getattr(one, "dtype", "bf16"))
+    memory = np.minimum(moved / seconds / (FULL_RATE * gpu.memory_bytes_per_s), 1.0)
+    arithmetic = np.minimum(flops / seconds / peak, 1.0)
+    return FIXED + MEMORY_FIXED * memory, ARITHMETIC_DYNAMIC * arithmetic + MEMORY_DYNAMIC * memory
+
+
+@dataclass(frozen=True, slots=True)
+class ClockedPricer:
+    """The prices of another source, with products so many times as long."""
+
+    pricer: KernelPricer
+    factor: float
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Those of the other."""
+        return self.pricer.sources
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """Those of the other, and what the job's own mix does."""
+        if abs(self.factor - 1) < 0.005:
+            return self.pricer.notes
+        way = "longer" if self.factor > 1 else "shorter"
+        text = (
+            f"products take {abs(self.factor - 1):.1%} {way} than amid a kernel profile's mix: the power this job draws"
+        )
+        return (*self.pricer.notes, Diagnostic("note", "power-clock", f"{text} leaves the GPU another clock"))
+
+    def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        """What each kernel takes at the job's own clock."""
+        found = self.pricer.price(kernels)
+        computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
+        return replace(found, duration_s=found.duration_s * np.where(computes, self.factor, 1.0))

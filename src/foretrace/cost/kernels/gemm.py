@@ -1,0 +1,90 @@
+"""What a GEMM takes: tiles that SMs work through in waves, or the memory's rate, whichever is longer.
+
+A result of [m, n] is cut into tiles; each SM computes one at a time, K deep. A library chooses among tile shapes, and
+among cutting K so that a small result fills all SMs; the model takes the choice that is fastest, as libraries'
+heuristics try to. Every choice takes longer with larger m, n, k or batch, so the fastest does too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from foretrace.cost.kernels.parameters import GemmFit
+from foretrace.program.program import Floats
+
+TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""Rows and columns of the result that one SM computes at a time; cuBLAS kernels are named after these."""
+
+SPLITS: Final = (1, 2, 4, 8)
+"""Into how many parts K may be cut."""
+
+STREAMS: Final = 4
+"""Launches of separate groups that run side by side: Transformer Engine deals the GEMMs of a grouped linear layer out
+to 4 streams (transformer_engine/common/util/multi_stream.cpp)."""
+
+SEPARATE_S: Final = 8.5e-6
+"""What a group's own launch takes at least, however small: published grouped products of a B200 (SimuMax's, 80 and
+160 groups through Transformer Engine) end at 8.6 to 9.1 us a group where their work would take 3 to 5."""
+
+SHARPNESS: Final = 4.0
+"""How sharply the longer of computing and loading decides: the 4-norm of both."""
+
+
+class DeviceRates(NamedTuple):
+    """What a GPU does per second: FLOPs of all its SMs (one number, or one for each kernel), bytes of its memory; and
+    how many SMs it has."""
+
+    flops_per_s: Any
+    bytes_per_s: float
+    units: int
+
+
+def gemm_s(
+    m: Floats, n: Floats, k: Floats, batch: Floats, moved_bytes: Floats, fit: GemmFit, device: DeviceRates
+) -> Floats:
+    """Returns the seconds of `batch` products of [m, k] and [k, n]."""
+    flops_per_s, bytes_per_s, units = device
+    per_unit = flops_per_s * fit.efficiency / units
+    memory = moved_bytes / (bytes_per_s * fit.memory_share)
+    best = np.full(m.shape, np.inf)
+    for rows, columns in TILES:
+        tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
+        work = 2.0 * (rows * columns + fit.panel * (rows + columns)) / per_unit
+        for splits in SPLITS:
+            waves = tiles * splits / units
+            waves = waves + fit.quantised * (np.ceil(waves) - waves)
+            # A tile's own time is the least: one tile does not spread over SMs.
+            compute = np.maximum(waves, 1.0) * work * (k / splits + fit.depth)
+            # Parts of K are written in fp32 and added up.
+            added = 0.0 if splits == 1 else 8.0 * splits * batch * m * n / (bytes_per_s * fit.memory_share)
+            best = np.minimum(best, compute + added)
+    total = (best**SHARPNESS + memory**SHARPNESS) ** (1 / SHARPNESS)
+    return np.asarray(fit.fixed_s + total)
+
+
+def grouped_s(
+    groups: Floats,
+    mean: tuple[Floats, Floats, Floats],
+    largest: tuple[Floats, Floats, Floats],
+    separate: Floats,
+    moved_bytes: Floats,
+    fit: GemmFit,
+    device: DeviceRates,
+) -> Floats:
+    """Returns the seconds of `groups` products, of the (m, n, k) of the mean and of the largest.
+
+    They are one launch, or (`separate`) one per group, of which `STREAMS` run side by side.
+    """
+    of = partial(gemm_s, fit=fit, device=device)
+    one = np.ones(groups.shape)
+    # Nothing ends before the largest does by itself.
+    alone = of(*largest, one, moved_bytes / groups)
+    together = np.maximum(of(*mean, groups, moved_bytes), alone)
+    side = np.minimum(groups, STREAMS)
+    rounds = np.ceil(groups / STREAMS)
+    each = of(*mean, side, moved_bytes * side / groups)
+    apart = np.maximum((rounds - 1) * each + np.maximum(each, alone), groups * SEPARATE_S)
+    return np.asarray(np.where(separate > 0, np.maximum(apart, together), together))

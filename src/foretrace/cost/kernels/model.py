@@ -1,0 +1,163 @@
+"""The efficiency model: what any kernel takes on a GPU, from its shape, the datasheet and a few fitted constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from foretrace.cost.kernels.attention import AttentionWork, attention_fit, attention_s, side_bytes
+from foretrace.cost.kernels.gemm import DeviceRates, gemm_s, grouped_s
+from foretrace.cost.kernels.parameters import Efficiency, GemmFit
+from foretrace.cost.kernels.streams import streams_s
+from foretrace.hardware.cluster import Gpu
+from foretrace.program.kernels import PEAK_OF, Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
+from foretrace.program.program import Floats
+
+WIDER: Final = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
+"""The dtype whose units multiply what a GPU has no units for."""
+
+COPY_SHARE: Final = 0.85
+"""What a large pinned copy reaches of the link's rate before encoding: PCIe's headers and credits take 15 % (54 of 64
+GB/s on Gen5 x16, as NVIDIA's bandwidthTest shows)."""
+
+COPY_FIXED_S: Final = 8e-6
+"""What a copy between GPU and host takes at least."""
+
+ATTENTION_MEMORY_SHARE: Final = 0.88
+"""What attention's operands reach of the memory's rate, where that decides: as a plain stream."""
+
+UNKNOWN_UNITS: Final = 132
+"""SMs of a GPU whose file does not say."""
+
+
+def peak_flops(gpu: Gpu, dtype: str) -> float:
+    """The datasheet's dense peak for a dtype; of the next wider one that the GPU has, where it lacks this one."""
+    name = PEAK_OF.get(dtype, dtype)
+    while name not in gpu.peak_flops and name in WIDER:
+        name = WIDER[name]
+    return gpu.peak_flops.get(name) or max(gpu.peak_flops.values())
+
+
+def floor_s(gpu: Gpu, kernels: Sequence[Kernel]) -> Floats:
+    """The datasheet's roofline: what no kernel beats, in seconds."""
+    flops, moved, peak = np.zeros((3, len(kernels)))
+    rate = np.full(len(kernels), gpu.memory_bytes_per_s)
+    for i, one in enumerate(kernels):
+        flops[i], moved[i] = one.flops, one.moved_bytes
+        peak[i] = peak_flops(gpu, getattr(one, "dtype", "bf16"))
+        if isinstance(one, Copy):
+            rate[i] = _host_bytes_per_s(gpu)
+    return np.asarray(np.maximum(flops / peak, moved / rate))
+
+
+class EfficiencyModel:
+    """Prices any kernel on one GPU. `sustained` prices are those of a training run that has gone on for a while;
+    otherwise those of a short measurement, before heat and power lower the clocks."""
+
+    def __init__(self, gpu: Gpu, constants: Efficiency) -> None:
+        self.gpu = gpu
+        self.constants = constants
+        self._units = gpu.compute_units or UNKNOWN_UNITS
+
+    def seconds(self, kernels: Sequence[Kernel], sustained: bool = True) -> Floats:
+        """What each kernel takes, never less than the datasheet's roofline."""
+        ways: dict[object, Callable[[list[Any], bool], Floats]] = {
+            Gemm: self._gemm,
+            GroupedGemm: self._grouped,
+            Attention: self._attention,
+            Stream: self._stream,
+            Copy: self._copy,
+        }
+        found = np.zeros(len(kernels))
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for i, one in enumerate(kernels):
+            groups.setdefault(_family(one), []).append(i)
+        for family, members in groups.items():
+            found[members] = ways[family[0]]([kernels[i] for i in members], sustained)
+        return np.asarray(np.maximum(found, floor_s(self.gpu, kernels)))
+
+    def _clock(self, dtype: str, sustained: bool) -> float:
+        factors = self.constants.sustained
+        return factors[_nearest_dtype(factors, dtype)] if sustained else 1.0
+
+    def _fit(self, dtype: str) -> GemmFit:
+        fits = self.constants.gemm
+        return fits[_nearest_dtype(fits, dtype)]
+
+    def _rate(self, dtype: str, layout: str, sustained: bool) -> float:
+        return peak_flops(self.gpu, dtype) * self.constants.layout.get(layout, 1.0) * self._clock(dtype, sustained)
+
+    def _gemm(self, kernels: list[Gemm], sustained: bool) -> Floats:
+        first = kernels[0]
+        m, n, k, batch, moved = _columns([(one.m, one.n, one.k, one.batch, one.moved_bytes) for one in kernels])
+        rate = self._rate(first.dtype, first.layout, sustained)
+        device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)
+        return gemm_s(m, n, k, batch, moved, self._fit(first.dtype), device)
+
+    def _grouped(self, kernels: list[GroupedGemm], sustained: bool) -> Floats:
+        first = kernels[0]
+        groups, m, n, k, largest, separate, moved = _columns(
+            [(one.groups, one.m, one.n, one.k, one.largest, one.separate, one.moved_bytes) for one in kernels]
+        )
+        # Rows are of all groups together: of the result, or, where weights' gradients are summed over them, of K.
+        rows = np.ceil((k if first.layout == "nt" else m) / groups)
+        most = np.maximum(rows, largest)
+        shapes = [(m, n, one) if first.layout == "nt" else (one, n, k) for one in (rows, most)]
+        reached = self.constants.grouped.get(first.layout, 1.0)
+        rate = peak_flops(self.gpu, first.dtype) * reached * self._clock(first.dtype, sustained)
+        device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)
+        return grouped_s(groups, shapes[0], shapes[1], separate, moved, self._fit(first.dtype), device)
+
+    def _attention(self, kernels: list[Attention], sustained: bool) -> Floats:
+        fits = [
+            attention_fit(self.constants.attention, one.backend, one.backward, (one.head_dim + one.v_dim) // 2)
+            for one in kernels
+        ]
+        flops, pairs, q, sequences, moved, launches, side = _columns(
+            [
+                (one.flops, one.pairs, one.q, one.batch * one.heads, one.moved_bytes, one.launches, side_bytes(one))
+                for one in kernels
+            ]
+        )
+        reached, keys = _columns([(fit.efficiency, fit.keys) for fit in fits])
+        tail = np.array([self.constants.attention_tail[one.backward] for one in kernels])
+        clocks = self.constants.attention_sustained
+        rates = np.array([peak_flops(self.gpu, one.dtype) for one in kernels])
+        if sustained:
+            rates = rates * np.array([clocks.get(one.backend, clocks["cudnn"]) for one in kernels])
+        memory = self.gpu.memory_bytes_per_s * ATTENTION_MEMORY_SHARE
+        work = AttentionWork(flops, pairs, q, sequences, moved, reached, keys, tail, side, launches)
+        return attention_s(work, DeviceRates(rates, memory, self._units))
+
+    def _stream(self, kernels: list[Stream], _: bool) -> Floats:
+        clocks = self._units * self.constants.clock_hz
+        own = self.constants
+        return streams_s(kernels, own.streams, own.extra_launch_s, self.gpu.memory_bytes_per_s, clocks)
+
+    def _copy(self, kernels: list[Copy], _: bool) -> Floats:
+        (moved,) = _columns([(one.moved_bytes,) for one in kernels])
+        return np.asarray(COPY_FIXED_S + moved / (_host_bytes_per_s(self.gpu) * COPY_SHARE))
+
+
+def _host_bytes_per_s(gpu: Gpu) -> float:
+    return gpu.host_bytes_per_s or gpu.pcie_bytes_per_s
+
+
+def _nearest_dtype(known: Mapping[str, object], dtype: str) -> str:
+    """The dtype itself, or that of those known whose products are most like it."""
+    while dtype not in known:
+        dtype = {"mxfp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp8"}.get(dtype, "bf16")
+    return dtype
+
+
+def _family(kernel: Kernel) -> tuple[object, ...]:
+    """What kernels must have in common to be priced in one go."""
+    if isinstance(kernel, Gemm | GroupedGemm):
+        return (type(kernel), kernel.dtype, kernel.layout)
+    return (type(kernel),)
+
+
+def _columns(rows: Sequence[tuple[float, ...]]) -> Floats:
+    return np.asarray(np.array(rows, dtype=np.float64).T)

@@ -1,0 +1,82 @@
+"""What kernels take that move memory: the longer of moving the bytes and issuing the instructions, after a launch.
+
+A vectorised copy waits for memory alone. A kernel that computes a lot on each byte (an exponential, random numbers), or
+that moves two bytes an access and works out an index for each, waits for its SMs, and so for the clock: its time grows
+by up to a quarter when a GPU at its power limit lowers that. Both rates are known by name; the first scales with a
+GPU's memory, the second with its SMs and the clock that it sustains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Final
+
+import numpy as np
+
+from foretrace.cost.kernels.gemm import SHARPNESS
+from foretrace.cost.kernels.parameters import StreamFit
+from foretrace.program.kernels import Stream
+from foretrace.program.program import Floats
+
+OWN_LAUNCHES: Final = {"rmsnorm_backward": 2, "layernorm_backward": 2, "router": 2, "embedding_backward": 22}
+"""Kernels that one measured call launches; its fixed time is of them all. Everywhere else it is one."""
+
+ROWED: Final = ("norm", "softmax", "cross_entropy")
+"""What is in the name of kernels whose rate depends on the length of a row."""
+
+USUAL_ROW: Final = 4096
+"""The length of a row where a kernel that has rows does not say it."""
+
+
+def stream_kind(kernel: Stream) -> str:
+    """The name under which a stream's rates are known. PyTorch's cast to a wider dtype is another kernel than that to a
+    narrower one, and goes at half its rate."""
+    return "cast_up" if kernel.name == "cast" and kernel.write > kernel.read else kernel.name
+
+
+def row_length(kernel: Stream) -> int:
+    """The length of a row, 0 for kernels for which it does not count."""
+    if "grad_norm" in kernel.name or not any(word in kernel.name for word in ROWED):
+        return 0
+    return kernel.rows or USUAL_ROW
+
+
+def known_name(fits: Mapping[str, object], name: str) -> str:
+    """The name whose constants a stream takes: its own, or else those of its kind, or else a plain elementwise's."""
+    if name in fits:
+        return name
+    if name.endswith("_strided"):
+        return "mul_strided"
+    return "fused" if "_fused" in name else "elementwise"
+
+
+def stream_fit(fits: Mapping[str, Mapping[int, StreamFit]], kernel: Stream) -> StreamFit:
+    """The constants of a stream: between rows' lengths that are known interpolated in the logarithm, beyond them those
+    of the nearest."""
+    known = fits[known_name(fits, stream_kind(kernel))]
+    lengths = sorted(known)
+    if len(lengths) == 1:
+        return known[lengths[0]]
+    at, logs = np.log2(row_length(kernel) or USUAL_ROW), np.log2(lengths)
+    rows = [known[length] for length in lengths]
+    columns = ([getattr(one, field.name) for one in rows] for field in fields(StreamFit))
+    return StreamFit(*(float(np.interp(at, logs, column)) for column in columns))
+
+
+def streams_s(
+    kernels: list[Stream],
+    fits: Mapping[str, Mapping[int, StreamFit]],
+    extra_launch_s: float,
+    bytes_per_s: float,
+    clocks_per_s: float,
+) -> Floats:
+    """Seconds of each stream at a memory rate and the clock rate of all SMs together."""
+    rows = []
+    for one in kernels:
+        fit = stream_fit(fits, one)
+        more = max(one.launches - OWN_LAUNCHES.get(one.name, 1), 0)
+        rows.append((fit.reads * one.read + one.write, more, fit.share, fit.bytes_per_clock, fit.fixed_s))
+    moved, more, share, per_clock, fixed = np.array(rows, dtype=np.float64).T
+    memory, issue = moved / (bytes_per_s * share), moved / (clocks_per_s * per_clock)
+    return np.asarray(fixed + more * extra_launch_s + (memory**SHARPNESS + issue**SHARPNESS) ** (1 / SHARPNESS))

@@ -1,0 +1,172 @@
+"""NCCL_GRAPH_DUMP_FILE: the channels that NCCL's search found in a node, for each kind of algorithm.
+
+Rates are those of one channel, in 10⁹ bytes per second as NCCL counts them (`src/graph/search.cc`). What is not known
+here is kept: reading what was written gives the same records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from foretrace.basics.errors import InputError
+from foretrace.basics.files import read_whole
+from foretrace.cost.network.nccl_log.xml import Element, parse_xml, rate, whole_number, write_xml
+
+EXPECTED: Final = 'expected what NCCL_GRAPH_DUMP_FILE writes: <graphs version="1"><graph id="0" pattern="4" …>'
+
+_BY_ID: Final = {0: "ring", 1: "tree", 2: "collnet-chain", 3: "nvls", 4: "collnet-direct"}
+"""NCCL, `src/init.cc`: the graphs that every communicator searches."""
+_BY_PATTERN: Final = {1: "tree", 2: "tree", 3: "tree", 4: "ring", 5: "nvls", 6: "collnet-direct"}
+"""NCCL, `src/include/graph.h`: NCCL_TOPO_PATTERN_*. A CollNet chain is searched as a tree."""
+
+_KNOWN: Final = (
+    "id",
+    "pattern",
+    "crossnic",
+    "nchannels",
+    "speedintra",
+    "speedinter",
+    "latencyinter",
+    "typeintra",
+    "typeinter",
+    "samechannels",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One way through a node: GPUs in the order in which data passes them, between NICs where it leaves the node."""
+
+    gpus: tuple[int, ...]
+    nets: tuple[int, ...]
+    stops: tuple[Element, ...] = ()
+    """As they stand in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What was found for one kind of algorithm: how many channels, and what each carries within and between nodes."""
+
+    id: int
+    pattern: int
+    crossnic: int
+    nchannels: int
+    speed_intra: float
+    """10⁹ bytes/s of one channel within the node."""
+    speed_inter: float
+    """10⁹ bytes/s of one channel between nodes."""
+    latency_inter: float
+    """Microseconds that the network adds."""
+    type_intra: str
+    """The longest path within the node: NVL, PIX, PHB, SYS, …"""
+    type_inter: str
+    samechannels: int
+    channels: tuple[Channel, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
+    """Attributes that are not known here."""
+
+    @property
+    def algorithm(self) -> str | None:
+        """What it is for; None for kinds that are not known."""
+        if self.id in (1, 2):
+            return _BY_ID[self.id]
+        return _BY_PATTERN.get(self.pattern, _BY_ID.get(self.id))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the node that take part; 0 where no channel is listed."""
+        return max((len(set(channel.gpus)) for channel in self.channels), default=0)
+
+    @property
+    def leaves_node(self) -> bool:
+        """Whether any channel goes over a NIC."""
+        return any(channel.nets for channel in self.channels)
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """A whole file."""
+
+    version: int
+    graphs: tuple[Graph, ...]
+    others: tuple[tuple[str, str], ...] = ()
+
+
+def read_graphs(path: str | Path) -> Graphs:
+    """The graphs of a file."""
+    return parse_graphs(read_whole(path, "dump of NCCL's graphs", EXPECTED), str(path))
+
+
+def parse_graphs(data: bytes, name: str) -> Graphs:
+    """The graphs of a dump that messages call `name`."""
+    return graphs_of(parse_xml(data, name, EXPECTED), name)
+
+
+def graphs_of(root: Element, name: str) -> Graphs:
+    """The graphs that an XML document holds."""
+    if root.tag != "graphs":
+        raise InputError(
+            "wrong-format", f"<{root.tag}> instead of <graphs>", where=f"{name}:{root.line}", hint=EXPECTED
+        )
+    version = whole_number(root, "version", name, 1)
+    if version != 1:
+        raise InputError(
+            "unknown-version", f"version {version} of the dump is not known", where=f"{name}:{root.line}", hint=EXPECTED
+        )
+    others = tuple(pair for pair in root.attributes if pair[0] != "version")
+    return Graphs(version, tuple(_graph(one, name) for one in root.children if one.tag == "graph"), others)
+
+
+def write_graphs(graphs: Graphs) -> bytes:
+    """The file that gives these records."""
+    children = tuple(_element(graph) for graph in graphs.graphs)
+    return write_xml(Element("graphs", (("version", str(graphs.version)), *graphs.others), children))
+
+
+def _graph(element: Element, name: str) -> Graph:
+    channels = tuple(_channel(one, name) for one in element.children if one.tag == "channel")
+    count = whole_number(element, "nchannels", name)
+    if len(channels) != count:
+        problem = f"nchannels is {count}, but {len(channels)} are listed"
+        raise InputError(
+            "conflicting-values", problem, where=f"{name}:{element.line}", hint="the dump looks cut or edited"
+        )
+    return Graph(
+        id=whole_number(element, "id", name),
+        pattern=whole_number(element, "pattern", name),
+        crossnic=whole_number(element, "crossnic", name, 0),
+        nchannels=count,
+        speed_intra=rate(element, "speedintra", name),
+        speed_inter=rate(element, "speedinter", name),
+        latency_inter=rate(element, "latencyinter", name, 0.0),
+        type_intra=element.get("typeintra") or "",
+        type_inter=element.get("typeinter") or "",
+        samechannels=whole_number(element, "samechannels", name, 0),
+        channels=channels,
+        others=tuple(pair for pair in element.attributes if pair[0] not in _KNOWN),
+    )
+
+
+def _channel(element: Element, name: str) -> Channel:
+    gpus = tuple(whole_number(one, "dev", name) for one in element.children if one.tag == "gpu")
+    nets = tuple(whole_number(one, "dev", name) for one in element.children if one.tag == "net")
+    return Channel(gpus, nets, element.children)
+
+
+def _element(graph: Graph) -> Element:
+    texts = {
+        "id": str(graph.id),
+        "pattern": str(graph.pattern),
+        "crossnic": str(graph.crossnic),
+        "nchannels": str(graph.nchannels),
+        "speedintra": f"{graph.speed_intra:.17g}",
+        "speedinter": f"{graph.speed_inter:.17g}",
+        "latencyinter": f"{graph.latency_inter:.17g}",
+        "typeintra": graph.type_intra,
+        "typeinter": graph.type_inter,
+        "samechannels": str(graph.samechannels),
+    }
+    channels = tuple(Element("channel", (), channel.stops) for channel in graph.channels)
+    return Element("graph", (*texts.items(), *graph.others), channels)

@@ -1,0 +1,84 @@
+"""Reads measured collectives from a file, or from all files of a folder and of the folders in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.cost.network.nccl_tests.combine import measurements_of
+from foretrace.cost.network.nccl_tests.logs import is_log, parse_log
+from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
+from foretrace.cost.network.nccl_tests.tables import is_table, parse_table
+
+SUFFIXES: Final = frozenset({".csv", ".log", ".txt", ".out"})
+"""What files of a folder that are looked into end in."""
+
+LARGEST_FILE_BYTES: Final = 64 << 20
+_EXPECTED: Final = "expected logs of nccl-tests, or CSV with columns collective,gpus,nodes,bytes,time_us"
+
+
+def read_measurements(path: str | Path) -> Measurements:
+    """The measured collectives in a log or CSV, or in those of a folder and of the folders in it, no deeper.
+
+    Times that fall where the message grows are taken down to those of larger ones; files that repeat each other give
+    their median. Both are said in the diagnostics.
+    """
+    start = Path(path)
+    rows: list[Measurement] = []
+    notes: list[Diagnostic] = []
+    if start.is_dir():
+        skipped = []
+        for one in _files(start):
+            found = _read(one)
+            if found is None:
+                skipped.append(one.name)
+            else:
+                rows += found[0]
+                notes += found[1]
+        if skipped:
+            named = ", ".join(skipped[:8]) + (", …" if len(skipped) > 8 else "")
+            notes.append(
+                Diagnostic("note", "files-skipped", f"files without measurements are not used: {named}", str(start))
+            )
+    else:
+        found = _read(start)
+        if found is None:
+            raise InputError("wrong-format", "these are no measured collectives", where=str(start), hint=_EXPECTED)
+        rows, notes = found
+    if not any(row.gpus > 1 and row.size_bytes > 0 for row in rows):
+        raise InputError("nothing-to-do", "there is no measured collective in it", where=str(start), hint=_EXPECTED)
+    return measurements_of(rows, notes, str(start))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of those in it that may hold measurements, in the order of their names."""
+    inside = sorted(folder.iterdir())
+    below = [one for part in inside if part.is_dir() for one in sorted(part.iterdir())]
+    return (one for one in (*inside, *below) if one.suffix.lower() in SUFFIXES and one.is_file())
+
+
+def _read(path: Path) -> tuple[list[Measurement], list[Diagnostic]] | None:
+    """The rows of a file and what is odd about it; None where it is neither a log nor a table."""
+    text = _text(path)
+    if is_log(text):
+        return parse_log(text, str(path)), []
+    if is_table(text):
+        return parse_table(text, str(path))
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        hint = "give a log or CSV of measured collectives, or a folder of them"
+        raise InputError(code, f"cannot be read: {error.strerror}", where=str(path), hint=hint) from error
+    if len(data) > LARGEST_FILE_BYTES:
+        raise InputError(
+            "file-too-large", f"the file has more than {LARGEST_FILE_BYTES >> 20} MiB", where=str(path), hint=_EXPECTED
+        )
+    return data.decode("utf-8", "replace")

@@ -1,1 +1,0 @@
-"""File formats: bytes to records and back, no more. What records mean is said in `foretrace.lower`."""

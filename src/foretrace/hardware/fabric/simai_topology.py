@@ -1,0 +1,200 @@
+"""SimAI's topology files: devices by number, and a line for each link.
+
+The first line has six fields: devices, GPUs of a server, NVSwitches, other switches, links, the GPU's name. The second
+lists the numbers of all switches, NVSwitches first; GPUs are the numbers below. Every further line is a link: source,
+destination, rate (`400Gbps`), latency (`0.0005ms`), error rate. What is written back is what was read, to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from foretrace.basics.errors import InputError, shortened
+from foretrace.basics.files import read_whole, write_whole
+from foretrace.basics.units import parse_bandwidth, parse_time
+
+MOST_DEVICES: Final = 4_000_000
+"""More than any cluster has: a larger number is a slip."""
+
+_HEADER: Final = "280 8 16 136 1344 H100: devices, GPUs of a server, NVSwitches, other switches, links, GPU"
+_LINK: Final = "0 128 2880Gbps 0.000025ms 0: source, destination, rate, latency, error rate"
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyLink:
+    """A link as it is written."""
+
+    source: int
+    target: int
+    rate: str
+    latency: str
+    error_rate: str
+    line: int
+
+    @property
+    def bytes_per_s(self) -> float:
+        """One way."""
+        return parse_bandwidth(self.rate)
+
+    @property
+    def latency_s(self) -> float:
+        """Of one crossing."""
+        return parse_time(self.latency)
+
+
+@dataclass(frozen=True, slots=True)
+class SimaiTopology:
+    """A topology file: counts, switches and links."""
+
+    path: str
+    gpus_per_server: int
+    nv_switches: int
+    switches: int
+    gpu: str
+    switch_ids: tuple[int, ...]
+    """NVSwitches, then the others."""
+    links: tuple[TopologyLink, ...]
+    trailing_space: bool
+    """Whether the line of switches ends in a space, as SimAI's generator writes it."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all: the devices that are no switches."""
+        return min(self.switch_ids)
+
+    @property
+    def devices(self) -> int:
+        """GPUs and switches."""
+        return self.gpus + len(self.switch_ids)
+
+
+def looks_like_simai(text: str) -> bool:
+    """Whether the text begins as a topology file does: a line of five numbers and a word."""
+    fields = text.split("\n", 1)[0].split()
+    return len(fields) == 6 and all(field.isdecimal() for field in fields[:5])
+
+
+def read_topology(path: str | Path) -> SimaiTopology:
+    """The topology in a file."""
+    data = read_whole(path, "topology file", f"expected a first line like {_HEADER}")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(
+            "not-text", "the topology file is not text", where=str(path), hint=f"expected {_HEADER}"
+        ) from None
+    return parse_topology(text, str(path))
+
+
+def parse_topology(text: str, path: str) -> SimaiTopology:
+    """The topology that the text of a file describes."""
+    lines = text.split("\n")
+    devices, per_server, nv_switches, switches, count, gpu = _header(lines[0], path)
+    if len(lines) < 2:
+        raise InputError(
+            "missing-field", "the line of switches is missing", where=f"{path}:2", hint="the numbers of all switches"
+        )
+    ids = _switch_ids(lines[1], path, devices, nv_switches + switches)
+    links = tuple(_links(lines[2:], path, devices))
+    if len(links) != count:
+        hint = "the file may be cut short" if len(links) < count else "correct the fifth number of the first line"
+        raise InputError(
+            "conflicting-values",
+            f"the first line says {count:,} links, there are {len(links):,}",
+            where=f"{path}:1",
+            hint=hint,
+        )
+    gpus = devices - len(ids)
+    if per_server < 1 or gpus % per_server:
+        raise InputError(
+            "not-divisible",
+            f"{gpus:,} GPUs are no servers of {per_server}",
+            where=f"{path}:1",
+            hint=f"expected {_HEADER}",
+        )
+    return SimaiTopology(path, per_server, nv_switches, switches, gpu, ids, links, lines[1].endswith(" "))
+
+
+def write_topology(topology: SimaiTopology, path: str | Path) -> None:
+    """Writes a topology as SimAI reads it."""
+    write_whole(Path(path), [topology_text(topology).encode()], "topology file")
+
+
+def topology_text(topology: SimaiTopology) -> str:
+    """A topology as SimAI writes it."""
+    counts = (topology.devices, topology.gpus_per_server, topology.nv_switches, topology.switches, len(topology.links))
+    lines = [
+        f"{' '.join(str(count) for count in counts)} {topology.gpu}",
+        " ".join(str(one) for one in topology.switch_ids) + (" " if topology.trailing_space else ""),
+        *(f"{one.source} {one.target} {one.rate} {one.latency} {one.error_rate}" for one in topology.links),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _header(line: str, path: str) -> tuple[int, int, int, int, int, str]:
+    fields = line.split()
+    if not looks_like_simai(line):
+        problem = f'"{shortened(line.strip())}" is no first line of a topology file'
+        raise InputError("wrong-format", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
+    numbers = [int(field) if len(field) < 10 else MOST_DEVICES + 1 for field in fields[:5]]
+    if max(numbers[:4]) > MOST_DEVICES:
+        problem = f"a number of the first line is larger than {MOST_DEVICES:,}"
+        raise InputError("out-of-range", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
+    devices, per_server, nv_switches, switches, links = numbers
+    if nv_switches + switches == 0:
+        problem = "no device is a switch: SimAI's GPUs are joined by switches"
+        raise InputError("out-of-range", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
+    if nv_switches + switches >= devices:
+        problem = f"of {devices:,} devices {nv_switches + switches:,} are switches, which leaves no GPUs"
+        raise InputError("conflicting-values", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
+    return devices, per_server, nv_switches, switches, links, fields[5]
+
+
+def _switch_ids(line: str, path: str, devices: int, count: int) -> tuple[int, ...]:
+    """The numbers of switches, which are those after the GPUs."""
+    fields = line.split()
+    where = f"{path}:2"
+    wrong = next((field for field in fields if not field.isdecimal() or len(field) > 9), None)
+    if wrong is not None:
+        raise InputError(
+            "bad-value", f'"{shortened(wrong)}" is no number of a switch', where=where, hint="whole numbers"
+        )
+    ids = tuple(int(field) for field in fields)
+    if len(ids) != count:
+        problem = f"the first line says {count:,} switches, the second lists {len(ids):,}"
+        raise InputError(
+            "conflicting-values", problem, where=where, hint="the numbers of all switches, NVSwitches first"
+        )
+    if set(ids) != set(range(devices - count, devices)):
+        hint = f"expected the numbers from {devices - count:,} to {devices - 1:,}: GPUs are the lower ones"
+        raise InputError("bad-value", "the switches are not numbered after the GPUs", where=where, hint=hint)
+    return ids
+
+
+def _links(lines: list[str], path: str, devices: int) -> Iterator[TopologyLink]:
+    """The links, each line checked."""
+    for number, line in enumerate(lines, start=3):
+        if not line.strip():
+            continue
+        where, fields = f"{path}:{number}", line.split()
+        if len(fields) != 5:
+            problem = f'"{shortened(line.strip())}" has {len(fields)} fields, a link has 5'
+            raise InputError("bad-syntax", problem, where=where, hint=f"expected e.g. {_LINK}")
+        ends = [int(field) if field.isdecimal() and len(field) < 10 else -1 for field in fields[:2]]
+        if not all(0 <= end < devices for end in ends) or ends[0] == ends[1]:
+            problem = f"{shortened(fields[0])} and {shortened(fields[1])} are not two devices"
+            raise InputError(
+                "out-of-range", problem, where=where, hint=f"devices are numbered from 0 to {devices - 1:,}"
+            )
+        if not 0 < parse_bandwidth(fields[2], where=where) <= 1e15:
+            raise InputError(
+                "out-of-range", f"rate {fields[2]} cannot be meant", where=where, hint=f"expected e.g. {_LINK}"
+            )
+        if parse_time(fields[3], where=where) > 1.0:
+            raise InputError(
+                "out-of-range", f"latency {fields[3]} cannot be meant", where=where, hint=f"expected e.g. {_LINK}"
+            )
+        yield TopologyLink(ends[0], ends[1], fields[2], fields[3], fields[4], number)

@@ -1,0 +1,96 @@
+"""Rank traces of Megatron: what each rank of a job did, op by op, as a tracer in its schedule wrote it down.
+
+Several tracers and versions of them write this form; it is read by key. Stage plans are the schedule alone.
+
+Names are loaded when they are asked for: any input is sniffed, and most are no traces.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretrace.inputs.megatron_trace.format.ex_situ import is_ex_situ
+    from foretrace.inputs.megatron_trace.format.lines import BUCKET_OP, line_text, parse_line
+    from foretrace.inputs.megatron_trace.format.plan import (
+        PlanOp,
+        StagePlan,
+        make_plan,
+        plan_text,
+        read_plan,
+        write_plan,
+    )
+    from foretrace.inputs.megatron_trace.format.read import parse_trace, read_trace
+    from foretrace.inputs.megatron_trace.format.records import Facts, RankTrace, Run, SubOp, TraceOp
+    from foretrace.inputs.megatron_trace.format.runs import read_runs
+    from foretrace.inputs.megatron_trace.format.sniff import is_rank_trace, looks_like_trace
+    from foretrace.inputs.megatron_trace.format.values import dtype_bytes, known_comm
+    from foretrace.inputs.megatron_trace.format.write import Written, make_op, make_sub, trace_text, write_runs
+
+_HOMES = {
+    "BUCKET_OP": "lines",
+    "Facts": "records",
+    "PlanOp": "plan",
+    "RankTrace": "records",
+    "Run": "records",
+    "StagePlan": "plan",
+    "SubOp": "records",
+    "TraceOp": "records",
+    "Written": "write",
+    "dtype_bytes": "values",
+    "known_comm": "values",
+    "line_text": "lines",
+    "is_ex_situ": "ex_situ",
+    "is_rank_trace": "sniff",
+    "looks_like_trace": "sniff",
+    "make_op": "write",
+    "make_plan": "plan",
+    "make_sub": "write",
+    "parse_line": "lines",
+    "parse_trace": "read",
+    "plan_text": "plan",
+    "read_plan": "plan",
+    "read_runs": "runs",
+    "read_trace": "read",
+    "trace_text": "write",
+    "write_plan": "plan",
+    "write_runs": "write",
+}
+
+__all__ = [
+    "BUCKET_OP",
+    "Facts",
+    "PlanOp",
+    "RankTrace",
+    "Run",
+    "StagePlan",
+    "SubOp",
+    "TraceOp",
+    "Written",
+    "dtype_bytes",
+    "is_ex_situ",
+    "is_rank_trace",
+    "known_comm",
+    "line_text",
+    "looks_like_trace",
+    "make_op",
+    "make_plan",
+    "make_sub",
+    "parse_line",
+    "parse_trace",
+    "plan_text",
+    "read_plan",
+    "read_runs",
+    "read_trace",
+    "trace_text",
+    "write_plan",
+    "write_runs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

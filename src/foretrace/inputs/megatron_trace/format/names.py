@@ -1,0 +1,133 @@
+"""What the names of trace files and of their folders say of a job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from foretrace.basics.errors import InputError
+from foretrace.inputs.megatron_trace.format.records import Facts
+
+FOLDERS_UP: Final = 3
+"""How many folders above a file may be named after its job."""
+
+_FILE = re.compile(
+    r"wd(?P<world>\d+)_tp(?P<tp>\d+)_pp(?P<pp>\d+)"
+    r"(?:_exp(?P<ep>\d+))?(?:_expNum(?P<experts>\d+|None))?"
+    r"(?:_(?:numl|l)(?P<layers>\d+))?(?:_bs(?P<micro_batch>\d+))?(?:_.+?)??"
+    r"_rank(?P<rank>\d+)(?:_(?P<stamp>\d{14}))?",
+    re.ASCII,
+)
+_RENAMED = re.compile(r"(?:.*_)?rank(?P<rank>\d+)(?:_(?P<stamp>\d{14}))?", re.ASCII)
+_WORD = re.compile(r"(wd|tp|pp|ep|exp|expn|expNum|dp|nl|numl|hs|sl|bs)(\d+)", re.ASCII)
+_FOLDER_WORDS: Final = {
+    "wd": "world",
+    "tp": "tp",
+    "pp": "pp",
+    "ep": "ep",
+    "exp": "ep",
+    "expn": "experts",
+    "expNum": "experts",
+    "dp": "dp",
+    "nl": "layers",
+    "numl": "layers",
+    "hs": "hidden",
+    "sl": "sequence",
+    "bs": "micro_batch",
+}
+_LONGEST_NUMBER = 18
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """A file's facts, and its rank and time (YYYYmmddHHMMSS) where its name has them."""
+
+    facts: Facts
+    rank: int | None
+    stamp: str | None
+
+
+def file_name(path: Path) -> FileName:
+    """What the name of a file says; nothing where it is not named as tracers name files."""
+    match = _FILE.fullmatch(path.stem)
+    if match is None:
+        renamed = _RENAMED.fullmatch(path.stem)
+        if renamed is None:
+            return FileName(Facts(), None, None)
+        return FileName(Facts(), _number(renamed["rank"]), renamed["stamp"])
+    said = match.groupdict()
+    rank, stamp = said.pop("rank"), said.pop("stamp")
+    return FileName(Facts(**{name: _number(word) for name, word in said.items()}), _number(rank), stamp)
+
+
+@lru_cache(maxsize=64)
+def folder_facts(name: str) -> Facts:
+    """What the name of a folder says, if two words of it or more are facts: one alone may be anything."""
+    found: dict[str, int | None] = {}
+    for word in name.split("_"):
+        match = _WORD.fullmatch(word)
+        if match and _FOLDER_WORDS[match[1]] not in found:
+            found[_FOLDER_WORDS[match[1]]] = _number(match[2])
+    return Facts(**found) if len(found) > 1 else Facts()
+
+
+def facts_of(path: Path) -> tuple[FileName, Facts]:
+    """What a file's name says, and that together with what the nearest folder says that is named after a job."""
+    said = file_name(path)
+    for folder in path.absolute().parents[:FOLDERS_UP]:
+        above = folder_facts(folder.name)
+        if above != Facts():
+            return said, _joined(said.facts, above, path, folder)
+    _check_world(said.facts, path)
+    return said, said.facts
+
+
+def trace_name(facts: Facts, rank: int, stamp: str) -> str:
+    """The file name that a tracer gives to a rank; parts that are not known are left out."""
+    if facts.world is None or facts.tp is None or facts.pp is None:
+        return f"rank{rank}_{stamp}.txt"
+    words = [f"wd{facts.world}", f"tp{facts.tp}", f"pp{facts.pp}"]
+    words += [] if facts.ep is None else [f"exp{facts.ep}"]
+    words += [] if facts.ep is None or facts.experts is None else [f"expNum{facts.experts}"]
+    words += [] if facts.layers is None else [f"{'numl' if facts.ep is None else 'l'}{facts.layers}"]
+    words += [] if facts.micro_batch is None else [f"bs{facts.micro_batch}"]
+    return "_".join([*words, f"rank{rank}", f"{stamp}.txt"])
+
+
+def _number(word: str | None) -> int | None:
+    return int(word) if word and word != "None" and len(word) <= _LONGEST_NUMBER else None
+
+
+def _joined(own: Facts, above: Facts, path: Path, folder: Path) -> Facts:
+    """Facts of a file and of its folder; where both say something, it must be the same."""
+    joined: dict[str, int] = {}
+    for field in fields(Facts):
+        mine, theirs = getattr(own, field.name), getattr(above, field.name)
+        if mine is not None and theirs is not None and mine != theirs:
+            raise InputError(
+                "conflicting-values",
+                f"the file's name says {field.name} = {mine}, that of its folder {folder.name} says {theirs}",
+                where=str(path),
+                hint="rename the one that is wrong",
+            )
+        if mine is None and theirs is not None:
+            joined[field.name] = theirs
+    facts = replace(own, **joined)
+    _check_world(facts, path)
+    return facts
+
+
+def _check_world(facts: Facts, path: Path) -> None:
+    sizes = {name: getattr(facts, name) or 1 for name in ("tp", "pp", "dp")}
+    ranks = sizes["tp"] * sizes["pp"] * sizes["dp"]
+    if facts.world is not None and (facts.world == 0 or facts.world % ranks):
+        said = " · ".join(f"{name} {size}" for name, size in sizes.items())
+        raise InputError(
+            "bad-mesh",
+            f"{facts.world:,} ranks (wd) cannot be {said}",
+            where=str(path),
+            hint="rename the file or its folder",
+        )

@@ -1,0 +1,91 @@
+"""Reads the trace of one rank; what cannot be read is refused with its line, what is odd is said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.files import AnyFile, read_whole
+from foretrace.inputs.megatron_trace.format.lines import EXAMPLE, KEYS, SUB_KEYS, parse_line
+from foretrace.inputs.megatron_trace.format.records import RankTrace, TraceOp
+from foretrace.inputs.megatron_trace.format.sniff import BYTE_ORDER_MARK, begins_like_trace
+
+_MOST_NEAR = 1000
+_BLANKS = " \t\r"
+
+
+def read_trace(path: AnyFile) -> RankTrace:
+    """The trace in a file; diagnostics say what is odd about it."""
+    return parse_trace(read_whole(path, "rank trace", EXAMPLE), str(path))
+
+
+def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
+    """The trace in the bytes of a file, which messages call `name`."""
+    lines = text_lines(data, name)
+    last = lines[-1][1]
+    if begins_like_trace(last) and not last.endswith(")"):
+        raise InputError(
+            "truncated-file",
+            "the file is cut short here: its last line does not end",
+            where=f"{name}:{lines[-1][0]}",
+            hint="take this line out, or record the rank once more",
+        )
+    ops = tuple([parse_line(text, f"{name}:{line}", line) for line, text in lines])
+    first = ops[0]
+    for op in ops:
+        if op.rank != first.rank:
+            message = f"this line is of rank {op.rank}, line {first.line} of rank {first.rank}"
+            raise InputError(
+                "conflicting-values", message, where=f"{name}:{op.line}", hint="a file holds the ops of one rank"
+            )
+    return RankTrace(name, first.rank, ops, (*_key_notes(ops, name), *_iteration_notes(ops, name)))
+
+
+def text_lines(data: bytes, name: str, hint: str = EXAMPLE) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers; at least one."""
+    try:
+        text = data.removeprefix(BYTE_ORDER_MARK).decode()
+        at, what = text.find("\0"), "is zero"
+    except UnicodeDecodeError as error:
+        text, at, what = "", error.start, "is not UTF-8"
+    if at >= 0:
+        line = data.count(b"\n", 0, at) + 1
+        raise InputError("not-text", f"this is not a text file: byte {at:,} {what}", where=f"{name}:{line}", hint=hint)
+    numbered = enumerate(text.split("\n"), 1)
+    lines = [(number, stripped) for number, line in numbered if (stripped := line.strip(_BLANKS))]
+    if not lines:
+        message = "the file holds nothing but blanks" if text else "the file is empty"
+        raise InputError("empty-file", message, where=f"{name}:1", hint=hint)
+    return lines
+
+
+def _key_notes(ops: Sequence[TraceOp], name: str) -> list[Diagnostic]:
+    """One note on all keys that no known tracer writes."""
+    odd: dict[str, int] = {}
+    for op in ops:
+        if not op.text.keys() <= KEYS:
+            strange = [key for key in op.text if key not in KEYS and not key.startswith("completion_")]
+            odd |= {key: op.line for key in strange if key not in odd}
+        for sub in op.subs:
+            if not sub.text.keys() <= SUB_KEYS:
+                odd |= {key: op.line for key in sub.text if key not in SUB_KEYS and key not in odd}
+    if not odd:
+        return []
+    message = f"unknown fields are kept, but mean nothing here: {', '.join(odd)}"
+    return [Diagnostic("note", "unknown-field", message, f"{name}:{min(odd.values())}")]
+
+
+def _iteration_notes(ops: Sequence[TraceOp], name: str) -> list[Diagnostic]:
+    """Whether batch ids repeat, and so the file holds several iterations."""
+    seen = Counter((op.op, op.batch) for op in ops if op.batch is not None)
+    if not seen:
+        return []
+    (op, batch), times = max(seen.items(), key=lambda item: item[1])
+    if times == 1:
+        return []
+    return [
+        Diagnostic(
+            "note", "several-iterations", f"{op} {batch} appears {times} times: the file holds {times} iterations", name
+        )
+    ]

@@ -1,0 +1,134 @@
+"""Single words of a rank trace: what they say as values; ValueError says what is wrong with one."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from foretrace.basics.errors import did_you_mean
+
+LARGEST: Final = 2**63 - 1
+"""What a whole number, and the number of elements of a tensor, may be at most."""
+
+LARGEST_MS: Final = 1e15
+"""What a time may be at most: 31,000 years in milliseconds."""
+
+DTYPE_BYTES: Final = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "short": 2,
+    "uint32": 4,
+    "int32": 4,
+    "int": 4,
+    "uint64": 8,
+    "int64": 8,
+    "long": 8,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float16": 2,
+    "half": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float": 4,
+    "float64": 8,
+    "double": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""Bytes of one element, by PyTorch's names."""
+
+COMMS: Final = {
+    "allreduce": "allreduce",
+    "all_reduce": "allreduce",
+    "allgather": "allgather",
+    "all_gather": "allgather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+}
+"""The collectives by the spellings that tracers use."""
+
+_LONGEST_NUMBER = 40
+_MOST_DIMENSIONS = 64
+_SHOWN = 60
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_SHAPE = re.compile(r"(?:torch\.Size\()?\[((?:[0-9]+(?:, ?[0-9]+)*,?)?)\]\)?")
+
+
+def milliseconds(word: str) -> float:
+    """A duration or a time."""
+    if len(word) > _LONGEST_NUMBER or not _NUMBER.fullmatch(word):
+        raise ValueError(_not_a_number(word))
+    value = float(word)
+    if value < 0:
+        raise ValueError("is negative")
+    if value > LARGEST_MS:
+        raise ValueError("is too large: no time has more than 10^15 ms")
+    return value
+
+
+def whole(word: str) -> int:
+    """A whole number, 0 or more."""
+    if word.isascii() and word.isdigit() and len(word) < 19:
+        return int(word)
+    if len(word) > _LONGEST_NUMBER or not _NUMBER.fullmatch(word):
+        raise ValueError(_not_a_number(word))
+    raise ValueError("is negative" if word.startswith("-") else "is not a whole number below 10^18")
+
+
+def shape(word: str) -> tuple[int, ...]:
+    """The sizes of a tensor: `[4096, 1, 5120]`."""
+    match = _SHAPE.fullmatch(word)
+    if match is None or word.startswith("t") != word.endswith(")"):
+        raise ValueError("is no shape such as [4096, 1, 5120]")
+    sizes = tuple(whole(size.strip()) for size in match[1].split(",") if size)
+    if len(sizes) > _MOST_DIMENSIONS or math.prod(sizes) > LARGEST:
+        raise ValueError("is too large: no tensor has 2^63 elements")
+    return sizes
+
+
+def dtype(word: str) -> str:
+    """The type of a tensor's elements, as written: `torch.bfloat16`."""
+    name = word.removeprefix("torch.")
+    if name not in DTYPE_BYTES:
+        raise ValueError(f"is not a known type{did_you_mean(name, DTYPE_BYTES)}")
+    return word
+
+
+def dtype_bytes(word: str) -> int:
+    """Bytes of one element of a type that `dtype` knows."""
+    return DTYPE_BYTES[word.removeprefix("torch.")]
+
+
+def comm(word: str) -> str:
+    """A collective in the one spelling that records use."""
+    known = known_comm(word)
+    if known is None:
+        raise ValueError(f"is not a known collective{did_you_mean(word, COMMS)}")
+    return known
+
+
+def known_comm(word: str) -> str | None:
+    """A collective in the one spelling that records use; None where it is not known."""
+    return COMMS.get(word) or COMMS.get(word.lower())
+
+
+def quoted(word: str) -> str:
+    """A word in quotes as messages show it: printable and of bearable length."""
+    part = word if len(word) <= _SHOWN else f"{word[: _SHOWN - 1]}…"
+    return '"' + "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in part) + '"'
+
+
+def _not_a_number(word: str) -> str:
+    if len(word) > _LONGEST_NUMBER:
+        return f"is too long for a number: {len(word):,} characters"
+    return "is not a finite number" if _NOT_FINITE.fullmatch(word) else "is not a number"

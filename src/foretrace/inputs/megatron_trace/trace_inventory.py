@@ -1,0 +1,131 @@
+"""What is in a set of rank traces, counted: what they say, what can be said of them, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.mesh import Mesh
+from foretrace.inputs.megatron_trace.calls import AXES, comm_of, group_of, tensor_bytes
+from foretrace.inputs.megatron_trace.format import Facts, RankTrace, Run, SubOp, TraceOp
+from foretrace.inputs.megatron_trace.format.ex_situ import TRANSFERS, is_ex_situ
+from foretrace.inputs.megatron_trace.layout import find_job, last_iteration
+
+
+@dataclass(frozen=True, slots=True)
+class OpSummary:
+    """An op: how often it is in the traces, and its seconds."""
+
+    op: str
+    lines: int
+    least_s: float
+    mean_s: float
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """Communication of one kind: how often, over which axis, and bytes that ranks give to it in all."""
+
+    axis: str
+    collective: str
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInventory:
+    """The contents of traces. What the names do not say, and what cannot be found out, is None."""
+
+    kind: str
+    """`real run` or `ex situ`."""
+    runs: tuple[tuple[str, int], ...]
+    """Each run and how many ranks of it there are."""
+    ranks: int
+    missing_ranks: int | None
+    facts: Facts
+    mesh: str | None
+    world_size: int | None
+    stages: tuple[int, ...]
+    microbatches: int
+    lines: int
+    ops: tuple[OpSummary, ...]
+    calls: tuple[CallSummary, ...]
+    expert_tokens: tuple[int, ...]
+    """What the experts of the ranks receive in an all-to-all, least to most."""
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def take_inventory(runs: Sequence[Run], mesh: Mesh | str | None = None) -> TraceInventory:
+    """Counts what runs hold that were read already, and infers the job that they are of."""
+    notes = [one for run in runs for one in (*run.diagnostics, *(n for t in run.ranks.values() for n in t.diagnostics))]
+    facts: Facts = runs[0].facts
+    found: Mesh | None = None
+    try:
+        job = find_job(runs, mesh)
+        facts, found = job.facts, job.known_mesh
+        notes += job.notes
+    except InputError as error:
+        notes.append(Diagnostic("warning", "cannot-simulate", f"cannot be simulated: {error.message}", error.where))
+    ranks = {rank for run in runs for rank in run.ranks}
+    ops = [op for _, op in _ops(runs)]
+    traces = [trace for run in runs for trace in run.ranks.values()]
+    forwards = [sum(op.op == "forward_step" for op in last_iteration(trace)) for trace in traces]
+    return TraceInventory(
+        kind="ex situ" if is_ex_situ(runs) else "real run",
+        runs=tuple((run.name, len(run.ranks)) for run in runs),
+        ranks=len(ranks),
+        missing_ranks=None if found is None else found.world - len(ranks),
+        facts=facts,
+        mesh=None if found is None else str(found),
+        world_size=None if found is None else found.world,
+        stages=tuple(sorted({op.stage for op in ops if op.stage is not None})),
+        microbatches=max(forwards, default=0),
+        lines=len(ops),
+        ops=tuple(_summaries(ops)),
+        calls=tuple(_calls(runs)),
+        expert_tokens=tuple(sorted(_tokens(runs))),
+        diagnostics=tuple(notes),
+    )
+
+
+def _ops(runs: Sequence[Run]) -> Iterator[tuple[RankTrace, TraceOp]]:
+    return ((trace, op) for run in runs for trace in run.ranks.values() for op in trace.ops)
+
+
+def _summaries(ops: Sequence[TraceOp]) -> Iterator[OpSummary]:
+    times: dict[str, list[float]] = {}
+    for op in ops:
+        times.setdefault(op.op, []).append((op.duration_ms or 0.0) * 1e-3)
+    for name, seconds in times.items():
+        yield OpSummary(name, len(seconds), min(seconds), sum(seconds) / len(seconds), max(seconds))
+
+
+def _calls(runs: Sequence[Run]) -> Iterator[CallSummary]:
+    counts: dict[tuple[str, str], list[int]] = {}
+    for trace, op in _ops(runs):
+        where = trace.at(op.line)
+        given: list[tuple[str | None, str, TraceOp | SubOp]] = [
+            (group_of(sub), comm_of(sub) or "", sub) for sub in op.subs
+        ]
+        if op.shape and (op.op in TRANSFERS or op.op.endswith("allreduce")):
+            given.append((op.group, "transfer" if op.op in TRANSFERS else "allreduce", op))
+        for group, what, tensor in given:
+            if tensor.shape is not None and tensor.dtype is not None:
+                size = tensor_bytes(tensor.shape, tensor.dtype, where)
+                counts.setdefault((AXES.get(group or "", group or "?"), what), []).append(size)
+    for (axis, what), sizes in sorted(counts.items()):
+        yield CallSummary(axis, what, len(sizes), sum(sizes))
+
+
+def _tokens(runs: Sequence[Run]) -> set[int]:
+    """Rows of the second all-to-all of each pair: what experts received and give back."""
+    found: set[int] = set()
+    for _, op in _ops(runs):
+        kinds = [(group_of(sub), comm_of(sub), sub.shape) for sub in op.subs]
+        shapes = [shape for group, comm, shape in kinds if (group, comm) == ("exp", "all_to_all") and shape]
+        rows = [shape[0] for shape in shapes if len(shape) == 2]
+        if op.op == "forward_step" and len(rows) % 2 == 0:
+            found.update(rows[1::2])
+    return found

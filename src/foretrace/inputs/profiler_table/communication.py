@@ -1,0 +1,62 @@
+"""What a profiled step communicates, as far as a table tells: which collectives, how often, and seldom how long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foretrace.inputs.profiler_table.format import Row
+from foretrace.inputs.profiler_table.rows import RowKind, Rows
+from foretrace.inputs.torch_ops.collectives import collective_of
+from foretrace.inputs.torch_ops.kinds import communicates
+from foretrace.program.columns import Collective
+
+_BACKEND: Final = re.compile(r"(nccl|gloo|rccl|hccl|ccl|xccl|mpi|ucc):")
+
+_Named = tuple[Row, Collective]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A collective of the table: calls in all, the host's time from each call to its end, and the device's, None where
+    it was not recorded."""
+
+    name: str
+    collective: Collective
+    calls: int
+    host_s: float
+    device_s: float | None
+
+
+def communication(rows: Rows) -> tuple[Called, ...]:
+    """The collectives of a table: as the backend marks them (nccl:all_reduce), else as ops of c10d, else by kernels."""
+    found = rows.of(RowKind.COLLECTIVE)
+    marked = [row for row in found if _BACKEND.match(row.name)] or [row for row in found if "::" in row.name]
+    named = [(row, what) for row in marked if (what := collective_of(row.name))]
+    exchanges = _exchanges({what for _, what in named})
+    kernels = [
+        (row, exchanges if what is Collective.TRANSFER else what)
+        for row in rows.of(RowKind.KERNEL)
+        if communicates(row.name) and (what := collective_of(row.name))
+    ]
+    if not named:
+        return tuple(Called(row.name, what, row.calls, 0.0, row.self_device_s) for row, what in kernels)
+    return tuple(
+        Called(row.name, what, row.calls, row.cpu_total_s or 0.0, _device_s(row, what, named, kernels))
+        for row, what in named
+    )
+
+
+def _exchanges(named: set[Collective]) -> Collective:
+    """What NCCL's kernel for sends and receives did: it runs all-to-alls too."""
+    transfers = Collective.TRANSFER in named and Collective.ALL_TO_ALL not in named
+    return Collective.TRANSFER if transfers else Collective.ALL_TO_ALL
+
+
+def _device_s(row: Row, what: Collective, named: Sequence[_Named], kernels: Sequence[_Named]) -> float | None:
+    """Device time of a row's calls: that of the collective's kernels, by calls where several rows are of it."""
+    seconds = [one.self_device_s or 0.0 for one, does in kernels if does is what]
+    calls = sum(one.calls for one, does in named if does is what)
+    return sum(seconds) * row.calls / max(calls, 1) if seconds else None

@@ -1,0 +1,94 @@
+"""Writing profiler tables as PyTorch does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from foretrace.inputs.profiler_table.format.records import Column, Field, Row, Table
+from foretrace.inputs.profiler_table.format.values import write_memory, write_share, write_time
+
+_WIDTH: Final = {"right": 12, "left": 15}
+_TIMES: Final = (
+    Field.SELF_CPU,
+    Field.CPU_TOTAL,
+    Field.CPU_AVERAGE,
+    Field.SELF_DEVICE,
+    Field.DEVICE_TOTAL,
+    Field.DEVICE_AVERAGE,
+)
+_SHARES: Final = (Field.SELF_CPU_SHARE, Field.SELF_DEVICE_SHARE, Field.DEVICE_TOTAL_SHARE)
+_WIDEST_NAME: Final = 55
+"""Names have at most so much room: PyTorch cuts them (`max_name_column_width`)."""
+_WIDE: Final = (Field.NAME, Field.OVERLOAD, Field.SHAPES, Field.STACK)
+
+
+def write_table(
+    table: Table, *, align: Literal["right", "left"] = "right", time_unit: str | None = None, capital: bool = True
+) -> str:
+    """The text of a table, which `parse_tables` reads back: with its columns in their order, numbers to the right or,
+    as up to PyTorch 1.6, to the left; times in one unit where it is given; sizes as KB or as Kb. Stacks take a line for
+    each entry."""
+    cells = [_cells(table, row, time_unit, capital) for row in table.rows]
+    widths = [_width(table, number, cells, align) for number in range(len(table.columns))]
+    dashes = "".join("-" * width + "  " for width in widths)
+    lines = []
+    if table.title:
+        lines += ["=" * (len(dashes) - 2), table.title]
+    if table.top_level_only:
+        lines += ["=" * (len(dashes) - 2), "This report only display top-level ops statistics"]
+    lines += [dashes, _line([column.heading for column in table.columns], table, widths, align), dashes]
+    for row, texts in zip(table.rows, cells, strict=True):
+        lines.append(_line(texts, table, widths, align))
+        if table.has(Field.STACK):
+            lines += [_line(more, table, widths, align) for more in _continued(table, row)]
+    lines.append(dashes)
+    if table.self_cpu_total_s is not None:
+        lines.append(f"Self CPU time total: {write_time(table.self_cpu_total_s, time_unit)}")
+    if table.self_device_total_s is not None:
+        lines.append(f"Self {table.device} time total: {write_time(table.self_device_total_s, time_unit)}")
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: list[str], table: Table, widths: list[int], align: Literal["right", "left"]) -> str:
+    parts = []
+    for column, cell, width in zip(table.columns, cells, widths, strict=True):
+        left = align == "left" or column.field is Field.STACK
+        parts.append(f"{cell:<{width}}  " if left else f"{cell:>{width}}  ")
+    return "".join(parts)
+
+
+def _continued(table: Table, row: Row) -> Iterator[list[str]]:
+    """The lines below a row: the rest of its stack, and an empty one."""
+    for entry in (*row.stack[1:], ""):
+        yield [entry if column.field is Field.STACK else "" for column in table.columns]
+
+
+def _width(table: Table, number: int, cells: list[list[str]], align: Literal["right", "left"]) -> int:
+    column = table.columns[number]
+    if column.field not in _WIDE:
+        return _WIDTH[align]
+    longest = max([len(row[number]) for row in cells] + [len(entry) for row in table.rows for entry in row.stack[1:]])
+    return min(longest + 4, max(longest, _WIDEST_NAME)) if column.field is Field.NAME else longest + 4
+
+
+def _cells(table: Table, row: Row, time_unit: str | None, capital: bool) -> list[str]:
+    return [_cell(column, row, time_unit, capital) for column in table.columns]
+
+
+def _cell(column: Column, row: Row, time_unit: str | None, capital: bool) -> str:
+    field = column.field
+    value = getattr(row, field)
+    if field in _TIMES:
+        return write_time(value, time_unit)
+    if field is Field.CPU_TOTAL_SHARE:
+        return write_share(value, row.asynchronous)
+    if field in _SHARES:
+        return write_share(value)
+    if field in (Field.FLOPS, Field.FLOPS_RATE):
+        return "--" if value is None else f"{value / column.scale:8.3f}"
+    if field is Field.STACK:
+        return row.stack[0] if row.stack else ""
+    if field in (Field.NAME, Field.OVERLOAD, Field.SHAPES, Field.CALLS, Field.NODE):
+        return str(value)
+    return write_memory(value, capital)

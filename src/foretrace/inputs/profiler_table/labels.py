@@ -1,0 +1,212 @@
+"""How a table's labels nest, which its text does not say: inferred from their order, calls, totals and names.
+
+Rows that were not sorted stand in the order in which each name first began, so what is inside a label comes after it.
+What fits exactly into a label's device time, or nearly, and comes directly after it, is taken as its inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from foretrace.inputs.profiler_table.format import Row
+from foretrace.inputs.profiler_table.rows import RowKind, Rows, device_s, host_s
+from foretrace.inputs.torch_ops.ranges import whole_phase
+from foretrace.program.columns import Phase
+
+FILLED: Final = 0.97
+"""The least share of a label's device time that what follows it must fill to count as its inside."""
+ROUNDING_S: Final = 1e-6
+"""How far one printed total may be off: three digits of a millisecond."""
+
+_NUMBERED: Final = re.compile(r"(.*?)([-_# ]?)([0-9]+)")
+_STEP: Final = re.compile(r"profilerstep.*|(train(ing)?)?[-_ ]?step.*|iteration.*|iter[-_ ]?\d*.*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label, or several that differ in their number only (LAYER_0, LAYER_1, …), with what is inside.
+
+    `rest_s` is device time inside it and inside none of its parts. `how` says why its parts are taken to be its parts.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    phase: Phase = Phase.NONE
+    parts: tuple[Label, ...] = ()
+    how: str = ""
+
+    @property
+    def calls(self) -> int:
+        """How often it was entered."""
+        return sum(row.calls for row in self.rows)
+
+    @property
+    def device_s(self) -> float:
+        """Device time inside it."""
+        return sum(device_s(row) for row in self.rows)
+
+    @property
+    def host_s(self) -> float:
+        """Host time inside it."""
+        return sum(host_s(row) for row in self.rows)
+
+    @property
+    def rest_s(self) -> float:
+        """Device time inside it and none of its parts; what rounding leaves counts as nothing."""
+        rest = self.device_s - sum(part.device_s for part in self.parts)
+        return rest if rest > self.rounding_s else 0.0
+
+    @property
+    def rounding_s(self) -> float:
+        """How far the sums above may be off."""
+        return ROUNDING_S * (len(self.rows) + sum(len(part.rows) for part in self.parts))
+
+
+def label_tree(rows: Rows) -> tuple[Label, ...]:
+    """The labels of a table as a forest: steps, in them the phases of training, in these everything else."""
+    families = _families(rows.of(RowKind.LABEL))
+    steps = [one for one in families if _STEP.fullmatch(one.name)]
+    step = max(steps, key=lambda one: one.host_s, default=None)
+    inside = [one for one in families if one is not step]
+    if in_order(rows):
+        inside = _phased(inside)
+    else:
+        inside = _nested_optimizers([replace(one, phase=whole_phase(one.name)) for one in inside])
+    if step is None:
+        return tuple(inside)
+    within = [one for one in inside if one.host_s <= step.host_s]
+    how = "it is the longest label, and named as a step"
+    return (replace(step, parts=tuple(within), how=how), *(one for one in inside if one not in within))
+
+
+def in_order(rows: Rows) -> bool:
+    """Whether the rows stand as they first began: no column falls from row to row, as one would that they are sorted
+    by."""
+    columns = (
+        "cpu_total_s",
+        "self_cpu_s",
+        "cpu_average_s",
+        "device_total_s",
+        "self_device_s",
+        "device_average_s",
+        "calls",
+    )
+    for column in columns:
+        values = [getattr(row, column) for row in rows.table.rows]
+        known = [value for value in values if value is not None]
+        if len(known) > 1 and known[0] > known[-1] and all(a >= b for a, b in pairwise(known)):
+            return False
+    return True
+
+
+def _families(labels: Sequence[Row]) -> list[Label]:
+    """Labels, those that differ in their number only as one, at the place of the first."""
+    by_stem: dict[tuple[str, str], list[Row]] = {}
+    for row in labels:
+        match = _NUMBERED.fullmatch(row.name)
+        by_stem.setdefault((match[1], match[2]) if match and match[1] else (row.name, "\0"), []).append(row)
+    found = []
+    for (stem, mark), members in by_stem.items():
+        if mark == "\0" or len(members) > 1:
+            found.append(Label(stem if mark == "\0" else f"{stem}{mark}*", tuple(members)))
+        else:
+            found.append(Label(members[0].name, tuple(members)))
+    return sorted(found, key=lambda one: one.rows[0].line)
+
+
+def _phased(labels: Sequence[Label]) -> list[Label]:
+    """Labels in the order in which they began, each inside the phase that began before it."""
+    phases: list[tuple[Label | None, list[Label]]] = [(None, [])]
+    for one in labels:
+        phase = whole_phase(one.name)
+        if phase is Phase.NONE:
+            phases[-1][1].append(one)
+        else:
+            phases.append((replace(one, phase=phase), []))
+    found: list[Label] = []
+    for head, inside in phases:
+        nested = _by_names(_by_sums(inside), None if head is None else head.device_s)
+        if head is None:
+            found += nested
+        else:
+            fits = sum(one.device_s for one in nested) <= head.device_s + ROUNDING_S * (1 + len(nested))
+            if not fits or not nested:
+                found += [head, *nested]
+            else:
+                how = "they began after it and before the next phase, and fit into it"
+                found.append(replace(head, parts=tuple(nested), how=how))
+    return _nested_optimizers(found)
+
+
+def _nested_optimizers(labels: Sequence[Label]) -> list[Label]:
+    """Optimizer.step#Adam.step, which PyTorch marks itself, inside a user's label of the same phase that holds it."""
+    found: list[Label] = []
+    outer = [one for one in labels if one.phase is Phase.OPTIMIZER and not one.name.startswith("Optimizer.")]
+    taken: set[int] = set()
+    for one in outer:
+        inner = [
+            other
+            for other in labels
+            if other.name.startswith("Optimizer.step")
+            and other.calls == one.calls
+            and 0.5 * one.device_s <= other.device_s <= one.device_s + ROUNDING_S
+            and other.host_s <= one.host_s
+            and id(other) not in taken
+        ]
+        taken |= {id(other) for other in inner[:1]}
+        found.append(replace(one, parts=tuple(inner[:1]), how="PyTorch marks it itself") if inner else one)
+    kept = {id(one): new for one, new in zip(outer, found, strict=True)}
+    return [kept.get(id(one), one) for one in labels if id(one) not in taken]
+
+
+def _fits_calls(parent: Label, child: Label) -> bool:
+    """Whether a label can be inside another in every one of its calls; members of a family may differ."""
+    return len(parent.rows) > 1 or child.calls % max(parent.calls, 1) == 0
+
+
+def _by_sums(labels: Sequence[Label]) -> list[Label]:
+    """Nests what directly follows a label in the table and fills its device time."""
+    siblings: list[Label] = []  # of what comes after, already nested
+    for one in reversed(labels):
+        count, total = 0, 0.0
+        room = one.device_s + ROUNDING_S * len(one.rows)
+        for after in siblings:
+            if total + after.device_s > room + ROUNDING_S * (count + 1) or not _fits_calls(one, after):
+                break
+            total += after.device_s
+            count += 1
+        if count and one.device_s > 0 and total >= FILLED * one.device_s:
+            share = f"what follows it fills {100 * min(total / one.device_s, 1.0):.1f} % of its device time"
+            one = replace(one, parts=tuple(siblings[:count]), how=share)
+            siblings = siblings[count:]
+        siblings.insert(0, one)
+    return siblings
+
+
+def _by_names(labels: Sequence[Label], room_s: float | None) -> list[Label]:
+    """Nests labels whose names go on from that of the label before them, unless their sum shows that they stand beside
+    it."""
+    total = sum(one.device_s for one in labels)
+    if room_s is not None and total >= room_s - ROUNDING_S * (1 + len(labels)):
+        return list(labels)
+    found: list[Label] = []
+    for one in labels:
+        before = found[-1] if found else None
+        if before is not None and _goes_on(before, one):
+            found[-1] = replace(before, parts=(*before.parts, one), how=before.how or "their names begin with its name")
+        else:
+            found.append(one)
+    return found
+
+
+def _goes_on(parent: Label, child: Label) -> bool:
+    begins = _plain(child.name).startswith(_plain(parent.name)) and _plain(child.name) != _plain(parent.name)
+    return begins and _fits_calls(parent, child) and child.device_s <= parent.rest_s and child.host_s <= parent.host_s
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,221 @@
+"""Device time of a table in parts that do not overlap, so that nothing is counted twice.
+
+Three ways, the first that a table allows. *Ops*: Self device time of the ops, which is that of the kernels each of them
+launched itself. *Kernels*: Self device time of the kernels' own rows. Where a table has both they are two counts of the
+same work, and are compared. *Labels*: where every Self is 0, totals of labels less what is inside them, and autograd
+nodes beside them, which run on a thread of their own and so in no label of the main thread. (The one such table we know
+has no rows of kernels and hardly any of ops; whether those with Self times were left out or never recorded, it does not
+say.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from foretrace.inputs.profiler_table.format import Row
+from foretrace.inputs.profiler_table.labels import Label, label_tree
+from foretrace.inputs.profiler_table.rows import RowKind, Rows, device_s, self_device_s
+from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel, kind_of_op
+from foretrace.inputs.torch_ops.ranges import ENGINE
+from foretrace.program.columns import Phase
+
+Basis = Literal["ops", "kernels", "labels", "op totals", "none"]
+Origin = Literal["op", "kernel", "label", "autograd node"]
+
+AGREES: Final = 0.01
+"""How far the sums over ops and over kernels may lie apart."""
+
+_COMPOSITE: Final = re.compile(
+    r"linear|matmul|conv[123]d|_?convolution|batch_norm|_batch_norm_impl_index|(layer|group|instance|rms)_norm|dropout"
+    r"|cross_entropy_loss|nll_loss(_nd)?|(log_)?softmax|to|contiguous|reshape|embedding|max_pool2d|adaptive_avg_pool2d"
+    r"|scaled_dot_product_attention|(zeros|ones|full)(_like)?|randn?|lstm|gru|rnn_(tanh|relu)|flatten|einsum|repeat|stack"
+)
+"""Ops that only call others (native_functions.yaml: CompositeImplicitAutograd, or a first step of a chain)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Device work that no other part holds, in seconds over the whole table."""
+
+    name: str
+    kind: WorkKind
+    phase: Phase
+    device_s: float
+    calls: int
+    origin: Origin = "op"
+    """The kind of row that says so."""
+    rest: bool = False
+    """Whether it is what is left of a label besides its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """The device time of a table, split; `kernels_s` and `ops_s` are the two counts of it that Self times give."""
+
+    basis: Basis
+    parts: tuple[Part, ...]
+    kernels_s: float
+    ops_s: float
+    artefacts_s: float
+    """Device time on rows of the profiler's own work: not added."""
+    labels: tuple[Label, ...]
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return sum(part.device_s for part in self.parts)
+
+    @property
+    def agree(self) -> bool | None:
+        """Whether ops and kernels give the same sum; None where only one of them is there."""
+        if not self.kernels_s or not self.ops_s:
+            return None
+        return abs(self.kernels_s - self.ops_s) <= AGREES * self.kernels_s
+
+    def by_kind(self, origin: Origin | None = None) -> dict[WorkKind, float]:
+        """Seconds of each kind, the most first: of all parts, or of those of one origin."""
+        found: dict[WorkKind, float] = {}
+        for part in self.parts:
+            if origin in (None, part.origin):
+                found[part.kind] = found.get(part.kind, 0.0) + part.device_s
+        return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+    def by_phase(self) -> dict[Phase, float]:
+        """Seconds of each phase, in the order of a step."""
+        found: dict[Phase, float] = {}
+        for part in self.parts:
+            found[part.phase] = found.get(part.phase, 0.0) + part.device_s
+        return {phase: found[phase] for phase in (*list(Phase)[1:], Phase.NONE) if phase in found}
+
+
+def device_time(rows: Rows) -> DeviceTime:
+    """Splits the device time of a table."""
+    kernels, ops = rows.of(RowKind.KERNEL), _hosts(rows)
+    of_kernels, of_ops = self_device_s(kernels), self_device_s(ops)
+    artefacts = self_device_s(rows.of(RowKind.ARTEFACT))
+    labels = label_tree(rows)
+    basis, parts = _split(rows, labels, of_kernels, of_ops)
+    return DeviceTime(basis, tuple(parts), of_kernels, of_ops, artefacts, labels)
+
+
+def _split(rows: Rows, labels: tuple[Label, ...], of_kernels: float, of_ops: float) -> tuple[Basis, list[Part]]:
+    # Names of kernels are mostly cut, which hides what they do; names of ops hardly ever are.
+    cut = any(row.cut for row in rows.of(RowKind.KERNEL))
+    if of_ops > 0 and (not of_kernels or (cut and abs(of_kernels - of_ops) <= AGREES * of_kernels)):
+        return "ops", _phased(rows, _sum_by_kind(_hosts(rows), host=True))
+    if of_kernels > 0:
+        parts = _phased(rows, _sum_by_kind(rows.of(RowKind.KERNEL), host=False))
+        return "kernels", [replace(part, origin="kernel") for part in parts]
+    nodes = [replace(_part(row, Phase.BACKWARD), origin="autograd node") for row in _nodes(rows) if device_s(row) > 0]
+    held = _beside([part for label in labels for part in _leaves(label, Phase.NONE)], nodes)
+    if held:
+        return "labels", [*held, *nodes]
+    leaves = [row for row in rows.of(RowKind.OP) if device_s(row) > 0 and not _COMPOSITE.fullmatch(_plain(row.name))]
+    if leaves:
+        return "op totals", [_part(row, Phase.NONE) for row in leaves]
+    return ("labels", nodes) if nodes else ("none", [])
+
+
+def _hosts(rows: Rows) -> list[Row]:
+    """Rows of the host to which kernels are attributed."""
+    return rows.of(RowKind.OP, RowKind.NODE, RowKind.ENGINE, RowKind.LABEL, RowKind.COLLECTIVE, RowKind.RUNTIME)
+
+
+def _nodes(rows: Rows) -> list[Row]:
+    """What the backward pass consists of: nodes as the engine ran them, each once."""
+    return rows.of(RowKind.ENGINE) or rows.of(RowKind.NODE)
+
+
+def _part(row: Row, phase: Phase) -> Part:
+    return Part(row.name.removeprefix(ENGINE), kind_of_op(row.name), phase, device_s(row), row.calls)
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("::")[2].partition(".")[0]
+
+
+def _leaves(label: Label, phase: Phase) -> Iterator[Part]:
+    """A label's parts that have none of their own, and what is left of it besides them."""
+    mine = label.phase if label.phase is not Phase.NONE else phase
+    for part in label.parts:
+        yield from _leaves(part, mine)
+    seconds = label.rest_s if label.parts else label.device_s
+    if seconds > 0:
+        yield Part(label.name, kind_of_op(label.name), mine, seconds, label.calls, "label", bool(label.parts))
+
+
+def _beside(held: list[Part], nodes: list[Part]) -> list[Part]:
+    """Parts of labels without the autograd nodes, which are inside the backward pass's label only where they fit."""
+    inside = sum(part.device_s for part in nodes)
+    found = []
+    for part in held:
+        if part.phase is Phase.BACKWARD and 0 < inside <= part.device_s:
+            part, inside = replace(part, device_s=part.device_s - inside, rest=True), 0.0
+        found.append(part)
+    return [part for part in found if part.device_s > 0]
+
+
+@dataclass(slots=True)
+class _Sum:
+    seconds: float = 0.0
+    calls: int = 0
+
+
+def _sum_by_kind(rows: Iterable[Row], *, host: bool) -> dict[WorkKind, _Sum]:
+    found: dict[WorkKind, _Sum] = {}
+    for row in rows:
+        seconds = max(row.self_device_s or 0.0, 0.0)
+        if seconds > 0:
+            one = found.setdefault(kind_of_op(row.name) if host else kind_of_kernel(row.name), _Sum())
+            one.seconds += seconds
+            one.calls += row.calls
+    return found
+
+
+def _phased(rows: Rows, sums: dict[WorkKind, _Sum]) -> list[Part]:
+    """Parts by kind and phase: backward as the autograd nodes of each kind say, the optimizer's own, and forward as
+    what is left. Ops of the two passes share rows, so the split of a kind is an estimate; its sum is not."""
+    backward: dict[WorkKind, float] = {}
+    for row in _nodes(rows):
+        kind = kind_of_op(row.name)
+        backward[kind] = backward.get(kind, 0.0) + device_s(row)
+    parts: list[Part] = []
+    for kind, one in sorted(sums.items(), key=lambda item: -item[1].seconds):
+        if kind is WorkKind.OPTIMIZER:
+            parts.append(Part(str(kind), kind, Phase.OPTIMIZER, one.seconds, one.calls))
+            continue
+        behind = min(backward.get(kind, 0.0), one.seconds)
+        for phase, seconds in ((Phase.FORWARD, one.seconds - behind), (Phase.BACKWARD, behind)):
+            if seconds > 0:
+                parts.append(Part(str(kind), kind, phase, seconds, one.calls))
+    return _shifted(parts, sum(backward.values()))
+
+
+def _shifted(parts: list[Part], backward_s: float) -> list[Part]:
+    """Moves what nodes of one kind did in ops of another to the backward pass, in proportion: the sum over the nodes is
+    sure, their kinds are not."""
+    held = sum(part.device_s for part in parts if part.phase is Phase.BACKWARD)
+    ahead = sum(part.device_s for part in parts if part.phase is Phase.FORWARD)
+    missing = min(backward_s - held, ahead)
+    if missing <= 0 or ahead <= 0:
+        return parts
+    found: list[Part] = []
+    for part in parts:
+        moved = part.device_s * missing / ahead if part.phase is Phase.FORWARD else 0.0
+        if moved:
+            found.append(Part(part.name, part.kind, Phase.BACKWARD, moved, part.calls))
+        if part.device_s > moved:
+            found.append(Part(part.name, part.kind, part.phase, part.device_s - moved, part.calls))
+    return _merged(found)
+
+
+def _merged(parts: list[Part]) -> list[Part]:
+    found: dict[tuple[str, Phase], Part] = {}
+    for part in parts:
+        before = found.get((part.name, part.phase))
+        seconds = part.device_s + (before.device_s if before else 0.0)
+        found[part.name, part.phase] = Part(part.name, part.kind, part.phase, seconds, part.calls)
+    return list(found.values())

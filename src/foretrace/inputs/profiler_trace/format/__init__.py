@@ -1,0 +1,38 @@
+"""What profilers recorded of a process: PyTorch's traces (Kineto's JSON) and exports of Nsight Systems, as one record.
+
+What is needed to read them is loaded when one is read: any input is sniffed, and most are no profiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from foretrace.basics.files import AnyFile, AnyPath, input_file
+from foretrace.inputs.profiler_trace.format.sniff import REPORTS, SQLITE, looks_like_profile
+from foretrace.inputs.profiler_trace.format.text import head_of
+
+if TYPE_CHECKING:
+    from foretrace.inputs.profiler_trace.format.records import RankProfile
+
+__all__ = ["looks_like_profile", "read_trace", "read_traces"]
+
+
+def read_trace(path: AnyFile) -> RankProfile:
+    """The trace in a file: JSON of the PyTorch profiler, plain or gzip, or SQLite of Nsight Systems."""
+    # A report of Nsight Systems itself cannot be read: what reads its exports says how to make one.
+    file = input_file(path)
+    if head_of(file, len(SQLITE)) == SQLITE or file.path.suffix in REPORTS:
+        from foretrace.inputs.profiler_trace.format.nsys import read_nsys
+
+        return read_nsys(file)
+    from foretrace.inputs.profiler_trace.format.kineto import read_kineto
+
+    return read_kineto(file)
+
+
+def read_traces(paths: Iterable[AnyPath]) -> list[RankProfile]:
+    """Reads the traces of a job's ranks, in order of ranks: files, folders of them, and patterns."""
+    from foretrace.inputs.profiler_trace.format.ranks import read_ranks
+
+    return read_ranks(paths)

@@ -1,0 +1,33 @@
+"""What Kineto calls its events, from PyTorch 1.8 to today, on every device it knows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foretrace.inputs.profiler_trace.format.records import Category
+
+_NAMES: Final = {
+    Category.CPU_OP: "cpu_op operator",
+    Category.ANNOTATION: "user_annotation",
+    Category.RUNTIME: "cuda_runtime cuda_driver runtime driver hip_runtime hip_driver xpu_runtime xpu_driver "
+    "mtia_runtime glow_runtime privateuse1_runtime privateuse1_driver",
+    Category.KERNEL: "kernel",
+    Category.MEMCPY: "gpu_memcpy memcpy",
+    Category.MEMSET: "gpu_memset memset",
+    Category.SYNC: "cuda_sync",
+    Category.DEVICE_ANNOTATION: "gpu_user_annotation",
+    Category.OVERHEAD: "overhead",
+    Category.PYTHON: "python_function",
+}
+
+CATEGORIES: Final = {name: category for category, names in _NAMES.items() for name in names.split()}
+"""Of names in small letters."""
+
+FLOWS: Final = frozenset({"ac2g", "async_cpu_to_gpu", "fwdbwd", "forward_backward", "async", "cpu_to_cuda"})
+"""Arrows of a viewer: what they join is in the arguments of events too."""
+
+SPANS: Final = frozenset({"trace", "spans"})
+"""The profiler's own window."""
+
+LEGACY: Final = {"CPU functions": Category.CPU_OP, "CUDA functions": Category.KERNEL}
+"""Of events without a category by their process: what PyTorch wrote before Kineto, and on Windows after."""

@@ -1,0 +1,309 @@
+"""Events of Kineto's JSON, block by block, into columns."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from decimal import Decimal, InvalidOperation
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.inputs.profiler_trace.format.arguments import COLLECTIVE, CallTable, InputTable, whole
+from foretrace.inputs.profiler_trace.format.categories import CATEGORIES, FLOWS, LEGACY, SPANS
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Longs
+
+_HOST: Final = (Category.CPU_OP, Category.ANNOTATION, Category.OVERHEAD, Category.PYTHON, Category.OTHER)
+_DEVICE: Final = (*ON_DEVICE, Category.SYNC, Category.DEVICE_ANNOTATION)
+_FURTHEST_US: Final = 9e15
+"""Times further from 0 do not fit 64 bits as nanoseconds."""
+
+_COLUMNS: Final = {
+    "category": np.uint8,
+    "name": np.int32,
+    "start_ns": np.int64,
+    "duration_ns": np.float64,
+    "thread": np.int32,
+    "device": np.int64,
+    "stream": np.int64,
+    "correlation": np.int64,
+    "external": np.int64,
+    "sequence": np.int64,
+    "bytes": np.int64,
+    "inputs": np.int32,
+    "call": np.int32,
+    "waits_stream": np.int64,
+    "waits_correlation": np.int64,
+    "bytes_per_s": np.float64,
+    "blocks_per_sm": np.float64,
+}
+_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
+    "correlation": ("correlation",),
+    "external": ("External id", "external id"),
+    "sequence": ("Sequence number",),
+    "bytes": ("bytes",),
+    "size": ("size",),
+    "device": ("device",),
+    "stream": ("stream",),
+    "waits_stream": ("wait_on_stream",),
+    "waits_correlation": ("wait_on_cuda_event_record_corr_id",),
+}
+"""What is an argument: its names."""
+
+_TAKEN: Final[dict[Category, tuple[str, ...]]] = {
+    **dict.fromkeys(_HOST, ("external",)),
+    Category.CPU_OP: ("external", "sequence"),
+    Category.RUNTIME: ("correlation", "external", "size"),
+    **dict.fromkeys(_DEVICE, ("correlation", "external", "device", "stream")),
+    Category.MEMCPY: ("correlation", "external", "device", "stream", "bytes"),
+    Category.MEMSET: ("correlation", "external", "device", "stream", "bytes"),
+    Category.SYNC: ("correlation", "external", "device", "stream", "waits_stream", "waits_correlation"),
+}
+"""Which of them events of a category have."""
+
+_BANDWIDTH: Final = "memory bandwidth (GB/s)"
+_BLOCKS: Final = "blocks per SM"
+
+_HEAD: Final = itemgetter("name", "pid", "tid", "ts", "dur")
+_NOTHING: Final[dict[str, Any]] = {}
+
+
+class Numbers(dict[Any, int]):
+    """Numbers for things, in the order in which they are first asked for."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class Columns:
+    """Gathers events; `column` gives what was gathered, in the order of the file but for kinds within a block."""
+
+    def __init__(self) -> None:
+        self.names = Numbers()
+        self.threads = Numbers()
+        """Of process and thread as written."""
+        self.inputs = InputTable()
+        self.calls = CallTable()
+        self.thread_names: dict[tuple[str, str], str] = {}
+        self.unknown: Counter[str] = Counter()
+        """Events of categories that are not known."""
+        self.untimed = 0
+        """Events without a time or duration."""
+        self.unread: Counter[str] = Counter()
+        """Events that are no spans, by what they are."""
+        self.stacks = False
+        """Whether an op carries the stack it was called from."""
+        self.count = 0
+        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in _COLUMNS}
+
+    def add(self, events: list[Any]) -> None:
+        """Takes a block of events."""
+        by_category: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
+        try:
+            for event in events:
+                by_category[event.get("cat")].append(event)
+        except (AttributeError, TypeError):
+            by_category = self._odd(events)
+        self._plain(by_category.pop(None, []))
+        # In order of categories, so that an op comes before what it calls where both begin at once.
+        found = [(self._category(written, some), some) for written, some in by_category.items()]
+        for category, some in sorted(((kind, some) for kind, some in found if kind is not None), key=itemgetter(0)):
+            self._spans(category, some)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One column of all events so far."""
+        return np.concatenate(self._parts.pop(name)) if self.count else np.empty(0, _COLUMNS[name])
+
+    def _odd(self, events: list[Any]) -> defaultdict[Any, list[dict[str, Any]]]:
+        """A block with something in it that is no event."""
+        by_category: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
+        for event in events:
+            if isinstance(event, dict):
+                category = event.get("cat")
+                by_category[category if isinstance(category, str) else None].append(event)
+            elif event:  # an empty object or text ends some lists of events
+                self.unread["no event"] += 1
+        return by_category
+
+    def _category(self, written: str, events: list[dict[str, Any]]) -> Category | None:
+        """What events of a written category are; None for what is no span, which is dealt with here."""
+        known = CATEGORIES.get(written.lower())
+        if known is not None:
+            return known
+        if written.lower() in FLOWS or written.lower() in SPANS:
+            return None
+        spans = sum(event.get("ph") == "X" for event in events)
+        if written == "cpu_instant_event":
+            self.unread["memory"] += sum(event.get("name") == "[memory]" for event in events)
+            return None
+        if spans < len(events):
+            self.unread[f'"{written}"'] += len(events) - spans
+        if not spans:
+            return None
+        self.unknown[written] += spans
+        return Category.OTHER
+
+    def _plain(self, events: list[dict[str, Any]]) -> None:
+        """Events without a category: names of threads, and those of PyTorch before Kineto."""
+        legacy: defaultdict[Category, list[dict[str, Any]]] = defaultdict(list)
+        for event in events:
+            phase = event.get("ph")
+            if phase == "M":
+                if event.get("name") == "thread_name":
+                    arguments = event.get("args")
+                    name = arguments.get("name") if isinstance(arguments, dict) else None
+                    self.thread_names[str(event.get("pid")), str(event.get("tid"))] = str(name or "").strip()
+            elif phase == "X":
+                known = LEGACY.get(str(event.get("pid")), Category.OTHER)
+                if known is Category.OTHER:
+                    self.unknown["none"] += 1
+                legacy[known].append(event)
+            elif phase not in ("i", "I", "s", "f", "t"):
+                self.unread[f'phase "{phase}"'] += 1
+        for category, some in sorted(legacy.items()):
+            self._spans(category, some)
+
+    def _spans(self, category: Category, events: list[dict[str, Any]]) -> None:
+        try:
+            self._columns(category, events)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            if good := self._timed(events):
+                self._columns(category, good)
+
+    def _columns(self, category: Category, events: list[dict[str, Any]]) -> None:
+        names, processes, threads, starts, durations = zip(*map(_HEAD, events), strict=True)
+        arguments = [event.get("args") or _NOTHING for event in events]
+        filled: dict[str, NDArray[Any]] = {
+            "category": np.full(len(events), category, np.uint8),
+            "name": np.array([self.names[name] for name in names], np.int32),
+            "start_ns": nanoseconds(starts),
+            "duration_ns": _rounded_ns(durations),
+        }
+        for column in _TAKEN[category]:
+            filled[column] = _taken(arguments, _ARGUMENTS[column])
+        if category in _DEVICE:
+            _drawn(filled["device"], arguments, "device", processes)
+            _drawn(filled["stream"], arguments, "stream", threads)
+        else:
+            pairs = zip(processes, threads, strict=True)
+            filled["thread"] = np.array([self.threads[pair] for pair in pairs], np.int32)
+        if category is Category.RUNTIME:
+            filled["bytes"] = filled.pop("size")  # ROCm says a copy's bytes where it is called
+        if category in (Category.MEMCPY, Category.MEMSET):
+            said = _floats([one.get(_BANDWIDTH, -1) for one in arguments])
+            filled["bytes_per_s"] = np.where(said >= 0, said * 1e9, -1.0)
+        if category is Category.KERNEL:
+            filled["blocks_per_sm"] = _floats([one.get(_BLOCKS, -1) for one in arguments])
+        if category in (Category.CPU_OP, Category.ANNOTATION):
+            self.stacks = self.stacks or bool(arguments[-1].get("Call stack"))
+            number = self.inputs.number
+            filled["inputs"] = np.array([number(one) for one in arguments], np.int32)
+        if category in (Category.CPU_OP, Category.KERNEL):
+            filled["call"] = self._calls(arguments)
+        for column, kind in _COLUMNS.items():
+            values = filled.get(column)
+            self._parts[column].append(np.full(len(events), -1, kind) if values is None else values)
+        self.count += len(events)
+
+    def _timed(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those events that have a time, with everything else that is asked for."""
+        good = []
+        for event in events:
+            if event.get("ph", "X") != "X":
+                self.unread[f'phase "{event.get("ph")}"'] += 1
+            elif _is_time(event.get("ts")) and _is_time(event.get("dur")):
+                arguments = event.get("args")
+                good.append(
+                    {
+                        "name": str(event.get("name", "")),
+                        "pid": whole(event.get("pid", -1)),
+                        "tid": whole(event.get("tid", -1)),
+                        "ts": event["ts"],
+                        "dur": event["dur"],
+                        "args": arguments if isinstance(arguments, dict) else {},
+                    }
+                )
+            else:
+                self.untimed += 1
+        return good
+
+    def _calls(self, arguments: list[dict[str, Any]]) -> NDArray[np.int32]:
+        found = np.full(len(arguments), -1, np.int32)
+        for at in [at for at, one in enumerate(arguments) if COLLECTIVE in one]:
+            found[at] = self.calls.number(arguments[at])
+        return found
+
+
+def _drawn(values: NDArray[Any], arguments: list[dict[str, Any]], key: str, drawn: Sequence[Any]) -> None:
+    """Where no argument says the device or stream: it is where the event is drawn."""
+    for at in np.flatnonzero(values == -1).tolist():
+        if key not in arguments[at]:
+            values[at] = whole(drawn[at])
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float | str) and not isinstance(value, bool)
+
+
+def _taken(arguments: Iterable[dict[str, Any]], keys: tuple[str, ...], default: int = -1) -> Longs:
+    """One argument of each, as whole numbers."""
+    first = keys[0]
+    values = [one.get(first, default) for one in arguments]
+    for other in keys[1:]:
+        if default in values:
+            values = [
+                one.get(other, default) if value == default else value
+                for one, value in zip(arguments, values, strict=True)
+            ]
+    try:
+        return np.frombuffer(array("q", values), np.int64)
+    except (TypeError, OverflowError):
+        return np.array([value if value == default else whole(value) for value in values], np.int64)
+
+
+def _floats(values: Sequence[Any]) -> NDArray[np.float64]:
+    try:
+        return np.frombuffer(array("d", values), np.float64)
+    except TypeError:
+        return np.array([_float(value) for value in values])
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _rounded_ns(durations: Sequence[Any]) -> NDArray[np.float64]:
+    """Whole nanoseconds of microseconds; what is too long for a number is infinite, and left out later as such."""
+    with np.errstate(over="ignore"):
+        return np.rint(_floats(durations) * 1e3)
+
+
+def nanoseconds(times_us: Sequence[Any]) -> Longs:
+    """Times in microseconds, as numbers or the text of numbers, to the nanosecond; the least number of 64 bits for what
+    is none."""
+    if any(isinstance(one, str) for one in times_us[-1:]):
+        return np.array([_exact(one) for one in times_us], np.int64)
+    us = _floats(times_us)
+    good = np.abs(us) < _FURTHEST_US
+    whole_us = np.floor(np.where(good, us, 0.0))
+    # Whole microseconds and the rest apart: their sum in nanoseconds would not fit a float.
+    ns = whole_us.astype(np.int64) * 1000 + np.rint((np.where(good, us, 0.0) - whole_us) * 1e3).astype(np.int64)
+    return np.where(good, ns, NO_TIME)
+
+
+NO_TIME: Final = np.iinfo(np.int64).min
+
+
+def _exact(time_us: Any) -> int:
+    try:
+        time = Decimal(time_us)
+        return int((time * 1000).to_integral_value()) if abs(time) < _FURTHEST_US else NO_TIME
+    except (InvalidOperation, TypeError, ValueError):
+        return NO_TIME

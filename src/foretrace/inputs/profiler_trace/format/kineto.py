@@ -1,0 +1,288 @@
+"""A trace of the PyTorch profiler: Kineto's JSON, plain or gzip, into records."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.files import AnyFile
+from foretrace.inputs.profiler_trace.format.arguments import whole
+from foretrace.inputs.profiler_trace.format.columns import NO_TIME, Columns
+from foretrace.inputs.profiler_trace.format.kineto_json import NO_PROFILE, KinetoJson
+from foretrace.inputs.profiler_trace.format.names import rank_in_name
+from foretrace.inputs.profiler_trace.format.records import Category, Device, Events, Longs, RankProfile, Thread
+from foretrace.inputs.profiler_trace.format.text import PIECE_BYTES, TextFile
+
+_NO_STREAM: Final = (1 << 32) - 1
+"""CUPTI's word for no stream or event, as some versions write it."""
+
+_OF_MODELS: Final = {"model_type", "architectures", "num_hidden_layers"}
+"""Keys of Hugging Face's config.json, which is JSON too."""
+
+FURTHEST_NS: Final = 86_400 * 10**9
+"""Events further than a day from the middle one were not timed: drivers give some a time of 0."""
+
+
+def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
+    """The trace in a file; its text is read in pieces of so many bytes."""
+    where = str(path)
+    source = TextFile(path, piece_bytes)
+    pieces = source.pieces()
+    written = KinetoJson(pieces, where)
+    columns = Columns()
+    try:
+        with closing(pieces), _no_garbage_collection():
+            for block in written.blocks():
+                columns.add(block)
+    except InputError as error:
+        if written.counted or not written.events:
+            raise
+        message = f"{error.message}, after {written.events:,} events"
+        raise InputError(error.code, message, where=error.where, hint=error.hint) from None
+    if not written.has_list:
+        raise _no_events(written.others, where)
+    if not columns.count:
+        raise InputError("empty-file", "the trace has no events", where=where, hint="was anything run while profiling?")
+    notes = [*_source_notes(source, written, where), *_column_notes(columns, where)]
+    events, origin_ns = _events(columns, notes, where)
+    return _trace(where, written.others, columns, events, origin_ns, notes)
+
+
+def _no_events(others: Mapping[str, Any], where: str) -> InputError:
+    """What is wrong with a JSON object without events."""
+    if _OF_MODELS & others.keys():
+        hint = f"give a trace, or predict a step of the model: foretrace predict {where} --gpus 8 --cluster h100-dgx"
+        return InputError("wrong-format", "this is a model's configuration, not a trace", where=where, hint=hint)
+    return InputError("wrong-format", "there are no traceEvents in this JSON", where=where, hint=NO_PROFILE)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Blocks of events are millions of objects without cycles: looking for those takes a seventh of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _trace(
+    where: str, others: dict[str, Any], columns: Columns, events: Events, origin_ns: int, notes: list[Diagnostic]
+) -> RankProfile:
+    distributed = others.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    groups, descriptions = _groups(distributed)
+    calls = tuple(columns.calls.found)
+    for call in calls:
+        if call.group and call.ranks:
+            groups.setdefault(call.group, call.ranks)
+        if call.group and call.description:
+            descriptions.setdefault(call.group, call.description)
+    names = columns.thread_names
+    threads = tuple(
+        Thread(whole(process), whole(thread), names.get((str(process), str(thread)), ""))
+        for process, thread in columns.threads
+    )
+    return RankProfile(
+        path=where,
+        producer="kineto",
+        rank=_rank(distributed, where, notes),
+        world=_count(distributed.get("world_size")),
+        devices=_devices(others.get("deviceProperties")),
+        groups=groups,
+        facts=_facts(others, distributed, columns, events),
+        strings=tuple(map(str, columns.names)),
+        threads=threads,
+        inputs=tuple(columns.inputs.found),
+        calls=calls,
+        events=events,
+        diagnostics=tuple(notes),
+        origin_ns=origin_ns + (_count(others.get("baseTimeNanoseconds")) or 0),
+        descriptions=descriptions,
+    )
+
+
+def _events(columns: Columns, notes: list[Diagnostic], where: str) -> tuple[Events, int]:
+    """The events in order, and the time of the first, in nanoseconds as the file counts."""
+    start = columns.column("start_ns")
+    duration = columns.column("duration_ns")
+    kept = _kept(start, duration, notes, where)
+    if not kept.any():
+        raise InputError("nothing-to-do", "no event of the trace has a time and a duration", where=where)
+    start, duration = start[kept], duration[kept]
+    origin_ns = int(start.min())
+    order = np.lexsort((-duration, start))
+    at = np.flatnonzero(kept)[order]
+    events = Events(
+        category=columns.column("category")[at],
+        name=columns.column("name")[at],
+        start_s=(start - origin_ns)[order] * 1e-9,
+        duration_s=duration[order] * 1e-9,
+        thread=columns.column("thread")[at],
+        device=_small(columns.column("device")[at]),
+        stream=_small(columns.column("stream")[at]),
+        correlation=columns.column("correlation")[at],
+        external=columns.column("external")[at],
+        sequence=columns.column("sequence")[at],
+        bytes=columns.column("bytes")[at],
+        inputs=columns.column("inputs")[at],
+        call=columns.column("call")[at],
+        waits_stream=_small(columns.column("waits_stream")[at]),
+        waits_correlation=np.where((waited := columns.column("waits_correlation")[at]) == _NO_STREAM, -1, waited),
+        bytes_per_s=columns.column("bytes_per_s")[at],
+        blocks_per_sm=columns.column("blocks_per_sm")[at],
+    )
+    _copied_bytes(events)
+    return events, origin_ns
+
+
+def _kept(start: Longs, duration: NDArray[np.float64], notes: list[Diagnostic], where: str) -> NDArray[np.bool_]:
+    timed = (start != NO_TIME) & np.isfinite(duration)
+    negative = timed & (duration < 0)
+    kept = timed & ~negative
+    far = np.zeros_like(kept)
+    if kept.any():
+        far = kept & (np.abs(start - int(np.median(start[kept]))) > FURTHEST_NS)
+    for some, what in (
+        (~timed, "have a time or duration that is no number"),
+        (negative, "have a negative duration"),
+        (far, "are more than a day from the others"),
+    ):
+        if some.any():
+            notes.append(Diagnostic("warning", "rows-skipped", f"{int(some.sum()):,} events {what}: left out", where))
+    near: NDArray[np.bool_] = kept & ~far
+    return near
+
+
+def _small(values: Longs) -> NDArray[np.int32]:
+    """Numbers of 32 bits: larger ones, such as addresses of streams, are numbered after the others."""
+    limit = np.iinfo(np.int32).max
+    values = np.where(values == _NO_STREAM, -1, values)
+    large = (values > limit) | (values < -1)
+    if large.any():
+        _, number = np.unique(values[large], return_inverse=True)
+        values[large] = min(int(values[~large].max(initial=0)), limit - len(number) - 1) + 1 + number
+    return values.astype(np.int32)
+
+
+def _copied_bytes(events: Events) -> None:
+    """The bytes of copies that only the call of them says (ROCm), in place."""
+    bare = np.flatnonzero((events.category == Category.MEMCPY) & (events.bytes < 0) & (events.correlation >= 0))
+    said = np.flatnonzero((events.category == Category.RUNTIME) & (events.bytes >= 0))
+    if len(bare) and len(said):
+        known = dict(zip(events.correlation[said].tolist(), events.bytes[said].tolist(), strict=True))
+        events.bytes[bare] = [known.get(one, -1) for one in events.correlation[bare].tolist()]
+
+
+def _rank(distributed: Mapping[str, Any], where: str, notes: list[Diagnostic]) -> int | None:
+    rank = _count(distributed.get("rank"))
+    if rank is not None:
+        return rank
+    rank = rank_in_name(Path(where).name)
+    world = _count(distributed.get("world_size"))
+    if rank is None or (world is not None and rank >= world):
+        return None
+    notes.append(Diagnostic("note", "guessed", f"rank {rank} by the name of the file: the trace does not say", where))
+    return rank
+
+
+def _count(value: object) -> int | None:
+    number = whole(value)
+    return number if number >= 0 else None
+
+
+def _groups(distributed: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    groups: dict[str, tuple[int, ...]] = {}
+    descriptions: dict[str, str] = {}
+    configured = distributed.get("pg_config")
+    for one in configured if isinstance(configured, list) else []:
+        if not isinstance(one, dict) or "pg_name" not in one:
+            continue
+        name, ranks = str(one["pg_name"]), one.get("ranks")
+        if isinstance(ranks, list) and ranks:
+            groups[name] = tuple(whole(rank) for rank in ranks)
+        if one.get("pg_desc"):
+            descriptions[name] = str(one["pg_desc"])
+    return groups, descriptions
+
+
+def _devices(written: object) -> tuple[Device, ...]:
+    return tuple(
+        Device(
+            number=whole(one.get("id", number)),
+            name=str(one.get("name", "")),
+            sms=max(whole(one.get("numSms", 0)), 0),
+            memory_bytes=max(whole(one.get("totalGlobalMem", 0)), 0),
+        )
+        for number, one in enumerate(written if isinstance(written, list) else [])
+        if isinstance(one, dict)
+    )
+
+
+def _facts(
+    others: Mapping[str, Any], distributed: Mapping[str, Any], columns: Columns, events: Events
+) -> dict[str, str]:
+    """What the file says of itself in a word, and what can be seen of how it was recorded."""
+    facts = {
+        key: str(value)
+        for part in (others, distributed)
+        for key, value in part.items()
+        if isinstance(value, str | int | float) and key not in ("rank", "world_size")
+    }
+    seen = {
+        "record_shapes": bool(columns.inputs.found),
+        "with_stack": bool((events.category == Category.PYTHON).any()) or columns.stacks,
+        "profile_memory": columns.unread["memory"] > 0,
+    }
+    return facts | {key: "1" for key, true in seen.items() if true and key not in facts}
+
+
+def _source_notes(source: TextFile, written: KinetoJson, where: str) -> list[Diagnostic]:
+    notes = []
+    if source.misnamed:
+        notes.append(Diagnostic("note", "odd-input", "called .gz and not compressed: read as it is", where))
+    if source.replaced:
+        notes.append(Diagnostic("note", "not-text", "some names hold bytes that are no UTF-8: shown as \ufffd", where))
+    if written.mended:
+        text = f"{written.mended:,} events are invalid JSON (unescaped characters, as older profilers write): mended"
+        notes.append(Diagnostic("note", "repaired-input", text, where))
+    if written.unreadable:
+        notes.append(
+            Diagnostic("warning", "rows-skipped", f"{written.unreadable:,} events are no JSON: left out", where)
+        )
+    return notes
+
+
+def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
+    notes = []
+    if columns.unknown:
+        said = ", ".join(f'{count:,} "{name}"' for name, count in columns.unknown.most_common(5))
+        notes.append(
+            Diagnostic("note", "unknown-name", f"categories that are not known, kept as other events: {said}", where)
+        )
+    if columns.untimed:
+        notes.append(
+            Diagnostic(
+                "warning", "rows-skipped", f"{columns.untimed:,} events have no time or duration: left out", where
+            )
+        )
+    memory = columns.unread.pop("memory", 0)
+    if columns.unread:
+        said = ", ".join(f"{count:,} {what}" for what, count in columns.unread.most_common(5))
+        notes.append(Diagnostic("note", "rows-skipped", f"entries that are no spans of time, not read: {said}", where))
+    if memory:
+        columns.unread["memory"] = memory
+        notes.append(Diagnostic("note", "field-ignored", f"{memory:,} records of memory are not read", where))
+    if columns.calls.elided:
+        text = f"{columns.calls.elided} kinds of collectives do not list all ranks or splits: left open"
+        notes.append(Diagnostic("note", "not-recorded", text, where))
+    return notes

@@ -1,0 +1,132 @@
+"""The tables of an Nsight Systems export, as columns of whole numbers.
+
+Which tables and columns there are differs from version to version, and tables are made only where there is something to
+write (Nsight Systems documentation, "SQLite Schema Reference"): what is missing reads as -1, and is remembered.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.basics.errors import InputError
+from foretrace.basics.files import AnyFile, InputFile, input_file
+from foretrace.inputs.profiler_trace.format.sniff import SQLITE
+
+_HEADER_BYTES: Final = 100
+_ROWS_AT_ONCE: Final = 1 << 16
+_WAIT_S: Final = 2.0
+"""How long another program that writes to the file is waited for."""
+
+EXPORT_HINT: Final = "expected the output of: nsys export --type sqlite REPORT.nsys-rep"
+
+Longs = NDArray[np.int64]
+
+
+class NsysTables:
+    """An open export."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self.path = path
+        self._connection = connection
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        self.names = frozenset(str(name) for (name,) in names)
+        self.missing: list[str] = []
+        """Tables and columns asked for that are not there, in the order of asking."""
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The names of a table's columns, and that of SQLite's own, `rowid`."""
+        found = self._connection.execute(f"PRAGMA table_info([{table}])")
+        return frozenset(("rowid", *(str(row[1]) for row in found)))
+
+    def numbers(self, table: str, wanted: Sequence[str], among: str = "") -> dict[str, Longs]:
+        """Columns of whole numbers; -1 for those that are missing and for NULL. `among` is a condition in SQL."""
+        if table not in self.names:
+            return {name: np.empty(0, dtype=np.int64) for name in wanted}
+        there = self.columns(table)
+        self.missing += [f"{table}.{name}" for name in wanted if name not in there]
+        fields = ", ".join(f"COALESCE([{name}], -1)" if name in there else "-1" for name in wanted)
+        where = f" WHERE {among}" if among else ""
+        cursor = self._connection.execute(f"SELECT {fields} FROM [{table}]{where}")
+        parts = [np.empty((0, len(wanted)), dtype=np.int64)]
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            parts.append(np.array(rows, dtype=np.int64))
+        values = np.concatenate(parts)
+        return {name: values[:, column] for column, name in enumerate(wanted)}
+
+    def rows(self, table: str, *wanted: str) -> list[tuple[object, ...]]:
+        """Columns of any type, row by row; nothing where one of them is missing."""
+        if table not in self.names or not self.columns(table).issuperset(wanted):
+            return []
+        fields = ", ".join(f"[{name}]" for name in wanted)
+        return self._connection.execute(f"SELECT {fields} FROM [{table}]").fetchall()
+
+    def strings(self) -> dict[int, str]:
+        """What numbers of names stand for."""
+        return {int(str(number)): str(value) for number, value in self.rows("StringIds", "id", "value")}
+
+
+@contextmanager
+def opened(path: AnyFile) -> Iterator[NsysTables]:
+    """Opens an export for reading. Whatever SQLite finds wrong while it is read becomes one error.
+
+    SQLite opens the file by its name; this is the only kind of input that is opened a second time.
+    """
+    file = input_file(path)
+    _check_head(file)
+    try:
+        connection = sqlite3.connect(f"{file.path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)
+        try:
+            yield NsysTables(connection, str(path))
+        finally:
+            connection.close()
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "busy" in str(error):
+            raise InputError(
+                "unreadable-file",
+                "another program is writing to the file",
+                where=str(path),
+                hint="wait until the export has finished",
+            ) from None
+        raise _unreadable(path, error) from None
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: AnyFile, error: Exception) -> InputError:
+    return InputError("bad-syntax", f"the export cannot be read: {error}", where=str(path), hint=EXPORT_HINT)
+
+
+def _check_head(path: InputFile) -> None:
+    """Raises an error where a file is no SQLite file, or shorter than its header says; closes it."""
+    try:
+        with path.take() as stream:
+            head, state = stream.read(_HEADER_BYTES), os.fstat(stream.fileno())
+    except FileNotFoundError:
+        raise InputError("file-not-found", "there is no such file", where=str(path)) from None
+    except OSError as error:
+        raise InputError("unreadable-file", f"the export cannot be read: {error.strerror}", where=str(path)) from None
+    if not head.startswith(SQLITE):
+        raise InputError("wrong-format", "this is no SQLite file", where=str(path), hint=EXPORT_HINT)
+    if not stat.S_ISREG(state.st_mode):
+        hint = "write it to a file, and give that"
+        raise InputError("wrong-format", "exports are read from files, not from pipes", where=str(path), hint=hint)
+    size = state.st_size
+    # sqlite.org/fileformat.html, 1.3: page size at 16 (1 stands for 65536), pages at 28, valid where 24 equals 92.
+    page_bytes = int.from_bytes(head[16:18], "big")
+    pages = int.from_bytes(head[28:32], "big") if head[24:28] == head[92:96] else 0
+    whole = pages * (65536 if page_bytes == 1 else page_bytes)
+    if len(head) < _HEADER_BYTES or size < whole:
+        raise InputError(
+            "truncated-file",
+            f"the export is cut short: {size:,} of {max(whole, _HEADER_BYTES):,} bytes",
+            where=str(path),
+            hint="copy or export it again",
+        )

@@ -1,0 +1,69 @@
+"""What PyTorch writes into an NVTX range (`emit_nvtx`, `nsys profile --pytorch`): an op, its sequence number, and its
+inputs' sizes.
+
+The form is that of PyTorch's `getNvtxStr` (torch/csrc/profiler/util.cpp): "aten::mm, seq = 7, op_id = 12, sizes = [[4,
+8], [8, 2]], input_op_ids = [(11, 0)]", each part where it is known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final, NamedTuple
+
+from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
+
+_PARTS: Final = re.compile(
+    r"(?P<name>.*?)(?:, seq = (?P<seq>\d+))?(?:, op_id = (?P<op>\d+))?"
+    r"(?:, sizes = (?P<sizes>\[.*?\]))?(?:, input_op_ids = .*)?",
+    re.DOTALL,
+)
+_OP: Final = re.compile(r"[A-Za-z_]\w*::\w")
+
+
+class NvtxRange(NamedTuple):
+    """A range's text taken apart: -1 and None where it does not say."""
+
+    name: str
+    is_op: bool
+    sequence: int = -1
+    inputs: Inputs | None = None
+
+
+def read_nvtx_text(text: str) -> NvtxRange:
+    """The op a range stands for, or the user's annotation that it is."""
+    if not (_OP.match(text) or ", seq = " in text or ", op_id = " in text or ", sizes = " in text):
+        return NvtxRange(text, is_op=False)
+    found = _PARTS.fullmatch(text)
+    if found is None:
+        return NvtxRange(text, is_op=True)
+    sequence, sizes = found["seq"], found["sizes"]
+    dims = None if sizes is None else _dims(sizes)
+    return NvtxRange(
+        found["name"], True, -1 if sequence is None else int(sequence), None if dims is None else Inputs(dims)
+    )
+
+
+def _dims(text: str) -> tuple[Dims, ...] | None:
+    """The sizes of all inputs; None where they cannot be read."""
+    try:
+        sizes = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(sizes, list):
+        return None
+    found = [_nested(one) for one in sizes]
+    return (
+        tuple(one for one in found if isinstance(one, tuple)) if all(isinstance(one, tuple) for one in found) else None
+    )
+
+
+def _nested(value: object) -> Dims | int | None:
+    """Lists of whole numbers, however deep, as tuples."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, list):
+        return None
+    inner = [_nested(one) for one in value]
+    known = [one for one in inner if one is not None]
+    return tuple(known) if len(known) == len(inner) else None

@@ -1,0 +1,186 @@
+"""What a profiler recorded of one process: host calls, device work and what joins them, in columns.
+
+Kineto's JSON and Nsight Systems' SQLite are read into the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.basics.errors import Diagnostic
+
+Longs = NDArray[np.int64]
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+Dims: TypeAlias = "tuple[int | Dims, ...]"
+"""A tensor's sizes; of a list of tensors, theirs; () where an input is no tensor."""
+
+
+class Category(IntEnum):
+    """What an event is."""
+
+    CPU_OP = 0
+    ANNOTATION = 1
+    """A range a user marked on the host: record_function, ProfilerStep, NVTX."""
+    RUNTIME = 2
+    """A call of the CUDA or HIP runtime or driver."""
+    KERNEL = 3
+    MEMCPY = 4
+    MEMSET = 5
+    SYNC = 6
+    """A wait as the driver recorded it: of a stream or event, or of the host."""
+    DEVICE_ANNOTATION = 7
+    """A host range as it fell on a stream."""
+    OVERHEAD = 8
+    """What profiling itself cost, where the profiler noticed."""
+    PYTHON = 9
+    """A Python function (`with_stack`)."""
+    OTHER = 10
+
+
+ON_DEVICE: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as the profiler saw it; 0 where it does not say."""
+
+    number: int
+    name: str
+    sms: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A host thread."""
+
+    process: int
+    thread: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """An op's inputs, one by one: sizes, types ("c10::BFloat16", "Scalar", ""), and values where they were recorded."""
+
+    dims: tuple[Dims, ...]
+    types: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    strides: tuple[Dims, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective or a transfer as its arguments say: elements of this rank's input and output; -1 or () where they do
+    not."""
+
+    name: str
+    """As PyTorch calls it: allreduce, _allgather_base, reduce_scatter, all_to_allv, send, ..."""
+    in_elements: int = -1
+    out_elements: int = -1
+    dtype: str = ""
+    group: str = ""
+    group_size: int = -1
+    ranks: tuple[int, ...] = ()
+    in_split: tuple[int, ...] = ()
+    out_split: tuple[int, ...] = ()
+    peer: int = -1
+    """The other rank of a transfer."""
+    description: str = ""
+    """What the group is for, as its maker said: "default_pg", "mesh_dp", ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events in order of their start, those that began together the longer first. -1 is "not said"."""
+
+    category: NDArray[np.uint8]
+    name: Ints
+    """Of the trace's `strings`."""
+    start_s: Floats
+    """From the trace's origin."""
+    duration_s: Floats
+    thread: Ints
+    """Of the trace's `threads`; -1 on a device."""
+    device: Ints
+    stream: Ints
+    correlation: Longs
+    """The same for a runtime call and the device work it launched, or the wait it was."""
+    external: Longs
+    """The same for an op and the runtime calls and device work under it (Kineto's External id)."""
+    sequence: Longs
+    """The same for a forward op and the backward op of it."""
+    bytes: Longs
+    """Of a copy or memset."""
+    inputs: Ints
+    """Of the trace's `inputs`."""
+    call: Ints
+    """Of the trace's `calls`."""
+    waits_stream: Ints
+    """Of a SYNC: the stream waited for."""
+    waits_correlation: Longs
+    """Of a SYNC: the correlation of the cudaEventRecord waited for."""
+    bytes_per_s: Floats | None = None
+    """Of a copy or memset, as the profiler says: finer than bytes by duration where times are whole microseconds.
+    Below 0 where it says nothing; None where it never does."""
+    blocks_per_sm: Floats | None = None
+    """Of a kernel: its blocks by the SMs of its GPU. Below 0 where nothing says it; None where nothing ever does."""
+
+    def __len__(self) -> int:
+        return len(self.category)
+
+    @property
+    def end_s(self) -> Floats:
+        """When each ended."""
+        return self.start_s + self.duration_s
+
+    def taken(self, at: NDArray[np.generic]) -> Events:
+        """Some of them, by number or mask."""
+        columns: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Events(**{name: column[at] for name, column in columns.items() if column is not None})
+
+    def of(self, *categories: Category) -> Longs:
+        """The numbers of the events of these categories."""
+        return np.flatnonzero(np.isin(self.category, categories))
+
+
+@dataclass(frozen=True, slots=True)
+class RankProfile:
+    """One file: a process on one host, mostly one rank."""
+
+    path: str
+    producer: Literal["kineto", "nsys"]
+    rank: int | None
+    world: int | None
+    devices: tuple[Device, ...]
+    groups: Mapping[str, tuple[int, ...]]
+    """Ranks of process groups by name."""
+    facts: Mapping[str, str]
+    """Versions and switches: nccl_version, cuda_driver_version, record_shapes, with_stack, profile_memory, ..."""
+    strings: tuple[str, ...]
+    threads: tuple[Thread, ...]
+    inputs: tuple[Inputs, ...]
+    calls: tuple[Call, ...]
+    events: Events
+    diagnostics: tuple[Diagnostic, ...] = ()
+    origin_ns: int = 0
+    """When time 0 of the events was, in nanoseconds of the recording host's clock (of the epoch, where it says)."""
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    """What process groups are for, by name, where the trace says."""
+
+    def names(self, at: Longs) -> list[str]:
+        """The names of some events."""
+        return [self.strings[number] for number in self.events.name[at].tolist()]
+
+    def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """For each event whether its name passes a test."""
+        passed = np.array([test(text) for text in self.strings] or [False], dtype=bool)
+        return passed[self.events.name]

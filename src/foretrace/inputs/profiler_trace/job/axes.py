@@ -1,0 +1,84 @@
+"""Which axis of the mesh a process group is: by what the user says, by its description, or by its size and ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from foretrace.basics.errors import InputError
+from foretrace.inputs.profiler_trace.job.communication import Group
+from foretrace.program.columns import Collective
+
+AXES: Final = ("tp", "cp", "dp", "pp", "ep", "etp", "edp", "shard", "replicate", "embd")
+
+_DESCRIPTIONS: Final = tuple(
+    (re.compile(pattern), axes)
+    for pattern, axes in (
+        # Megatron-core's parallel_state, the longer names first.
+        (r"expert.*tensor.*(data|and)|expert.*model.*(tensor|and)", ("etp", "ep")),
+        (r"expert.*tensor", ("etp",)),
+        (r"expert.*data|expert_dp|(^|_)edp", ("edp",)),
+        (r"expert|(^|_)ep($|_)|moe", ("ep",)),
+        (r"position.*embedding|embedding|(^|_)embd", ("embd",)),
+        (r"data.*with_cp|dp_cp|dp_shard_cp", ("dp", "cp")),
+        (r"tensor.*data|tensor_and_data", ("tp", "dp")),
+        (r"tensor.*context", ("tp", "cp")),
+        (r"context|(^|_)cp($|_)", ("cp",)),
+        # torch's DeviceMesh calls its groups mesh_<dimension>; torchtitan's are dp_shard, dp_replicate, tp, …
+        (r"dp_replicate|replicate", ("replicate",)),
+        (r"dp_shard|fsdp|(^|_)shard", ("shard",)),
+        (r"data_parallel|(^|_)d?dp($|_)|data", ("dp",)),
+        (r"tensor|(^|_)tp($|_)", ("tp",)),
+        (r"pipeline|(^|_)pp($|_)", ("pp",)),
+        (r"model_parallel", ("tp", "pp")),
+    )
+)
+
+
+def said_axes(sizes: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
+    """What the user said of groups: `group.3=tp`, `group.0=dp,cp`, by their names."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, value in sizes:
+        if not name.startswith("group."):
+            continue
+        axes = tuple(value.replace(",", " ").split())
+        wrong = [axis for axis in axes if axis not in AXES] or ([] if axes else [value])
+        if wrong:
+            raise InputError(
+                "unknown-name", f'--set {name}={value}: axis "{wrong[0]}" is not known', hint=f"known: {' '.join(AXES)}"
+            )
+        found[name.removeprefix("group.")] = axes
+    return found
+
+
+def axes_of(
+    group: Group, collective: Collective, world: int, said: Mapping[str, tuple[str, ...]] | None = None
+) -> tuple[str, ...] | None:
+    """The axes along which a group's ranks differ; None where nothing tells.
+
+    A group of all ranks, or the only one there is, carries gradients, unless it is an all-to-all: that is experts'.
+    """
+    own = (said or {}).get(group.name)
+    if own is not None:
+        return own
+    words = group.description.lower().replace(" ", "_").replace("-", "_")
+    for pattern, axes in _DESCRIPTIONS:
+        if words not in ("", "undefined", "default_pg") and pattern.search(words):
+            return axes
+    if collective is Collective.TRANSFER:
+        return ("pp",)
+    if collective is Collective.ALL_TO_ALL:
+        return ("ep",)
+    size = group.size if group.size > 0 else len(group.ranks)
+    if words == "default_pg" or size == world or size <= 0:
+        return ("dp",)
+    return None
+
+
+def axis_word(group: Group, collective: Collective) -> str:
+    """What reports call the time spent in a group."""
+    axes = axes_of(group, collective, -1)
+    if axes:
+        return axes[0]
+    return f"group {group.name}" if group.name else "unnamed group"

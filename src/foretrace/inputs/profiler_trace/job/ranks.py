@@ -1,0 +1,243 @@
+"""Traces of several ranks as one program: which communications meet, and what each takes without waiting.
+
+Communications meet as in NCCL: the n-th of every member of a process group, transfers by sender and receiver. What a
+trace records of one is waiting and transfer together; the last member to come does not wait, so the shortest of all is
+what the transfer takes. Where a member has no trace, the recorded time stays, waiting included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Any, Final, NamedTuple
+
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.mesh import Mesh
+from foretrace.inputs.profiler_trace.format.records import Longs, RankProfile
+from foretrace.inputs.profiler_trace.job.axes import axis_word
+from foretrace.inputs.profiler_trace.job.clocks import clock_offsets
+from foretrace.inputs.profiler_trace.job.communication import Communication, communications
+from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.program.block import BlockBuilder, OpRef
+from foretrace.program.columns import UNPRICED, Collective, label
+from foretrace.program.program import Communicator, Source
+
+RECORDED: Final = Source("recorded")
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A communication as the program has it; `to` is the position a transfer goes to, None at its receiver."""
+
+    collective: Collective
+    communicator: Communicator
+    bytes: int
+    duration_s: float
+    name: str
+    dtype: str = ""
+    sends: tuple[int, ...] = ()
+    to: int | None = None
+
+    def add(self, block: BlockBuilder, *, lane: str, **facts: Any) -> OpRef:
+        """Appends it to a block, on a lane of the rank; `facts` are those of `BlockBuilder.add`."""
+        if not isnan(self.duration_s):
+            facts.setdefault("source", RECORDED)
+        if self.collective is Collective.TRANSFER:
+            return block.transfer(
+                self.name, self.communicator, self.duration_s, to=self.to, bytes=self.bytes, lane=lane, **facts
+            )
+        sends = dict(enumerate(self.sends)) if self.sends else None
+        facts |= {"dtype": self.dtype or None, "sends": sends, "bytes": self.bytes, "name": self.name, "lane": lane}
+        return block.collective(self.collective, self.communicator, self.duration_s, **facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """The communications of a job's traces. `ranks` are those of the mesh that each trace stands for, perhaps none;
+    `calls` what each trace's communication kernels are, by event; `offsets_s` what to take off each trace's times to
+    bring it to the clock of the first."""
+
+    mesh: Mesh
+    ranks: tuple[tuple[int, ...], ...]
+    calls: tuple[Mapping[int, Met], ...]
+    offsets_s: tuple[float, ...]
+    notes: tuple[Diagnostic, ...] = ()
+
+
+class _Channel(NamedTuple):
+    """What communications meet by, apart from their order; of a transfer `ranks` are sender and receiver."""
+
+    group: str
+    ranks: tuple[int, ...]
+    transfer: bool
+
+
+class _Issued(NamedTuple):
+    """A communication that a trace issues, how long it was recorded to take, and when it ended there."""
+
+    event: int
+    what: Communication
+    taken_s: float
+    end_s: float
+
+
+def meet(
+    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], *, priced: bool = False
+) -> Meetings:
+    """The communications of all traces brought together. `taken` are the device events of each that the program holds,
+    of the same steps, in the order of launches. With `priced`, communications whose members all have traces are left to
+    a cluster's prices."""
+    job = _Job(traces, links, taken)
+    calls: list[dict[int, Met]] = [{} for _ in traces]
+    meetings: list[dict[int, float]] = []
+    alone = 0
+    for channel, issued in job.channels.items():
+        members = job.members(channel)
+        if members is None:
+            for at, those in issued.items():
+                calls[at] |= {one.event: _alone(one, channel, len(traces), at) for one in those}
+                alone += len(those) if len(channel.ranks) != 1 else 0
+            continue
+        _check_met(job, channel, members, issued)
+        communicator = _communicator(channel, members, issued[members[0]][0].what)
+        for together in zip(*(issued[at] for at in members), strict=True):
+            met = _met(channel, communicator, together, priced)
+            for at, one in zip(members, together, strict=True):
+                calls[at][one.event] = _own_part(met, one.what, channel)
+            if len(members) > 1:
+                meetings.append({at: one.end_s for at, one in zip(members, together, strict=True)})
+    offsets, notes = clock_offsets([trace.origin_ns for trace in traces], meetings)
+    world = len(traces)
+    return Meetings(
+        Mesh(dp=world),
+        tuple((rank,) for rank in range(world)),
+        tuple(calls),
+        tuple(offsets),
+        (*_notes(job, len(meetings), alone), *notes),
+    )
+
+
+class _Job:
+    """The communications of all traces, by channel and trace, in the order of issue."""
+
+    def __init__(self, traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs]) -> None:
+        self.traces = traces
+        self.ranks = [at if trace.rank is None else trace.rank for at, trace in enumerate(traces)]
+        self.world = max((trace.world or 0 for trace in traces), default=0) or len(traces)
+        self._at = {rank: at for at, rank in enumerate(self.ranks)}
+        self.channels: dict[_Channel, dict[int, list[_Issued]]] = {}
+        for at, (trace, joins, events) in enumerate(zip(traces, links, taken, strict=True)):
+            self._add(at, trace, joins, events)
+
+    def _add(self, at: int, trace: RankProfile, joins: Links, taken: Longs) -> None:
+        found = communications(trace, joins)
+        for event in taken.tolist():
+            if event not in found:
+                continue
+            times = float(trace.events.duration_s[event]), float(trace.events.end_s[event])
+            one = _Issued(event, found[event], *times)
+            self.channels.setdefault(self._channel(at, one.what), {}).setdefault(at, []).append(one)
+
+    def _channel(self, at: int, what: Communication) -> _Channel:
+        group = what.group
+        if what.collective is Collective.TRANSFER:
+            if what.peer < 0:
+                return _Channel(group.name, (), transfer=False)
+            pair = (self.ranks[at], what.peer) if what.to_peer else (what.peer, self.ranks[at])
+            return _Channel(group.name, pair, transfer=True)
+        ranks = group.ranks
+        if not ranks and (group.size == self.world or (group.size < 0 and len(self.traces) == self.world)):
+            ranks = tuple(range(self.world))
+        return _Channel(group.name, ranks, transfer=False)
+
+    def members(self, channel: _Channel) -> list[int] | None:
+        """The traces of all members of a channel, in the order of its ranks; None where one has none."""
+        if not channel.ranks or any(rank not in self._at for rank in channel.ranks):
+            return None
+        return [self._at[rank] for rank in channel.ranks]
+
+
+def _check_met(job: _Job, channel: _Channel, members: Sequence[int], issued: Mapping[int, Sequence[_Issued]]) -> None:
+    """Raises an error where members of a group did not make the same calls."""
+    hint = "the traces are of different runs or steps (--steps chooses), or events are missing from one"
+    first = members[0]
+    mine = issued.get(first, [])
+    for at in members:
+        theirs = issued.get(at, [])
+        where, name = job.traces[at].path, channel.group or "not named"
+        if len(mine) != len(theirs):
+            raise InputError(
+                "rendezvous-mismatch",
+                f"rank {job.ranks[first]} communicates {len(mine)} times in group {name}, "
+                f"rank {job.ranks[at]}, which it meets, {len(theirs)} times",
+                where=where,
+                hint=hint,
+            )
+        for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+            if one.what.collective is not other.what.collective:
+                raise InputError(
+                    "rendezvous-mismatch",
+                    f"communication {number} of group {name} is {label(other.what.collective)} on rank "
+                    f"{job.ranks[at]}, {label(one.what.collective)} on rank {job.ranks[first]}",
+                    where=where,
+                    hint=hint,
+                )
+
+
+def _met(channel: _Channel, communicator: Communicator, together: Sequence[_Issued], priced: bool) -> Met:
+    """What the members of a call do together: the shortest of their times is the transfer."""
+    what = together[0].what
+    size = max(one.what.bytes for one in together)
+    net_s = min(one.taken_s for one in together)
+    takes = UNPRICED if priced and size >= 0 and len(channel.ranks) > 1 else net_s
+    return Met(what.collective, communicator, max(size, 0), takes, what.name, what.dtype)
+
+
+def _alone(one: _Issued, channel: _Channel, world: int, at: int) -> Met:
+    """A call whose other members have no trace."""
+    what = one.what
+    name = f"{_name(channel)} of {at}" if world > 1 else _name(channel)
+    communicator = Communicator(name, axis_word(what.group, what.collective), groups=((at,),))
+    collective = Collective.BARRIER if what.collective is Collective.TRANSFER else what.collective
+    return Met(collective, communicator, max(what.bytes, 0), one.taken_s, what.name, what.dtype)
+
+
+def _communicator(channel: _Channel, members: Sequence[int], what: Communication) -> Communicator:
+    axis = "pp" if channel.transfer else axis_word(what.group, what.collective)
+    return Communicator(_name(channel), axis, groups=(tuple(members),))
+
+
+def _name(channel: _Channel) -> str:
+    if channel.transfer:
+        return f"group {channel.group or '?'} {channel.ranks[0]}→{channel.ranks[1]}"
+    shown = ",".join(map(str, channel.ranks[:4])) + (",…" if len(channel.ranks) > 4 else "")
+    return f"group {channel.group or '?'} [{shown}]"
+
+
+def _own_part(met: Met, what: Communication, channel: _Channel) -> Met:
+    """One member's side of a call: what it gives to an all-to-all, and whether it sends a transfer."""
+    if met.collective is Collective.ALL_TO_ALL:
+        met = replace(met, bytes=max(what.bytes, 0))
+    sends = what.sends if len(what.sends) == len(channel.ranks) else ()
+    return replace(met, sends=sends, to=1 if channel.transfer and what.to_peer else None)
+
+
+def _notes(job: _Job, met: int, alone: int) -> list[Diagnostic]:
+    notes = []
+    count = len(job.traces)
+    if count > 1:
+        text = (
+            f"{count} of {job.world} ranks have traces; {met:,} communications meet, and take what the last to come did"
+        )
+        notes.append(Diagnostic("note", "traces-joined", text))
+    unnamed = sum(
+        len(those) for channel, issued in job.channels.items() if not channel.group for those in issued.values()
+    )
+    if count > 1 and met and unnamed:
+        text = f"the groups of {unnamed:,} communications are not recorded: taken to be all ranks"
+        notes.append(Diagnostic("warning", "assumed", text))
+    if alone:
+        text = f"{alone:,} communications with ranks that have no trace take as long as recorded, waiting included"
+        notes.append(Diagnostic("warning" if count > 1 else "note", "missing-ranks", text))
+    return notes

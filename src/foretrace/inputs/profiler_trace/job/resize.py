@@ -1,0 +1,221 @@
+"""A recorded job on another mesh: computation as profiled, communication priced anew.
+
+What changes with the length of an axis: gradients that are all-reduced keep their size; of parameters and gradients
+that are sharded the whole keeps its size and the shards shrink; tokens that go to experts keep the bytes of each rank,
+with as many experts on each as before. Another tp, cp or pp changes every computation, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.mesh import Mesh
+from foretrace.inputs.profiler_trace.format.records import Longs, RankProfile
+from foretrace.inputs.profiler_trace.job.communication import Communication, communications
+from foretrace.inputs.profiler_trace.job.layout import Layout, find_layout
+from foretrace.inputs.profiler_trace.job.ranks import Meetings, Met, meet
+from foretrace.inputs.profiler_trace.job.user_groups import said_in_vain
+from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
+from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.torch_ops.user_sizes import Said
+from foretrace.program.columns import SHARDED, UNPRICED, Collective, label
+from foretrace.program.program import Communicator
+from foretrace.step.limits import check_gpus
+
+_FIXED: Final = ("tp", "cp", "pp")
+_WHY_FIXED: Final = {
+    "tp": "another tp changes the shape of every product",
+    "cp": "another cp changes every attention",
+    "pp": "another pp changes which layers a rank has",
+}
+
+
+def communicate(
+    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
+) -> Meetings:
+    """The communications of the work taken (see `ranks.meet`): as recorded, or priced anew on the mesh that is asked
+    for, or, with a cluster, on the recorded one."""
+    world = max((trace.world or 1 for trace in traces), default=1)
+    if options.mesh is None and options.gpus is None:
+        if not options.priced or len(traces) >= world:
+            met = meet(traces, links, taken, priced=options.priced)
+            return replace(met, notes=(*met.notes, *said_in_vain(options, (), traces[0].path)))
+        try:
+            return _resized(traces, links, taken, options)
+        except InputError as error:
+            met = meet(traces, links, taken)
+            text = f"communication is as recorded, not priced on the cluster: {error.message}"
+            return replace(met, notes=(Diagnostic("warning", "as-recorded", text, error.where), *met.notes))
+    return _resized(traces, links, taken, options)
+
+
+def target_mesh(traced: Mesh, options: ProfilerTraceOptions, where: str) -> Mesh:
+    """The mesh that is asked for; axes that are not named are as traced."""
+    asked = options.mesh
+    if isinstance(asked, str):
+        asked = Mesh.parse(asked, where="--mesh", base=traced)
+    target = traced if asked is None else asked
+    if options.gpus is not None and options.gpus != target.world:
+        rest = target.world // target.dp
+        if asked is not None or options.gpus % rest:
+            raise InputError(
+                "conflicting-options",
+                f"--gpus {options.gpus} asked, the mesh {target} has {target.world}",
+                where=where,
+                hint=f"give a multiple of {rest}, or the mesh alone",
+            )
+        target = replace(target, dp=options.gpus // rest)
+    check_gpus(target.world, where)
+    for axis in _FIXED:
+        if target.size(axis) != traced.size(axis):
+            raise InputError(
+                "cannot-change",
+                f"{axis}={target.size(axis)} asked, recorded with {axis}={traced.size(axis)}: {_WHY_FIXED[axis]}",
+                where=where,
+                hint="dp and ep can be changed; record the job with the others, or: foretrace predict MODEL",
+            )
+    return target
+
+
+def _resized(
+    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
+) -> Meetings:
+    found = [
+        {event: all_[event] for event in those.tolist() if event in all_}
+        for trace, joins, those in zip(traces, links, taken, strict=True)
+        for all_ in [communications(trace, joins)]
+    ]
+    where = traces[0].path
+    layout = find_layout(traces, (what for one in found for what in one.values()), options)
+    target = target_mesh(layout.mesh, options, where)
+    if layout.mesh.pp > 1:
+        raise InputError(
+            "cannot-change",
+            f"a pipeline of {layout.mesh.pp} stages, of which {len(traces)} ranks were traced",
+            where=where,
+            hint="traces of pipelines are replayed as recorded, without --mesh",
+        )
+    _check_experts(layout, target, found, where)
+    resizer = _Resizer(layout, target, options, where)
+    calls = [
+        {event: resizer.met(what, float(trace.events.duration_s[event])) for event, what in mine.items()}
+        for trace, mine in zip(traces, found, strict=True)
+    ]
+    vain = said_in_vain(options, (what for one in found for what in one.values()), where)
+    notes = [*layout.notes, *_notes(traces, layout, target), *resizer.notes(), *vain]
+    ranks = _standing_for(traces, layout.mesh, target)
+    return Meetings(target, ranks, tuple(calls), (0.0,) * len(traces), tuple(notes))
+
+
+def _check_experts(layout: Layout, target: Mesh, found: Sequence[Mapping[int, Communication]], where: str) -> None:
+    """Raises an error where experts are to be divided that the trace shows no dispatch of."""
+    if target.ep == layout.mesh.ep:
+        return
+    if not any("ep" in layout.axes(what) for one in found for what in one.values()):
+        raise InputError(
+            "cannot-change",
+            f"ep={target.ep} asked, but the trace has no communication between expert ranks",
+            where=where,
+            hint="record the job with expert parallelism, or: foretrace predict MODEL",
+        )
+
+
+@dataclass(slots=True)
+class _Resizer:
+    """Makes the calls of the wanted mesh of those recorded."""
+
+    layout: Layout
+    target: Mesh
+    options: ProfilerTraceOptions
+    where: str
+    unsized: int = 0
+
+    def met(self, what: Communication, recorded_s: float) -> Met:
+        """A recorded communication on the wanted mesh."""
+        axes = self.layout.axes(what)
+        size, before = (self._length(mesh, axes) for mesh in (self.target, self.layout.mesh))
+        communicator = self._communicator(axes)
+        collective = Collective.BARRIER if what.collective is Collective.TRANSFER else what.collective
+        total = what.bytes if what.bytes >= 0 else self._said_bytes(what)
+        if size == 1:
+            return Met(collective, communicator, max(total or 0, 0), 0.0, what.name, what.dtype)
+        if total is None:
+            self.unsized += 1
+            return Met(collective, communicator, 0, recorded_s, what.name, what.dtype)
+        if what.collective in SHARDED and "ep" in axes:
+            total = total * size // before  # each rank's tokens stay, the whole grows
+        # One rank's uneven splits, repeated on all, would send everything to the same few: they are taken as even.
+        return Met(collective, communicator, total, UNPRICED, what.name, what.dtype)
+
+    def _said_bytes(self, what: Communication) -> int | None:
+        name = f"{label(what.collective)}.bytes"
+        said = Said(dict(self.options.sizes)).bytes(name)
+        if said is not None:
+            return said
+        if self.target != self.layout.mesh:
+            raise InputError(
+                "not-recorded",
+                f"the size of {what.name} is not in the trace",
+                where=self.where,
+                hint=f"record with record_shapes=True, or say it: --set {name}=16MiB",
+            )
+        return None
+
+    def _length(self, mesh: Mesh, axes: Sequence[str]) -> int:
+        return int(np.prod([min(mesh.pp, 2) if axis == "embd" else mesh.size(axis) for axis in axes]))
+
+    def _communicator(self, axes: tuple[str, ...]) -> Communicator:
+        return Communicator("-".join(axes), axes[0], axes=tuple("pp" if axis == "embd" else axis for axis in axes))
+
+    def notes(self) -> list[Diagnostic]:
+        """What could not be priced anew."""
+        if not self.unsized:
+            return []
+        text = f"{self.unsized:,} communications whose size is not in the trace take as long as recorded"
+        return [Diagnostic("warning", "not-recorded", text, self.where)]
+
+
+def _standing_for(traces: Sequence[RankProfile], traced: Mesh, target: Mesh) -> tuple[tuple[int, ...], ...]:
+    """Which ranks of the wanted mesh each trace stands for: those at its place on the axes that stay, and on the others
+    at its place among as many as were recorded; where there is no trace of such a rank, another stands in."""
+    if len(traces) == 1:
+        return (tuple(range(target.world)),)
+    at = {trace.rank if trace.rank is not None else number: number for number, trace in enumerate(traces)}
+    inner = target.coordinate("tp") + target.tp * target.coordinate("cp").astype(np.int64)
+    recorded_inner = traced.coordinate("tp") + traced.tp * traced.coordinate("cp").astype(np.int64)
+    place = {
+        (int(key), int(dp)): rank
+        for rank, (key, dp) in enumerate(zip(recorded_inner, traced.coordinate("dp"), strict=True))
+    }
+    ranks: list[list[int]] = [[] for _ in traces]
+    fallback = {int(recorded_inner[rank]): number for rank, number in at.items() if rank < traced.world}
+    for rank, (key, dp) in enumerate(zip(inner.tolist(), target.coordinate("dp").tolist(), strict=True)):
+        own = place[key, dp % traced.dp]
+        ranks[at.get(own, fallback.get(key, 0))].append(rank)
+    return tuple(map(tuple, ranks))
+
+
+def _notes(traces: Sequence[RankProfile], layout: Layout, target: Mesh) -> list[Diagnostic]:
+    traced, where = layout.mesh, traces[0].path
+    known = [str(trace.rank) for trace in traces if trace.rank is not None]
+    who = f"rank {', '.join(known[:4])}{', …' if len(known) > 4 else ''}" if known else "the traced one"
+    base = "one GPU" if traced.world == 1 else str(traced)
+    text = f"recorded on {base}, built for {target}" if target != traced else f"on {target}, as recorded"
+    alike = (
+        f"all {target.world:,} ranks compute as {who} did" if target.world > len(traces) else "ranks compute as traced"
+    )
+    notes = [Diagnostic("note", "repriced", f"{text}: {alike}, their communication is priced anew", where)]
+    if target.ep != traced.ep:
+        times = target.ep / traced.ep
+        text = f"each expert rank keeps its experts and its tokens: ep={target.ep} has {times:g} times the experts"
+        notes.append(Diagnostic("warning", "assumed", text, where))
+    sharded = any(what in SHARDED and {"dp", "shard"} & set(axes) for (_, what), axes in layout.of_group.items())
+    if sharded and target.dp != traced.dp:
+        text = f"parameters are sharded over {target.dp} ranks, not {traced.dp}; the optimizer's time is as profiled"
+        notes.append(Diagnostic("note", "as-recorded", text, where))
+    return notes

@@ -1,0 +1,265 @@
+"""What host threads do in a step: time up to each launch, waits for the device, and hand-overs between threads.
+
+Threads that never work at once (the main thread waits while autograd's runs the backward) are one sequence: each
+call comes after the one before it, on whichever thread that was. A thread that works beside them is a sequence
+of its own, and its long pauses are waits for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.inputs.profiler_trace.format.records import Category, Floats, Longs
+from foretrace.inputs.profiler_trace.rank.calls import WAITING
+from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, mean_time
+from foretrace.inputs.profiler_trace.rank.steps import Steps
+from foretrace.inputs.profiler_trace.rank.streams import Streams
+from foretrace.inputs.profiler_trace.rank.waits import HostWaits
+
+_AT_ONCE: Final = 0.05
+"""Threads that both work during less than this part of the less busy one's time take turns."""
+
+_QUEUE_FULL: Final = "Command Buffer Full"
+"""CUPTI lists it as overhead, but it is a launch that waits, profiled or not."""
+
+_PAUSE_S: Final = 100e-6
+"""A thread beside the others that does nothing for so long waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Work of a step (a column of the device's) that a call waits for, `steps` steps earlier: 0 or 1."""
+
+    work: int
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """The calls of a step, column by column as in `Alike`; times in seconds, where they have rows, step by step."""
+
+    work_s: Floats
+    """Up to the launch, or to the start of the wait, from where the call before left off; the first call's also what
+    came after the last. Its rows sum to the host's time of a step less its waits."""
+    own_s: Floats
+    """Of a call that waits, what it takes when the wait is over; by mean times."""
+    thread: Longs
+    sequence: Longs
+    """Calls of equal number follow each other."""
+    targets: tuple[tuple[Target, ...], ...]
+    queue: NDArray[np.bool_]
+    """The wait comes before the launch: for room in the queue."""
+    resumes: Longs
+    """For a call of a sequence beside the main one after a pause, the main one's call it waits for; else -1."""
+    counts: Counts
+    unexplained_s: float
+    """Per step: time in waits for which nothing recorded accounts; part of `own_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was recorded on the host up to each call since the one before, rows as in `HostStep`."""
+
+    ops: Longs
+    calls: Longs
+    annotations: Longs
+    python: Longs
+    overhead_s: Floats
+    """Noted by the profiler itself as its own."""
+
+
+def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits, gap_s: Floats) -> HostStep:
+    """The host's side of steps that are alike, given the gap after each of their works."""
+    events, calls = streams.trace.events, alike.calls
+    begin, end = events.start_s[calls], streams.end_s[calls]
+    waited = _Waited(streams, alike, waits)
+    thread = events.thread[calls[0]].astype(np.int64) if calls.size else np.empty(0, dtype=np.int64)
+    sequence = _sequences(streams, thread)
+    launches = np.isin(calls, streams.links.launch[alike.device])
+    ready = np.where(launches, begin + streams.launch_s, begin)
+    done_s = waited.done_s(end, gap_s)
+    blocked = waited.waits & ~waited.queue
+    reach = np.where(launches & blocked, np.minimum(ready, np.maximum(begin, done_s - streams.launch_s)), ready)
+    reach = np.where(waited.waits & waited.queue, begin, reach)
+    left = np.where(waited.waits, end, reach)
+    asked = np.isin(streams.does[calls[:1]].ravel(), WAITING)
+    lost = asked & ~waited.waits
+    reach, left = np.where(lost, begin, reach), np.where(lost, end, left)
+    # By mean times, as on the device: the mean of what is later is later than the later of the means.
+    since = np.fmin(mean_time(end - begin), mean_time(end - np.where(waited.waits, done_s, -np.inf)))
+    own = np.where(waited.waits | lost, since, 0.0)
+    work, resumes = _work_s(streams, steps, alike, sequence, reach, left)
+    return HostStep(
+        work_s=work,
+        own_s=np.maximum(own, 0.0),
+        thread=thread,
+        sequence=sequence,
+        targets=waited.targets,
+        queue=waited.queue,
+        resumes=resumes,
+        counts=_counts(streams, steps, alike, sequence),
+        unexplained_s=float(np.where(lost, end - begin, 0.0).mean(axis=0).sum()) if calls.size else 0.0,
+    )
+
+
+class _Waited:
+    """What the calls of a step wait for, agreed on by most of the steps."""
+
+    def __init__(self, streams: Streams, alike: Alike, waits: HostWaits) -> None:
+        self.streams, self.alike = streams, alike
+        of_call: dict[int, list[int]] = {}
+        queued: set[int] = set()
+        for call, target, queue in zip(waits.call.tolist(), waits.target.tolist(), waits.queue.tolist(), strict=True):
+            of_call.setdefault(call, []).append(target)
+            if queue:
+                queued.add(call)
+        self._of_call = of_call
+        self.queue = np.isin(alike.calls, list(queued)).mean(axis=0) >= 0.5 if alike.calls.size else np.empty(0, bool)
+        place = alike.place
+        self.targets = tuple(self._agreed(column, place) for column in range(alike.calls.shape[1]))
+        self.waits = np.array([bool(found) for found in self.targets], dtype=bool)
+
+    def _agreed(self, column: int, place: dict[int, tuple[int, int]]) -> tuple[Target, ...]:
+        rows = len(self.alike.steps)
+        counts: Counter[Target] = Counter()
+        for row in range(rows):
+            for target in self._of_call.get(int(self.alike.calls[row, column]), ()):
+                found = self._column(row, target, place)
+                if found is not None:
+                    counts[found] += 1
+        return tuple(target for target, count in counts.items() if count >= rows / 2)
+
+    def _column(self, row: int, target: int, place: dict[int, tuple[int, int]]) -> Target | None:
+        """Where in a step, and in which, a call of this row's step waits for an event."""
+        alike, streams = self.alike, self.streams
+        if target in place:
+            source, column = place[target]
+            apart = int(alike.steps[row] - alike.steps[source])
+            return Target(column, apart) if apart in (0, 1) else None
+        # Launched before this step in one that is not taken: steps repeat, and the last of its stream stands for it.
+        same = np.flatnonzero(streams.key[alike.device[row]] == streams.key[target])
+        return Target(int(same[-1]), 1) if len(same) and len(alike.steps) > 1 else None
+
+    def done_s(self, end: Floats, gap_s: Floats) -> Floats:
+        """When what each call waits for was done, with the gap after it, at the latest when it returned."""
+        ended = self.streams.end_s + self.streams.gap_s
+        ended[self.alike.device] = self.streams.end_s[self.alike.device] + gap_s
+        done = np.full(self.alike.calls.shape, -np.inf)
+        for column in np.flatnonzero(self.waits).tolist():
+            for row in range(len(done)):
+                ends = [float(ended[one]) for one in self._of_call.get(int(self.alike.calls[row, column]), ())]
+                done[row, column] = max(ends, default=-np.inf)
+        return np.asarray(np.minimum(done, end))
+
+
+def _work_s(
+    streams: Streams, steps: Steps, alike: Alike, sequence: Longs, reach: Floats, left: Floats
+) -> tuple[Floats, Longs]:
+    """Host time up to each call, and for those of a sequence beside the main one what call of that they wait for."""
+    work = np.zeros(alike.calls.shape)
+    resumes = np.full(alike.calls.shape[1], -1, dtype=np.int64)
+    start, end = steps.start_s[alike.steps], steps.end_s[alike.steps]
+    for number in np.unique(sequence).tolist():
+        at = np.flatnonzero(sequence == number)
+        since = np.column_stack([start, left[:, at[:-1]]])
+        work[:, at] = reach[:, at] - since
+        work[:, at[0]] += end - left[:, at[-1]]
+        if number:
+            pauses = _pauses_s(streams, steps, alike, at)
+            work[:, at] = np.maximum(work[:, at] - pauses, 0.0)
+            main = np.flatnonzero(sequence == 0)
+            for column in at[pauses.mean(axis=0) > 0].tolist():
+                before = main[left[0, main] <= reach[0, column]]
+                resumes[column] = int(before[-1]) if len(before) else -1
+    return np.maximum(work, 0.0), resumes
+
+
+def _pauses_s(streams: Streams, steps: Steps, alike: Alike, at: Longs) -> Floats:
+    """Of a thread's calls, how long before each it did nothing that was recorded, short pauses apart; before the first
+    also after the last."""
+    events = streams.trace.events
+    thread = int(events.thread[alike.calls[0, at[0]]])
+    mine = np.flatnonzero((events.thread == thread) & np.isin(events.category, (Category.CPU_OP, Category.RUNTIME)))
+    reached = np.maximum.accumulate(streams.end_s[mine])
+    pause = np.maximum(events.start_s[mine] - np.append(events.start_s[mine][:1], reached[:-1]), 0.0)
+    total = np.append(0.0, np.cumsum(np.where(pause > _PAUSE_S, pause, 0.0)))
+    upto = total[np.searchsorted(mine, alike.calls[:, at]) + 1]
+    # A pause counts where it ends, so that one between two steps counts once.
+    start, end = (
+        total[np.searchsorted(events.start_s[mine], one[alike.steps])] for one in (steps.start_s, steps.end_s)
+    )
+    found = np.diff(upto, axis=1, prepend=start[:, None])
+    found[:, 0] += end - upto[:, -1]
+    return found
+
+
+def _sequences(streams: Streams, thread: Longs) -> Longs:
+    """0 for calls of threads that take turns with the one that makes most of them, else a number for each thread."""
+    if not len(thread):
+        return thread
+    threads, counts = np.unique(thread, return_counts=True)
+    main = int(threads[np.argmax(counts)])
+    busy = {int(one): _busy(streams, int(one)) for one in threads}
+    number = {main: 0}
+    for one in threads.tolist():
+        if one == main:
+            continue
+        less = min(_length_s(busy[one]), _length_s(busy[main]))
+        number[one] = 0 if _both_s(busy[one], busy[main]) <= _AT_ONCE * less else max(number.values()) + 1
+    return np.array([number[int(one)] for one in thread], dtype=np.int64)
+
+
+def _busy(streams: Streams, thread: int) -> Floats:
+    """Stretches in which a thread was in an op or a call: rows of start and end."""
+    events = streams.trace.events
+    mine = (events.thread == thread) & np.isin(events.category, (Category.CPU_OP, Category.RUNTIME))
+    begin, reached = events.start_s[mine], np.maximum.accumulate(streams.end_s[mine])
+    first = np.append(True, begin[1:] > reached[:-1])
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(begin) - 1)
+    return np.column_stack([begin[first], reached[last]])
+
+
+def _length_s(busy: Floats) -> float:
+    return float((busy[:, 1] - busy[:, 0]).sum())
+
+
+def _both_s(one: Floats, other: Floats) -> float:
+    """How long two threads were both busy."""
+    times = np.concatenate([one.ravel(), other.ravel()])
+    change = np.concatenate([np.tile([1, -1], len(one)), np.tile([1, -1], len(other))])
+    order = np.lexsort((change, times))
+    depth = np.cumsum(change[order])
+    return float(np.diff(times[order])[depth[:-1] >= 2].sum())
+
+
+def _counts(streams: Streams, steps: Steps, alike: Alike, sequence: Longs) -> Counts:
+    """What was recorded since the call before, by category, on the threads of each sequence."""
+    events = streams.trace.events
+    threads = {n: np.unique(events.thread[alike.calls[0, sequence == n]]) for n in np.unique(sequence).tolist()}
+    full = streams.trace.named(lambda name: name.startswith(_QUEUE_FULL))
+
+    def counted(category: Category, weights: bool = False) -> Floats:
+        found = np.zeros(alike.calls.shape)
+        for number, those in threads.items():
+            at = np.flatnonzero(sequence == number)
+            mine = (events.category == category) & ~full
+            mine &= np.isin(events.thread, those) | (category == Category.OVERHEAD)
+            begin = events.start_s[mine]
+            total = np.append(0.0, np.cumsum(events.duration_s[mine] if weights else np.ones(len(begin))))
+            bounds = np.column_stack([steps.start_s[alike.steps], events.start_s[alike.calls[:, at]]])
+            upto = total[np.searchsorted(begin, bounds, side="right")]
+            found[:, at] = np.diff(upto, axis=1)
+            rest = total[np.searchsorted(begin, steps.end_s[alike.steps])] - upto[:, -1]
+            found[:, at[0]] += rest
+        return found
+
+    ops, calls, marks, python = (
+        np.rint(counted(one)).astype(np.int64)
+        for one in (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.PYTHON)
+    )
+    return Counts(ops, calls, marks, python, counted(Category.OVERHEAD, weights=True))

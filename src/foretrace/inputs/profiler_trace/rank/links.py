@@ -1,0 +1,169 @@
+"""What joins the events of a trace: the call that launched a kernel, the op and the annotations a call ran under."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Events, Floats, Longs, RankProfile
+
+_PER_S: Final = 1e9
+"""Times are compared as whole nanoseconds: sums of floats would put a range's end after its neighbour's start."""
+
+_LAUNCHED: Final = (*ON_DEVICE, Category.SYNC)
+
+
+class Links:
+    """The joins of one trace, found when first asked for; -1 stands for none.
+
+    Events on a device have the op and the annotations of the call that launched them.
+    """
+
+    def __init__(self, trace: RankProfile) -> None:
+        self.trace = trace
+
+    @cached_property
+    def launch(self) -> Longs:
+        """For each event on a device, and each wait, the number of its runtime call."""
+        events = self.trace.events
+        launch = np.full(len(events), -1, dtype=np.int64)
+        calls = events.of(Category.RUNTIME)
+        calls = calls[events.correlation[calls] >= 0]
+        device = events.of(*_LAUNCHED)
+        launch[device] = _latest(events, device, calls)
+        return launch
+
+    @cached_property
+    def issue(self) -> Longs:
+        """For each event the host event that caused it: itself on the host, its launch on a device."""
+        issue = np.arange(len(self.trace.events), dtype=np.int64)
+        return np.where(self.trace.events.thread >= 0, issue, self.launch)
+
+    @cached_property
+    def issued_s(self) -> Floats:
+        """When the host caused each event; NaN where that is not recorded. Of a trace without any launches (kernels
+        alone were recorded) work is taken to be issued when it begins."""
+        start_s = self.trace.events.start_s
+        found = np.where(self.issue >= 0, start_s[self.issue], np.nan)
+        device = self.trace.events.of(*ON_DEVICE)
+        if len(device) and (self.launch[device] < 0).all():
+            found[device] = start_s[device]
+        return found
+
+    @cached_property
+    def op(self) -> Longs:
+        """For each event the innermost CPU_OP it ran under; of an op, the op around it."""
+        events = self.trace.events
+        found = self._around(Category.CPU_OP)
+        # Where the call was not recorded, Kineto still says by External id under which op work was launched.
+        lost = events.of(*ON_DEVICE)
+        lost = lost[(found[lost] < 0) & (events.external[lost] > 0) & (self.launch[lost] < 0)]
+        if len(lost):
+            ops = events.of(Category.CPU_OP)
+            found[lost] = _matched(events.external[lost], events.external[ops], ops)
+        return found
+
+    @cached_property
+    def annotation(self) -> Longs:
+        """For each event the innermost annotation around it on its thread, or, where its thread has none there, on the
+        thread that has most: backward ops run on a thread of their own, under the main thread's annotation. Of an
+        annotation, the one around it."""
+        events = self.trace.events
+        found = self._around(Category.ANNOTATION)
+        ranges = events.of(Category.ANNOTATION)
+        ranges = ranges[events.thread[ranges] >= 0]
+        if not len(ranges):
+            return found
+        main = int(np.bincount(events.thread[ranges]).argmax())
+        lost = np.flatnonzero((found < 0) & (self.issue >= 0))
+        lost = lost[events.thread[self.issue[lost]] != main]
+        found[lost] = innermost(events, self.issue[lost], ranges[events.thread[ranges] == main], any_thread=True)
+        return found
+
+    def chain(self, event: int) -> list[int]:
+        """The annotations around an event, innermost first."""
+        found: list[int] = []
+        at = int(self.annotation[event])
+        while at >= 0:
+            found.append(at)
+            at = int(self.annotation[at])
+        return found
+
+    def _around(self, category: Category) -> Longs:
+        """For each event the innermost range of a category around the host event that caused it."""
+        events = self.trace.events
+        host = np.flatnonzero(events.thread >= 0)
+        ranges = events.of(category)
+        found = np.full(len(events), -1, dtype=np.int64)
+        found[host] = innermost(events, host, ranges[events.thread[ranges] >= 0])
+        launched = np.flatnonzero((events.thread < 0) & (self.launch >= 0))
+        found[launched] = found[self.launch[launched]]
+        return found
+
+
+def innermost(events: Events, asked: Longs, ranges: Longs, *, any_thread: bool = False) -> Longs:
+    """For each asked event the innermost of these ranges that it began in, itself apart, on its thread; with
+    `any_thread` the ranges are those of one thread, and the asked may be on others.
+
+    Ranges of a thread nest, so that the range around a moment at depth d is the last one before it that opened depth
+    d: a sort and a search rather than a stack, since traces have millions of events.
+    """
+    begin = _whole(events.start_s)
+    end = _whole(events.end_s)
+    ranges = ranges[end[ranges] > begin[ranges]]
+    if not len(ranges) or not len(asked):
+        return np.full(len(asked), -1, dtype=np.int64)
+    count = len(ranges)
+    event = np.concatenate([ranges, ranges, asked])
+    change = np.repeat(np.array([-1, 1, 0], dtype=np.int64), [count, count, len(asked)])
+    at = np.concatenate([end[ranges], begin[ranges], begin[asked]])
+    thread = np.zeros(len(event), dtype=np.int32) if any_thread else events.thread[event]
+    # At one moment: first what ends, then what begins, in the order of events; a range does not lie in itself.
+    order = np.lexsort((change, np.where(change < 0, 0, event), change >= 0, at, thread))
+    depth = np.cumsum(change[order])
+    opened = np.flatnonzero(change[order] > 0)
+    asking = np.flatnonzero(change[order] == 0)
+    stride = len(order) + 1
+    keys = depth[opened] * stride + opened
+    by_key = np.argsort(keys, kind="stable")
+    before = np.searchsorted(keys[by_key], depth[asking] * stride + asking) - 1
+    holder = event[order[opened[by_key[before]]]]
+    inside = (depth[asking] > 0) & (before >= 0) & (end[holder] >= begin[event[order[asking]]])
+    found = np.full(len(asked), -1, dtype=np.int64)
+    found[order[asking] - 2 * count] = np.where(inside, holder, -1)
+    return found
+
+
+def _whole(seconds: Floats) -> Longs:
+    return np.rint(seconds * _PER_S).astype(np.int64)
+
+
+def _latest(events: Events, device: Longs, calls: Longs) -> Longs:
+    """For each event on a device the call with its correlation: of several (numbers come again where traces are put
+    together) the last that began before it."""
+    found = _matched(events.correlation[device], events.correlation[calls], calls)
+    numbers, counts = np.unique(events.correlation[calls], return_counts=True)
+    again = np.flatnonzero(np.isin(events.correlation[device], numbers[counts > 1]))
+    if not len(again):
+        return found
+    asked = device[again]
+    both = np.concatenate([calls, asked])
+    is_call = np.arange(len(both)) < len(calls)
+    order = np.lexsort((~is_call, events.start_s[both], events.correlation[both]))
+    last = np.maximum.accumulate(np.where(is_call[order], np.arange(len(order)), -1))
+    call = both[order[last]]
+    fits = (last >= 0) & (events.correlation[call] == events.correlation[both[order]]) & ~is_call[order]
+    found[again[order[fits] - len(calls)]] = call[fits]
+    return found
+
+
+def _matched(asked: Longs, known: Longs, numbers: Longs) -> Longs:
+    """For each asked key the number beside the first equal known key, else -1; a key below 0 is none."""
+    if not len(known):
+        return np.full(len(asked), -1, dtype=np.int64)
+    order = np.argsort(known, kind="stable")
+    at = np.minimum(np.searchsorted(known[order], asked), len(order) - 1)
+    found = (known[order[at]] == asked) & (asked >= 0)
+    return np.where(found, numbers[order[at]], -1)

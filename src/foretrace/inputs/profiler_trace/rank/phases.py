@@ -1,0 +1,61 @@
+"""Which part of a step each call and kernel belongs to: forward, backward or optimizer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, RankProfile
+from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.torch_ops.ranges import ENGINE, phase_within
+from foretrace.program.columns import Phase
+
+_DEEPEST: Final = 64
+"""Ranges within ranges that are looked through."""
+
+
+def phases(trace: RankProfile, links: Links) -> NDArray[np.uint8]:
+    """For each event the phase (as `Phase`) of the innermost range around its launch that names one.
+
+    Work that no range names comes before a backward (then it is forward) or before an optimizer (then it is
+    part of that: gradients are clipped there); what nothing follows is left open.
+    """
+    found = _by_ranges(trace, links)
+    events = trace.events
+    asked = np.flatnonzero((events.category == Category.RUNTIME) | np.isin(events.category, ON_DEVICE))
+    asked = asked[~np.isnan(links.issued_s[asked])]
+    order = asked[np.argsort(links.issued_s[asked], kind="stable")]
+    named = np.flatnonzero(found[order] != Phase.NONE)
+    open_ = np.flatnonzero(found[order] == Phase.NONE)
+    if len(named) and len(open_):
+        after = np.searchsorted(named, open_)
+        known = after < len(named)
+        following = found[order[named[np.minimum(after, len(named) - 1)]]]
+        turned = np.where(following == Phase.BACKWARD, np.uint8(Phase.FORWARD), following)
+        found[order[open_[known]]] = turned[known]
+    return found
+
+
+def _by_ranges(trace: RankProfile, links: Links) -> NDArray[np.uint8]:
+    """By the innermost op of autograd's engine, else the innermost annotation that names a phase."""
+    events = trace.events
+    engine = trace.named(lambda name: name.startswith(ENGINE))
+    words = np.array([int(phase_within(name)) for name in trace.strings] or [0], dtype=np.uint8)
+    found = np.zeros(len(events), dtype=np.uint8)
+    at = links.op.copy()
+    for _ in range(_DEEPEST):
+        inside = at >= 0
+        if not inside.any():
+            break
+        found[inside & engine[at]] = Phase.BACKWARD
+        at = np.where(inside, links.op[at], -1)
+    at = links.annotation.copy()
+    for _ in range(_DEEPEST):
+        inside = (at >= 0) & (found == Phase.NONE)
+        if not inside.any():
+            break
+        found = np.where(inside, words[events.name[at]], found)
+        at = np.where(at >= 0, links.annotation[at], -1)
+    return found

@@ -1,0 +1,224 @@
+"""Where the training steps of a trace begin and end, and which of them each kernel belongs to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Floats, Ints, Longs, RankProfile
+from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.torch_ops.ranges import ENGINE, OPTIMIZER_STEP, PROFILER_STEP
+
+WHOLE_TRACE: Final = "whole trace"
+"""How steps were found where nothing marks any: the trace is taken as one."""
+_STEP_WORD: Final = re.compile(r"(?<![a-z])(train(ing)?[_ -]?)?(step|iter|iteration|batch)(?![a-z])", re.IGNORECASE)
+_PART_WORD: Final = re.compile(r"optim|sched|zero_grad|load|nccl|forward|backward|wait", re.IGNORECASE)
+_FEWEST_KERNELS: Final = 8
+"""Of a step: fewer that repeat are more likely a loop within one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The recorded steps, in order. A step reaches from its start on the host to the start of the next; the last to its
+    own end. Work on a device belongs to the step in which it was launched."""
+
+    how: str
+    """"ProfilerStep", "annotation X", "first kernel of each forward", "repeating kernels" or "whole trace"."""
+    names: tuple[str, ...]
+    start_s: Floats
+    end_s: Floats
+    whole: NDArray[np.bool_]
+    """False where the trace begins or ends within the step, or where nothing of the step reached a device."""
+    of_event: Ints
+    """For each event the step it was issued in, -1 outside of all."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Boundaries of steps; `closed` where the ranges hold whole steps, else only their starts say something."""
+
+    how: str
+    names: tuple[str, ...]
+    start_s: Floats
+    own_end_s: Floats
+    closed: bool
+
+
+def find_steps(trace: RankProfile, links: Links | None = None) -> Steps:
+    """The steps of a trace: by ProfilerStep, else by an annotation that repeats, else by where backwards turn into
+    forwards, else by kernels that repeat, else the whole trace as one."""
+    links = links or Links(trace)
+    cut = (
+        _by_profiler_step(trace)
+        or _by_annotation(trace, links)
+        or _by_forward(trace, links)
+        or _by_kernels(trace, links)
+        or _whole_trace(trace)
+    )
+    return _placed(trace, links, cut)
+
+
+def _by_profiler_step(trace: RankProfile) -> _Cut | None:
+    events = trace.events
+    marks = trace.named(lambda name: name.startswith(PROFILER_STEP))
+    on_host = np.isin(events.category, (Category.ANNOTATION, Category.CPU_OP)) & (events.thread >= 0)
+    found = np.flatnonzero(marks & on_host)
+    if not len(found):
+        return None
+    return _Cut(PROFILER_STEP, tuple(trace.names(found)), events.start_s[found], events.end_s[found], closed=True)
+
+
+def _by_annotation(trace: RankProfile, links: Links) -> _Cut | None:
+    """Ranges that look like steps by their name; else those that repeat once a step."""
+    events = trace.events
+    launches = np.sort(links.issued_s[_in_order(trace, links)])
+    families = {name: found for name, found in _families(trace).items() if _disjoint(trace, found)}
+    named = {k: v for k, v in families.items() if _STEP_WORD.search(k) and not _PART_WORD.search(k)}
+    covered = {name: _held(trace, found, launches) for name, found in families.items()}
+    best = max(named, key=lambda name: covered[name], default=None)
+    if best is not None and covered[best] > 0.5:
+        found = families[best]
+        names = tuple(trace.names(found))
+        return _Cut(f"annotation {best}", names, events.start_s[found], events.end_s[found], closed=True)
+    repeated = {name: found for name, found in families.items() if len(found) > 1}
+    if not repeated:
+        return None
+    # A step ends with an optimizer: several forwards to one of those are microbatches.
+    optimizers = [len(found) for name, found in repeated.items() if name.startswith(OPTIMIZER_STEP)]
+    most = max(repeated, key=lambda name: covered[name])
+    if covered[most] < 0.05 and not optimizers:
+        return None
+    count = min(optimizers, default=len(repeated[most]))
+    alike = [name for name, found in repeated.items() if len(found) == count]
+    first = min(alike, key=lambda name: events.start_s[repeated[name][0]])
+    found = repeated[first]
+    return _Cut(
+        f"annotation {first}",
+        tuple(f"step {number}" for number in range(count)),
+        events.start_s[found],
+        np.append(events.start_s[found][1:], np.inf),
+        closed=False,
+    )
+
+
+def _by_forward(trace: RankProfile, links: Links) -> _Cut | None:
+    """Where work launched by autograd's engine is followed by work that is not and leads to a backward again."""
+    marks = trace.named(lambda name: name.startswith(ENGINE))
+    device = _in_order(trace, links)
+    if not len(device) or not marks.any():
+        return None
+    # A backward's op is nested a few deep under the engine's.
+    under = links.op[device]
+    backward = np.zeros(len(device), dtype=bool)
+    for _ in range(16):
+        known = under >= 0
+        backward |= known & marks[under]
+        under = np.where(known, links.op[under], -1)
+    turns = np.flatnonzero(~backward[1:] & backward[:-1]) + 1
+    turns = np.array([0, *turns.tolist()] if not backward[0] else turns, dtype=np.int64)
+    turns = turns[[bool(backward[at:].any()) for at in turns]]  # what follows the last backward is an optimizer
+    if len(turns) < 2:
+        return None
+    start_s = links.issued_s[device[turns]]
+    names = tuple(f"step {number}" for number in range(len(turns)))
+    return _Cut("first kernel of each forward", names, start_s, np.append(start_s[1:], np.inf), closed=False)
+
+
+def _by_kernels(trace: RankProfile, links: Links) -> _Cut | None:
+    """Where a kernel comes again and again after the same number of others, as in a trace of kernels alone."""
+    device = _in_order(trace, links)
+    period, at = _period(trace.events.name[device])
+    if not period:
+        return None
+    starts = np.arange(at, len(device), period)
+    start_s = links.issued_s[device[starts]]
+    labels = tuple(f"step {number}" for number in range(len(starts)))
+    return _Cut("repeating kernels", labels, start_s, np.append(start_s[1:], np.inf), closed=False)
+
+
+def _period(names: Ints) -> tuple[int, int]:
+    """After how many kernels the sequence comes again, and where the first whole turn begins; (0, 0) if it does not."""
+    order = np.argsort(names, kind="stable")
+    starts = np.flatnonzero(np.diff(names[order], prepend=-1))
+    for group in np.split(order, starts[1:]):
+        apart = np.diff(group)
+        if len(group) < 2 or apart[0] < _FEWEST_KERNELS or (apart != apart[0]).any():
+            continue
+        period = int(apart[0])
+        same = float(np.mean(names[period:] == names[:-period]))
+        if same > 0.95:
+            return period, int(group[0]) % period
+    return 0, 0
+
+
+def _whole_trace(trace: RankProfile) -> _Cut:
+    events = trace.events
+    kept = np.flatnonzero(~np.isin(events.category, (Category.OTHER, Category.OVERHEAD, Category.PYTHON)))
+    first, last = (events.start_s[kept].min(), events.end_s[kept].max()) if len(kept) else (0.0, 0.0)
+    return _Cut(WHOLE_TRACE, (WHOLE_TRACE,), np.array([first]), np.array([last]), closed=True)
+
+
+def _placed(trace: RankProfile, links: Links, cut: _Cut) -> Steps:
+    """Which step each event was issued in, and which steps are whole."""
+    events = trace.events
+    end_s = np.append(cut.start_s[1:], cut.own_end_s[-1:])
+    issued = links.issued_s
+    known = ~np.isnan(issued)
+    at = np.searchsorted(cut.start_s, np.where(known, issued, -np.inf), side="right") - 1
+    step = np.where((at >= 0) & (issued < end_s[at]), at, -1).astype(np.int32)
+    device = events.of(*ON_DEVICE)
+    held = np.bincount(step[device][step[device] >= 0], minlength=len(cut.names))
+    whole = held > 0
+    if len(held) > 1:
+        if not cut.closed and held[-1] != np.median(held[:-1]):
+            whole[-1] = False
+        if cut.closed and _between(step[device], issued[device], cut) > 0.01 * held[:-1].sum():
+            whole[-1] = False  # what the others do between two ranges lies behind the end of the last
+    last_s = float(events.end_s.max()) if len(events) else 0.0
+    return Steps(cut.how, cut.names, cut.start_s, np.minimum(end_s, last_s), whole, step.astype(np.int32))
+
+
+def _between(step: NDArray[np.integer[Any]], issued: Floats, cut: _Cut) -> int:
+    """How much work was launched after the end of a range and before the next."""
+    inner = (step >= 0) & (step < len(cut.names) - 1)
+    return int(np.count_nonzero(issued[inner] >= cut.own_end_s[step[inner]]))
+
+
+def _families(trace: RankProfile) -> dict[str, Longs]:
+    """Annotations by name, numbers in it left out."""
+    events = trace.events
+    ranges = events.of(Category.ANNOTATION)
+    ranges = ranges[events.thread[ranges] >= 0]
+    families: dict[str, list[int]] = {}
+    for number, name in zip(ranges.tolist(), trace.names(ranges), strict=True):
+        families.setdefault(re.sub(r"\d+", "N", name), []).append(number)
+    return {name: np.array(found, dtype=np.int64) for name, found in families.items()}
+
+
+def _disjoint(trace: RankProfile, found: Longs) -> bool:
+    events = trace.events
+    one_thread = len(set(events.thread[found].tolist())) == 1
+    return one_thread and bool((events.end_s[found][:-1] <= events.start_s[found][1:] + 1e-9).all())
+
+
+def _held(trace: RankProfile, found: Longs, launches_s: Floats) -> float:
+    """Which part of the launches lies in these ranges."""
+    if not len(launches_s):
+        return 0.0
+    events = trace.events
+    inside = np.searchsorted(launches_s, events.end_s[found]) - np.searchsorted(launches_s, events.start_s[found])
+    return float(inside.sum()) / len(launches_s)
+
+
+def _in_order(trace: RankProfile, links: Links) -> Longs:
+    """Device events by when they were launched, where that is known."""
+    device = trace.events.of(*ON_DEVICE)
+    known = device[~np.isnan(links.issued_s[device])]
+    return known[np.argsort(links.issued_s[known], kind="stable")]

@@ -1,0 +1,255 @@
+"""Writes the step of a rank as ops of a role: host threads and streams as lanes, launches and waits as dependencies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isnan
+from typing import Any, Final
+
+import numpy as np
+
+from foretrace.inputs.profiler_trace.format.records import Floats, Longs
+from foretrace.inputs.profiler_trace.job.ranks import Met
+from foretrace.inputs.profiler_trace.rank.concurrency import BEGINS_S
+from foretrace.inputs.profiler_trace.rank.device import Wait
+from foretrace.inputs.profiler_trace.rank.phases import phases
+from foretrace.inputs.profiler_trace.rank.rank_step import RankStep
+from foretrace.program.block import BlockBuilder, OpRef
+from foretrace.program.columns import Kind, LaneKind, Phase
+from foretrace.program.program import Source
+from foretrace.program.role import RoleBuilder
+
+GPU: Final = "GPU"
+"""The resource that kernels of several streams share; a GPU gives one second of work a second. Of a process with
+several GPUs it is the first; the others have their number too."""
+
+_LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What the ops of a step take, in seconds, by column: calls' work and own time, and work on devices with the gap
+    after it and the idle time before it. `shares` says what part of the GPU work draws beside other streams' (None: all
+    that is recorded holds it already). `graph_s` is not None where the step is one graph, launched in that time."""
+
+    work_s: Floats
+    own_s: Floats
+    busy_s: Floats
+    gap_s: Floats
+    idle_s: Floats
+    shares: Floats | None = None
+    graph_s: float | None = None
+
+
+class StepWriter:
+    """Writes one rank's step into a block, and what reaches into the next step as links."""
+
+    def __init__(
+        self, rank: RankStep, times: Times, met: Mapping[int, Met], kernels: Mapping[int, str], source: Source
+    ) -> None:
+        self.rank, self.times, self.met, self.kernels, self.source = rank, times, met, kernels, source
+        self._phase = phases(rank.trace, rank.links)
+        self._layer = _layers(rank)
+        self._work: dict[int, OpRef] = {}
+        self._first: dict[int, OpRef] = {}
+        self._last: dict[int, int] = {}
+        self._call: dict[int, OpRef] = {}
+        self._ends: list[OpRef] = []
+        self._queue: list[OpRef] = []
+        self._waits: list[tuple[OpRef, int]] = []
+
+    def write(self, role: RoleBuilder, block: BlockBuilder) -> None:
+        """The step as the one placement of a role."""
+        device = self.rank.device
+        launched: dict[int, list[int]] = {}
+        for column, call in enumerate(device.call.tolist()):
+            launched.setdefault(-1 if self.times.graph_s is not None else call, []).append(column)
+        holds: dict[int, list[int]] = {}
+        for wait in device.waits:
+            if not wait.steps:
+                holds.setdefault(wait.after, []).append(wait.before)
+        graph = self._graph(block)
+        for column in launched.pop(-1, []):
+            self._device(block, column, graph, holds.get(column, []))
+        if graph is None:
+            for call in range(self.rank.alike.calls.shape[1]):
+                self._host(block, call, launched.get(call, []), holds)
+        self._end(block, graph)
+        placement = role.place(block)
+        for before, after in self._between_steps(graph):
+            role.link(placement[after], after=placement[before], steps=1)
+
+    def _graph(self, block: BlockBuilder) -> OpRef | None:
+        if self.times.graph_s is None:
+            return None
+        return block.host("graph launch", self.times.graph_s, source=self.source)
+
+    def _host(self, block: BlockBuilder, call: int, launches: list[int], holds: Mapping[int, list[int]]) -> None:
+        """A call: the host's time up to it, its wait, and what it launches."""
+        host, times = self.rank.host, self.times
+        event = int(self.rank.alike.calls[0, call])
+        facts = self._facts(event) | {"lane": f"host thread {host.thread[call]}"}
+        before = self._before(call)
+        name = self._call_name(event)
+        waits = bool(host.targets[call]) or times.own_s[call] > 0
+        done = block.host(name, float(times.work_s[call]), after=before, **facts)
+        self._first.setdefault(int(host.sequence[call]), done)
+        if not (waits and host.queue[call]):
+            self._launch(block, launches, done, holds)
+        if waits:
+            wait_name = self.rank.trace.strings[self.rank.trace.events.name[event]]
+            needed = [self._work[one.work] for one in host.targets[call] if not one.steps and one.work in self._work]
+            done = block.host(wait_name, float(times.own_s[call]), after=needed, **facts)
+            self._waits += [(done, one.work) for one in host.targets[call] if one.steps]
+            if host.queue[call]:
+                self._launch(block, launches, done, holds)
+        self._call[call] = done
+
+    def _end(self, block: BlockBuilder, graph: OpRef | None) -> None:
+        """Ops that take no time: the end of the step on each thread, where a host that runs ahead is held, and the
+        places of the queue that it runs ahead by."""
+        rank = self.rank
+        lanes = [f"host thread {thread}" for thread in dict.fromkeys(rank.host.thread.tolist())]
+        for lane in lanes if graph is None else ["host"]:
+            self._ends.append(block.host("end of step", 0.0, lane=lane, source=self.source))
+        places = _chained(rank.device.stream, rank.device.waits) - 1 if graph is None else 0
+        for place in range(places):
+            name = f"launch queue {place + 1}"
+            self._queue.append(block.host(name, 0.0, lane=name, source=self.source))
+
+    def _before(self, call: int) -> list[OpRef]:
+        """The call before in its sequence where that is on another thread, and what ends a pause."""
+        host = self.rank.host
+        found: list[OpRef] = []
+        sequence = int(host.sequence[call])
+        last = self._last.get(sequence)
+        self._last[sequence] = call
+        if last is not None and host.thread[last] != host.thread[call]:
+            found.append(self._call[last])
+        resumed = int(host.resumes[call])
+        return [*found, self._call[resumed]] if resumed in self._call else found
+
+    def _launch(self, block: BlockBuilder, columns: list[int], by: OpRef, holds: Mapping[int, list[int]]) -> None:
+        for column in columns:
+            self._device(block, column, by, holds.get(column, []))
+
+    def _device(self, block: BlockBuilder, column: int, by: OpRef | None, holds: list[int]) -> None:
+        """Work on a stream, after its launch and what it waits for of other streams."""
+        rank, times = self.rank, self.times
+        event = int(rank.alike.device[0, column])
+        after = [*([by] if by is not None else []), *(self._work[one] for one in holds if one in self._work)]
+        lane = _lane(int(rank.device.stream[column]))
+        met = self.met.get(event)
+        lane_kind: LaneKind = "communication" if met is not None else "compute"
+        if times.idle_s[column] > 0:
+            text = "idle, cause not recorded"
+            block.add(Kind.HOST, text, float(times.idle_s[column]), lane, lane_kind, after=after, source=self.source)
+        facts = self._facts(event)
+        taken = max(float(times.busy_s[column] + times.gap_s[column]), 0.0)
+        if met is not None:
+            takes = self._met_s(column)
+            self._work[column] = replace(met, duration_s=takes).add(block, lane=lane, after=after, **facts)
+            return
+        name = rank.trace.strings[rank.trace.events.name[event]]
+        kernel = self.kernels.get(event)
+        if times.shares is not None and times.shares[column] > 0:
+            gpu = _gpu(rank, column)
+            begins_s = min(max(float(times.gap_s[column]), 0.0) + BEGINS_S, taken)
+            facts |= {"latency_s": begins_s, "draws": {gpu: float(times.shares[column]) * (taken - begins_s)}}
+        self._work[column] = block.compute(name, taken, lane=lane, after=after, kernel=kernel, **facts)
+
+    def _met_s(self, column: int) -> float:
+        """What a communication takes: the mean over the steps; NaN where a cluster prices it."""
+        events = self.rank.alike.device[:, column].tolist()
+        found = [self.met[event].duration_s for event in events if event in self.met]
+        return float("nan") if any(map(isnan, found)) else float(np.mean(found)) + float(self.times.gap_s[column])
+
+    def _between_steps(self, graph: OpRef | None) -> list[tuple[OpRef, OpRef]]:
+        """What the next step waits for: (before, after) of its ops and this step's."""
+        rank = self.rank
+        found = [
+            (self._work[wait.before], self._work[wait.after])
+            for wait in rank.device.waits
+            if wait.steps and graph is None
+        ]
+        found += [(self._work[work], op) for op, work in self._waits]
+        if not self._work:
+            return found
+        firsts, lasts = _ends(rank.device.stream.tolist())
+        if graph is not None:
+            # A graph begins when the one before it has ended, on all of its streams.
+            found += [(self._work[last], self._work[first]) for first in firsts for last in lasts]
+            return [*found, *((self._work[min(self._work)], end) for end in self._ends)]
+        for number, first in self._first.items():
+            last = self._last[number]
+            if rank.host.thread[np.argmax(rank.host.sequence == number)] != rank.host.thread[last]:
+                found.append((self._call[last], first))
+        # However far it could run ahead, a queue holds a host back: at the end of a step until the first work of each
+        # stream of the step before is done, and of one more before for each stream that waits for another. A step may
+        # be under way on each of these at once: a shorter queue would hold up what a real one does not.
+        launched = [self._work[column] for column in firsts if rank.device.call[column] >= 0]
+        held = [launched, *([one] for one in self._queue), self._ends]
+        return found + [(work, by) for some, later in pairwise(held) for work in some for by in later]
+
+    def _facts(self, event: int) -> dict[str, Any]:
+        return {"phase": Phase(int(self._phase[event])), "layer": self._layer.get(event, -1), "source": self.source}
+
+    def _call_name(self, event: int) -> str:
+        op = int(self.rank.links.op[event])
+        return self.rank.trace.strings[int(self.rank.trace.events.name[op if op >= 0 else event])]
+
+
+def _chained(streams: Longs, waits: Iterable[Wait]) -> int:
+    """How many streams are joined by waits, at most."""
+    group = {int(stream): {int(stream)} for stream in np.unique(streams)}
+    for wait in waits:
+        one, other = group[int(streams[wait.before])], group[int(streams[wait.after])]
+        if one is not other:
+            one |= other
+            group.update(dict.fromkeys(other, one))
+    return max(map(len, group.values()), default=1)
+
+
+def shared_gpus(rank: RankStep, times: Times) -> set[str]:
+    """The resources that a step written with these times draws on."""
+    drawing = np.flatnonzero(times.shares > 0) if times.shares is not None else ()
+    return {_gpu(rank, int(column)) for column in drawing}
+
+
+def _gpu(rank: RankStep, column: int) -> str:
+    number, first = int(rank.device.stream[column]) >> 32, int(rank.device.stream.min()) >> 32
+    return GPU if number == first else f"{GPU} {number}"
+
+
+def _lane(key: int) -> str:
+    device, stream = divmod(key, 1 << 32)
+    return f"stream {stream}" if device <= 0 else f"GPU {device} stream {stream}"
+
+
+def _ends(streams: list[int]) -> tuple[list[int], list[int]]:
+    """The first and the last column of each stream."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for column, stream in enumerate(streams):
+        first.setdefault(stream, column)
+        last[stream] = column
+    return list(first.values()), list(last.values())
+
+
+def _layers(rank: RankStep) -> dict[int, int]:
+    """The layer of calls and device work whose annotations number one."""
+    trace = rank.trace
+    found = [_LAYER.search(name) for name in trace.strings]
+    number = {at: int(one.group(1)) for at, one in enumerate(found) if one is not None}
+    if not number:
+        return {}
+    layers: dict[int, int] = {}
+    for event in (*rank.alike.device[0].tolist(), *rank.alike.calls[0].tolist()):
+        names = (int(trace.events.name[at]) for at in rank.links.chain(event))
+        layer = next((number[name] for name in names if name in number), None)
+        if layer is not None and layer < 1 << 31:
+            layers[event] = layer
+    return layers

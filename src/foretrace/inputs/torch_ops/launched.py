@@ -1,0 +1,126 @@
+"""The kernels of a trace: for everything that ran on a device, what it computed or moved, where names and shapes say
+it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.inputs.profiler_trace.format.records import Category, Floats, Longs, RankProfile
+from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.torch_ops.kinds import plain_name
+from foretrace.inputs.torch_ops.lists import list_kernels
+from foretrace.inputs.torch_ops.parameters import ACCUMULATE, Parameters, parameters
+from foretrace.inputs.torch_ops.parts import parts
+from foretrace.inputs.torch_ops.shapes import kernel_of
+from foretrace.inputs.torch_ops.streams import list_stream
+from foretrace.inputs.torch_ops.tensors import tensors
+from foretrace.program.kernels import Copy, Gemm, GroupedGemm, Kernel, Stream
+
+
+def device_kernels(trace: RankProfile, links: Links) -> dict[int, Kernel]:
+    """For everything in a trace that ran on a device, by the number of its event, what it computed or moved; what names
+    and shapes do not tell is not there."""
+    found = _Finder(trace, links)
+    events = trace.events
+    for event in events.of(Category.MEMCPY).tolist():
+        found.memcpy(event)
+    kernels = events.of(Category.KERNEL)
+    kernels = kernels[links.op[kernels] >= 0]
+    order = kernels[np.argsort(links.op[kernels], kind="stable")]
+    ends = np.flatnonzero(np.diff(links.op[order])) + 1
+    for group in np.split(order, ends) if len(order) else ():
+        found.op(int(links.op[group[0]]), group)
+    found.lists()
+    for event in events.of(Category.MEMSET).tolist():
+        found.memset(event)
+    return found.of_event
+
+
+class _Finder:
+    """Finds kernels op by op; ops over lists of unknown size wait until all are seen."""
+
+    def __init__(self, trace: RankProfile, links: Links) -> None:
+        self.of_event: dict[int, Kernel] = {}
+        self._trace, self._links = trace, links
+        self._parameters: Parameters = parameters(trace)
+        self._known: dict[tuple[int, int, int], Kernel | None] = {}
+        self._of_op: dict[int, Kernel] = {}
+        self._lists: dict[str, list[Longs]] = {}
+        self._accumulating = _under(links, trace, ACCUMULATE)
+
+    def op(self, op: int, launches: Longs) -> None:
+        """The kernels that one op launched."""
+        events = self._trace.events
+        seconds: Floats = events.duration_s[launches]
+        kernel = self._kernel(op, int(launches[seconds.argmax()]))
+        if kernel is None:
+            word = plain_name(self._trace.strings[events.name[op]])
+            if list_stream(word, 1, 2) is not None:
+                self._lists.setdefault(word, []).append(launches)
+            return
+        if isinstance(kernel, Stream) and self._accumulating[op]:
+            kernel = replace(kernel, fixed=kernel.read + kernel.write)
+        self._add(op, kernel, launches)
+
+    def lists(self) -> None:
+        """Ops over lists, whose sizes a trace does not hold."""
+        for launches, kernel in list_kernels(self._trace, self._parameters, self._lists):
+            self._add(int(self._links.op[launches[0]]), kernel, launches)
+
+    def memcpy(self, event: int) -> None:
+        """A copy, by its direction and bytes."""
+        events = self._trace.events
+        name, size = self._trace.strings[events.name[event]], int(events.bytes[event])
+        if size < 0:
+            return
+        if "HtoD" in name or "HostToDevice" in name:
+            self.of_event[event] = Copy(size, "gpu")
+        elif "DtoH" in name or "DeviceToHost" in name:
+            self.of_event[event] = Copy(size, "host")
+        elif "DtoD" in name or "DeviceToDevice" in name:
+            self.of_event[event] = Stream("copy", size, size)
+
+    def memset(self, event: int) -> None:
+        """A memset; what a product's library clears is a workspace, whatever the samples."""
+        size = int(self._trace.events.bytes[event])
+        if size >= 0:
+            workspace = isinstance(self._of_op.get(int(self._links.op[event])), Gemm | GroupedGemm)
+            self.of_event[event] = Stream("zero", 0, size, fixed=size if workspace else 0)
+
+    def _add(self, op: int, kernel: Kernel, launches: Longs) -> None:
+        events = self._trace.events
+        seconds = events.duration_s[launches].tolist()
+        self._of_op[op] = kernel
+        for event, part in zip(launches.tolist(), parts(kernel, self._trace.names(launches), seconds), strict=True):
+            if part is not None:
+                self.of_event[event] = part
+
+    def _kernel(self, op: int, main: int) -> Kernel | None:
+        events = self._trace.events
+        key = (int(events.name[op]), int(events.inputs[op]), int(events.name[main]))
+        if key not in self._known:
+            self._known[key] = None if key[1] < 0 else self._found(*key)
+        return self._known[key]
+
+    def _found(self, op: int, number: int, main: int) -> Kernel | None:
+        trace = self._trace
+        inputs = trace.inputs[number]
+        kernel = kernel_of(trace.strings[op], inputs, trace.strings[main])
+        if isinstance(kernel, Stream) and not kernel.fixed:
+            given = [one for one in tensors(inputs) if one is not None]
+            if self._parameters.holds_all(given):
+                return replace(kernel, fixed=kernel.read + kernel.write)
+        return kernel
+
+
+def _under(links: Links, trace: RankProfile, name: str) -> NDArray[np.bool_]:
+    """Which events ran under an op of this name, at most a few ops down."""
+    named = trace.named(name.__eq__) & (trace.events.category == Category.CPU_OP)
+    at, found = links.op, np.zeros(len(trace.events), dtype=bool)
+    for _ in range(4):
+        found |= (at >= 0) & named[at]
+        at = np.where(at >= 0, links.op[at], -1)
+    return found

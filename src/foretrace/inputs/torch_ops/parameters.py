@@ -1,0 +1,61 @@
+"""The parameters of a traced model, as its gradients show them: a profiler does not record the lists that optimizers
+are given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import reduce
+from math import gcd
+
+import numpy as np
+
+from foretrace.inputs.profiler_trace.format.records import Category, Inputs, RankProfile
+from foretrace.inputs.torch_ops.tensors import Tensor, tensors
+
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+"""The node that ends every parameter's backward; its input is the gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Sizes of parameters, and how many elements they have in all (0: not recorded), of how many bytes each."""
+
+    shapes: frozenset[tuple[int, ...]] = frozenset()
+    elements: int = 0
+    size: int = 2
+
+    def holds_all(self, given: list[Tensor]) -> bool:
+        """Whether these are all matrices of parameters, or their transposes: then no sample is among them."""
+        large = [one.dims for one in given if one.count > 1]
+        return bool(large) and all(
+            len(dims) == 2 and (dims in self.shapes or dims[::-1] in self.shapes) for dims in large
+        )
+
+
+def gradients(trace: RankProfile) -> dict[int, Tensor]:
+    """The events that accumulate a gradient, in order, with the gradient; only those whose size was recorded."""
+    events = trace.events
+    sized = (events.category == Category.CPU_OP) & (events.inputs >= 0)
+    ops = np.flatnonzero(trace.named(ACCUMULATE.__eq__) & sized)
+    numbers = events.inputs[ops].tolist()
+    given = {number: _first(trace.inputs[number]) for number in set(numbers)}
+    return {op: one for op, number in zip(ops.tolist(), numbers, strict=True) if (one := given[number]) is not None}
+
+
+def _first(inputs: Inputs) -> Tensor | None:
+    """The gradient that an AccumulateGrad was given."""
+    found = next((one for one in tensors(inputs) if one is not None), None)
+    return Tensor(found.dims, found.type) if found is not None and found.dims else None
+
+
+def parameters(trace: RankProfile) -> Parameters:
+    """What the accumulated gradients say. Each parameter's comes once a microbatch: how many of these the trace has
+    is the greatest number that divides how often each shape comes (one parameter of a shape of its own settles it)."""
+    found = Counter(gradients(trace).values())
+    if not found:
+        return Parameters()
+    rounds = reduce(gcd, found.values())
+    elements = sum(one.count * count // rounds for one, count in found.items())
+    size = max(found, key=lambda one: one.count * found[one]).size
+    return Parameters(frozenset(one.dims for one in found), elements, size)

@@ -1,0 +1,37 @@
+"""From an op and the shapes of its inputs to the kernel it runs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from foretrace.inputs.profiler_trace.format.records import Inputs
+from foretrace.inputs.torch_ops.fused_attention import SIGNATURES, attention
+from foretrace.inputs.torch_ops.kinds import plain_name
+from foretrace.inputs.torch_ops.products import FACTORS, product
+from foretrace.inputs.torch_ops.streams import stream
+from foretrace.program.kernels import Kernel
+
+_GROUPED: Final = ("grouped_mm", "scaled_grouped_mm")
+
+
+@lru_cache(maxsize=65536)
+def kernel_of(op_name: str, inputs: Inputs, gpu_kernel: str = "", assumed: str = "c10::BFloat16") -> Kernel | None:
+    """What an op computes or moves, as its name and inputs say; None where they do not.
+
+    `gpu_kernel` is the name of the kernel it launched, which tells layouts and versions that inputs do not; `assumed`
+    is the type of tensors whose types were not recorded (a profiler's table has none). Autograd nodes and other ops
+    that run ops have none of their own: ask for those they run.
+    """
+    if "Backward" in op_name or "evaluate_function" in op_name:
+        return None
+    op = plain_name(op_name)
+    found: Kernel | None
+    if op in FACTORS or op in _GROUPED:
+        found = product(op, inputs, gpu_kernel, assumed)
+    elif op in SIGNATURES:
+        found = attention(op, inputs, gpu_kernel, assumed)
+    else:
+        found = stream(op, op_name.partition(".")[0].endswith("_"), inputs, assumed)
+    # Of empty tensors (an expert without tokens) nothing is computed.
+    return found if found is not None and found.moved_bytes > 0 and found.launches > 0 else None

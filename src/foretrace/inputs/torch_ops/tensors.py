@@ -1,0 +1,137 @@
+"""The tensors among an op's inputs: sizes, bytes, and whether they lie in memory as they are counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
+
+ELEMENT_BYTES: Final = {
+    "c10::BFloat16": 2,
+    "c10::Half": 2,
+    "float": 4,
+    "double": 8,
+    "long int": 8,
+    "long": 8,
+    "int": 4,
+    "short int": 2,
+    "short": 2,
+    "signed char": 1,
+    "unsigned char": 1,
+    "bool": 1,
+    "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1,
+    "c10::Float8_e4m3fnuz": 1,
+    "c10::Float8_e5m2fnuz": 1,
+    "c10::Float8_e8m0fnu": 1,
+    "c10::Float4_e2m1fn_x2": 1,
+    "c10::complex<float>": 8,
+    "c10::complex<double>": 16,
+}
+"""Bytes of an element by the name that PyTorch's profiler gives its type."""
+
+_DTYPE: Final = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor; `strides` are () where they were not recorded."""
+
+    dims: tuple[int, ...]
+    type: str
+    strides: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return prod(self.dims)
+
+    @property
+    def last(self) -> int:
+        """The size of its last dimension: the length of a row."""
+        return self.dims[-1] if self.dims else 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return ELEMENT_BYTES.get(self.type, 2)
+
+    @property
+    def bytes(self) -> int:
+        """Of all elements."""
+        return self.count * self.size
+
+    @property
+    def dtype(self) -> str:
+        """As kernels name it; "" of what no product is made of."""
+        return "fp8" if "Float8" in self.type else "nvfp4" if "Float4" in self.type else _DTYPE.get(self.type, "")
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie one after the other (taken to be so where no strides were recorded)."""
+        expected = 1
+        for size, stride in zip(reversed(self.dims), reversed(self.strides), strict=False):
+            if size > 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether elements fill their memory in some order: a transposed matrix does, a slice does not."""
+        expected = 1
+        for stride, size in sorted((s, d) for d, s in zip(self.dims, self.strides, strict=False) if d > 1):
+            if stride != expected:
+                return False
+            expected *= size
+        return True
+
+    @property
+    def is_transposed(self) -> bool | None:
+        """Of a matrix (or a batch of them) whether columns lie one after the other; None where strides do not say."""
+        if len(self.strides) < 2 or len(self.strides) != len(self.dims):
+            return None
+        rows, columns = self.strides[-2:]
+        if columns == 1 and (self.dims[-1] > 1 or rows != 1):
+            return False
+        return rows == 1
+
+
+def tensors(inputs: Inputs, assumed: str = "c10::BFloat16") -> list[Tensor | None]:
+    """Each input as a tensor, None where it is none; `assumed` is the type where types were not recorded. A tensor of
+    no dimensions (a number on the device) is left out where nothing tells it from a plain number."""
+    found: list[Tensor | None] = []
+    for at, dims in enumerate(inputs.dims):
+        own = inputs.types[at] if at < len(inputs.types) else (assumed if dims else "")
+        strides = inputs.strides[at] if at < len(inputs.strides) else ()
+        found.append(Tensor(_flat(dims), own, _flat(strides)) if _is_tensor(dims, own) else None)
+    return found
+
+
+def tensor_list(inputs: Inputs, at: int, assumed: str = "c10::BFloat16") -> list[Tensor]:
+    """The tensors of an input that is a list of them; none where their sizes were not recorded."""
+    dims = inputs.dims[at] if at < len(inputs.dims) else ()
+    strides = inputs.strides[at] if at < len(inputs.strides) else ()
+    if not dims or isinstance(dims[0], int):
+        return []
+    per = [_flat(one) for one in strides if not isinstance(one, int)]
+    return [
+        Tensor(_flat(one), assumed, per[i] if i < len(per) else ())
+        for i, one in enumerate(dims)
+        if not isinstance(one, int)
+    ]
+
+
+def value(inputs: Inputs, at: int) -> str:
+    """An input's value as it was recorded, "" where it was not."""
+    return inputs.values[at] if 0 <= at < len(inputs.values) else ""
+
+
+def _is_tensor(dims: Dims, type_: str) -> bool:
+    return type_ in ELEMENT_BYTES and all(isinstance(one, int) and one >= 0 for one in dims)
+
+
+def _flat(dims: Dims) -> tuple[int, ...]:
+    return tuple(one for one in dims if isinstance(one, int))

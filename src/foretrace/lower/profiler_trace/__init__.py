@@ -1,1 +1,0 @@
-"""Profiler traces to a program: what the host and the device did, and what waited for what."""

@@ -1,0 +1,224 @@
+"""What one run spent its time on, in words that hold for any program of the same job.
+
+A prediction and a recording of one job split their work into other ops under other names. What they share is what the
+ops do: compute forward or backward, reduce over an axis, for a microbatch, on a rank, in a group. An account adds up
+a timeline in those words, so that two runs can be laid side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.program.columns import Collective, Kind, Phase, label
+from foretrace.program.graph import Graph
+from foretrace.program.timeline import Timeline
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.breakdown import COMPUTE_PARTS
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+Group = tuple[str, tuple[int, ...]]
+"""An axis and the ranks that meet on it, ascending: what a group is called in every program."""
+
+FORWARD, BACKWARD, OPTIMIZER, OTHER, HOST = "forward compute", "backward compute", "optimizer", "other compute", "host"
+LATE = ("bubble", "straggler")
+"""The parts of the breakdown in which a rank waits for a late partner."""
+_KINDS = (FORWARD, BACKWARD, OPTIMIZER, OTHER, HOST)
+# A framework recomputes inside its backward pass, and recordings of it tell the two not apart.
+_KIND_OF_PHASE = {
+    Phase.FORWARD: FORWARD,
+    Phase.BACKWARD: BACKWARD,
+    Phase.BACKWARD_INPUT: BACKWARD,
+    Phase.BACKWARD_WEIGHT: BACKWARD,
+    Phase.RECOMPUTE: BACKWARD,
+    Phase.OPTIMIZER: OPTIMIZER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds that ops ran, and that they waited for late partners before."""
+
+    running_s: float = 0.0
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PerMicrobatch:
+    """Seconds one pass of one microbatch computes on a rank: the mean over ranks and microbatches, and its limits."""
+
+    mean_s: float
+    least_s: float
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """For every rank: seconds its compute lanes are busy, seconds it is held up by late partners, and when its last op
+    ends. What its ops wait while it computes, such as a receive posted early, does not hold it up. Where steps repeat,
+    a host may run ahead: the end then counts from when the devices begin."""
+
+    compute_s: Floats
+    held_up_s: Floats
+    end_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one run spent its time on.
+
+    `kinds` are means over all ranks, `groups` means over the group's members. `stages` gives the compute of the passes
+    (`forward`, `backward`) by pipeline stage. `until_optimizer_s` is when the last rank starts to update its
+    parameters, None where no rank does.
+    """
+
+    kinds: dict[str, Spent]
+    groups: dict[Group, Spent]
+    ranks: RankTimes
+    stages: dict[tuple[int, str], PerMicrobatch]
+    microbatches: int
+    until_optimizer_s: float | None
+
+
+def account(simulation: Answer) -> Account:
+    """Adds up one run; it looks at nothing else."""
+    nodes = _Nodes.of(simulation.timeline)
+    return Account(
+        kinds=_kinds(nodes),
+        groups=_groups(nodes),
+        ranks=_ranks(simulation, nodes),
+        stages=_stages(nodes),
+        microbatches=len(np.unique(nodes.microbatch[nodes.microbatch >= 0], return_counts=True)[0]),
+        until_optimizer_s=simulation.until_optimizer_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The nodes that happen, one value each: what they are and how long they ran and waited."""
+
+    graph: Graph
+    rank_class: Longs
+    kind: Longs
+    phase: Longs
+    collective: Longs
+    communicator: Longs
+    microbatch: Longs
+    start_s: Floats
+    end_s: Floats
+    running_s: Floats
+    wait_s: Floats
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> _Nodes:
+        graph, ops = timeline.graph, timeline.graph.ops
+        happens = np.flatnonzero(ops.column("enabled")[graph.op])
+        op = graph.op[happens]
+        kind, communicator = ops.ints("kind")[op], ops.ints("communicator")[op]
+        start, end = timeline.start_s[happens], timeline.end_s[happens]
+        # A partner waited for since the step before counts for this step only once.
+        wait = np.clip(timeline.wait_s[happens], 0.0, timeline.step_time_s)
+        return cls(
+            graph,
+            graph.rank_class[happens].astype(np.int64),
+            kind,
+            ops.ints("phase")[op],
+            ops.ints("collective")[op],
+            communicator,
+            ops.microbatch[op].astype(np.int64),
+            start,
+            end,
+            end - start,
+            np.where(communicator >= 0, wait, 0.0),
+        )
+
+    @property
+    def kind_of_compute(self) -> Longs:
+        """Which of the kinds of computation each node is, whatever it is."""
+        of_phase = np.array([_KINDS.index(_KIND_OF_PHASE.get(phase, OTHER)) for phase in Phase])
+        return np.where(self.kind == Kind.HOST, _KINDS.index(HOST), of_phase[self.phase])
+
+
+def _kinds(nodes: _Nodes) -> dict[str, Spent]:
+    """Means over ranks by what ops do: compute of a phase, the host's work, a collective over an axis."""
+    graph = nodes.graph
+    axes = list(dict.fromkeys(one.axis for one in graph.program.communicators))
+    axis_of = np.array([*(axes.index(one.axis) for one in graph.program.communicators), -1])
+    # A batched send and receive is a way to issue transfers, which another program may issue one by one.
+    collective = np.where(nodes.collective == Collective.EXCHANGE, Collective.TRANSFER, nodes.collective)
+    meets = nodes.communicator >= 0
+    number = nodes.kind_of_compute
+    number[meets] = len(_KINDS) + axis_of[nodes.communicator[meets]] * len(Collective) + collective[meets]
+    names = [*_KINDS, *(f"{axis} {label(what)}" for axis in axes for what in Collective)]
+    share = graph.classes.count[nodes.rank_class] / max(graph.program.world, 1)
+    running = np.bincount(number, weights=nodes.running_s * share, minlength=len(names))
+    wait = np.bincount(number, weights=nodes.wait_s * share, minlength=len(names))
+    seen = np.bincount(number, minlength=len(names))
+    return {
+        name: Spent(float(ran), float(waited))
+        for name, ran, waited, ops in zip(names, running, wait, seen.tolist(), strict=True)
+        if ops
+    }
+
+
+def _groups(nodes: _Nodes) -> dict[Group, Spent]:
+    """Means over the members of every group that meets, over all communicators of an axis."""
+    graph, program = nodes.graph, nodes.graph.program
+    shape = (len(program.communicators), len(graph.classes))
+    meets = np.flatnonzero(nodes.communicator >= 0)
+    key = nodes.communicator[meets] * shape[1] + nodes.rank_class[meets]
+    size = shape[0] * shape[1]
+    seen = np.bincount(key, minlength=size).reshape(shape)
+    running = np.bincount(key, weights=nodes.running_s[meets], minlength=size).reshape(shape)
+    wait = np.bincount(key, weights=nodes.wait_s[meets], minlength=size).reshape(shape)
+    found: dict[Group, Spent] = {}
+    for number in np.flatnonzero(seen.any(axis=1)).tolist():
+        communicator = program.communicators[number]
+        for rows in communicator.members(program.mesh):
+            classes = graph.classes.of_rank[rows]
+            rows = rows[seen[number, classes].any(axis=1)]
+            classes = graph.classes.of_rank[rows]
+            means = (running[number, classes].mean(axis=1), wait[number, classes].mean(axis=1))
+            for ranks, ran, waited in zip(
+                np.sort(rows, axis=1).tolist(), *(one.tolist() for one in means), strict=True
+            ):
+                group = (communicator.axis, tuple(ranks))
+                before = found.get(group, Spent())
+                found[group] = Spent(before.running_s + ran, before.wait_s + waited)
+    return found
+
+
+def _ranks(simulation: Answer, nodes: _Nodes) -> RankTimes:
+    parts, per_class = simulation.breakdown.parts, simulation.breakdown.per_class_s
+    compute, late = (per_class[:, [parts.index(part) for part in some]].sum(axis=1) for some in (COMPUTE_PARTS, LATE))
+    classes = nodes.graph.classes
+    end = np.zeros(len(classes))
+    on_device = nodes.kind != Kind.HOST
+    begin_s = float(nodes.start_s[on_device].min()) if nodes.graph.program.repeats and on_device.any() else 0.0
+    np.maximum.at(end, nodes.rank_class, nodes.end_s - begin_s)
+    return RankTimes(compute[classes.of_rank], late[classes.of_rank], end[classes.of_rank])
+
+
+def _stages(nodes: _Nodes) -> dict[tuple[int, str], PerMicrobatch]:
+    """Compute per microbatch of every stage and pass."""
+    graph, mesh = nodes.graph, nodes.graph.program.mesh
+    ranks = np.zeros((len(graph.classes), mesh.pp))
+    np.add.at(ranks, (graph.classes.of_rank, mesh.coordinate("pp")), 1.0)
+    found = {}
+    kind = np.where(nodes.kind == Kind.COMPUTE, nodes.kind_of_compute, -1)
+    for word, one in (("forward", FORWARD), ("backward", BACKWARD)):
+        mine = np.flatnonzero((kind == _KINDS.index(one)) & (nodes.microbatch >= 0))
+        if not len(mine):
+            continue
+        passes, place = np.unique(nodes.rank_class[mine] << 32 | nodes.microbatch[mine], return_inverse=True)
+        seconds = np.bincount(place.ravel(), weights=nodes.running_s[mine])
+        weight = ranks[passes >> 32]
+        for stage in np.flatnonzero(weight.any(axis=0)).tolist():
+            here = weight[:, stage] > 0
+            mean = float(np.average(seconds[here], weights=weight[here, stage]))
+            found[stage, word] = PerMicrobatch(mean, float(seconds[here].min()), float(seconds[here].max()))
+    return dict(sorted(found.items(), key=lambda entry: (entry[0][0], entry[0][1] == "backward")))

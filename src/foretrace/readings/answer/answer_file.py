@@ -1,0 +1,69 @@
+"""An answer in a file: its program and timeline as arrays, everything else as plain values in the header."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from foretrace.basics.errors import InputError
+from foretrace.basics.files import InputFile
+from foretrace.basics.plain import from_plain, to_plain
+from foretrace.inputs.answer_file.input import ENDING
+from foretrace.program.file import load_timeline, save_timeline
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.memory_fit import MemoryFit, memory_fit
+from foretrace.readings.answer.model_figures import ModelFigures
+from foretrace.readings.memory import memory_tracks
+
+VERSION: Final = 1
+
+DERIVED: Final = {Answer: {"timeline", "memory_tracks", "model"}, ModelFigures: {"memory"}}
+"""Fields that the header does not hold: they are in the arrays, or follow from them."""
+
+
+def save_answer(answer: Answer, path: str | Path) -> None:
+    """Writes an answer to a file; a file that is there is replaced as a whole."""
+    if Path(path).suffix != ENDING:
+        hint = f"for example {Path(path).stem or 'job'}{ENDING}"
+        raise InputError("bad-value", f"a saved answer ends in {ENDING}", where=str(path), hint=hint)
+    attached: dict[str, Any] = {"version": VERSION, "answer": _saved_fields(answer), "model": None}
+    if answer.model is not None:
+        attached["model"] = _saved_fields(answer.model)
+        attached["capacity_bytes"] = answer.model.memory.capacity_bytes
+    save_timeline(answer.timeline, path, attached)
+
+
+def open_answer(path: str | Path | InputFile) -> Answer:
+    """Reads an answer from a file."""
+    timeline, header = load_timeline(path)
+    if header.get("version") != VERSION:
+        raise InputError(
+            "unknown-version",
+            "this is not an answer of a known version",
+            where=str(path),
+            hint="simulate the job again, and save the answer with this version",
+        )
+    try:
+        saved = _opened_fields(Answer, header["answer"])
+        answer = Answer(**saved, timeline=timeline, memory_tracks=tuple(memory_tracks(timeline)))
+        if header["model"] is None:
+            return answer
+        figures = _opened_fields(ModelFigures, header["model"])
+        memory = memory_fit(answer, int(header["capacity_bytes"]))
+        return replace(answer, model=ModelFigures(**figures, memory=memory))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InputError("damaged-file", f"the header of the answer cannot be read: {error}", where=str(path)) from None
+
+
+def _saved_fields(value: Answer | ModelFigures) -> dict[str, Any]:
+    """Returns the fields that a header holds, as plain values."""
+    names = [field.name for field in fields(value) if field.name not in DERIVED[type(value)]]
+    return {name: to_plain(getattr(value, name)) for name in names}
+
+
+def _opened_fields(kind: type[Answer] | type[ModelFigures], saved: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields that a header holds, as they were before they were saved."""
+    hints = get_type_hints(kind, localns={"MemoryFit": MemoryFit, "ModelFigures": ModelFigures})
+    names = [field.name for field in fields(kind) if field.name not in DERIVED[kind]]
+    return {name: from_plain(hints[name], saved[name]) for name in names}

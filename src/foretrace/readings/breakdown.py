@@ -1,0 +1,183 @@
+"""Where the time of a step goes; the parts sum to the step.
+
+Every instant of every rank goes to the first that applies: its compute lanes are busy; it waits for a transfer of its
+own (exposed, by axis); it waits for a late partner (a bubble across pipeline stages, else a straggler); it waits for
+the host; it is idle. What a rank waits for in a gap is read off the chain of ops that led to the op that ends the gap:
+while that chain runs through a transfer this rank takes part in, the transfer is exposed; while it runs elsewhere, a
+partner is late. So a transfer that merely happens to run during a bubble is not called exposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.program.arrays import distinct
+from foretrace.program.columns import Kind, Phase
+from foretrace.program.timeline import Timeline
+from foretrace.readings.chain import Chain
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+COMPUTE_PARTS = ("compute", "recompute", "optimizer")
+OTHER_PARTS = ("bubble", "straggler", "host", "idle")
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Seconds of a step by part, per rank class: [classes, parts]."""
+
+    parts: tuple[str, ...]
+    per_class_s: Floats
+    mean_s: dict[str, float]
+
+
+def breakdown(timeline: Timeline, chain: Chain | None = None) -> Breakdown:
+    """The parts of a timeline's step; the mean is over ranks and leaves out parts that take no time."""
+    axes = dict.fromkeys(communicator.axis for communicator in timeline.graph.program.communicators)
+    parts = (*COMPUTE_PARTS, *(f"{axis} exposed" for axis in axes), *OTHER_PARTS)
+    counting = _Counting(timeline, chain or Chain(timeline), parts)
+    count = timeline.graph.classes.count
+    mean = count @ counting.seconds / max(int(count.sum()), 1)
+    rounding = 1e-12 * timeline.step_time_s
+    return Breakdown(
+        parts, counting.seconds, {part: float(s) for part, s in zip(parts, mean, strict=True) if s > rounding}
+    )
+
+
+@dataclass(slots=True)
+class _Gaps:
+    """Stretches in which a class computes nothing, and where the walk back through each stands: on an op that ran
+    `moved` seconds before its place on the timeline, at time `at`, and what counts while it is among other ranks."""
+
+    owner: Longs
+    node: Longs
+    low: Floats
+    at: Floats
+    moved: Floats
+    away: Longs
+
+    @classmethod
+    def all_of(cls, parts: list[_Gaps]) -> _Gaps:
+        """Several sets of gaps as one."""
+        return cls(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(cls)))
+
+    def keep(self, which: Longs) -> _Gaps:
+        """Some of the gaps."""
+        return _Gaps(*(getattr(self, one.name)[which] for one in fields(self)))
+
+
+class _Counting:
+    def __init__(self, timeline: Timeline, chain: Chain, parts: tuple[str, ...]) -> None:
+        graph = timeline.graph
+        self.timeline, self.chain, self.parts = timeline, chain, parts
+        self.seconds = np.zeros((len(graph.classes), len(parts)))
+        self.idle = parts.index("idle")
+        self.rank_class = graph.rank_class.astype(np.int64)
+        self.runs, self.late = self._parts_of_nodes()
+        meets = np.flatnonzero(graph.unit < graph.rendezvous)
+        self.meetings = distinct(graph.unit[meets] * np.int64(len(graph.classes)) + self.rank_class[meets])
+        self.earliest = self._earliest()
+        self._explain(_Gaps.all_of([self._count_compute(number) for number in range(len(graph.classes))]))
+
+    def _parts_of_nodes(self) -> tuple[Longs, Longs]:
+        """The part that a node's running counts as, and the part that counts while its partner is late."""
+        graph, part = self.timeline.graph, self.parts.index
+        phase, communicator = graph.ops.ints("phase")[graph.op], graph.ops.ints("communicator")[graph.op]
+        axes = [one.axis for one in graph.program.communicators]
+        exposed = np.array([*(part(f"{axis} exposed") for axis in axes), self.idle])
+        late = np.array([*(part("bubble" if axis == "pp" else "straggler") for axis in axes), self.idle])
+        compute = np.full(len(Phase), part("compute"))
+        compute[Phase.RECOMPUTE], compute[Phase.OPTIMIZER] = part("recompute"), part("optimizer")
+        kind = self.chain.kind
+        runs = np.where(kind == Kind.COMPUTE, compute[phase], exposed[communicator])
+        return np.where(kind == Kind.HOST, part("host"), runs), late[communicator]
+
+    def _earliest(self) -> Longs:
+        """For each node how far back the walk leads over ops of its rank that nobody else takes part in: to a rank that
+        waits for it from afar they are all alike."""
+        graph, chain = self.timeline.graph, self.chain
+        members = np.bincount(graph.unit, minlength=graph.units)[graph.unit]
+        nodes = np.arange(len(graph))
+        goes_on = (chain.latest == nodes) & (chain.back == 0) & (chain.last >= 0) & (members[chain.last] == 1)
+        earliest = np.where(goes_on, chain.last, nodes)
+        while True:
+            further = earliest[earliest]
+            if (further == earliest).all():
+                return earliest
+            earliest = further
+
+    def _count_compute(self, number: int) -> _Gaps:
+        """Counts a class's compute, and returns the gaps between, each with the op that ends it."""
+        timeline, graph = self.timeline, self.timeline.graph
+        first, last = int(graph.start[number]), int(graph.start[number + 1])
+        if first == last:
+            self.seconds[number, self.idle] = timeline.step_time_s
+        start, end = timeline.start_s[first:last], timeline.end_s[first:last]
+        busy = np.flatnonzero((self.chain.kind[first:last] == Kind.COMPUTE) & (end > start))
+        # Where steps repeat, what runs past the end of its step is seen in a later one.
+        wraps = graph.program.repeats and len(busy) > 0 and timeline.step_time_s > 0
+        moved = np.floor(start / timeline.step_time_s) * timeline.step_time_s if wraps else np.zeros(last - first)
+        busy = busy[np.argsort(start[busy] - moved[busy], kind="stable")]
+        begins, ends = start[busy] - moved[busy], end[busy] - moved[busy]
+        before = float(ends.max()) - timeline.step_time_s if wraps else 0.0
+        until = np.maximum.accumulate(np.concatenate([[before], ends]))
+        counted = np.maximum(begins, until[:-1])
+        np.add.at(self.seconds[number], self.runs[first + busy], np.maximum(ends - counted, 0.0))
+        gap = np.flatnonzero(begins > until[:-1])
+        node, low, high, moved = first + busy[gap], until[gap], begins[gap], moved[busy[gap]]
+        if not wraps and timeline.step_time_s > until[-1] and last > first:
+            # No computation ends the rest of the step: after the rank's last op it is idle.
+            node = np.append(node, first + int(np.argmax(end)))
+            low, high, moved = np.append(low, until[-1]), np.append(high, timeline.step_time_s), np.append(moved, 0.0)
+        return _Gaps(np.full(len(node), number), node, low, high, moved, np.full(len(node), -1))
+
+    def _explain(self, gaps: _Gaps) -> None:
+        """Walks back from the op at the end of each gap and gives every stretch of the gap to a part."""
+        timeline, chain = self.timeline, self.chain
+        # Of an op that computes nothing is left of the gap; of one that does not, its own time comes first.
+        self._give(gaps, np.full(len(gaps.owner), self.idle), timeline.end_s[gaps.node] - gaps.moved)
+        self._give(gaps, self.runs[gaps.node], timeline.start_s[gaps.node] - gaps.moved)
+        while True:
+            gaps = gaps.keep(np.flatnonzero(gaps.at > gaps.low))
+            if not len(gaps.owner):
+                return
+            self._cross(gaps)
+            before = chain.last[gaps.node]
+            gaps.moved += chain.back[gaps.node] * timeline.step_time_s
+            rest = np.where(gaps.away >= 0, gaps.away, self.idle)
+            gaps.node = np.maximum(before, 0)
+            end = np.where(before >= 0, timeline.end_s[gaps.node] - gaps.moved, gaps.low)
+            self._give(gaps, rest, end)
+            here = self.rank_class[gaps.node] == gaps.owner
+            gaps.away[here] = -1
+            runs = np.where(self._takes_part(gaps) | here, self.runs[gaps.node], rest)
+            self._give(gaps, runs, timeline.start_s[gaps.node] - gaps.moved)
+            gaps.node = np.where(gaps.away >= 0, self.earliest[gaps.node], gaps.node)
+            self._give(gaps, rest, timeline.start_s[gaps.node] - gaps.moved)
+
+    def _cross(self, gaps: _Gaps) -> None:
+        """From an op to the member of its rendezvous that came last; leaving its rank, a gap is a partner's fault."""
+        latest = self.chain.latest[gaps.node]
+        leaves = (latest != gaps.node) & (gaps.away < 0)
+        gaps.away[leaves] = self.late[gaps.node[leaves]]
+        gaps.node = latest
+        gaps.away[self.rank_class[latest] == gaps.owner] = -1
+
+    def _takes_part(self, gaps: _Gaps) -> NDArray[np.bool_]:
+        """Whether the gap's own rank is a member of the rendezvous the walk has come to."""
+        graph = self.timeline.graph
+        key = graph.unit[gaps.node] * np.int64(len(graph.classes)) + gaps.owner
+        place = np.minimum(np.searchsorted(self.meetings, key), max(len(self.meetings) - 1, 0))
+        if not len(self.meetings):
+            return np.zeros(len(key), dtype=bool)
+        return np.asarray(self.meetings[place] == key)
+
+    def _give(self, gaps: _Gaps, part: Longs, until: Floats) -> None:
+        """Gives the stretch down to `until`, or to the start of the gap, to a part."""
+        reach = np.clip(until, gaps.low, gaps.at)
+        np.add.at(self.seconds, (gaps.owner, part), gaps.at - reach)
+        gaps.at = reach

@@ -1,0 +1,89 @@
+"""The critical path: the chain of ops that makes the step as long as it is.
+
+Where steps repeat, the walk back from the end of a step sooner or later comes to an op it has met before, one step or
+more later: the cycle between the two is what sets the period, and it is the path given. The path of a single step leads
+from its last end back to its first start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.program.columns import Kind, Phase, label
+from foretrace.readings.chain import Chain
+
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """The nodes on the path, in order, and when each ran (before zero: in the step before). A path may lead through
+    several steps before it closes: `length_s` is what it takes per step, and `parts_s` divides that by what its ops
+    do."""
+
+    node: Longs
+    start_s: Floats
+    end_s: Floats
+    length_s: float
+    parts_s: dict[str, float]
+
+
+def critical_path(chain: Chain) -> CriticalPath:
+    """The path that sets the step time of the chain's timeline."""
+    timeline = chain.timeline
+    if not len(timeline.end_s):
+        return CriticalPath(np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, {})
+    last, back, latest = chain.last.tolist(), chain.back.tolist(), chain.latest.tolist()
+    node, steps = _last_at_pace(chain), 0
+    path: list[tuple[int, int]] = []
+    met: dict[int, int] = {}
+    spanned = 1
+    while True:
+        if node in met and path[met[node]][1] != steps:
+            path = path[met[node] :]
+            spanned = steps - path[0][1]
+            break
+        met[node] = len(path)
+        path.append((node, steps))
+        came_last = latest[node]
+        before = last[came_last]
+        if before < 0:
+            break
+        steps += back[came_last]
+        node = before
+    nodes = np.array([entry[0] for entry in reversed(path)], dtype=np.int64)
+    moved = np.array([entry[1] for entry in reversed(path)]) * timeline.step_time_s
+    shift = float(moved.min())
+    start, end = timeline.start_s[nodes] - moved + shift, timeline.end_s[nodes] - moved + shift
+    lengths = (end - start) / spanned
+    return CriticalPath(nodes, start, end, float(lengths.sum()), _parts(chain, nodes, lengths))
+
+
+def _last_at_pace(chain: Chain) -> int:
+    """The op that ends last, of those that keep the pace of the step: parts that run ahead do not set it."""
+    timeline = chain.timeline
+    growth = timeline.end_s - timeline.end_before_s
+    at_pace = np.abs(growth - timeline.step_time_s) <= 1e-9 * timeline.step_time_s
+    if not timeline.graph.program.repeats or not at_pace.any():
+        return int(np.argmax(timeline.end_s))
+    return int(np.argmax(np.where(at_pace, timeline.end_s, -np.inf)))
+
+
+def _parts(chain: Chain, nodes: Longs, lengths: Floats) -> dict[str, float]:
+    """What the ops on the path do: phases of computation, axes of communication, or the host."""
+    graph = chain.timeline.graph
+    ops = graph.op[nodes]
+    phases = ["compute", *(label(phase) for phase in Phase if phase != Phase.NONE)]
+    axes = list(dict.fromkeys(communicator.axis for communicator in graph.program.communicators))
+    names = [*phases, *axes, "host"]
+    axis_of = np.array([len(phases) + axes.index(one.axis) for one in graph.program.communicators] + [0])
+    kind = graph.ops.ints("kind")[ops]
+    part = np.where(kind == Kind.COMPUTE, graph.ops.ints("phase")[ops], axis_of[graph.ops.ints("communicator")[ops]])
+    part[kind == Kind.HOST] = len(names) - 1
+    seconds = np.bincount(part, weights=lengths, minlength=len(names))
+    found = {name: float(total) for name, total in zip(names, seconds, strict=True) if total > 0}
+    return dict(sorted(found.items(), key=lambda one: -one[1]))

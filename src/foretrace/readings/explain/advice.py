@@ -1,0 +1,186 @@
+"""Two to five sentences that say what cost the most and what to look at, each with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foretrace.basics.units import format_bandwidth, format_bytes, format_percent, format_time
+
+if TYPE_CHECKING:
+    from foretrace.readings.explain.explain import Explanation
+
+MOST = 5
+LEAST = 2
+_WORTH_SAYING = 0.01
+"""The share of the step from which on something is advice."""
+_UNEVEN = 1.1
+_JITTER = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A sentence, and the seconds of the step (mean over ranks, or along the critical path) it is about."""
+
+    topic: str
+    seconds: float
+    text: str
+
+
+def advice(found: Explanation) -> tuple[Advice, ...]:
+    """What costs the most, the costliest first; where little stands out, what the step consists of."""
+    if found.step_s <= 0:
+        return ()
+    told = [*_experts(found), *_stragglers(found), *_stages(found), *_calls(found), *_optimizer(found)]
+    told += [*_host(found), *_jitter(found)]
+    told = sorted(
+        (one for one in told if one.seconds > _WORTH_SAYING * found.step_s),
+        key=lambda one: -one.seconds,
+    )
+    told = told[:MOST]
+    plain = [*_path(found), *_compute(found)]
+    return (*told, *plain[: max(LEAST - len(told), 0)])
+
+
+def _experts(found: Explanation) -> Iterator[Advice]:
+    experts = found.experts
+    if experts is None or experts.max_load < _UNEVEN:
+        return
+    one = experts.busiest
+    lost = sum(other.held_others_s for other in experts.loads if other.load >= _UNEVEN) / found.answer.world_size
+    who = f"rank {one.ranks[0]} (stage {one.stage}, experts {one.ep}) receives"
+    if len(one.ranks) > 1:
+        who = f"{len(one.ranks)} ranks ({one.ranks[0]}, …; stage {one.stage}, experts {one.ep}) receive"
+    text = (
+        f"{who} {one.load:.1f}× the mean tokens, {format_bytes(one.received_bytes)} an all-to-all; {format_time(lost)} "
+        f"of the step is others waiting for overloaded experts, and balanced routing would save at most "
+        f"{format_time(experts.balanced_saves_s)} of expert compute."
+    )
+    yield Advice("experts", max(lost, experts.balanced_saves_s), text)
+
+
+def _stragglers(found: Explanation) -> Iterator[Advice]:
+    loads = () if found.experts is None else found.experts.loads
+    # What experts do to their ranks is said of the experts.
+    loaded = {rank for one in loads if one.load >= _UNEVEN for rank in one.ranks}
+    flagged = [one for one in found.ranks if one.flags and one.rank not in loaded]
+    if not flagged:
+        return
+    one = max(flagged, key=lambda each: each.held_others_s)
+    lost = one.held_others_s * one.alike / found.answer.world_size
+    slow = ""
+    if one.compute_ratio is not None and one.compute_ratio > 1:
+        slow = f" computes {format_percent(one.compute_ratio - 1)} longer than the median of its stage and"
+    more = "" if len(flagged) == 1 else f"; {len(flagged) - 1} more stand out"
+    text = (
+        f"rank {one.rank} (stage {one.stage}){slow} came last {one.times_last:,} times of {one.meetings:,}: its "
+        f"partners lost {format_time(one.held_others_s)} in sum, {format_time(lost)} of the step{more}."
+    )
+    yield Advice("straggler", lost, text)
+
+
+def _stages(found: Explanation) -> Iterator[Advice]:
+    line, step = found.pipeline, found.step_s
+    ideal = line.ideal_bubble
+    if ideal is None:
+        return
+    count, pp = line.microbatches, len(line.stages)
+    twice = (pp - 1) / (2 * count + pp - 1)
+    text = (
+        f"{format_percent(line.waits_share)} of the step, {format_time(line.waits_share * step)}, ranks wait for other "
+        f"pipeline stages; {count} microbatch{'' if count == 1 else 'es'} on {pp} equal stages cost "
+        f"{format_percent(ideal)}, {2 * count} would cost {format_percent(twice)}."
+    )
+    yield Advice("pipeline", line.waits_share * step, text)
+    slowest = line.slowest
+    mean = sum(one.microbatch_s for one in line.stages) / pp
+    if slowest is not None and mean > 0 and slowest.microbatch_s > (1 + _JITTER) * mean:
+        excess = slowest.microbatch_s - mean
+        text = (
+            f"stage {slowest.stage} computes {format_time(slowest.microbatch_s)} for a microbatch, "
+            f"{format_percent(excess / mean)} above the mean of the stages: {format_time(excess * count)} over "
+            f"{count} microbatch{'' if count == 1 else 'es'} that an even split would spread."
+        )
+        yield Advice("slowest stage", excess * count, text)
+
+
+def _calls(found: Explanation) -> Iterator[Advice]:
+    exposed = {
+        part.removesuffix(" exposed"): seconds
+        for part, seconds in found.answer.breakdown.mean_s.items()
+        if part.endswith(" exposed")
+    }
+    if not exposed:
+        return
+    axis = max(exposed, key=lambda one: exposed[one])
+    kind = max((one for one in found.calls if one.axis == axis), key=lambda one: one.transfer_s, default=None)
+    if kind is None:
+        return
+    rate = "" if kind.bytes_per_s is None else f" at {format_bandwidth(kind.bytes_per_s)}"
+    seconds = exposed[axis]
+    alone = " One rank alone does not tell how much of that is waiting." if found.answer.world_size == 1 else ""
+    text = (
+        f"{axis} communication is exposed for {format_time(seconds)}, {format_percent(seconds / found.step_s)} of the "
+        f"step, most of it {kind.collective} ({format_time(kind.transfer.mean_s)} a call{rate}).{alone}"
+    )
+    yield Advice("communication", seconds, text)
+
+
+def _optimizer(found: Explanation) -> Iterator[Advice]:
+    seconds = found.answer.breakdown.mean_s.get("optimizer", 0.0)
+    share = seconds / found.step_s
+    text = (
+        f"the optimizer takes {format_time(seconds)}, {format_percent(share)} of the step; over dp it could be sharded."
+    )
+    if found.answer.timeline.graph.program.mesh.dp == 1:
+        text = f"the optimizer takes {format_time(seconds)}, {format_percent(share)} of the step."
+    if share > 5 * _WORTH_SAYING:
+        yield Advice("optimizer", seconds, text)
+
+
+def _host(found: Explanation) -> Iterator[Advice]:
+    host = found.host
+    if host.longest:
+        worst = host.longest[0]
+        text = (
+            f"the host keeps ranks waiting {format_time(host.total_s)}, {format_percent(host.share)} of the step, at "
+            f"most {format_time(worst.seconds)} at a time (rank {worst.place.rank}, {worst.place.block})."
+        )
+        yield Advice("host", host.total_s, text)
+
+
+def _jitter(found: Explanation) -> Iterator[Advice]:
+    worst = max(found.variation, key=lambda one: one.of_passes, default=None)
+    if worst is None or worst.of_passes < _JITTER:
+        return
+    stage = found.pipeline.stages[worst.stage]
+    one = stage.forward if worst.phase == "forward" else stage.backward
+    seconds = 0.0 if one is None else one.mean_s * worst.of_passes * worst.microbatches
+    text = (
+        f"the {worst.phase} pass of stage {worst.stage} varies by {format_percent(worst.of_passes)} between "
+        f"microbatches (median deviation), {format_time(seconds)} over {worst.microbatches} microbatches."
+    )
+    yield Advice("jitter", seconds, text)
+
+
+def _path(found: Explanation) -> Iterator[Advice]:
+    path = found.critical_path
+    if not path.by_part_s:
+        return
+    part, seconds = next(iter(path.by_part_s.items()))
+    rank = next(iter(path.by_rank_s), 0)
+    text = (
+        f"the critical path is {format_percent(seconds / found.step_s)} {part} ({format_time(seconds)}) and runs "
+        f"longest on rank {rank} ({format_time(path.by_rank_s.get(rank, 0.0))})."
+    )
+    yield Advice("critical path", seconds, text)
+
+
+def _compute(found: Explanation) -> Iterator[Advice]:
+    seconds = found.answer.breakdown.mean_s.get("compute", 0.0)
+    text = (
+        f"compute is {format_time(seconds)}, {format_percent(seconds / found.step_s)} of the step; the rest is the "
+        "most that better communication and balance could gain."
+    )
+    yield Advice("compute", seconds, text)

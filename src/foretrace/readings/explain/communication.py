@@ -1,0 +1,138 @@
+"""What communication took and what it waited for, by axis and collective, and the worst single calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.program.columns import Collective, Kind, label
+from foretrace.readings.explain.rows import ROUNDING, Floats, Longs, Place, Rows, weighted_median
+
+WORST_PER_AXIS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Seconds of single calls."""
+
+    mean_s: float
+    median_s: float
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallKind:
+    """All calls of one collective over one axis.
+
+    `calls` counts every rank's part in a call, `bytes` adds up the sizes of those parts. `transfer_s`, `wait_s` and
+    `held_s` are per step, means over all ranks of the job: from start to end, from ready to start, and the part of
+    that wait which held the rank up. `transfer` and `held` are of single calls. `bytes_per_s` is bytes by the time of
+    the calls that carry any and have partners (the time of a lone rank's includes what it waited for others); None
+    where there is none or they take no time.
+    """
+
+    axis: str
+    collective: str
+    calls: int
+    bytes: int
+    transfer_s: float
+    wait_s: float
+    held_s: float
+    transfer: Spread
+    held: Spread
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorstCall:
+    """A call that held a rank up for long: of all members of its rendezvous the one that was held up longest.
+
+    `waited_for` is the member that came last: the op named is the one it was busy with until then. It is None where
+    nobody came later: recorded clocks are only so exact.
+    """
+
+    axis: str
+    collective: str
+    place: Place
+    start_s: float
+    bytes: int
+    transfer_s: float
+    wait_s: float
+    held_s: float
+    waited_for: Place | None
+
+
+def call_kinds(rows: Rows) -> tuple[CallKind, ...]:
+    """Every axis and collective that meets, those that take and cost most first."""
+    meets = np.flatnonzero(rows.communicator >= 0)
+    axis = rows.axis
+    kinds: dict[tuple[str, int], list[int]] = {}
+    for row, one, what in zip(meets.tolist(), axis[meets].tolist(), rows.collective[meets].tolist(), strict=True):
+        kinds.setdefault((one, what), []).append(row)
+    found = [_kind(rows, *key, np.array(members, dtype=np.int64)) for key, members in kinds.items()]
+    return tuple(sorted(found, key=lambda kind: -(kind.transfer_s + kind.held_s)))
+
+
+def _kind(rows: Rows, axis: str, collective: int, mine: Longs) -> CallKind:
+    weight = rows.ranks[mine]
+    met = mine[(rows.bytes[mine] > 0) & (rows.members[mine] > 1)]
+    carried = float((rows.bytes * rows.ranks)[met].sum())
+    running = float((rows.running_s * rows.ranks)[met].sum())
+    return CallKind(
+        axis=axis,
+        collective=label(Collective(collective)),
+        calls=round(float(weight.sum())),
+        bytes=round(float((rows.bytes[mine] * weight).sum())),
+        transfer_s=rows.mean_over_ranks(rows.running_s, mine),
+        wait_s=rows.mean_over_ranks(rows.wait_s, mine),
+        held_s=rows.mean_over_ranks(rows.held_s, mine),
+        transfer=_spread(rows.running_s[mine], weight),
+        held=_spread(rows.held_s[mine], weight),
+        bytes_per_s=carried / running if carried > 0 and running > 0 else None,
+    )
+
+
+def _spread(seconds: Floats, weight: Floats) -> Spread:
+    return Spread(float(np.average(seconds, weights=weight)), weighted_median(seconds, weight), float(seconds.max()))
+
+
+def worst_calls(rows: Rows) -> tuple[WorstCall, ...]:
+    """The calls of each axis that held a rank up longest, one of each rendezvous, the worst first."""
+    held = np.flatnonzero((rows.held_s > ROUNDING * rows.step_s) & (rows.communicator >= 0))
+    held = held[np.argsort(-rows.held_s[held], kind="stable")]
+    axis = rows.axis
+    taken: dict[str, int] = {}
+    units: set[int] = set()
+    found = []
+    for row in held.tolist():
+        name, unit = str(axis[row]), int(rows.unit[row])
+        if unit in units or taken.get(name, 0) >= WORST_PER_AXIS:
+            continue
+        units.add(unit)
+        taken[name] = taken.get(name, 0) + 1
+        found.append(_worst(rows, name, row))
+    return tuple(found)
+
+
+def _worst(rows: Rows, axis: str, row: int) -> WorstCall:
+    last = int(rows.last[row])
+    return WorstCall(
+        axis=axis,
+        collective=label(Collective(int(rows.collective[row]))),
+        place=rows.place(row),
+        start_s=float(rows.start_s[row]),
+        bytes=int(rows.bytes[row]),
+        transfer_s=float(rows.running_s[row]),
+        wait_s=float(rows.wait_s[row]),
+        held_s=float(rows.held_s[row]),
+        waited_for=None if last == row else rows.place(_busy_with(rows, last)),
+    )
+
+
+def _busy_with(rows: Rows, row: int) -> int:
+    """The op a rank was busy with until it came to a call, work of the host passed over; the call itself if none."""
+    before = int(rows.before[row])
+    while before >= 0 and rows.kind[before] == Kind.HOST:
+        before = int(rows.before[before])
+    return row if before < 0 else before

@@ -1,0 +1,103 @@
+"""What happened in a run, and why it took so long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.readings.account import account
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.explain.advice import Advice, advice
+from foretrace.readings.explain.communication import CallKind, WorstCall, call_kinds, worst_calls
+from foretrace.readings.explain.experts import Experts, experts
+from foretrace.readings.explain.path import HostGaps, PathReading, host_gaps, path_reading
+from foretrace.readings.explain.pipeline import Pipeline, pipeline
+from foretrace.readings.explain.remedy import Remedy
+from foretrace.readings.explain.rows import Rows
+from foretrace.readings.explain.stragglers import RankLateness, lateness
+from foretrace.readings.explain.variation import Variation, variation
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a step took as long as it did, in SI units.
+
+    `ranks` has every rank class in the order of ranks; `experts` is None without expert parallelism; `variation` is
+    empty with fewer than three microbatches. `replay_step_s` is what the engine makes of the same ops where the run was
+    recorded and someone has run it: how far the story told here accounts for the step.
+    """
+
+    answer: Answer
+    calls: tuple[CallKind, ...]
+    worst_calls: tuple[WorstCall, ...]
+    pipeline: Pipeline
+    ranks: tuple[RankLateness, ...]
+    experts: Experts | None
+    variation: tuple[Variation, ...]
+    critical_path: PathReading
+    host: HostGaps
+    replay_step_s: float | None = None
+    remedies: tuple[Remedy, ...] = ()
+    """What changes would make of it, where someone has tried them."""
+
+    @property
+    def step_s(self) -> float:
+        """The step."""
+        return self.answer.step_time_s
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """What cost the most, in sentences."""
+        return advice(self)
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """What the run has too little of to say anything about."""
+        return tuple(_missing(self))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the run was recorded; otherwise it is a prediction."""
+        return self.answer.executor == "recorded"
+
+    @property
+    def replay_error(self) -> float | None:
+        """By how much the replay differs from the recorded step, as a share of it; None without either."""
+        step = self.answer.step_time_s
+        return None if self.replay_step_s is None or step <= 0 else self.replay_step_s / step - 1
+
+    @property
+    def stragglers(self) -> tuple[RankLateness, ...]:
+        """The ranks that are flagged, those that hold others up longest first."""
+        return tuple(sorted((one for one in self.ranks if one.flags), key=lambda one: -one.held_others_s))
+
+
+def explain(simulation: Answer) -> Explanation:
+    """Reads a run: recorded or simulated, of any program."""
+    rows, spent = Rows.of(simulation), account(simulation)
+    ranks = lateness(rows, spent)
+    return Explanation(
+        answer=simulation,
+        calls=call_kinds(rows),
+        worst_calls=worst_calls(rows),
+        pipeline=pipeline(simulation, rows, spent),
+        ranks=ranks,
+        experts=experts(rows, ranks, spent.microbatches),
+        variation=variation(rows),
+        critical_path=path_reading(simulation, rows),
+        host=host_gaps(rows),
+    )
+
+
+def _missing(found: Explanation) -> list[Diagnostic]:
+    texts = []
+    if found.answer.world_size == 1 and found.calls:
+        texts.append("one rank alone: what it waited for others cannot be told from what communication took")
+    elif found.answer.world_size == 1:
+        texts.append("one rank: there are no partners to wait for, and no peers to compare it with")
+    elif not found.calls:
+        texts.append("nothing communicates: ranks do not wait for each other")
+    count = found.pipeline.microbatches
+    if not found.variation and any(one.microbatch_s > 0 for one in found.pipeline.stages):
+        texts.append(f"{count} microbatch{'' if count == 1 else 'es'}: too few to see how much the same op varies")
+    return [Diagnostic("note", "too-little-data", text) for text in texts]

@@ -1,0 +1,88 @@
+"""What the critical path consists of and where it runs, and where the host keeps ranks waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.program.columns import Kind
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.explain.rows import Place, Rows
+
+LONGEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LongOp:
+    """A single op and what it takes in seconds."""
+
+    place: Place
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathReading:
+    """The critical path, seconds per step: by what its ops do, by pipeline stage and by rank (the first of several
+    alike). `gaps_s` is the part of the step in which none of its ops runs; `longest` are its longest ops."""
+
+    ops: int
+    length_s: float
+    gaps_s: float
+    by_part_s: dict[str, float]
+    by_stage_s: dict[int, float]
+    by_rank_s: dict[int, float]
+    longest: tuple[LongOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostGaps:
+    """Work of the host on the way of computation: how many stretches, seconds per step (mean over ranks), their share
+    of the step, and the longest."""
+
+    gaps: int
+    total_s: float
+    share: float
+    longest: tuple[LongOp, ...]
+
+
+def path_reading(simulation: Answer, rows: Rows) -> PathReading:
+    """Reads the critical path of a run."""
+    path = simulation.critical_path
+    place = np.searchsorted(rows.node, path.node)
+    lasts = path.end_s - path.start_s
+    total = float(lasts.sum())
+    # A path that closes over several steps is given per step.
+    per_step = lasts * (path.length_s / total if total > 0 else 0.0)
+    owner = rows.graph.rank_class[path.node]
+    ranks = np.bincount(owner, weights=per_step, minlength=len(rows.graph.classes))
+    stages = np.bincount(rows.stage_of_class[owner], weights=per_step, minlength=rows.graph.program.mesh.pp)
+    happens = np.flatnonzero((place < len(rows.node)) & (lasts > 0))
+    longest = happens[np.argsort(-lasts[happens], kind="stable")][:LONGEST]
+    by_rank = {
+        int(rows.graph.classes.representative[number]): float(ranks[number])
+        for number in np.argsort(-ranks, kind="stable").tolist()
+        if ranks[number] > 0
+    }
+    return PathReading(
+        ops=len(path.node),
+        length_s=path.length_s,
+        gaps_s=max(simulation.step_time_s - path.length_s, 0.0),
+        by_part_s=dict(path.parts_s),
+        by_stage_s={number: float(seconds) for number, seconds in enumerate(stages)},
+        by_rank_s=by_rank,
+        longest=tuple(LongOp(rows.place(int(place[one])), float(lasts[one])) for one in longest.tolist()),
+    )
+
+
+def host_gaps(rows: Rows) -> HostGaps:
+    """What the host takes of a run."""
+    mine = np.flatnonzero((rows.kind == Kind.HOST) & (rows.running_s > 0))
+    total = rows.mean_over_ranks(rows.running_s, mine)
+    longest = mine[np.argsort(-rows.running_s[mine], kind="stable")][:LONGEST]
+    return HostGaps(
+        gaps=round(float(rows.ranks[mine].sum())),
+        total_s=total,
+        share=total / rows.step_s if rows.step_s > 0 else 0.0,
+        longest=tuple(LongOp(rows.place(row), float(rows.running_s[row])) for row in longest.tolist()),
+    )

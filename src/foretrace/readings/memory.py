@@ -1,0 +1,116 @@
+"""Memory over a step: what each rank class holds, by category, from the program's own allocations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.program.columns import Category, label
+from foretrace.program.timeline import Timeline
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrack:
+    """What one rank class holds from each moment on: [moments, categories], in bytes; by how much a step makes that
+    grow, and how much it frees that it neither took nor was said to hold."""
+
+    rank_class: int
+    time_s: Floats
+    held_bytes: Longs
+    grows_bytes: int
+    assumed_bytes: int
+
+    @property
+    def total_bytes(self) -> Longs:
+        """All categories together."""
+        return np.asarray(self.held_bytes.sum(axis=1))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most held at any moment."""
+        return int(self.total_bytes.max())
+
+    def at_peak(self) -> dict[str, int]:
+        """What is held at the peak, by category."""
+        held = self.held_bytes[int(np.argmax(self.total_bytes))]
+        return {label(category): int(held[category]) for category in Category if held[category]}
+
+    def by_category(self) -> dict[str, Longs]:
+        """The track of each category that is ever held."""
+        return {
+            label(category): self.held_bytes[:, category] for category in Category if self.held_bytes[:, category].any()
+        }
+
+
+def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
+    """The track of every rank class; none if the program says nothing of memory."""
+    program = timeline.graph.program
+    if not len(program.templates.memory_op) and not len(program.resident.role):
+        return []
+    resident = np.zeros((len(program.roles), len(Category)), dtype=np.int64)
+    np.add.at(resident, (program.resident.role, program.resident.category), program.resident.bytes)
+    op, row = timeline.graph.ops.side_table(program.templates.memory_op)
+    enabled = timeline.graph.ops.column("enabled").astype(bool)[op]
+    return [
+        _track(timeline, number, resident, op[enabled], row[enabled]) for number in range(len(timeline.graph.classes))
+    ]
+
+
+def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnostic]:
+    """What does not add up: roles that end a step with more memory or less, or free what they did not hold."""
+    program, notes = timeline.graph.program, dict[str, Diagnostic]()
+    for track in tracks:
+        role = program.roles[int(program.role_of[timeline.graph.classes.representative[track.rank_class]])]
+        size = track.grows_bytes
+        if size and program.repeats:
+            text = f"a step allocates {size:,} bytes more than it frees"
+            if size < 0:
+                text = f"a step frees {-size:,} bytes more than it allocates"
+            notes.setdefault(role, Diagnostic("warning", "memory-imbalance", text, f'role "{role}"'))
+        if track.assumed_bytes:
+            text = (
+                f"{track.assumed_bytes:,} bytes are freed before they are allocated; taken as held when the step begins"
+            )
+            notes.setdefault(f"{role} assumed", Diagnostic("note", "assumed", text, f'role "{role}"'))
+    return list(notes.values())
+
+
+def _track(timeline: Timeline, number: int, resident: Longs, op: Longs, row: Longs) -> MemoryTrack:
+    graph, templates = timeline.graph, timeline.graph.program.templates
+    role = int(graph.program.role_of[graph.classes.representative[number]])
+    first_op, last_op = graph.ops.start[role], graph.ops.start[role + 1]
+    mine = (op >= first_op) & (op < last_op)
+    node = op[mine] - first_op + graph.start[number]
+    row = row[mine]
+    category = templates.memory_category[row]
+    times = np.concatenate([timeline.end_s[node], timeline.start_s[node]])
+    change = np.concatenate([-templates.memory_free_bytes[row], templates.memory_alloc_bytes[row]])
+    category = np.concatenate([category, category])
+    # At one moment, what is freed makes room for what is taken; ops of no duration take and free in order of issue.
+    instant = timeline.end_s[node] <= timeline.start_s[node]
+    turn = np.concatenate([np.where(instant, 2 * node + 1, -1), 2 * node])
+    base = resident[role].copy()
+    period = timeline.step_time_s
+    if graph.program.repeats and period > 0:
+        # What happens steps after its own has not happened yet, for as many steps, when this one begins.
+        late = np.floor(times / (period * (1 + 1e-12))).astype(np.int64)
+        np.add.at(base, category, -change * late)
+        times = times - late * period
+    used = change != 0
+    times, change, category = times[used], change[used], category[used]
+    moment = np.round(times / period * 1e12) if period > 0 else times  # so that rounding does not part what coincides
+    order = np.lexsort((turn[used], moment))
+    deltas = np.zeros((len(order) + 1, len(Category)), dtype=np.int64)
+    deltas[0] = base
+    deltas[np.arange(1, len(order) + 1), category[order]] = change[order]
+    held = np.cumsum(deltas, axis=0)
+    missing = np.maximum(-held.min(axis=0), 0)  # what is freed before it is taken was held from before
+    held += missing
+    moments = np.maximum.accumulate(np.concatenate([[0.0], times[order]]))
+    return MemoryTrack(number, moments, held, int(change.sum()), int(missing.sum()))

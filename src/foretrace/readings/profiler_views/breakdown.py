@@ -1,0 +1,161 @@
+"""Where the time of a device goes: computing, communicating, copying, nothing, and which of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foretrace.readings.profiler_views.intervals import occupancy_s
+from foretrace.readings.profiler_views.rank import Rank, WorkType
+
+_NAMES: Final = {one: one.name.lower() for one in WorkType}
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How long a rank's device did what while the steps that count lasted. The times of `states_s` sum to the span."""
+
+    rank: int
+    span_s: float
+    states_s: dict[str, float]
+    """"compute", "communication", "memory", any of them together as "compute + communication", and "idle"."""
+
+    def _sum(self, *, having: str, without: str = "") -> float:
+        return sum(
+            seconds
+            for state, seconds in self.states_s.items()
+            if having in state.split(" + ") and without not in state.split(" + ")
+        )
+
+    @property
+    def idle_s(self) -> float:
+        """Nothing ran on any stream."""
+        return self.states_s["idle"]
+
+    @property
+    def compute_s(self) -> float:
+        """A kernel that computes ran, whatever ran beside it."""
+        return self._sum(having="compute")
+
+    @property
+    def non_compute_s(self) -> float:
+        """Only communication or copies ran."""
+        return self.span_s - self.idle_s - self.compute_s
+
+    @property
+    def communication_s(self) -> float:
+        """A kernel that communicates ran, whatever ran beside it."""
+        return self._sum(having="communication")
+
+    @property
+    def overlapped_s(self) -> float:
+        """Communication ran beside computation."""
+        return self._sum(having="communication") - self.exposed_communication_s
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Communication ran and no computation beside it."""
+        return self._sum(having="communication", without="compute")
+
+    @property
+    def overlap(self) -> float | None:
+        """Which part of communication ran beside computation; None without communication."""
+        return self.overlapped_s / self.communication_s if self.communication_s > 0 else None
+
+
+def occupancy(rank: Rank) -> Occupancy:
+    """What a rank's device did."""
+    low_s, high_s = rank.windows
+    sets = [rank.seen.of(one) for one in WorkType]
+    states = occupancy_s([*sets, (low_s, high_s)], float(low_s[0]), float(high_s[-1]))[1 << len(sets) :]
+    named = {_name(number): float(seconds) for number, seconds in enumerate(states)}
+    return Occupancy(rank.number, rank.span_s, named)
+
+
+def _name(state: int) -> str:
+    return " + ".join(name for one, name in _NAMES.items() if state >> one & 1) or "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """The temporal breakdown of one rank."""
+
+    rank: int
+    span_s: float
+    idle_s: float
+    compute_s: float
+    non_compute_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalBreakdown:
+    """Idle, computing or neither, rank by rank; the three sum to the span."""
+
+    ranks: tuple[RankTimes, ...]
+
+    @property
+    def mean(self) -> RankTimes:
+        """The mean over ranks; its rank is -1."""
+        count = len(self.ranks)
+        fields = ("span_s", "idle_s", "compute_s", "non_compute_s")
+        return RankTimes(-1, *(sum(getattr(one, field) for one in self.ranks) / count for field in fields))
+
+    @property
+    def worst(self) -> RankTimes:
+        """The rank that idles the largest part of its span."""
+        return max(self.ranks, key=lambda one: one.idle_s / one.span_s if one.span_s > 0 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RankOverlap:
+    """Communication of one rank, and how much of it computation hides."""
+
+    rank: int
+    span_s: float
+    communication_s: float
+    overlapped_s: float
+    exposed_s: float
+    overlap: float | None
+    """Overlapped by all; None where nothing was communicated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How much of communication ran beside computation, rank by rank."""
+
+    ranks: tuple[RankOverlap, ...]
+
+    @property
+    def worst(self) -> RankOverlap:
+        """The rank with the most exposed communication."""
+        return max(self.ranks, key=lambda one: one.exposed_s)
+
+    @property
+    def mean_exposed_s(self) -> float:
+        """Exposed communication, the mean over ranks."""
+        return sum(one.exposed_s for one in self.ranks) / len(self.ranks)
+
+
+def temporal(occupancies: Sequence[Occupancy]) -> TemporalBreakdown:
+    """The temporal breakdown of all ranks."""
+    return TemporalBreakdown(
+        tuple(RankTimes(one.rank, one.span_s, one.idle_s, one.compute_s, one.non_compute_s) for one in occupancies)
+    )
+
+
+def overlap(occupancies: Sequence[Occupancy]) -> Overlap:
+    """The overlap of communication of all ranks."""
+    return Overlap(
+        tuple(
+            RankOverlap(
+                one.rank,
+                one.span_s,
+                one.communication_s,
+                one.overlapped_s,
+                one.exposed_communication_s,
+                one.overlap,
+            )
+            for one in occupancies
+        )
+    )

@@ -1,0 +1,110 @@
+"""What two traces of the same job differ in: ops and kernels by name, in one step of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Longs
+from foretrace.readings.profiler_views.rank import Rank
+from foretrace.readings.profiler_views.statistics import tally
+
+_HOST = (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One op or kernel in a step before and after; counts and seconds are means over the steps and ranks looked at."""
+
+    name: str
+    side: Literal["host", "device"]
+    before_count: float
+    after_count: float
+    before_s: float
+    after_s: float
+
+    @property
+    def change_s(self) -> float:
+        """How much longer it takes."""
+        return self.after_s - self.before_s
+
+    @property
+    def what(self) -> str:
+        """added, removed, more, fewer or same: how its count changed."""
+        if self.before_count == 0:
+            return "added"
+        if self.after_count == 0:
+            return "removed"
+        if self.before_count == self.after_count:
+            return "same"
+        return "more" if self.after_count > self.before_count else "fewer"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDiff:
+    """What changed, the largest change of time first; host ops nest, so their times must not be added up."""
+
+    before_steps: int
+    after_steps: int
+    before_step_s: float
+    after_step_s: float
+    changes: tuple[Change, ...]
+
+    def of(self, side: Literal["host", "device"]) -> tuple[Change, ...]:
+        """Only ops, or only kernels."""
+        return tuple(one for one in self.changes if one.side == side)
+
+
+_Totals = dict[tuple[str, Literal["host", "device"]], tuple[float, float]]
+
+
+def diff(before: Sequence[Rank], after: Sequence[Rank], step: str | None = None) -> TraceDiff:
+    """Compares two traces step by step on average, or one step by its name."""
+    first, first_steps, first_s = _means(before, step)
+    second, second_steps, second_s = _means(after, step)
+    changes = []
+    for key in dict.fromkeys((*first, *second)):
+        before_count, before_s = first.get(key, (0.0, 0.0))
+        after_count, after_s = second.get(key, (0.0, 0.0))
+        changes.append(Change(*key, before_count, after_count, before_s, after_s))
+    changes.sort(key=lambda one: (-abs(one.change_s), one.name))
+    return TraceDiff(first_steps, second_steps, first_s, second_s, tuple(changes))
+
+
+def _means(ranks: Sequence[Rank], wanted: str | None) -> tuple[_Totals, int, float]:
+    """Count and seconds of each op and kernel, a step; how many steps were looked at, and how long they take."""
+    totals: dict[tuple[str, Literal["host", "device"]], list[float]] = {}
+    looked, lengths_s = 0, []
+    for rank in ranks:
+        chosen = _steps(rank, wanted)
+        looked += len(chosen)
+        lengths_s += rank.taken.each_s[chosen].tolist()
+        events = rank.trace.events
+        inside = np.isin(rank.steps.of_event, chosen)
+        sides: tuple[tuple[Literal["host", "device"], tuple[Category, ...]], ...] = (
+            ("host", _HOST),
+            ("device", ON_DEVICE),
+        )
+        for side, categories in sides:
+            at = events.of(*categories)
+            at = at[inside[at]]
+            found = tally(events.name[at], events.duration_s[at])
+            for name, count, total_s in zip(
+                found.group.tolist(), found.count.tolist(), found.total_s.tolist(), strict=True
+            ):
+                sums = totals.setdefault((rank.trace.strings[name], side), [0.0, 0.0])
+                sums[0] += count
+                sums[1] += total_s
+    looked = max(looked, 1)
+    means: _Totals = {key: (count / looked, total_s / looked) for key, (count, total_s) in totals.items()}
+    return means, looked, float(np.mean(lengths_s)) if lengths_s else 0.0
+
+
+def _steps(rank: Rank, wanted: str | None) -> Longs:
+    """The steps to look at: the one of this name, else those that count."""
+    if wanted is None:
+        return rank.counted
+    return np.array([number for number, name in enumerate(rank.steps.names) if name == wanted], dtype=np.int64)

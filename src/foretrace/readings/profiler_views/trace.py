@@ -1,0 +1,217 @@
+"""A real run's profiler traces, and the questions that may be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.inputs.profiler_trace.format.records import RankProfile
+from foretrace.readings.profiler_views import annotations as _annotations
+from foretrace.readings.profiler_views import bandwidth as _bandwidth
+from foretrace.readings.profiler_views import breakdown as _breakdown
+from foretrace.readings.profiler_views import critical as _critical
+from foretrace.readings.profiler_views import diff as _diff
+from foretrace.readings.profiler_views import idle as _idle
+from foretrace.readings.profiler_views import kernels as _kernels
+from foretrace.readings.profiler_views import launches as _launches
+from foretrace.readings.profiler_views import queues as _queues
+from foretrace.readings.profiler_views import sequences as _sequences
+from foretrace.readings.profiler_views import steps as _steps
+from foretrace.readings.profiler_views import stragglers as _stragglers
+from foretrace.readings.profiler_views import summary as _summary
+from foretrace.readings.profiler_views.rank import Rank, in_whole_us
+from foretrace.readings.profiler_views.statistics import Spread
+
+_HTA_STEPS: Final = "as HTA counts: from the first work to the last, that of the last of several ProfilerSteps left out"
+
+
+class ProfilerTrace:
+    """The traces of a job's ranks, one file each; one method for each question.
+
+        trace = foretrace.ProfilerTrace.load("traces/")
+        print(trace.temporal_breakdown().mean.idle_s)
+
+    What counts are the recorded steps of which `foretrace simulate` makes its replay, so both have the same step.
+    Holistic Trace Analysis counts all work but that of the last of several ProfilerSteps: `hta_steps` does the same.
+    `whole_us` cuts every event to whole microseconds, as HTA reads traces that have nanoseconds.
+    """
+
+    def __init__(self, traces: Sequence[RankProfile], *, hta_steps: bool = False, whole_us: bool = False) -> None:
+        if not traces:
+            raise InputError(
+                "missing-argument", "no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems"
+            )
+        taken: set[int] = set()
+        ranks = []
+        for number, trace in enumerate(traces):
+            rank = trace.rank if trace.rank is not None and trace.rank not in taken else None
+            rank = next(one for one in range(number + len(traces) + 1) if one not in taken) if rank is None else rank
+            taken.add(rank)
+            ranks.append(Rank(in_whole_us(trace) if whole_us else trace, rank, hta_steps=hta_steps))
+        ranks.sort(key=lambda one: one.number)
+        self.ranks: tuple[Rank, ...] = tuple(ranks if hta_steps else _together(ranks))
+
+    @classmethod
+    def load(
+        cls, paths: str | Path | Sequence[str | Path], *, hta_steps: bool = False, whole_us: bool = False
+    ) -> ProfilerTrace:
+        """Reads traces: files (plain or gz), folders, patterns; an Nsight Systems export enters the same way, and an
+        execution trace gives the shapes of the ops of its process."""
+        from foretrace.inputs.profiler_trace.execution_join import read_with_shapes
+
+        given = [paths] if isinstance(paths, str | Path) else list(paths)
+        return cls(read_with_shapes([Path(one) for one in given]), hta_steps=hta_steps, whole_us=whole_us)
+
+    def rank(self, number: int) -> Rank:
+        """One of the ranks."""
+        for one in self.ranks:
+            if one.number == number:
+                return one
+        known = ", ".join(str(one.number) for one in self.ranks)
+        raise InputError("no-such-rank", f"rank {number} is not among the traces", hint=f"known: {known}")
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What reading the traces noticed, and what the analyses leave out."""
+        found = [one for rank in self.ranks for one in rank.trace.diagnostics]
+        if self.ranks[0].hta_steps:
+            found.append(Diagnostic("note", "rows-skipped", _HTA_STEPS))
+        else:
+            found += [one for rank in self.ranks for one in self._left_out(rank)]
+        return tuple(found)
+
+    def _left_out(self, rank: Rank) -> list[Diagnostic]:
+        """Why steps of a rank do not count; of several ranks, each says whose."""
+        where = Path(rank.trace.path).name if len(self.ranks) > 1 else None
+        return [replace(one, where=where) for one in rank.taken.notes]
+
+    @cached_property
+    def occupancies(self) -> tuple[_breakdown.Occupancy, ...]:
+        """How long the device of each rank did what, alone and together."""
+        return tuple(_breakdown.occupancy(rank) for rank in self.ranks)
+
+    def temporal_breakdown(self) -> _breakdown.TemporalBreakdown:
+        """Idle, computing, neither: HTA's get_temporal_breakdown."""
+        return _breakdown.temporal(self.occupancies)
+
+    def overlap(self) -> _breakdown.Overlap:
+        """How much of communication runs beside computation, and how much is exposed: HTA's get_comm_comp_overlap."""
+        return _breakdown.overlap(self.occupancies)
+
+    def idle(self, consecutive_delay_s: float = _idle.CONSECUTIVE_DELAY_S) -> _idle.IdleBreakdown:
+        """Why streams and devices idle: HTA's get_idle_time_breakdown."""
+        if not consecutive_delay_s >= 0:
+            raise InputError(
+                "out-of-range",
+                f"consecutive_delay_s is {consecutive_delay_s!r}",
+                hint="expected seconds, such as 30e-6",
+            )
+        return _idle.IdleBreakdown(
+            consecutive_delay_s, tuple(_idle.idle(one, consecutive_delay_s) for one in self.ranks)
+        )
+
+    @cached_property
+    def _kernel_breakdown(self) -> _kernels.KernelBreakdown:
+        kinds = tuple(row for one in self.ranks for row in _kernels.kind_times(one))
+        named = tuple(row for one in self.ranks for row in _kernels.kernel_times(one))
+        return _kernels.KernelBreakdown(tuple(one.states_s for one in self.occupancies), kinds, named)
+
+    def kernels(self) -> _kernels.KernelBreakdown:
+        """Which kernels ran, by kind and by name: HTA's get_gpu_kernel_breakdown."""
+        return self._kernel_breakdown
+
+    def launches(
+        self,
+        long_call_s: float = _launches.LONG_CALL_S,
+        long_delay_s: float = _launches.LONG_DELAY_S,
+        calls: Collection[str] | None = None,
+    ) -> _launches.LaunchStatistics:
+        """What launches take and how long what they launch waits: HTA's get_cuda_kernel_launch_stats. `calls` counts
+        only these runtime calls."""
+        found = tuple(_launches.launches(one, long_call_s, long_delay_s, calls) for one in self.ranks)
+        return _launches.LaunchStatistics(long_call_s, long_delay_s, found)
+
+    def queues(self, calls: Collection[str] | None = None) -> _queues.QueueLengths:
+        """How much launched work waits, over time: HTA's get_queue_length_summary and _time_series, and
+        get_time_spent_blocked_on_full_queue."""
+        return _queues.QueueLengths(tuple(row for one in self.ranks for row in _queues.queues(one, calls)))
+
+    def memory_bandwidth(self) -> _bandwidth.MemoryBandwidth:
+        """How fast copies and memsets are: HTA's get_memory_bw_summary and _time_series."""
+        return _bandwidth.MemoryBandwidth(tuple(row for one in self.ranks for row in _bandwidth.copies(one)))
+
+    def annotations(self) -> _annotations.AnnotationBreakdown:
+        """What ranges that users marked take: HTA's get_gpu_user_annotation_breakdown, both sides."""
+        return _annotations.AnnotationBreakdown(tuple(row for one in self.ranks for row in _annotations.ranges(one)))
+
+    def launched(self) -> tuple[_annotations.LaunchedTimes, ...]:
+        """The device time of work launched within users' ranges: what HTA's get_gpu_kernels_with_user_annotations leads
+        to."""
+        return tuple(row for one in self.ranks for row in _annotations.launched(one))
+
+    def sequences(self, op: str = "", least_length: int = 3) -> _sequences.KernelSequences:
+        """Which sequences of kernels come again and again under ops whose name contains a word: HTA's
+        get_frequent_cuda_kernel_sequences."""
+        found = [row for one in self.ranks for row in _sequences.sequences(one, op, least_length)]
+        return _sequences.KernelSequences(op, tuple(sorted(found, key=lambda one: -one.count)))
+
+    def stragglers(self, candidates: int = 2) -> _stragglers.Stragglers:
+        """Whom the other ranks wait for: by who comes last to collectives, and by the rule of HTA's
+        get_potential_stragglers."""
+        return _stragglers.stragglers(self.ranks, max(candidates, 1))
+
+    def critical_path(self, rank: int | None = None, step: int | None = None) -> _critical.TracePath:
+        """The chain of waits that made a step so long, by default the median step of the first rank; see HTA's
+        critical_path_analysis."""
+        one = self.ranks[0] if rank is None else self.rank(rank)
+        if step is not None and not 0 <= step < len(one.steps):
+            raise InputError(
+                "no-such-rank", f"step {step} is not in the trace", hint=f"it has steps 0 to {len(one.steps) - 1}"
+            )
+        return _critical.critical_path(one, step)
+
+    def steps(self) -> _steps.StepStatistics:
+        """The steps one by one."""
+        found = tuple(row for one in self.ranks for row in _steps.steps(one))
+        how = " · ".join(dict.fromkeys(one.steps.how for one in self.ranks))
+        step_s = sum(one.taken.step_s for one in self.ranks) / len(self.ranks)
+        return _steps.StepStatistics(
+            how, step_s, found, Spread.of(np.array([one.host_s for one in found if one.whole]))
+        )
+
+    def diff(self, after: ProfilerTrace, step: str | None = None) -> _diff.TraceDiff:
+        """What changed from this trace to another, a step: HTA's TraceDiff.compare_traces. `step` compares only steps
+        of that name."""
+        return _diff.diff(self.ranks, after.ranks, step)
+
+    def summary(self) -> _summary.TraceSummary:
+        """One look at all of it, and what to change."""
+        return _summary.summary(
+            self.ranks,
+            self.occupancies,
+            self.idle().ranks,
+            self.launches().ranks,
+            self.kernels().kinds,
+            self.steps(),
+            self.stragglers(),
+        )
+
+
+def _together(ranks: list[Rank]) -> list[Rank]:
+    """The ranks with the steps that count for all of them, where there are such."""
+    if len(ranks) == 1:
+        return ranks
+    names = [{rank.steps.names[at] for at in rank.counted} for rank in ranks]
+    common = set.intersection(*names)
+    if not common:
+        return ranks
+    return [
+        rank if mine == common else Rank(rank.trace, rank.number, among=common)
+        for rank, mine in zip(ranks, names, strict=True)
+    ]

@@ -1,0 +1,170 @@
+"""A collective packet by packet, by ns-3 (`pip install 'foretrace[packets]'`), for questions that flows leave open:
+queues, losses, congestion control.
+
+ns-3's wheel speaks TCP, not RDMA. Each pair of neighbours keeps one connection for all it sends, and no rank waits
+for what it is to pass on; so latencies of steps are not in these times.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from foretrace.basics.errors import InputError, UsageError
+from foretrace.engine.network.collectives import Sends, chain, ring, tree
+from foretrace.engine.network.messages import bytes_by_link, independent
+from foretrace.engine.network.orders import ring_orders, tree_parents
+from foretrace.hardware.fabric.fabric import Floats, Longs
+from foretrace.program.columns import Collective
+from foretrace.simulation.network.flow_network import FlowNetwork
+from foretrace.simulation.network.flows import pair_sends, ring_steps, runs_as
+from foretrace.simulation.network.packets_ns3 import SEGMENT_BYTES
+
+MOST_PACKETS: Final = 5_000_000
+"""Packets times links that are run; ns-3 takes some minutes for as many."""
+
+MOST_DEVICES: Final = 2_000
+POLLS: Final = 200
+"""How often is looked whether a flow has ended, over the time the busiest link needs; later as often over the time so
+far."""
+
+GIVE_UP: Final = 50
+NOTE: Final = (
+    "packets are TCP's, as ns-3 has no RDMA; each pair keeps one connection, and no rank waits for what it passes on"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PacketAnswer:
+    """What the messages of a collective take as packets, and the bytes that each link of the fabric carries."""
+
+    time_s: float
+    flows: int
+    link_bytes: Floats
+    note: str = NOTE
+
+
+def packet_time(
+    collective: Collective,
+    size_bytes: float,
+    groups: Longs,
+    network: FlowNetwork,
+    *,
+    algorithm: Literal["ring", "tree"] = "ring",
+) -> PacketAnswer:
+    """Runs a collective of nccl-tests' size in groups of GPUs, [groups, ranks], all at once, packet by packet."""
+    check_installed()
+    source, target, size = _flows(collective, size_bytes, np.atleast_2d(groups), network, algorithm)
+    if not len(size):
+        return PacketAnswer(0.0, 0, np.zeros(network.fabric.links))
+    routes = network.routing(source, target)
+    link_bytes = bytes_by_link(independent(size, routes, np.zeros(len(size))), network.fabric.links)
+    packets = float(link_bytes.sum()) / SEGMENT_BYTES
+    if packets > MOST_PACKETS or network.fabric.devices > MOST_DEVICES:
+        limits = f"at most {MOST_PACKETS:,} packets times links and {MOST_DEVICES:,} devices"
+        raise InputError(
+            "too-large",
+            f"{packets:,.0f} packets over {network.fabric.devices:,} devices are too many to run one by one",
+            hint=f"{limits}; --network flow has no such limit",
+        )
+    cables, cable_of, side_of = _cables(network)
+    entering = np.flatnonzero(network.fabric.target[routes.link] == np.repeat(target, np.diff(routes.start)))
+    last = routes.link[entering[np.searchsorted(entering, routes.start[:-1])]]
+    columns = {
+        "source": source,
+        "target": target,
+        "bytes": np.ceil(size),
+        "link": cable_of[last],
+        "side": side_of[last],
+    }
+    flows = [{name: int(column[flow]) for name, column in columns.items()} for flow in range(len(size))]
+    busiest_s = float((link_bytes / network.capacity).max())
+    case = {
+        "devices": network.fabric.devices,
+        "links": cables,
+        "flows": flows,
+        "poll_s": busiest_s / POLLS,
+        "polls": POLLS,
+    }
+    ends = _run({**case, "give_up_s": GIVE_UP * busiest_s + 1.0})
+    return PacketAnswer(max(ends), len(flows), link_bytes)
+
+
+def check_installed() -> None:
+    """Raises an error where ns-3 is not installed."""
+    if importlib.util.find_spec("ns") is None:
+        raise UsageError(
+            "missing-package",
+            "packets are run by ns-3, which is not installed",
+            hint="pip install 'foretrace[packets]'",
+        )
+
+
+def _flows(
+    collective: Collective, size_bytes: float, groups: Longs, network: FlowNetwork, algorithm: Literal["ring", "tree"]
+) -> tuple[Longs, Longs, Floats]:
+    """From which GPU to which, and how many bytes in all."""
+    sends: list[Sends] = []
+    for gpus in groups:
+        nodes, n = network.nodes_of(gpus), len(gpus)
+        if n == 1:
+            continue
+        way = runs_as(collective, algorithm)
+        if way == "ring":
+            sends.append(ring(ring_orders(nodes), size_bytes * ring_steps(collective, n)))
+        elif way == "tree":
+            sends.append(tree(tree_parents(nodes), size_bytes))
+        elif way == "chain":
+            turn = -1 if collective is Collective.REDUCE else 1
+            sends.append(chain(ring_orders(nodes)[:, ::turn], size_bytes))
+        else:
+            sends.append(pair_sends(collective, size_bytes, n))
+    if not sends:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+    rows = list(zip(sends, groups, strict=True))
+    return (
+        np.concatenate([gpus[one.source] for one, gpus in rows]),
+        np.concatenate([gpus[one.target] for one, gpus in rows]),
+        np.concatenate([one.bytes for one in sends]),
+    )
+
+
+def _cables(network: FlowNetwork) -> tuple[list[dict[str, Any]], Longs, Longs]:
+    """Links in pairs, one each way: what ns-3 is told of each pair, and of each link its pair and the side it
+    enters."""
+    fabric = network.fabric
+    waiting: dict[tuple[int, int], list[int]] = {}
+    cables: list[dict[str, Any]] = []
+    cable_of, side_of = np.zeros(fabric.links, dtype=np.int64), np.zeros(fabric.links, dtype=np.int64)
+    for link, (a, b) in enumerate(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)):
+        back = waiting.get((b, a))
+        if not back:
+            waiting.setdefault((a, b), []).append(link)
+            continue
+        other = back.pop(0)
+        cable_of[[other, link]], side_of[[other, link]] = len(cables), [1, 0]
+        rates = [float(network.capacity[other]), float(network.capacity[link])]
+        latency = float(max(fabric.latency_s[other], fabric.latency_s[link]))
+        cables.append({"ends": [b, a], "bytes_per_s": rates, "latency_s": latency})
+    return cables, cable_of, side_of
+
+
+def _run(case: dict[str, Any]) -> list[float]:
+    """Ends of the flows in seconds, by ns-3 in a process of its own."""
+    words = [sys.executable, "-m", "foretrace.simulation.network.packets_ns3"]
+    done = subprocess.run(words, input=json.dumps(case), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        raise InputError("tool-failed", f"ns-3 failed: {last[0]}", hint="--network flow needs no ns-3")
+    ends: list[float] = json.loads(done.stdout.strip().splitlines()[-1])
+    if not ends:
+        raise InputError(
+            "tool-failed", "ns-3 lost packets for so long that nothing ended", hint="--network flow loses none"
+        )
+    return ends

@@ -1,0 +1,307 @@
+"""From an input to an answer: its program is run on a machine, and what only some inputs know is added."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import hypot
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from foretrace.basics.errors import Diagnostic, InputError, UsageError
+from foretrace.basics.progress import doing
+from foretrace.cost.machine import Machine
+from foretrace.engine.run import FixedRun
+from foretrace.program.columns import Kind
+from foretrace.program.program import Program
+from foretrace.readings.answer.answer import Answer, Provenance
+from foretrace.readings.scenario import Scenario
+from foretrace.simulation.simulate import Executor, simulate_program
+
+if TYPE_CHECKING:
+    from foretrace.inputs.base import Input, Unprofiled
+    from foretrace.workload.setting import Setting
+
+REPLAY_SPREAD: Final = 0.02
+"""How far a replay may be from the recorded step, as a share, before it is reported."""
+
+
+def simulate_input(
+    job: Input,
+    machine: Machine,
+    scenario: Scenario,
+    *,
+    executor: Executor = "auto",
+    folded: bool = True,
+    explain: bool = True,
+    even_if_oom: bool = False,
+) -> Answer:
+    """Simulates an input on a machine under a scenario.
+
+    Args:
+        job: What to run.
+        machine: What it runs on. With a cluster, recorded communication is priced again.
+        scenario: What is different from normal.
+        executor: See `simulate_program`.
+        folded: See `simulate_program`.
+        explain: Whether to find the band and what each family of ops would gain, which takes further runs.
+        even_if_oom: Whether to answer for a model that does not fit into memory too.
+
+    Raises:
+        InfeasibleError: The model does not fit into memory; the error names a plan that does.
+    """
+    return _Question(job, machine, scenario, executor, folded).answer(explain, even_if_oom)
+
+
+def on_machine(job: Input, machine: Machine) -> Input:
+    """Returns a job as a machine runs it: with a cluster, communication is priced and a calibration sets the host."""
+    if machine.cluster is None:
+        return job
+    job, calibration = job.priced(), machine.calibration
+    if calibration is None or calibration.host is None:
+        return job
+    from foretrace.workload.stacks import TORCH_COMPILE, TORCH_EAGER
+
+    usual_s = (TORCH_EAGER if calibration.host.style == "eager" else TORCH_COMPILE).launch_s
+    return job.with_launches(calibration.host.launch_s / usual_s, f"host launches, calibration {calibration.name}")
+
+
+def recorded_answer(job: Input) -> Answer | None:
+    """Returns what was measured as an answer; None where nothing was. It has no gains and no band."""
+    with doing(f"reading {job.title}"):
+        timeline = job.recorded()
+    if timeline is None:
+        return None
+    FixedRun(timeline.graph)  # recordings that do not fit together deadlock here
+    program, step_s = timeline.graph.program, timeline.step_time_s
+    return Answer(
+        title=program.title,
+        world_size=program.world,
+        mesh=str(program.mesh),
+        cluster=None,
+        executor="recorded",
+        scenario=Scenario(),
+        unchanged_step_time_s=None,
+        step_time_s=step_s,
+        step_time_band_s=(step_s, step_s),
+        repeats=program.repeats,
+        steps_run=timeline.steps_run,
+        tokens_per_s_per_gpu=None,
+        gains=None,
+        memory_tracks=(),
+        peak_memory=None,
+        provenance=(Provenance("recorded", 1.0, 1.0, 1.0),),
+        diagnostics=program.diagnostics,
+        timeline=timeline,
+    )
+
+
+class _Question:
+    """An input on a machine, and how it is run."""
+
+    def __init__(
+        self, job: Input, machine: Machine, scenario: Scenario, executor: Executor = "auto", folded: bool = True
+    ) -> None:
+        self.job = on_machine(job, machine)
+        self.machine = machine
+        self.scenario = scenario
+        self._executor: Executor = executor
+        self._folded = folded
+
+    def answer(self, explain: bool, even_if_oom: bool) -> Answer:
+        """Runs the job and adds what only its kind of input knows."""
+        self._check_machine()
+        with doing(f"reading {self.job.title}"):
+            program = self._rebuilt(self.job.program())
+        if self.machine.cluster is not None:
+            self.machine.cluster.check_fits(program.world, self.job.size_place)
+        answer = self._run(program, self.scenario, explain)
+        answer = replace(answer, diagnostics=(*self.job.diagnostics, *answer.diagnostics))
+        answer = self._with_model(answer, even_if_oom)
+        answer = self._with_unprofiled(answer, program, explain)
+        return self._with_baseline(answer)
+
+    def _run(self, program: Program, scenario: Scenario, explain: bool) -> Answer:
+        what = f"simulating {program.op_count:,} ops on {program.world:,} ranks"
+        try:
+            with doing(what):
+                return simulate_program(
+                    program, self.machine, scenario, executor=self._executor, folded=self._folded, explain=explain
+                )
+        except InputError as error:
+            if error.code != "unpriced-op" or self.machine.cluster is not None:
+                raise
+            raise UsageError(
+                "needs-cluster",
+                f"{self.job.title} says what is sent and computed, not how long that takes; no cluster is named",
+                hint="for example --cluster h100-dgx; see foretrace list clusters",
+            ) from None
+
+    def _step_s(self, program: Program) -> float:
+        """Returns the step of a program without the scenario."""
+        return self._run(program, Scenario(), explain=False).step_time_s
+
+    def _rebuilt(self, program: Program) -> Program:
+        """Rescales computation to another batch or GPU, where options say so."""
+        rebuild = self.job.rebuild
+        if rebuild is None:
+            return program
+        from foretrace.simulation.rebatch import rebuilt  # most jobs do without, and start faster
+
+        return rebuilt(program, batch=rebuild.batch, gpu=rebuild.gpu)
+
+    def _check_machine(self) -> None:
+        """Raises an error where a model has no cluster, or one without room or units for it."""
+        setting = self.job.setting()
+        if setting is None:
+            return
+        from foretrace.readings.answer.model_figures import peak_flops  # most jobs are not models, and start faster
+
+        cluster = self.machine.needed_cluster()
+        cluster.check_fits(setting.plan.gpus)
+        peak_flops(cluster.gpu, setting.plan.precision)
+
+    def _with_model(self, answer: Answer, even_if_oom: bool) -> Answer:
+        """Adds the figures of a model, and refuses one that does not fit into memory."""
+        setting = self.job.setting()
+        if setting is None:
+            return answer
+        from foretrace.readings.answer.memory_fit import memory_fit
+        from foretrace.readings.answer.model_figures import model_figures
+        from foretrace.readings.host_load import host_notes  # most jobs are not models, and start faster
+
+        cluster = self.machine.needed_cluster()
+        memory = memory_fit(answer, int(cluster.gpu.memory_bytes))
+        figures = model_figures(setting, cluster, answer.timeline, memory)
+        answer = replace(
+            answer,
+            model=figures,
+            tokens_per_s_per_gpu=figures.tokens_per_step / answer.step_time_s / figures.gpus,
+            diagnostics=(*answer.diagnostics, *self._calibration_notes(setting), *host_notes(answer.timeline)),
+        )
+        if not memory.fits and not even_if_oom:
+            from foretrace.simulation.relief import find_relief, misfit
+
+            raise misfit(answer, find_relief(setting, self.machine))
+        return answer
+
+    def _calibration_notes(self, setting: Setting) -> tuple[Diagnostic, ...]:
+        """Returns a note where a calibration was made of kernels that the plan's stack does not run."""
+        calibration = self.machine.calibration
+        if calibration is None or not calibration.is_of_eager_kernels or setting.stack.pointwise == "eager":
+            return ()
+        text = (
+            f"calibration {calibration.name} holds kernels of eager PyTorch, and {setting.stack.name} runs others next "
+            "to its products: these keep their usual prices (--stack torch-eager, if that is what you run)"
+        )
+        return (Diagnostic("note", "calibration-of-other-stack", text),)
+
+    def _with_unprofiled(self, answer: Answer, program: Program, explain: bool) -> Answer:
+        """Adds what the step takes without the profiler."""
+        unprofiled = self.job.unprofiled()
+        if unprofiled is None:
+            return answer
+        without, without_program = answer, program
+        if unprofiled.program is not None:
+            has_band = any(source.low != source.high for source in answer.provenance)
+            without_program = self._rebuilt(unprofiled.program)
+            without = self._run(without_program, self.scenario, explain and has_band)
+        band = self._unprofiled_band(unprofiled, without, without_program) if explain else None
+        return replace(
+            answer,
+            step_time_unprofiled_s=without.step_time_s,
+            step_time_unprofiled_band_s=band,
+            unchanged_step_time_unprofiled_s=without.unchanged_step_time_s,
+            step_time_band_s=answer.step_time_band_s if unprofiled.program is not None else band,
+            diagnostics=(*self._recording_notes(program), *self._replay_note(answer), *answer.diagnostics),
+        )
+
+    def _unprofiled_band(self, unprofiled: Unprofiled, without: Answer, program: Program) -> tuple[float, float] | None:
+        """Returns the band of a step without the profiler: its host at either end of its own band, and by how much the
+        device may be off and prices are."""
+        step_s = without.step_time_s
+        if step_s <= 0:
+            return None
+        low, high = without.step_time_band_s or (step_s, step_s)
+        fast = slow = step_s
+        if unprofiled.host_spread is not None:
+            spread = unprofiled.host_spread
+            fast, slow = (
+                self._run(_paced(program, times), self.scenario, False).step_time_s
+                for times in (1 - spread, 1 + spread)
+            )
+        below = hypot(1 - fast / step_s, unprofiled.device_spread, 1 - low / step_s)
+        above = hypot(slow / step_s - 1, unprofiled.device_spread, high / step_s - 1)
+        return step_s * max(1 - below, 0.0), step_s * (1 + above)
+
+    def _with_baseline(self, answer: Answer) -> Answer:
+        """Adds what the job takes without the options that change it."""
+        baseline = self.job.baseline()
+        if baseline is None:
+            return answer
+        before_s = self._step_s(baseline.job.program())
+        answer = replace(answer, changes=baseline.changes, unchanged_step_time_s=before_s)
+        unprofiled = baseline.job.unprofiled()
+        if unprofiled is None:
+            return answer
+        as_is = before_s if unprofiled.program is None else self._step_s(unprofiled.program)
+        return replace(answer, unchanged_step_time_unprofiled_s=as_is)
+
+    def _recording_notes(self, program: Program) -> tuple[Diagnostic, ...]:
+        """Returns what a reader of a recording on a cluster should know: its GPU, and what few ranks do not tell."""
+        cluster = self.machine.cluster
+        if cluster is None:
+            return ()
+        notes = []
+        recorded, rebuild = self.job.recorded_gpu, self.job.rebuild
+        asked = None if rebuild is None else rebuild.gpu
+        runs_on = _preset_name(asked or recorded)
+        if runs_on != cluster.gpu.name and (asked or recorded):
+            how = f"as if on {asked} (--what-if gpu={cluster.gpu.name}" if asked else f"as recorded on {recorded}"
+            if not asked:
+                how += f" (--what-if gpu={cluster.gpu.name}" if runs_on else " (a GPU that is not known here"
+            text = f"{cluster.name} has {cluster.gpu.title}: computation stays {how})"
+            notes.append(Diagnostic("warning", "compute-of-other-gpu", text))
+        traced = self.job.traced_ranks
+        if traced is not None and program.world > traced:
+            text = (
+                f"left out, since a trace does not tell it: the slowest of {program.world:,} GPUs, which the others "
+                "wait for, and what kernels lose to collectives next to them; foretrace predict counts both"
+            )
+            notes.append(Diagnostic("note", "slowest-not-modelled", text))
+        return tuple(notes)
+
+    def _replay_note(self, answer: Answer) -> tuple[Diagnostic, ...]:
+        """Returns a warning where the replay of a step, with nothing changed, does not take what was recorded."""
+        recorded_s, step_s = self.job.recorded_step_s, answer.step_time_s
+        if recorded_s is None or recorded_s <= 0 or self.scenario or self.machine.cluster is not None:
+            return ()
+        off = step_s / recorded_s - 1
+        if abs(off) <= REPLAY_SPREAD:
+            return ()
+        text = (
+            f"the replay takes {step_s * 1e3:.4g} ms, the recorded step {recorded_s * 1e3:.4g} ms ({off:+.1%}): what "
+            "waits for what is not understood here, or steps vary; what-ifs may be off by as much"
+        )
+        return (Diagnostic("warning", "replay-differs", text),)
+
+
+def _preset_name(gpu: str | None) -> str | None:
+    """Returns the preset that a GPU's name means; None where there is none."""
+    from foretrace.hardware.presets import gpu as preset
+
+    try:
+        return preset(gpu).name if gpu else None
+    except InputError:
+        return None
+
+
+def _paced(program: Program, times: float) -> Program:
+    """Returns a recorded program whose host takes `times` its time."""
+    templates = program.templates
+    columns = dict(templates.columns)
+    threads = np.array([lane.kind == "host" for lane in program.lanes])
+    of_host = (columns["kind"] == Kind.HOST) & threads[columns["lane"].astype(np.int64)]
+    duration_s = columns["duration_s"].astype(np.float64)
+    columns["duration_s"] = np.where(of_host, duration_s * times, duration_s)
+    return replace(program, templates=replace(templates, columns=columns))

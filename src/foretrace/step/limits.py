@@ -1,0 +1,29 @@
+"""How large a job may be; what is larger is a slip of the finger."""
+
+from __future__ import annotations
+
+from foretrace.basics.errors import InputError
+
+MOST_STAGES = 1024
+MOST_GPUS = 4_000_000
+MOST_OPS = 8_000_000
+"""Of one rank of every kind; more would take gigabytes and longer than a person waits."""
+
+
+def check_gpus(gpus: int, where: str) -> None:
+    """Raises an error where there are more than any cluster has."""
+    if gpus > MOST_GPUS:
+        raise InputError(
+            "too-large", f"{gpus:,} GPUs are more than any cluster has", where=where, hint=f"at most {MOST_GPUS:,}"
+        )
+
+
+def check_ops(ops: int, stages: int, microbatches: int, where: str) -> None:
+    """Raises an error where there are more than can be run."""
+    if ops > MOST_OPS:
+        raise InputError(
+            "too-large",
+            f"{microbatches:,} microbatches on {stages:,} stages are more than can be run",
+            where=where,
+            hint="take fewer: the step grows in proportion, --microbatches 256",
+        )

@@ -1,0 +1,80 @@
+"""What a measured run ran on: the words of a table to a cluster."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from foretrace.basics.errors import InputError
+from foretrace.hardware.cluster import Cluster, Nic, Node
+from foretrace.hardware.presets import cluster
+from foretrace.validate.training_runs import RunConfig
+
+_CLUSTERS: Final = (
+    (r"gb300", "gb300-nvl72"),
+    (r"gb200", "gb200-nvl72"),
+    (r"b300", "b300-dgx"),
+    (r"b200", "b200-dgx"),
+    (r"h200", "h200-dgx"),
+    (r"h100.*(96\s*gb|500\s*w)", "h100-96g-500w"),
+    (r"h100.*pcie", "h100-pcie"),
+    (r"h100", "h100-dgx"),
+    (r"h800", "h800-hgx"),
+    (r"h20", "h20-hgx"),
+    (r"a800", "a800-hgx"),
+    (r"a100.*pcie", "a100-pcie"),
+    (r"a100.*40\s*gb", "a100-40g-dgx"),
+    (r"a100", "a100-dgx"),
+    (r"mi300x?", "mi300x"),
+)
+"""What a GPU is called, and the cluster of such GPUs; the first that fits."""
+
+
+def cluster_of(config: RunConfig) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster of a run, with what was assumed about it."""
+    text = config.gpu.lower()
+    name = next((name for pattern, name in _CLUSTERS if re.search(pattern, text)), None)
+    if name is None:
+        raise InputError(
+            "unknown-name", f'no cluster has the GPU "{config.gpu}"', where=config.where, hint="see foretrace list gpus"
+        )
+    found = cluster(name)
+    node = _sized(found.node, config.gpus_per_node)
+    node, notes = _networked(node, config.interconnect)
+    return (found if node == found.node else replace(found, node=node)), notes
+
+
+def _sized(node: Node, gpus: int | None) -> Node:
+    """A node with as many GPUs as the table says; NICs follow, and links join what they joined."""
+    if gpus is None or gpus == node.gpus:
+        return node
+    domain = gpus if node.domain_gpus == node.gpus else node.domain_gpus
+    return replace(node, gpus=gpus, domain_gpus=domain, nics=max(node.nics * gpus // node.gpus, 1))
+
+
+def _networked(node: Node, words: str) -> tuple[Node, tuple[str, ...]]:
+    """A node with the network that the table describes; without a description, its preset's."""
+    text = words.lower()
+    notes: tuple[str, ...] = ()
+    if "pcie only" in text:
+        node = replace(node, domain_gpus=1, switched=False)
+    each = re.search(r"(\d+)\s*[x×]\s*(\d+)\s*g", text)
+    whole = re.search(r"(\d+)\s*gb(?:ps|/s|it/s)?\s*/\s*node", text)
+    per_gpu = re.search(r"(\d+)\s*gb(?:ps|/s).{0,12}per gpu", text)
+    if each:
+        return _with_nics(node, int(each[1]), int(each[2])), notes
+    if per_gpu:
+        return _with_nics(node, node.gpus, int(per_gpu[1])), notes
+    if whole:
+        share = int(whole[1]) / node.gpus
+        notes = (f"{whole[0]}: taken as {node.gpus} NICs of {share:g} Gb/s",)
+        return _with_nics(node, node.gpus, share), notes
+    return node, notes
+
+
+def _with_nics(node: Node, nics: int, gbits: float) -> Node:
+    rate = gbits * 1e9 / 8
+    if not nics or not rate or (nics == node.nics and rate == node.nic.bytes_per_s):
+        return node  # a rate of nothing is a slip of the pen
+    return replace(node, nics=nics, nic=Nic(f"{gbits:g}g", f"{gbits:g} Gb/s", rate))

@@ -1,0 +1,168 @@
+"""How a measured run was parallelised: the words of a table to a plan. docs/accuracy.md lists the rules."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from foretrace.basics.errors import InputError
+from foretrace.validate.training_runs import RunConfig
+from foretrace.workload.plan import CpComm, CudaGraphs, Dispatcher, Plan, Precision, Recompute
+
+FAMILY_STACKS: Final = {
+    "korthikanti": "megatron-2021",
+    "sc21": "megatron-2021",
+    "mt-nlg": "megatron-2021",
+    "llm-foundry": "llm-foundry",
+    "megatron-bridge": "megatron-core",
+    "nemo": "megatron-core",
+    "megascale": "megatron-core",
+}
+"""Which software the runs of a source used."""
+
+_BEFORE_SEQUENCE_PARALLELISM: Final = ("sc21", "mt-nlg")
+"""Runs of 2021, a year before Megatron could split norms and dropout over tp (arXiv:2205.05198)."""
+
+_MEGATRON_RECIPES: Final = ("megatron-bridge", "nemo")
+"""NVIDIA's performance recipes: `tp_comm_overlap` is on wherever tp and sequence parallelism are."""
+
+_PRECISIONS: Final[tuple[tuple[str, Precision], ...]] = (
+    (r"nvfp4|fp4", "nvfp4"),
+    (r"mx|fine-grained|block|sub-?channel", "mxfp8"),
+    (r"fp8", "fp8"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|float16|half", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32", "fp32"),
+)
+
+
+def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]]:
+    """The plan of a run on GPUs of an architecture, with what was assumed about it."""
+    if config.mbs is None:
+        raise InputError(
+            "missing-field", "the microbatch size is not said", where=config.where, hint="fill in the column mbs"
+        )
+    precision, about_precision = _precision(config, architecture)
+    zero, about_zero = _zero(config)
+    recompute, layers, about_recompute = _recompute(config)
+    stack, about_stack = _stack(config, zero)
+    words = f"{config.overlap}; {config.notes}".lower()
+    offloaded = re.search(r"cpu_offload_layers=(\d+)", words)
+    # Megatron-LM overlaps nothing of data parallelism unless told to; NVIDIA's recipes tell it.
+    no_overlap = "no dp overlap" in words or config.family.lower().startswith("simumax")
+    plan = Plan(
+        gpus=config.gpus,
+        mbs=config.mbs,
+        gbs=config.gbs,
+        seq_len=config.seq_len,
+        tp=config.tp,
+        sequence_parallel=_sequence_parallel(config),
+        cp=config.cp,
+        cp_comm=_cp_comm(config),
+        pp=config.pp,
+        vpp=config.vpp,
+        ep=config.ep,
+        etp=int(found[1]) if (found := re.search(r"expert_tensor_parallel_size=(\d+)", words)) else 1,
+        zero=zero,
+        recompute=recompute,
+        recompute_layers=layers,
+        precision=precision,
+        grad_overlap=False if no_overlap else None,
+        param_overlap=False if no_overlap else None,
+        tp_overlap=_tp_overlap(config, words),
+        moe_overlap="moe_a2a_overlap=true" in words,
+        cuda_graphs=_cuda_graphs(words),
+        offload_layers=int(offloaded[1]) if offloaded else 0,
+        stack=stack,
+        dispatcher=_dispatcher(words),
+    )
+    return plan, (*about_precision, *about_zero, *about_recompute, *about_stack)
+
+
+def _dispatcher(words: str) -> Dispatcher:
+    found = re.search(r"dispatcher_backend=(deepep|hybridep)", words)
+    return "alltoall" if found is None else "deepep" if found[1] == "deepep" else "hybridep"
+
+
+def _precision(config: RunConfig, architecture: str) -> tuple[Precision, tuple[str, ...]]:
+    text = config.dtype.lower()
+    found = next((precision for words, precision in _PRECISIONS if re.search(words, text)), None)
+    if found is None:
+        return "bf16", (f'dtype "{config.dtype}" is taken as bf16',)
+    if found == "mxfp8" and not architecture.startswith("Blackwell"):
+        return "fp8_block", ()
+    return found, ()
+
+
+def _zero(config: RunConfig) -> tuple[Literal[0, 1, 2, 3] | None, tuple[str, ...]]:
+    text = config.sharding.lower()
+    if not text:
+        return None, ()
+    if "hsdp" in text or "hybrid" in text:
+        return 3, (f'"{config.sharding}": sharded over all data-parallel ranks, for how many do is not said',)
+    if "fsdp" in text or re.search(r"zero-?3", text):
+        return 3, ()
+    if re.search(r"zero-?2", text):
+        return 2, ()
+    if "dist" in text or re.search(r"zero-?1", text):
+        return 1, ()
+    if text in ("none", "no", "ddp", "zero-0"):
+        return 0, ()
+    return None, (f'sharding "{config.sharding}" is not understood: the stack\'s own is taken',)
+
+
+def _recompute(config: RunConfig) -> tuple[Recompute, int | None, tuple[str, ...]]:
+    text = config.recompute.lower()
+    if not text:
+        return "none", None, ("whether it recomputes is not said: taken as not",)
+    if text.startswith("full"):
+        count = re.search(r"(\d+) layers?", text)
+        return "full", int(count[1]) if count else None, ()
+    if text.startswith("selective"):
+        return "selective", None, ()
+    if text.startswith(("none", "no")):
+        return "none", None, ()
+    return "none", None, (f'recompute "{config.recompute}" is not understood: taken as none',)
+
+
+def _stack(config: RunConfig, zero: int | None) -> tuple[str, tuple[str, ...]]:
+    if config.style:
+        return "torch-compile" if config.compiled else "torch-eager", ()
+    family = config.family.lower()
+    if family in FAMILY_STACKS:
+        return FAMILY_STACKS[family], ()
+    if family.startswith("simumax"):
+        return "megatron-core", ()
+    if family.startswith("torchtitan"):
+        return ("fsdp-compile" if "compile" in config.notes.lower() else "fsdp"), ()
+    if "fsdp" in config.sharding.lower() and zero == 3 and "megatron" not in config.notes.lower():
+        compiled = "compile" in config.notes.lower()
+        name = "fsdp-compile" if compiled else "fsdp"
+    else:
+        name = "megatron-core"
+    return name, (f'which software ran family "{config.family}" is not known: taken as {name}',)
+
+
+def _sequence_parallel(config: RunConfig) -> bool | None:
+    if config.tp == 1:
+        return None
+    early = config.family.lower() in _BEFORE_SEQUENCE_PARALLELISM
+    return False if early and config.sequence_parallel is None else config.sequence_parallel
+
+
+def _cp_comm(config: RunConfig) -> CpComm:
+    # torchtitan's context_parallel_rotate_method is allgather by default; Megatron passes keys and values on.
+    return "all_gather" if config.family.lower().startswith("torchtitan") else "p2p"
+
+
+def _tp_overlap(config: RunConfig, words: str) -> bool:
+    if "tp-comm-overlap off" in words or config.family.lower() not in _MEGATRON_RECIPES:
+        return False
+    return config.tp > 1 and config.sequence_parallel is not False
+
+
+def _cuda_graphs(words: str) -> CudaGraphs:
+    if "cuda_graph_impl=none" in words or "cuda_graph" not in words:
+        return "none"
+    return "full" if "full_iteration" in words else "partial"

@@ -1,0 +1,162 @@
+"""Predictions beside measurements: errors of rows, and of groups of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import mean, median
+
+from foretrace.validate.training_runs import SkippedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A measured and a predicted quantity of one row, in one unit."""
+
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Signed, as a share of what was measured: above 0 the prediction is too large."""
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """A row predicted. `parts` are forward, backward and optimizer in seconds where they were measured apart; `reason`
+    says what the prediction rests on."""
+
+    id: str
+    family: str
+    grade: str
+    gpu: str
+    axes: tuple[str, ...]
+    step: Compared
+    band_s: tuple[float, float] | None
+    memory: Compared | None
+    parts: dict[str, Compared]
+    fits: bool
+    reason: str
+    notes: tuple[str, ...]
+
+    @property
+    def error(self) -> float:
+        """Of the step time, signed."""
+        return self.step.error
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measurement lies in the band; None where there is no band."""
+        return None if self.band_s is None else self.band_s[0] <= self.step.measured <= self.band_s[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows with something in common and their errors of step time, as shares: mean absolute, mean signed, largest."""
+
+    name: str
+    rows: int
+    mape: float
+    bias: float
+    worst: float
+    coverage: float | None
+    """The share of rows whose measurement lies in their band."""
+    half_width: float | None
+    """Half of the band over the prediction, median over rows."""
+    memory_mape: float | None
+    memory_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """All rows of a file, predicted or skipped."""
+
+    rows: tuple[RowResult, ...]
+    skipped: tuple[SkippedRun, ...]
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+    """What was assumed of all rows."""
+
+    def graded(self, grade: str) -> tuple[RowResult, ...]:
+        """The rows of one grade."""
+        return tuple(row for row in self.rows if row.grade == grade)
+
+    @property
+    def grades(self) -> tuple[str, ...]:
+        """The grades there are, best first."""
+        return tuple(sorted({row.grade for row in self.rows}))
+
+    @property
+    def best_grade(self) -> str | None:
+        """The grade by which predictions are judged: A, and where no row has it the next; None without rows."""
+        return next(iter(self.grades), None)
+
+    def mean_of_families(self, grade: str) -> float | None:
+        """The mean over families of each one's mean absolute error; None where no row has that grade."""
+        groups = by_family(self.graded(grade))
+        return mean(group.mape for group in groups) if groups else None
+
+    @property
+    def not_fitting(self) -> tuple[RowResult, ...]:
+        """Rows that ran, and so did fit, of which the prediction says they do not."""
+        return tuple(row for row in self.rows if not row.fits)
+
+    @property
+    def worst(self) -> tuple[RowResult, ...]:
+        """The rows, furthest off first."""
+        return tuple(sorted(self.rows, key=lambda row: -abs(row.error)))
+
+
+def group_of(name: str, rows: Iterable[RowResult]) -> Group:
+    """The errors of rows together; there is at least one."""
+    rows = tuple(rows)
+    inside = [row.inside for row in rows if row.inside is not None]
+    widths = [(row.band_s[1] - row.band_s[0]) / 2 / row.step.predicted for row in rows if row.band_s is not None]
+    memory = [abs(row.memory.error) for row in rows if row.memory is not None]
+    return Group(
+        name=name,
+        rows=len(rows),
+        mape=mean(abs(row.error) for row in rows),
+        bias=mean(row.error for row in rows),
+        worst=max((row.error for row in rows), key=abs),
+        coverage=mean(inside) if inside else None,
+        half_width=median(widths) if widths else None,
+        memory_mape=mean(memory) if memory else None,
+        memory_rows=len(memory),
+    )
+
+
+def errors_by_quantity(rows: Iterable[RowResult]) -> dict[str, float]:
+    """The mean absolute error of the step, of its parts and of peak memory, of those that were measured."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        measured = {"step": row.step, **row.parts}
+        if row.memory is not None:
+            measured["memory"] = row.memory
+        for name, one in measured.items():
+            found.setdefault(name, []).append(abs(one.error))
+    return {name: mean(errors) for name, errors in found.items()}
+
+
+def by_family(rows: Iterable[RowResult]) -> tuple[Group, ...]:
+    """One group per source of measurements."""
+    return _grouped(rows, lambda row: (row.family,))
+
+
+def by_gpu(rows: Iterable[RowResult]) -> tuple[Group, ...]:
+    """One group per GPU."""
+    return _grouped(rows, lambda row: (row.gpu,))
+
+
+def by_axis(rows: Iterable[RowResult]) -> tuple[Group, ...]:
+    """One group per kind of parallelism; a row is in as many as it uses."""
+    return _grouped(rows, lambda row: row.axes)
+
+
+def _grouped(rows: Iterable[RowResult], names: Callable[[RowResult], tuple[str, ...]]) -> tuple[Group, ...]:
+    members: dict[str, list[RowResult]] = {}
+    for row in rows:
+        for name in names(row):
+            members.setdefault(name, []).append(row)
+    return tuple(group_of(name, members[name]) for name in sorted(members))

@@ -1,0 +1,347 @@
+"""Measured training runs: a table with a row per run (CSV), or a line of JSON per run.
+
+What was run and what was measured are kept apart from the first moment: a prediction is given a `RunConfig` and never
+sees a `RunMeasurement`. A row that cannot be used is said with its line and the reason; the others are read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.files import read_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COLUMNS: Final = (
+    "a CSV needs id, model, gpu, gpus, mbs and step_time_s; layers, hidden, ffn_hidden and heads where the model is no "
+    "preset; may have gbs, seq_len, tp, pp, complete, …"
+)
+"""What a table must have. docs/accuracy.md lists all columns."""
+_NEEDED: Final = ("id", "model", "gpu", "gpus")
+_MEASURED: Final = ("step_time_s", "step_time_derived_s")
+_GRADE: Final = "complete"
+UNGRADED: Final = "A"
+"""The grade of rows in a table that grades none: a user's own runs, of which all that matters is known."""
+_SEPARATORS: Final = {"semicolons": ";", "tabs": "\t", "bars": "|"}
+_MOST_LAYERS: Final = 10_000
+_LEAST, _MOST = 1e-9, 1e12
+"""Between these, in whatever unit, lies everything that was ever measured of a step."""
+GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What was run, as its source writes it; None or an empty text where it says nothing.
+
+    `style` (gpt, llama) and `compiled` are known of runs measured on one GPU; in these, `share` counts the
+    tensor-parallel ranks of whose work the sizes are one rank's share, without communication.
+    """
+
+    id: str
+    where: str
+    """`file:line`."""
+    family: str
+    grade: str
+    model: str
+    layers: int | None
+    hidden: int | None
+    ffn: int | None
+    heads: int | None
+    kv_heads: int | None
+    vocab: int | None
+    seq_len: int | None
+    gpu: str
+    gpus: int
+    mbs: int | None
+    gbs: int | None
+    head_dim: int | None = None
+    experts: int | None = None
+    topk: int | None = None
+    gpus_per_node: int | None = None
+    interconnect: str = ""
+    dtype: str = ""
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool | None = None
+    sharding: str = ""
+    recompute: str = ""
+    overlap: str = ""
+    notes: str = ""
+    style: str = ""
+    compiled: bool | None = None
+    share: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasurement:
+    """What was measured, in seconds and bytes; parts of the step and memory where the source has them."""
+
+    step_s: float
+    derived: bool = False
+    """Whether the step time follows from a rate the source reports."""
+    forward_s: float | None = None
+    backward_s: float | None = None
+    optimizer_s: float | None = None
+    peak_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """A run: its configuration and its measurement, to be kept apart."""
+
+    config: RunConfig
+    measurement: RunMeasurement
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRun:
+    """A row that cannot be used, and why."""
+
+    id: str
+    where: str
+    why: str
+    family: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRuns:
+    """The rows of a file, in its order."""
+
+    runs: tuple[TrainingRun, ...]
+    skipped: tuple[SkippedRun, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was assumed of all rows."""
+
+
+class _UnusableError(Exception):
+    """A row that cannot be used."""
+
+
+def read_training_runs(path: str | Path) -> TrainingRuns:
+    """Reads a CSV of runs, or a file of JSON lines."""
+    data = read_whole(path, "table of training runs", COLUMNS)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError("not-text", "this is no text in UTF-8", where=str(path), hint=COLUMNS) from None
+    if not text.strip():
+        raise InputError("empty-file", "the file is empty", where=str(path), hint=COLUMNS)
+    return _read_json_lines(text, str(path)) if text.lstrip().startswith("{") else _read_csv(text, str(path))
+
+
+def _read_csv(text: str, name: str) -> TrainingRuns:
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        columns = [column.strip() for column in next(reader)]
+        _check_columns(columns, name)
+        runs, skipped, before = list[TrainingRun](), list[SkippedRun](), reader.line_num
+        for values in reader:
+            where, before = f"{name}:{before + 1}", reader.line_num
+            if not any(value.strip() for value in values):
+                continue
+            row = {column: value.strip() for column, value in zip(columns, values, strict=False)}
+            try:
+                if len(values) != len(columns):
+                    raise _UnusableError(f"it has {len(values)} cells under {len(columns)} columns")
+                runs.append(TrainingRun(_csv_config(row, where), _csv_measurement(row)))
+            except _UnusableError as problem:
+                skipped.append(SkippedRun(row.get("id") or where, where, str(problem), row.get("family", "")))
+    except csv.Error as error:
+        raise InputError(
+            "bad-syntax", f"this is no CSV: {error}", where=f"{name}:{reader.line_num}", hint=COLUMNS
+        ) from None
+    notes = () if _GRADE in columns else (f'there is no column "{_GRADE}": every row counts as grade {UNGRADED}',)
+    return TrainingRuns(tuple(runs), tuple(skipped), notes)
+
+
+def _check_columns(columns: list[str], name: str) -> None:
+    for needed in _NEEDED:
+        if needed not in columns:
+            problem = f'there is no column "{needed}"{did_you_mean(needed, columns)}'
+            other = next((mark for mark, split in _SEPARATORS.items() if len(columns) == 1 and split in columns[0]), "")
+            hint = f"cells are parted by {other} here: part them by commas" if other else COLUMNS
+            raise InputError("missing-field", problem, where=f"{name}:1", hint=hint)
+    if not any(column in columns for column in _MEASURED):
+        raise InputError(
+            "missing-field", f"there is no column {' or '.join(_MEASURED)}", where=f"{name}:1", hint=COLUMNS
+        )
+    twice = next((column for column in columns if column and columns.count(column) > 1), None)
+    if twice is not None:
+        raise InputError("duplicate-name", f'the column "{twice}" is there twice', where=f"{name}:1", hint=COLUMNS)
+
+
+def _csv_config(row: dict[str, str], where: str) -> RunConfig:
+    for needed in _NEEDED:
+        if not row.get(needed):
+            raise _UnusableError(f"{needed} is empty")
+    gpus = _whole(row, "gpus")
+    assert gpus is not None
+    said = row.get("sp", "").lower()
+    if said not in ("", "yes", "no"):
+        raise _UnusableError(f'sp is "{said}", neither yes nor no')
+    return RunConfig(
+        id=row["id"],
+        where=where,
+        family=row.get("family", ""),
+        grade=row.get(_GRADE, UNGRADED),
+        model=row["model"],
+        layers=_whole(row, "layers"),
+        hidden=_whole(row, "hidden"),
+        ffn=_whole(row, "ffn_hidden"),
+        heads=_whole(row, "heads"),
+        kv_heads=_whole(row, "kv_heads"),
+        vocab=_whole(row, "vocab"),
+        seq_len=_whole(row, "seq_len"),
+        gpu=row["gpu"],
+        gpus=gpus,
+        mbs=_whole(row, "mbs"),
+        gbs=_whole(row, "gbs"),
+        head_dim=_whole(row, "head_dim"),
+        experts=_whole(row, "experts"),
+        topk=_whole(row, "topk"),
+        gpus_per_node=_whole(row, "gpus_per_node"),
+        interconnect=row.get("interconnect", ""),
+        dtype=row.get("dtype", ""),
+        tp=_whole(row, "tp") or 1,
+        pp=_whole(row, "pp") or 1,
+        vpp=_whole(row, "vpp") or 1,
+        cp=_whole(row, "cp") or 1,
+        ep=_whole(row, "ep") or 1,
+        sequence_parallel=None if not said else said == "yes",
+        sharding=row.get("zero_fsdp", ""),
+        recompute=row.get("recompute", ""),
+        overlap=row.get("overlap", ""),
+        notes=row.get("notes", ""),
+    )
+
+
+def _csv_measurement(row: dict[str, str]) -> RunMeasurement:
+    reported, derived = (_positive(row, column) for column in _MEASURED)
+    step = reported if reported is not None else derived
+    if step is None:
+        raise _UnusableError("no step time was measured")
+    memory = _positive(row, "memory_gb")  # GiB, whatever the column is called
+    return RunMeasurement(step, reported is None, peak_bytes=None if memory is None else memory * GIB)
+
+
+def _read_json_lines(text: str, name: str) -> TrainingRuns:
+    runs, skipped = list[TrainingRun](), list[SkippedRun]()
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"{name}:{number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise InputError(
+                "bad-syntax", "this is no line of JSON", where=where, hint='{"name": …, "step_ms": …}'
+            ) from None
+        if not isinstance(row, dict):
+            raise InputError("bad-value", "expected an object", where=where, hint='{"name": …, "step_ms": …}')
+        # Which run of the same name it is, its line tells.
+        called = f"{row.get('name') or 'run'}#{number}"
+        try:
+            runs.append(TrainingRun(_json_config(row, called, where), _json_measurement(row)))
+        except _UnusableError as problem:
+            skipped.append(SkippedRun(called, where, str(problem), str(row.get("family", "single-gpu"))))
+    return TrainingRuns(tuple(runs), tuple(skipped))
+
+
+def _json_config(row: dict[str, Any], called: str, where: str) -> RunConfig:
+    if row.get("ok") is False:
+        raise _UnusableError(f"the run failed: {row.get('error') or 'no reason is given'}")
+    for needed in ("layers", "hidden", "ffn", "heads", "seq", "mbs"):
+        if _whole(row, needed) is None:
+            raise _UnusableError(f"{needed} is missing")
+    compiled, style = row.get("compile", False), row.get("style", "llama")
+    if not isinstance(compiled, bool) or style not in ("gpt", "llama"):
+        raise _UnusableError("compile must be true or false, style gpt or llama")
+    return RunConfig(
+        id=called,
+        where=where,
+        family=str(row.get("family", "single-gpu")),
+        grade=str(row.get("grade", "A")),
+        model=str(row.get("name", "run")),
+        layers=_whole(row, "layers"),
+        hidden=_whole(row, "hidden"),
+        ffn=_whole(row, "ffn"),
+        heads=_whole(row, "heads"),
+        kv_heads=_whole(row, "kv"),
+        vocab=_whole(row, "vocab", least=0),
+        seq_len=_whole(row, "seq"),
+        gpu=str(row.get("gpu", "H200")),
+        gpus=1,
+        mbs=_whole(row, "mbs"),
+        gbs=_whole(row, "mbs"),
+        head_dim=_whole(row, "head_dim"),
+        dtype=str(row.get("dtype", "bf16")),
+        recompute=str(row.get("recompute", "none")),
+        style=style,
+        compiled=compiled,
+        share=_whole(row, "tp") or 1,
+    )
+
+
+def _json_measurement(row: dict[str, Any]) -> RunMeasurement:
+    step = _positive(row, "step_ms")
+    if step is None:
+        raise _UnusableError("no step time was measured")
+    parts = [_positive(row, f"{part}_ms") for part in ("fwd", "bwd", "opt")]
+    forward, backward, optimizer = (None if part is None else part / 1e3 for part in parts)
+    peak = _positive(row, "peak_gb")
+    return RunMeasurement(step / 1e3, False, forward, backward, optimizer, None if peak is None else peak * GIB)
+
+
+def _whole(row: dict[str, Any], name: str, least: int = 1) -> int | None:
+    """A whole number; None where the row says nothing."""
+    number, most = _number(row, name), _MOST_LAYERS if name == "layers" else 10**9
+    if number is None:
+        return None
+    if number != int(number) or not least <= number <= most:
+        raise _UnusableError(f"{name} is {row[name]}, expected a whole number from {least} to {most:,}")
+    return int(number)
+
+
+def _positive(row: dict[str, Any], name: str) -> float | None:
+    number = _number(row, name)
+    if number is not None and number <= 0:
+        raise _UnusableError(f"{name} is {row[name]}, expected a number above 0")
+    if number is not None and not _LEAST <= number <= _MOST:
+        raise _UnusableError(f"{name} is {row[name]}, which cannot be meant")
+    return number
+
+
+def _number(row: dict[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    if value is None or value == "":
+        return None
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise _UnusableError(f'{name} is "{value}", expected a number')
+    return number
+
+
+def runs_of_family(runs: TrainingRuns, family: str | None, where: str) -> TrainingRuns:
+    """Returns the runs of one source; all of them where `family` is None."""
+    if family is None:
+        return runs
+    families = sorted({run.config.family for run in runs.runs} | {run.family for run in runs.skipped})
+    if family not in families:
+        problem = f'no run is of family "{family}"{did_you_mean(family, families)}'
+        raise InputError("unknown-name", problem, where=where, hint=f"there are {', '.join(families)}")
+    kept = tuple(run for run in runs.runs if run.config.family == family)
+    skipped = tuple(run for run in runs.skipped if run.family == family)
+    return replace(runs, runs=kept, skipped=skipped)

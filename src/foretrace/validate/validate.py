@@ -1,0 +1,208 @@
+"""Predicts every row of a table of measured runs, then compares it with the measurement."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foretrace.basics.errors import ForetraceError
+from foretrace.cost.machine import Machine
+from foretrace.inputs.model.input import ModelInput
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.model_figures import StepParts
+from foretrace.readings.scenario import Scenario
+from foretrace.simulation.simulate_input import simulate_input
+from foretrace.validate.results import Compared, RowResult, Validation
+from foretrace.validate.rows import job_of
+from foretrace.validate.training_runs import RunConfig, RunMeasurement, SkippedRun, TrainingRuns
+
+if TYPE_CHECKING:
+    from foretrace.workload.setting import Setting
+
+GRADES = ("A", "B")
+"""Grades of the rows that are predicted; too much is unknown about the others."""
+
+MAX_SERIAL_ROWS = 8
+"""Up to this many rows, one process is faster than starting several."""
+
+RowWatch = Callable[[int, int, str], None]
+"""Called before each row with the number of rows done, the number of rows, and the name of the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPrediction:
+    """The prediction of a row, without its measurement; plain values, so that a worker process can send it."""
+
+    gpu: str
+    axes: tuple[str, ...]
+    step_s: float
+    band_s: tuple[float, float] | None
+    parts: StepParts
+    peak_bytes: int
+    fits: bool
+    reason: str
+    notes: tuple[str, ...]
+
+
+def validate(
+    runs: TrainingRuns,
+    machine: Machine | None = None,
+    scenario: Scenario | None = None,
+    *,
+    bands: bool = True,
+    workers: int | None = None,
+    on_row: RowWatch | None = None,
+) -> Validation:
+    """Predicts the rows of grades A and B; rows that cannot be predicted are skipped with the reason.
+
+    Args:
+        runs: Measured runs.
+        machine: Price sources, calibration and the like; each row names its own cluster.
+        scenario: What is different from normal, for every row.
+        bands: Whether to find the band of each step; without, it takes half as long.
+        workers: Processes; None is one per core where there are many rows.
+        on_row: Called before each row; an interrupt keeps the rows that are finished.
+    """
+    skipped = list(runs.skipped)
+    ungraded = [run for run in runs.runs if run.config.grade not in GRADES]
+    skipped += [_skipped(run.config, _ungraded(run.config.grade)) for run in ungraded]
+    chosen = [run for run in runs.runs if run.config.grade in GRADES]
+    rows, interrupted = list[RowResult](), False
+    configs = [run.config for run in chosen]
+    answers = predict_rows(configs, machine or Machine(), Scenario() if scenario is None else scenario, bands, workers)
+    try:
+        for number, run in enumerate(chosen):
+            if on_row is not None:
+                on_row(number, len(chosen), run.config.id)
+            answer = next(answers)
+            if isinstance(answer, SkippedRun):
+                skipped.append(answer)
+            else:
+                rows.append(compare_row(run.config, answer, run.measurement))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        answers.close()
+    return Validation(tuple(rows), tuple(skipped), interrupted, runs.notes)
+
+
+def _skipped(config: RunConfig, why: str) -> SkippedRun:
+    return SkippedRun(config.id, config.where, why, config.family)
+
+
+def _ungraded(grade: str) -> str:
+    return f"grade {grade}: too much of the run is unknown" if grade else "the row has no grade"
+
+
+def predict_rows(
+    configs: Sequence[RunConfig],
+    machine: Machine,
+    scenario: Scenario,
+    bands: bool = True,
+    workers: int | None = None,
+) -> Generator[RowPrediction | SkippedRun]:
+    """Yields the prediction of each configuration, in order; measurements are not passed in.
+
+    Args:
+        configs: The rows to predict.
+        machine: Price sources, calibration and the like; each row names its own cluster.
+        scenario: What is different from normal, for every row.
+        bands: Whether to find the band of each step.
+        workers: Processes; None is one per core where there are many rows.
+    """
+    count = workers or (1 if len(configs) <= MAX_SERIAL_ROWS else os.cpu_count() or 1)
+    if count == 1:
+        yield from (_predict_row(config, machine, scenario, bands) for config in configs)
+        return
+    with ProcessPoolExecutor(count, initializer=_keep_machine, initargs=(machine, scenario)) as pool:
+        try:
+            yield from pool.map(_predict_in_process, configs, [bands] * len(configs), chunksize=2)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_kept: list[tuple[Machine, Scenario]] = []
+"""The machine and scenario of a worker process, so that its rows share what the machine has priced."""
+
+
+def _keep_machine(machine: Machine, scenario: Scenario) -> None:
+    _kept[:] = [(machine, scenario)]
+
+
+def _predict_in_process(config: RunConfig, bands: bool) -> RowPrediction | SkippedRun:
+    return _predict_row(config, *_kept[0], bands)
+
+
+def _predict_row(config: RunConfig, machine: Machine, scenario: Scenario, bands: bool) -> RowPrediction | SkippedRun:
+    try:
+        row = job_of(config)
+        model = ModelInput(row.model, row.plan)
+        answer = simulate_input(model, machine.with_(cluster=row.cluster), scenario, explain=bands, even_if_oom=True)
+    except ForetraceError as error:
+        return _skipped(config, error.message)
+    memory = answer.memory
+    assert memory is not None
+    return RowPrediction(
+        gpu=row.cluster.gpu.name,
+        axes=_axes(model.setting()),
+        step_s=answer.step_time_s,
+        band_s=answer.step_time_band_s,
+        parts=answer.parts,
+        peak_bytes=memory.peak_bytes,
+        fits=memory.fits,
+        reason=_reason(answer),
+        notes=row.notes,
+    )
+
+
+def _axes(setting: Setting) -> tuple[str, ...]:
+    """Returns the kinds of parallelism of a job; `single` where one GPU works alone."""
+    plan = setting.plan
+    sizes = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "ep": plan.ep}
+    axes = [axis for axis, size in sizes.items() if size > 1]
+    if setting.dp * plan.cp > 1:
+        axes.append("fsdp" if setting.zero == 3 else "dp")
+    return tuple(axes) or ("single",)
+
+
+def _reason(answer: Answer) -> str:
+    """Returns what a prediction depends on most: the largest parts of its step, and the main source of its prices."""
+    parts = answer.breakdown.mean_s
+    part, seconds = max(parts.items(), key=lambda one: one[1])
+    words = f"{part} {100 * seconds / answer.step_time_s:.0f} %"
+    second = sorted(parts.items(), key=lambda one: -one[1])[1:2]
+    if second and second[0][1] > 0.05 * answer.step_time_s:
+        words += f", {second[0][0]} {100 * second[0][1] / answer.step_time_s:.0f} %"
+    source = max(answer.provenance, key=lambda one: one.share)
+    return f"{words}; {100 * source.share:.0f} % of op time by {source.source}"
+
+
+def compare_row(config: RunConfig, answer: RowPrediction, measured: RunMeasurement) -> RowResult:
+    """Returns a prediction with its measurement."""
+    parts = {
+        name: Compared(measured_s, predicted_s)
+        for name, measured_s, predicted_s in (
+            ("forward", measured.forward_s, answer.parts.forward_s),
+            ("backward", measured.backward_s, answer.parts.backward_s),
+            ("optimizer", measured.optimizer_s, answer.parts.optimizer_s),
+        )
+        if measured_s is not None
+    }
+    peak = measured.peak_bytes
+    return RowResult(
+        id=config.id,
+        family=config.family,
+        grade=config.grade,
+        gpu=answer.gpu,
+        axes=answer.axes,
+        step=Compared(measured.step_s, answer.step_s),
+        band_s=answer.band_s,
+        memory=Compared(peak, float(answer.peak_bytes)) if peak is not None and answer.peak_bytes else None,
+        parts=parts,
+        fits=answer.fits,
+        reason=answer.reason,
+        notes=answer.notes,
+    )

@@ -1,0 +1,245 @@
+"""The words of a shell script, with lines and without running anything: assignments, arrays, quotes, `$VAR`.
+
+Only text is followed. What a script computes (`$(...)`), reads from its environment, or decides (`if`) is not known; a
+word that needs it keeps its `$`, and what is missing is said.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from foretrace.basics.errors import Diagnostic
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_REFERENCE: Final = re.compile(
+    r"\$\(\(\s*(?P<sum>[^()]*)\)\)|\$\{(?P<braced>[A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?[-=](?P<default>[^{}]*))?\}"
+    r"|\$(?P<plain>[A-Za-z_]\w*|\d)"
+)
+_SUM: Final = re.compile(r"(\d{1,12})(?:\s*([*+/-])\s*(\d{1,12}))*")
+_PREFIXES: Final = ("export", "declare", "local", "readonly", "set", "-a", "-x", "then", "else", "do")
+_MOST_DEPTH: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word and the line on which it begins; `split` says that white space in what it refers to parts words."""
+
+    text: str
+    line: int
+    split: bool = True
+
+
+Statement = list[Word]
+
+
+@dataclass(slots=True)
+class Script:
+    """What a script says: its variables by name, each as words, and the words of its commands, references resolved."""
+
+    path: str
+    variables: dict[str, list[Word]] = field(default_factory=dict)
+    commands: list[Statement] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    branches: int = 0
+    """How many `if`s are open where the reading stands."""
+    unset: set[str] = field(default_factory=set)
+    """The variables that were used and not set, which is said once of each."""
+
+    def say(self, code: str, message: str, line: int) -> None:
+        """Something that was guessed."""
+        self.diagnostics.append(Diagnostic("note", code, message, f"{self.path}:{line}"))
+
+
+def read_script(text: str, path: str) -> Script:
+    """A script from its text, read from top to bottom; the last assignment of a variable before its use counts."""
+    script = Script(path)
+    for statement in statements(text):
+        _follow(script, statement)
+    return script
+
+
+def statements(text: str) -> list[Statement]:
+    """Commands and assignments as words; an array is the word `NAME=(`, its elements, and `)`."""
+    return _Lexer(text).run()
+
+
+@dataclass(slots=True)
+class _Lexer:
+    text: str
+    at: int = 0
+    line: int = 1
+    found: list[Statement] = field(default_factory=list)
+    current: Statement = field(default_factory=list)
+    in_array: bool = False
+
+    def run(self) -> list[Statement]:
+        while self.at < len(self.text):
+            self._step()
+        self._end()
+        return self.found
+
+    def _step(self) -> None:
+        char = self.text[self.at]
+        if self.text.startswith("\\\n", self.at) or self.text.startswith("\\\r\n", self.at):
+            self.at = self.text.index("\n", self.at) + 1
+            self.line += 1
+        elif char == "\n":
+            if not self.in_array:
+                self._end()
+            self.line += 1
+            self.at += 1
+        elif char.isspace():
+            self.at += 1
+        elif char == "#":
+            end = self.text.find("\n", self.at)
+            self.at = len(self.text) if end < 0 else end
+        elif char == ")" and self.in_array:
+            self.current.append(Word(")", self.line))
+            self.in_array = False
+            self.at += 1
+        elif char in ";&|()<>":
+            if not self.in_array:
+                self._end()
+            self.at += 1
+        else:
+            self._word()
+
+    def _end(self) -> None:
+        if self.current:
+            self.found.append(self.current)
+        self.current, self.in_array = [], False
+
+    def _word(self) -> None:
+        start, parts, split = self.line, [], True
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char in "\"'":
+                part = self._quoted(char)
+                # What stands in quotes stays one word, except an array's elements.
+                split = split and (not part or "[@]" in part)
+                parts.append(part)
+            elif self.text.startswith("$(", self.at):
+                parts.append(self._substitution())
+            elif char == "\\" and self.at + 1 < len(self.text) and self.text[self.at + 1] not in "\r\n":
+                parts.append(self.text[self.at + 1])
+                self.at += 2
+            elif char == "(" and parts and parts[-1].endswith("="):
+                self.at += 1
+                self.in_array = True
+                parts.append("(")
+                break
+            elif char.isspace() or char in "\\;&|()<>":
+                break
+            else:
+                parts.append(char)
+                self.at += 1
+        self.current.append(Word("".join(parts), start, split))
+
+    def _quoted(self, quote: str) -> str:
+        """The inside of a string; a line that continues keeps its break, so that words know their lines."""
+        end = self.at + 1
+        while end < len(self.text) and self.text[end] != quote:
+            end += 2 if self.text[end] == "\\" and quote == '"' else 1
+        inside = self.text[self.at + 1 : end]
+        self.line += inside.count("\n")
+        self.at = end + 1
+        if quote == "'":
+            return inside.replace("$", "\0")  # no references within
+        return re.sub(r'\\(["$`\\])', r"\1", re.sub(r"\\\r?\n", "\n", inside))
+
+    def _substitution(self) -> str:
+        """`$(...)` or `$((...))` as it stands, to its closing bracket."""
+        depth, end = 0, self.at + 1
+        while end < len(self.text):
+            depth += (self.text[end] == "(") - (self.text[end] == ")")
+            end += 1
+            if depth == 0:
+                break
+        inside = self.text[self.at : end]
+        self.line += inside.count("\n")
+        self.at = end
+        return inside
+
+
+def _follow(script: Script, statement: Statement) -> None:
+    script.branches += (statement[0].text == "if") - (statement[0].text == "fi")
+    while statement and statement[0].text in _PREFIXES:
+        statement = statement[1:]
+    while statement and (match := _ASSIGNMENT.fullmatch(statement[0].text)):
+        name, added, value = match.groups()
+        line = statement[0].line
+        if value == "(":
+            end = next((n for n, word in enumerate(statement) if word.text == ")"), len(statement))
+            words, statement = resolved(script, statement[1:end]), statement[end + 1 :]
+        else:
+            words, statement = _split(resolved(script, [Word(value, line, False)])), statement[1:]
+        _assign(script, name, words, line, adds=bool(added))
+    if statement:
+        script.commands.append(resolved(script, statement))
+
+
+def _assign(script: Script, name: str, words: list[Word], line: int, *, adds: bool) -> None:
+    before = script.variables.get(name)
+    if script.branches:
+        script.say("guessed", f"{name} is set within an if, which is not evaluated: taken as if it ran", line)
+    elif before is not None and not adds and [one.text for one in before] != [one.text for one in words]:
+        script.say("duplicate-name", f"{name} is given more than once: the last one counts", line)
+    script.variables[name] = [*(before or ()), *words] if adds else words
+
+
+def _split(words: list[Word]) -> list[Word]:
+    """Words parted at white space, each with its own line."""
+    return [
+        Word(match[0], word.line + word.text.count("\n", 0, match.start()))
+        for word in words
+        for match in re.finditer(r"\S+", word.text)
+    ]
+
+
+def resolved(script: Script, words: list[Word], depth: int = 0) -> list[Word]:
+    """The words with what their references stand for; what is not known keeps its `$` and is said once."""
+    result: list[Word] = []
+    for word in words:
+        whole = _REFERENCE.fullmatch(word.text)
+        name = whole and (whole["braced"] or whole["plain"])
+        if name and name in script.variables and word.split:
+            result += script.variables[name]
+            continue
+        text = _REFERENCE.sub(lambda match, at=word: _value(script, match, at, depth), word.text)  # type: ignore[misc]
+        text = text.replace("\0", "$")
+        if text.strip() or not word.split:
+            result.append(Word(text, word.line, word.split))
+    return result
+
+
+def _value(script: Script, match: re.Match[str], word: Word, depth: int) -> str:
+    if match["sum"] is not None:
+        inside = re.sub(r"\b[A-Za-z_]\w*\b", lambda one: "$" + one[0], match["sum"].replace("$", "").strip())
+        resolved_text = _REFERENCE.sub(lambda one: _value(script, one, word, depth + 1), inside)
+        value = _calculated(resolved_text)
+        return match[0] if value is None else str(value)
+    name = match["braced"] or match["plain"]
+    if name in script.variables:
+        return "\n".join(one.text for one in script.variables[name])
+    if match["default"] is not None and depth < _MOST_DEPTH:
+        return _REFERENCE.sub(lambda one: _value(script, one, word, depth + 1), match["default"])
+    said = Diagnostic("warning", "unset-variable", f"${name} is not set in this file", f"{script.path}:{word.line}")
+    if name not in script.unset:
+        script.unset.add(name)
+        script.diagnostics.append(said)
+    return match[0]
+
+
+def _calculated(text: str) -> int | None:
+    """Whole numbers with * / + -, from left to right; None where it is more than that."""
+    if not _SUM.fullmatch(text) or (re.search(r"[*/]", text) and re.search(r"[+-]", text)):
+        return None
+    first, *rest = re.findall(r"\d+|[*+/-]", text)
+    value = int(first)
+    for sign, number in zip(rest[::2], map(int, rest[1::2]), strict=True):
+        if sign == "/" and not number:
+            return None
+        value = {"*": value * number, "+": value + number, "-": value - number, "/": value // (number or 1)}[sign]
+    return value

@@ -1,0 +1,137 @@
+"""Computation beside communication takes longer, by as much as runs beside it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from foretrace.api import simulate
+from foretrace.basics.mesh import Mesh
+from foretrace.cost.machine import Machine
+from foretrace.cost.overlap import Overlaps
+from foretrace.engine.run import FixedRun
+from foretrace.models.presets import model
+from foretrace.program.build import ProgramBuilder
+from foretrace.program.dispatch import COPIES
+from foretrace.program.expand import expand
+from foretrace.program.fold import unfold
+from foretrace.program.graph import Graph
+from foretrace.program.kernels import Gemm, kernels_text
+from foretrace.program.program import Program
+from foretrace.simulation.overlap_cost import MOST_LOST, lost_pace, overlap_cost_s
+from foretrace.step import build_step
+from foretrace.workload.plan import Plan
+from foretrace.workload.settle import settle
+from foretrace.workload.step_spec import step_spec
+
+PRODUCT = kernels_text([(1, Gemm(8192, 1024, 8192))])
+"""One wave on a GPU of 132 SMs: under a collective it takes about twice as long."""
+
+
+def beside(*computing: float, communicating: float) -> Graph:
+    """A rank that computes these seconds one after the other, and communicates from the start."""
+    build = ProgramBuilder(Mesh(tp=2), repeats=False)
+    tp = build.communicator("tp")
+    role = build.role("all", range(2))
+    role.collective("all_reduce", tp, communicating, bytes=8, lane="tp")
+    for seconds in computing:
+        role.compute("op", seconds)
+    return unfold(expand(build.program()))
+
+
+def costs(graph: Graph, slowdown: float) -> tuple[Overlaps, np.ndarray, FixedRun]:
+    kernels = np.where(graph.ops.ints("communicator") < 0, 0, -1)
+    overlaps = Overlaps(kernels, np.where(kernels < 0, 0, -1), np.array([[slowdown]]))
+    return overlaps, graph.ops.floats("duration_s")[graph.op], FixedRun(graph)
+
+
+def test_what_is_wholly_covered_takes_the_whole_slowdown() -> None:
+    graph = beside(1.0, communicating=10.0)
+    overlaps, alone, run = costs(graph, 1.5)
+    extra = overlap_cost_s(run.timeline, alone, overlaps)
+    assert extra.tolist() == pytest.approx([0.0, 0.5, 0.0, 0.5])
+
+
+def test_what_is_partly_covered_takes_as_much_longer_as_ran_beside() -> None:
+    # At two thirds of its pace for 0.3 s it does 0.2 s of its second; the rest alone: 1.1 s.
+    graph = beside(1.0, 1.0, communicating=0.3)
+    overlaps, alone, run = costs(graph, 1.5)
+    extra = overlap_cost_s(run.timeline, alone, overlaps)
+    assert extra[1] == pytest.approx(0.1, rel=0.02)
+    assert extra[2] == 0.0
+
+
+def test_nothing_is_run_where_nothing_costs() -> None:
+    graph = beside(1.0, communicating=10.0)
+    overlaps, alone, _ = costs(graph, 1.0)
+
+    def never(_: np.ndarray) -> None:
+        raise AssertionError("run for nothing")
+
+    for given in (None, overlaps):
+        assert not overlap_cost_s(never, alone, given).any()  # type: ignore[arg-type]
+
+
+def test_communications_together_leave_some_pace() -> None:
+    graph = beside(1.0, communicating=10.0)
+    overlaps, alone, run = costs(graph, 1e6)
+    assert lost_pace(run.timeline(alone), overlaps).max() == MOST_LOST
+
+
+def job(steps: int = 3) -> Program:
+    """Products beside all-gathers that last longer than they do."""
+    build = ProgramBuilder(Mesh(tp=8, dp=2), repeats=False)
+    tp = build.communicator("tp")
+    role = build.role("all", range(16))
+    for _ in range(steps):
+        role.collective("all_gather", tp, bytes=1 << 28, lane="tp")
+        role.compute("product", math.nan, kernel=PRODUCT)
+    return build.program()
+
+
+def test_an_answer_says_what_overlap_costs_and_can_leave_it_out() -> None:
+    on, off = (simulate(job(), Machine("h100-dgx", overlap_cost=one)) for one in (True, False))
+    assert off.overlap_cost_s == 0.0
+    assert on.breakdown.mean_s["compute"] == pytest.approx(off.breakdown.mean_s["compute"] + on.overlap_cost_s)
+    assert on.overlap_cost_s == pytest.approx(off.breakdown.mean_s["compute"], rel=0.1)
+    assert any("hold SMs" in note.message for note in on.diagnostics)
+    assert not any("hold SMs" in note.message for note in off.diagnostics)
+
+
+def test_executors_and_folding_agree() -> None:
+    answers = [
+        simulate(job(), Machine("h100-dgx"), executor=executor, folded=folded, explain=False)
+        for executor in ("fixed", "shared")
+        for folded in (True, False)
+    ]
+    assert len({answer.step_time_s for answer in answers[:2]}) == 1
+    for answer in answers:
+        assert answer.step_time_s == pytest.approx(answers[0].step_time_s, rel=1e-9)
+        assert answer.overlap_cost_s == pytest.approx(answers[0].overlap_cost_s, rel=1e-9)
+
+
+def test_what_ends_a_step_runs_beside_the_next() -> None:
+    build = ProgramBuilder(Mesh(tp=2))
+    tp = build.communicator("tp")
+    role = build.role("all", range(2))
+    done = role.compute("op", 1.0)
+    role.collective("all_reduce", tp, 0.25, bytes=8, lane="tp", after=done)
+    graph = unfold(expand(build.program()))
+    overlaps, alone, run = costs(graph, 2.0)
+    lost = lost_pace(run.timeline(alone), overlaps)
+    # A quarter of each second at half the pace.
+    assert lost.tolist() == pytest.approx([0.125, 0.0, 0.125, 0.0])
+
+
+def test_what_copy_engines_move_holds_no_sms() -> None:
+    plan = Plan(gpus=4, tp=4, gbs=4)
+    nccl, copied = (
+        build_step(step_spec(settle(model("llama3-8b"), one)))
+        for one in (plan, Plan(gpus=4, tp=4, gbs=4, tp_overlap=True))
+    )
+    assert COPIES in copied.strings and COPIES not in nccl.strings
+    cost = [simulate(one, Machine("h100-dgx"), explain=False).overlap_cost_s for one in (nccl, copied)]
+    # The gradients' own collectives, beside those of weights, stay NCCL's; what is gathered around rings costs nothing.
+    assert 0 < cost[1] <= cost[0] * 1.05
