@@ -24,7 +24,7 @@ from statistics import fmean, median
 from foretrace import Machine, PriceSources
 from foretrace.cost.silicon import installed
 from foretrace.models.flops import model_flops
-from foretrace.validate.results import Group, RowResult, Validation, by_family, errors_by_quantity, group_of
+from foretrace.validate.results import ResultGroup, RowResult, Validation, by_family, errors_by_quantity, group_of
 from foretrace.validate.rows import job_of
 from foretrace.validate.training_runs import TrainingRuns, read_training_runs
 from foretrace.validate.validate import validate
@@ -40,7 +40,7 @@ TABLE = SHARED / "data" / "runs" / "training_steps_dev.csv"
 WITH, WITHOUT, MODEL = "with silicon", "without silicon", "model"
 """Where prices come from: NVIDIA's tables too, all but these, or the fitted model alone."""
 
-MOST_S = 90.0
+MAX_S = 90.0
 """So long may the development table take on two cores."""
 
 BOUNDS = {
@@ -170,7 +170,7 @@ def development(sources: Sequence[str], recorded: dict[str, dict[str, float]]) -
         started = time.perf_counter()
         found[source] = predicted(TABLE, source)
         said = f"{len(found[source].rows)} rows in {time.perf_counter() - started:.0f} s on {os.cpu_count()} cores"
-        print(f"{TABLE.name}, {source}: {said} (at most {MOST_S:.0f} s on two idle ones)\n", flush=True)
+        print(f"{TABLE.name}, {source}: {said} (at most {MAX_S:.0f} s on two idle ones)\n", flush=True)
     head = ["family", "rows", "mean error", "bias", "worst", "in band", "band", "memory (rows)", "null model"]
     best = found[sources[0]]
     return [
@@ -193,7 +193,7 @@ def graded(found: Validation, grade: str, runs: TrainingRuns, guessed: dict[str,
     return [*lines, ["mean of families", "", percent(means), "", "", "", "", "", percent(nulls)]]
 
 
-def parts_of(rows: Sequence[RowResult], runs: TrainingRuns) -> list[tuple[Group, list[RowResult]]]:
+def parts_of(rows: Sequence[RowResult], runs: TrainingRuns) -> list[tuple[ResultGroup, list[RowResult]]]:
     """Families with their rows, and the parts that have bounds of their own: 70B models of SimuMax, mixtures of
     experts."""
     configs = {run.config.id: run.config for run in runs.runs}
@@ -207,7 +207,7 @@ def parts_of(rows: Sequence[RowResult], runs: TrainingRuns) -> list[tuple[Group,
     return [(group_of(name, members), members) for name, members in named.items() if members]
 
 
-def line(group: Group, guessed: dict[str, float], rows: Sequence[RowResult]) -> Cells:
+def line(group: ResultGroup, guessed: dict[str, float], rows: Sequence[RowResult]) -> Cells:
     """The cells of a group."""
     memory = "" if group.memory_mape is None else f"{percent(group.memory_mape)} ({group.memory_rows})"
     width = "" if group.half_width is None else f"± {percent(group.half_width)}"

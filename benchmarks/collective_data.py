@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.network import NcclNetwork
-from foretrace.cost.network.nccl_tests import Table, read_measurements
+from foretrace.cost.network.nccl_tests import MeasurementTable, read_measurements
 from foretrace.cost.network.silicon import silicon_tables
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
@@ -76,7 +76,7 @@ class Measured:
         network, layout = self.network(replace(machine, launch_s=machine.launch_s * self.launches))
         return network.price(self.collective, layout, self.size_bytes).duration_s
 
-    def network(self, machine: NcclMachine) -> tuple[NcclNetwork, Layout]:
+    def network(self, machine: NcclMachine) -> tuple[NcclNetwork, GroupLayout]:
         """The group alone on its nodes, spread evenly."""
         number = np.arange(self.gpus)
         host = number * self.nodes // self.gpus
@@ -84,7 +84,7 @@ class Measured:
         placement = Placement(host.astype(np.int32), slot.astype(np.int32))
         network = NcclNetwork(self.cluster, placement, machine=machine, forced=self.forced)
         layout = network.layouts(number[None])[0][0]
-        assert isinstance(layout, Layout)
+        assert isinstance(layout, GroupLayout)
         return network, layout
 
 
@@ -115,7 +115,7 @@ def published() -> list[Measured]:
     return [*found, *_named()]
 
 
-def _of_table(dataset: str, cluster: str, table: Table) -> Measured:
+def _of_table(dataset: str, cluster: str, table: MeasurementTable) -> Measured:
     place, launches = presets.cluster(cluster), _launches(Path(table.files[0]))
     return Measured(
         dataset, place, table.collective, table.gpus, table.nodes, table.size_bytes, table.time_s, None, launches

@@ -25,7 +25,7 @@ from fit_collectives import FITS, MIB, fit_of, searched
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.channels import graphs_of
 from foretrace.cost.network.nccl.choose import bandwidth_gb, latency_us, reckoned_s, ways
-from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats
@@ -133,7 +133,7 @@ def errors(modelled: Sequence[Floats], rows: Sequence[Measured]) -> Errors:
 def _reckoned_s(row: Measured) -> Floats:
     """What NCCL reckons its own choice takes."""
     _, layout = row.network(machine_of(row.cluster.gpu))
-    group = Group(row.cluster, layout, machine_of(row.cluster.gpu), graphs_of(row.cluster.node, layout))
+    group = NcclGroup(row.cluster, layout, machine_of(row.cluster.gpu), graphs_of(row.cluster.node, layout))
     times = [
         reckoned_s(
             group,

@@ -23,7 +23,7 @@ import numpy as np
 from foretrace.cost.kernels.attention import AttentionWork, attention_s, side_bytes
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s
 from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
-from foretrace.cost.kernels.measured import Measured, family
+from foretrace.cost.kernels.measured import MeasuredCorrections, family
 from foretrace.cost.kernels.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
 from foretrace.cost.kernels.parameters import DATA, GemmFit, efficiency, power_clock
 from foretrace.cost.kernels.silicon import gemm_table
@@ -61,7 +61,7 @@ HEADER = """
 # grouped, attention: Hopper's from our profile (cudnn, flash2); A100's and B200's from published rows by shape.
 # streams: from our profile: kernels that a lower clock slows down are bound by instructions, others by memory.
 """
-LEAST_LAUNCH_S = 2e-6
+MIN_LAUNCH_S = 2e-6
 """The profile's kernel_floor_us."""
 HOT_S = 1e-2
 """From here on B200's attention, repeated, falls behind that of shorter ones."""
@@ -156,7 +156,7 @@ def _fit_stream(
     moved = np.array([one.moved_bytes for one in own])
     columns = [np.ones(len(own)), moved - reads, reads] if apart else [np.ones(len(own)), moved]
     fixed, *slopes = _nonnegative(np.stack(columns, axis=1) / seconds[:, None])
-    fixed = max(fixed, LEAST_LAUNCH_S)
+    fixed = max(fixed, MIN_LAUNCH_S)
     slope, weight = slopes[0], slopes[1] / slopes[0] if apart else 1.0
     large = moved >= min(LARGE_BYTES, moved.max())
     ratio = float(np.clip(np.median(seconds[large] / burst[large]), 1.0, 1 / BURST_CLOCK)) if slope else 1.0
@@ -427,7 +427,9 @@ def show_left_out(profile: KernelProfile) -> None:
     for name, rows in families.items():
         for i in rows if len(rows) > 3 else []:
             rest = [j for j in rows if j != i]
-            measured = Measured([profile.kernels[j] for j in rest], profile.sustained_s[rest], modelled[rest])
+            measured = MeasuredCorrections(
+                [profile.kernels[j] for j in rest], profile.sustained_s[rest], modelled[rest]
+            )
             factor = measured.correction([profile.kernels[i]]).factor[0]
             off = abs(float(np.log(modelled[i] * factor / profile.sustained_s[i])))
             kinds.setdefault(" ".join(map(str, name[: 2 if name[0] == "gemm" else 1])), []).append(off)

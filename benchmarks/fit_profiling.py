@@ -106,7 +106,7 @@ def traced(path: Path, session: int, workload: str, setting: str, unprofiled_ms:
     work_s = np.median(np.maximum(host.work_s - counts.overhead_s, 0.0), axis=0)
     # A call that waits is one record of its own, as in foretrace.inputs.profiler_trace.host_modes.
     every_s, every = np.append(work_s, host.own_s), np.append(records, np.ones_like(host.own_s))
-    long = 0.5 * every_s > overhead.MOST_S * every
+    long = 0.5 * every_s > overhead.MAX_S * every
     launches_s = overhead.launches_s(trace)
     return Traced(
         session,
@@ -142,7 +142,7 @@ def folder_rows(folder: Path, session: int) -> list[Traced]:
 
 def _host_ms(row: Traced, shares: Floats) -> Floats:
     """Host times with shares taken off, at most so much for each record."""
-    return np.asarray(row.host_ms - shares * (row.host_ms - row.long_ms) - 1e3 * overhead.MOST_S * row.long_records)
+    return np.asarray(row.host_ms - shares * (row.host_ms - row.long_ms) - 1e3 * overhead.MAX_S * row.long_records)
 
 
 def _errors(row: Traced, shares: Floats, exponent: float, usual_us: float) -> Floats:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.cost.overlap import FITTED, Constants, Taken, slowdowns
+from foretrace.cost.overlap import FITTED, Constants, ResourceUse, slowdowns
 from foretrace.hardware.presets import cluster
 from foretrace.program.kernels import Kernel, parse_kernels
 
@@ -35,7 +35,7 @@ class Rows:
 
     kernels: list[Kernel]
     alone_s: Floats
-    taken: list[Taken]
+    taken: list[ResourceUse]
     paces: list[str]
     slower: Floats
 
@@ -62,7 +62,7 @@ def read(path: Path = MEASURED) -> Rows:
     return Rows(
         [one for row in rows for _, one in parse_kernels(row["kernel"])],
         alone,
-        [Taken(int(name.partition("x")[0]), rate) for name, rate in zip(loads, rates, strict=True)],
+        [ResourceUse(int(name.partition("x")[0]), rate) for name, rate in zip(loads, rates, strict=True)],
         [name.partition("x")[2] for name in loads],
         under / alone[:, None],
     )

@@ -19,7 +19,7 @@ import numpy as np
 import foretrace
 from foretrace.inputs.profiler_trace.format import read_trace
 from foretrace.inputs.profiler_trace.format.execution_trace import looks_like_execution_trace
-from foretrace.inputs.profiler_trace.format.records import Category
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.profiler_trace.rank.rank_step import RankStep, read_step
 
 HERE: Final = Path(__file__).parent
@@ -38,7 +38,7 @@ def traces() -> Iterator[Path]:
 def busy_s(rank: RankStep) -> tuple[float, float, float]:
     """Per step: how long one kernel ran, how long two did, and the sum of all kernels' times."""
     events = rank.trace.events
-    kernels = np.intersect1d(rank.alike.device.ravel(), events.of(Category.KERNEL))
+    kernels = np.intersect1d(rank.alike.device.ravel(), events.of(EventCategory.KERNEL))
     times = np.concatenate([events.start_s[kernels], events.end_s[kernels]])
     change = np.repeat([1, -1], len(kernels))
     order = np.lexsort((change, times))

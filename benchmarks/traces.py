@@ -28,7 +28,7 @@ from foretrace.inputs.megatron_trace.corrections import HOST, HOST_GAP_S
 from foretrace.inputs.megatron_trace.format import read_runs
 from foretrace.inputs.megatron_trace.layout import find_job
 from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
-from foretrace.inputs.megatron_trace.pieces import Piece
+from foretrace.inputs.megatron_trace.pieces import TracePiece
 from foretrace.inputs.megatron_trace.pools import Pools
 from foretrace.inputs.megatron_trace.program import recording_of
 from foretrace.inputs.megatron_trace.recording import Recording
@@ -155,7 +155,7 @@ def sensitivity(traces: Path, collectives: Path) -> None:
         whole_job.EXPERT_SLOWDOWN, Pools.typical = used, typical  # type: ignore[misc, method-assign]
 
 
-Key = Callable[[int, int, Piece], object]
+Key = Callable[[int, int, TracePiece], object]
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def pooled_by(key: Key) -> Iterator[None]:
     """Other pools for a while: which timings are taken for the same work."""
     usual = work.pieces_of
 
-    def pieces_of(op: Any, *rest: Any, **more: Any) -> list[Piece]:
+    def pieces_of(op: Any, *rest: Any, **more: Any) -> list[TracePiece]:
         pieces = enumerate(usual(op, *rest, **more))
         return [replace(piece, key=(op.op, key(op.rank, number, piece))) for number, piece in pieces]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Category, Device, Events, RankProfile, Thread
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Events, RankProfile, Thread, TracedDevice
 
 LAUNCH_S, GAP_S, CALL_S, SYNC_S = 8e-6, 1.5e-6, 4e-6, 5e-6
 """From a launch to its start on an idle stream; between kernels; a launch's call; what is left of a wait's call."""
@@ -31,7 +31,7 @@ class Do:
 class Row:
     """An event as it is recorded."""
 
-    category: Category
+    category: EventCategory
     name: str
     start_s: float
     duration_s: float
@@ -68,22 +68,22 @@ class Machine:
                 marks.append(mark)
             if self.annotate:
                 name = f"ProfilerStep#{len(self.starts_s) - 1}"
-                self.rows.append(Row(Category.ANNOTATION, name, begin, self.now_s - begin, 0))
+                self.rows.append(Row(EventCategory.ANNOTATION, name, begin, self.now_s - begin, 0))
         return self
 
     def _do(self, do: Do, ends: list[float], marks: list[tuple[int, int]]) -> tuple[float, tuple[int, int]]:
         self.correlation += 10
-        self.rows.append(Row(Category.CPU_OP, f"aten::{do.name}", self.now_s, do.host_s + CALL_S, do.thread))
+        self.rows.append(Row(EventCategory.CPU_OP, f"aten::{do.name}", self.now_s, do.host_s + CALL_S, do.thread))
         self.now_s += do.host_s
         call, number = self.now_s, self.correlation
         if do.sync:
             done = max(self.free_s.get(do.stream, 0.0), call)
             self.now_s = done + SYNC_S
             self.rows.append(
-                Row(Category.RUNTIME, "cudaStreamSynchronize", call, self.now_s - call, do.thread, -1, number)
+                Row(EventCategory.RUNTIME, "cudaStreamSynchronize", call, self.now_s - call, do.thread, -1, number)
             )
             if self.cuda_sync:
-                self.rows.append(Row(Category.SYNC, "Stream Sync", call, self.now_s - call, -1, do.stream, number))
+                self.rows.append(Row(EventCategory.SYNC, "Stream Sync", call, self.now_s - call, -1, do.stream, number))
             return done, (do.stream, number)
         ready = call + LAUNCH_S
         for at in do.after:
@@ -93,18 +93,20 @@ class Machine:
         end = start + do.busy_s
         self.free_s[do.stream] = end
         self.now_s = call + CALL_S
-        self.rows.append(Row(Category.RUNTIME, "cudaLaunchKernel", call, CALL_S, do.thread, -1, number))
-        self.rows.append(Row(Category.KERNEL, do.name, start, do.busy_s, -1, do.stream, number))
-        self.rows.append(Row(Category.RUNTIME, "cudaEventRecord", self.now_s, 1e-7, do.thread, -1, number + 1))
+        self.rows.append(Row(EventCategory.RUNTIME, "cudaLaunchKernel", call, CALL_S, do.thread, -1, number))
+        self.rows.append(Row(EventCategory.KERNEL, do.name, start, do.busy_s, -1, do.stream, number))
+        self.rows.append(Row(EventCategory.RUNTIME, "cudaEventRecord", self.now_s, 1e-7, do.thread, -1, number + 1))
         self.now_s += 1e-7
         return end, (do.stream, number + 1)
 
     def _wait(self, do: Do, mark: tuple[int, int], call: float) -> None:
         """A stream waits for a mark in another; the call lies just before the launch."""
         number = self.correlation + 2 + mark[1] % 7
-        self.rows.append(Row(Category.RUNTIME, "cudaStreamWaitEvent", call - 1e-9, 1e-10, do.thread, -1, number))
+        self.rows.append(Row(EventCategory.RUNTIME, "cudaStreamWaitEvent", call - 1e-9, 1e-10, do.thread, -1, number))
         if self.cuda_sync:
-            row = Row(Category.SYNC, "Stream Wait Event", call - 1e-9, 0.0, -1, do.stream, number, mark[0], mark[1])
+            row = Row(
+                EventCategory.SYNC, "Stream Wait Event", call - 1e-9, 0.0, -1, do.stream, number, mark[0], mark[1]
+            )
             self.rows.append(row)
 
     def period_s(self) -> float:
@@ -123,7 +125,7 @@ def recorded(machine: Machine, from_step: int = 0, *, sync_at_end: bool = True) 
     if sync_at_end:
         end = max(row.start_s + row.duration_s for row in rows)
         took = max(end - machine.now_s, 1e-6)
-        rows.append(Row(Category.RUNTIME, "cudaDeviceSynchronize", machine.now_s + 1e-6, took, 0, -1, 10**6))
+        rows.append(Row(EventCategory.RUNTIME, "cudaDeviceSynchronize", machine.now_s + 1e-6, took, 0, -1, 10**6))
     return trace_of(rows)
 
 
@@ -153,6 +155,6 @@ def trace_of(rows: Iterable[Row]) -> RankProfile:
         waits_correlation=np.array([row.waits_correlation for row in rows], dtype=whole),
     )
     return RankProfile(
-        "made.json", "kineto", None, None, (Device(0, "NVIDIA H200"),), {}, {}, tuple(strings),
+        "made.json", "kineto", None, None, (TracedDevice(0, "NVIDIA H200"),), {}, {}, tuple(strings),
         tuple(Thread(1, number) for number in threads), (), (), events,
     )  # fmt: skip

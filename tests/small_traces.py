@@ -7,14 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Call, Category, Device, Events, RankProfile, Thread
+from foretrace.inputs.profiler_trace.format.records import (
+    CollectiveArguments,
+    EventCategory,
+    Events,
+    RankProfile,
+    Thread,
+    TracedDevice,
+)
 
 
 @dataclass(frozen=True)
 class Row:
     """One event; work on a device has a stream and no thread."""
 
-    category: Category
+    category: EventCategory
     name: str
     start_us: float
     duration_us: float
@@ -27,32 +34,32 @@ class Row:
 
 def kernel(name: str, start_us: float, end_us: float, *, stream: int = 7, correlation: int = -1, call: int = -1) -> Row:
     """A kernel on a stream."""
-    return Row(Category.KERNEL, name, start_us, end_us - start_us, -1, stream, correlation, -1, call)
+    return Row(EventCategory.KERNEL, name, start_us, end_us - start_us, -1, stream, correlation, -1, call)
 
 
 def copy(name: str, start_us: float, end_us: float, *, stream: int = 7, correlation: int = -1, bytes: int = -1) -> Row:
     """A copy or memset on a stream."""
-    category = Category.MEMSET if name.startswith("Memset") else Category.MEMCPY
+    category = EventCategory.MEMSET if name.startswith("Memset") else EventCategory.MEMCPY
     return Row(category, name, start_us, end_us - start_us, -1, stream, correlation, bytes)
 
 
 def launch(correlation: int, start_us: float, end_us: float, name: str = "cudaLaunchKernel", *, thread: int = 0) -> Row:
     """A runtime call."""
-    return Row(Category.RUNTIME, name, start_us, end_us - start_us, thread, -1, correlation)
+    return Row(EventCategory.RUNTIME, name, start_us, end_us - start_us, thread, -1, correlation)
 
 
 def op(name: str, start_us: float, end_us: float, *, thread: int = 0) -> Row:
     """An op of the host."""
-    return Row(Category.CPU_OP, name, start_us, end_us - start_us, thread)
+    return Row(EventCategory.CPU_OP, name, start_us, end_us - start_us, thread)
 
 
 def mark(name: str, start_us: float, end_us: float, *, thread: int = 0) -> Row:
     """A range that a user marked."""
-    return Row(Category.ANNOTATION, name, start_us, end_us - start_us, thread)
+    return Row(EventCategory.ANNOTATION, name, start_us, end_us - start_us, thread)
 
 
 def small_trace(
-    *rows: Row, rank: int | None = None, world: int | None = None, calls: Sequence[Call] = ()
+    *rows: Row, rank: int | None = None, world: int | None = None, calls: Sequence[CollectiveArguments] = ()
 ) -> RankProfile:
     """The trace of some events, in any order."""
     ordered = sorted(rows, key=lambda row: (row.start_us, -row.duration_us))
@@ -81,5 +88,5 @@ def small_trace(
         waits_correlation=none,
     )
     threads = tuple(Thread(1, number) for number in range(max([row.thread for row in ordered], default=0) + 1))
-    device = (Device(0, "NVIDIA H200"),)
+    device = (TracedDevice(0, "NVIDIA H200"),)
     return RankProfile("small.json", "kineto", rank, world, device, {}, {}, strings, threads, (), tuple(calls), events)

@@ -33,10 +33,10 @@ WHOLE_SM_BYTES = 227 << 10
 """The most shared memory a block may have on Hopper; with the 1 KiB the system takes, all there is."""
 SHARED_SM_BYTES = 64 << 10
 REGION_BYTES = 32 << 20
-MOST_BLOCKS = 64
+MAX_BLOCKS = 64
 LIMIT_NS = 500_000_000
 WINDOW_S = 8e-3
-MOST_LAUNCHES = 160
+MAX_LAUNCHES = 160
 REPEATS = 3
 INF = math.inf
 
@@ -77,7 +77,7 @@ class Copier:
         torch = bench.torch
         self._torch = torch
         self._stream = torch.cuda.Stream()
-        size = MOST_BLOCKS * REGION_BYTES
+        size = MAX_BLOCKS * REGION_BYTES
         self._from = torch.randint(0, 127, (size,), dtype=torch.uint8, device="cuda")
         self._to = torch.empty_like(self._from)
         self._state = torch.zeros(self._lib.overlap_state_bytes(), dtype=torch.uint8, device="cuda")
@@ -136,7 +136,7 @@ class Copier:
 
 def window(prepared: Prepared, copier: Copier, clock: Clock, load: Load | None) -> tuple[float, float]:
     """Seconds of a launch under a load, and the bytes/s copied meanwhile."""
-    launches = max(2, min(MOST_LAUNCHES, math.ceil(WINDOW_S / prepared.seconds)))
+    launches = max(2, min(MAX_LAUNCHES, math.ceil(WINDOW_S / prepared.seconds)))
     warm = max(1, launches // 2)
     clock.wait()
     clock.delay(3e-4 + 1.3 * (launches + warm) * prepared.host_s)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.basics.errors import ForetraceError, InputError
-from foretrace.inputs.aicb.format import Header, Pass, Row, Workload, parse_workload, workload_text
+from foretrace.inputs.aicb.format import Header, Pass, Workload, WorkloadRow, parse_workload, workload_text
 from foretrace.inputs.aicb.format.records import COLLECTIVES, CUSTOMIZED, POLICIES, SUFFIXES
 
 LARGEST = 2**63 - 1
@@ -39,11 +39,11 @@ headers = st.builds(
 
 
 @st.composite
-def rows(draw: st.DrawFn, customized: bool) -> Row:
+def rows(draw: st.DrawFn, customized: bool) -> WorkloadRow:
     policy = draw(words) if customized else None
     dependency = draw(st.just(-1) | st.integers(-LARGEST, LARGEST))
     parts = [draw(passes) for _ in range(3)]
-    return Row(draw(words), dependency, *parts, draw(amounts), policy, draw(st.integers(0, 9)))
+    return WorkloadRow(draw(words), dependency, *parts, draw(amounts), policy, draw(st.integers(0, 9)))
 
 
 @st.composite

@@ -18,7 +18,7 @@ from foretrace.cost.sources import PriceSources
 from foretrace.export.aicb import Generated, aicb_workload
 from foretrace.export.aicb.reduce import reductions
 from foretrace.hardware.presets import cluster
-from foretrace.inputs.aicb.format import Pass, Row, parse_workload, workload_text
+from foretrace.inputs.aicb.format import Pass, WorkloadRow, parse_workload, workload_text
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.program import lower_workload
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, Model, SelfAttention
@@ -172,5 +172,5 @@ def test_without_prices_only_the_times_differ(setting: Setting) -> None:
             assert part.compute_ns == 1 or its.compute_ns == 0
 
 
-def _passes(row: Row) -> tuple[Pass, Pass, Pass]:
+def _passes(row: WorkloadRow) -> tuple[Pass, Pass, Pass]:
     return row.forward, row.input_grad, row.weight_grad

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format.kineto import read_kineto
-from foretrace.inputs.profiler_trace.format.records import Category, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 from kineto_files import document, small_step, span, write
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
@@ -67,7 +67,7 @@ def rows(trace: RankProfile) -> list[tuple[object, ...]]:
     return sorted(
         (
             trace.strings[events.name[at]],
-            Category(events.category[at]).name,
+            EventCategory(events.category[at]).name,
             round((events.start_s[at] * 1e9) + trace.origin_ns),
             round(events.duration_s[at] * 1e9),
             int(events.correlation[at]),

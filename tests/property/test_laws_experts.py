@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foretrace.cost.network import Network, network_of
 from foretrace.cost.network.experts import explain_call, price_call
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.uneven import uneven_price
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
@@ -20,7 +20,7 @@ CLOSE = 1 + 1e-9
 
 
 @st.composite
-def ways(draw: st.DrawFn, styles: tuple[str, ...] = STYLES) -> tuple[Network, Layout, Dispatch]:
+def ways(draw: st.DrawFn, styles: tuple[str, ...] = STYLES) -> tuple[Network, GroupLayout, Dispatch]:
     """Experts on some ranks of some cluster, neighbours or not."""
     ranks, stride = draw(st.sampled_from([2, 4, 8, 16, 32, 64])), draw(st.sampled_from([1, 2, 4]))
     experts = ranks * draw(st.sampled_from([1, 2, 4]))
@@ -29,7 +29,7 @@ def ways(draw: st.DrawFn, styles: tuple[str, ...] = STYLES) -> tuple[Network, La
     topk = draw(st.integers(1, min(8, experts * chosen // groups)))
     network = network_of(presets.cluster(draw(st.sampled_from(CLUSTERS))), ranks * stride)
     layout = network.layouts((np.arange(ranks) * stride)[None])[0][0]
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, GroupLayout)
     return network, layout, Dispatch(draw(st.sampled_from(styles)), experts, topk, groups, chosen)
 
 
@@ -37,7 +37,7 @@ sizes = st.floats(1.0, 1e11)
 
 
 @given(ways(), sizes, st.floats(1.0, 100.0))
-def test_more_tokens_take_longer(way: tuple[Network, Layout, Dispatch], size: float, more: float) -> None:
+def test_more_tokens_take_longer(way: tuple[Network, GroupLayout, Dispatch], size: float, more: float) -> None:
     network, layout, one = way
     found = price_call(network, TO_ALL, layout, np.array([size, size * more]), dispatch_text(one))
     assert np.isfinite(found.duration_s).all()
@@ -46,7 +46,7 @@ def test_more_tokens_take_longer(way: tuple[Network, Layout, Dispatch], size: fl
 
 
 @given(ways(), sizes)
-def test_no_way_beats_its_busiest_port(way: tuple[Network, Layout, Dispatch], size: float) -> None:
+def test_no_way_beats_its_busiest_port(way: tuple[Network, GroupLayout, Dispatch], size: float) -> None:
     network, layout, one = way
     text = dispatch_text(one)
     told = explain_call(network, TO_ALL, layout, size, text)
@@ -61,7 +61,7 @@ def test_no_way_beats_its_busiest_port(way: tuple[Network, Layout, Dispatch], si
 
 @given(ways(("deepep",)))
 def test_a_token_meets_no_more_nodes_than_ranks_and_no_more_ranks_than_experts(
-    way: tuple[Network, Layout, Dispatch],
+    way: tuple[Network, GroupLayout, Dispatch],
 ) -> None:
     _, layout, one = way
     nodes, ranks = one.met(layout.islands), one.met(layout.size)
@@ -72,7 +72,7 @@ def test_a_token_meets_no_more_nodes_than_ranks_and_no_more_ranks_than_experts(
 
 @given(ways(("deepep",)), st.floats(1e6, 1e9))
 def test_sending_once_spares_what_a_second_copy_would_take(
-    way: tuple[Network, Layout, Dispatch], tokens: float
+    way: tuple[Network, GroupLayout, Dispatch], tokens: float
 ) -> None:
     """Bytes on NICs and links are never more than if every copy went by itself over the same road."""
     network, layout, one = way
@@ -83,7 +83,7 @@ def test_sending_once_spares_what_a_second_copy_would_take(
 
 @given(ways(), st.integers(0, 2**32 - 1), st.floats(1e3, 1e9))
 def test_uneven_parts_take_what_the_busiest_port_takes(
-    way: tuple[Network, Layout, Dispatch], seed: int, size: float
+    way: tuple[Network, GroupLayout, Dispatch], seed: int, size: float
 ) -> None:
     network, layout, _ = way
     assume(layout.least_in_island == layout.most_in_island)

@@ -203,7 +203,7 @@ def test_whole_levels_at_once_give_the_bits_of_the_plain_loop(job: Job) -> None:
 
 def chained_run(graph: Graph) -> FixedRun:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chains, "SHORTEST_MEAN", 0)
+        patch.setattr(chains, "MIN_MEAN", 0)
         patch.setattr(chained, "BLOCK_COST", 0)
         run = FixedRun(graph)
     assert isinstance(run.player, ChainPlayer) or not len(graph)
@@ -241,7 +241,7 @@ def tangled(graph: Graph, data: st.DataObject) -> Graph:
 def order_of_the_graph_itself() -> Iterator[None]:
     """Finds no order on the program folded by structure, which does not have the waits of a tangled graph."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "MOST_ALIKE", 10**9)
+        patch.setattr(order, "MAX_ALIKE", 10**9)
         yield
 
 
@@ -268,7 +268,7 @@ def test_a_chain_is_ops_that_wait_for_the_one_before_alone(job: Job) -> None:
     """Every op is in one chain; past its head, whatever an op waits for has ended when the one before it has."""
     graph, _ = folded(job)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chains, "SHORTEST_MEAN", 0)
+        patch.setattr(chains, "MIN_MEAN", 0)
         found = chains.find_chains(graph)
     if found is None:
         assert not len(graph)

@@ -99,7 +99,7 @@ def test_every_byte_is_carried_and_rates_are_fair_at_every_moment(case: Traffic)
     moments: list[tuple[float, list[int], Floats]] = []
     refill = loop.refill
 
-    def watch(w: loop.World, heap: Any, now: float) -> None:
+    def watch(w: loop.MessageState, heap: Any, now: float) -> None:
         refill(w, heap, now)
         running = sorted({w.use_message[use] for first in w.running for use in following(w, first)})
         rates = np.array([w.speed[message] for message in running])
@@ -118,7 +118,7 @@ def test_every_byte_is_carried_and_rates_are_fair_at_every_moment(case: Traffic)
     assert (ran.link_bytes <= case.capacity * ran.link_busy_s * (1 + 1e-9)).all()
 
 
-def following(w: loop.World, use: int) -> Iterator[int]:
+def following(w: loop.MessageState, use: int) -> Iterator[int]:
     """The uses of a link's messages under way."""
     while use >= 0:
         yield use

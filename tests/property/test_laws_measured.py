@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foretrace.cost.network import MeasuredNetwork, network_of
 from foretrace.cost.network.nccl.bound import bound_s
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl_tests import Measurement, Measurements, measurements_of
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
@@ -41,9 +41,9 @@ def priced(measured: Measurements, cluster: str) -> MeasuredNetwork:
     return network
 
 
-def layout(network: MeasuredNetwork, ranks: int, stride: int) -> Layout:
+def layout(network: MeasuredNetwork, ranks: int, stride: int) -> GroupLayout:
     found = network.layouts(np.arange(ranks)[None] * stride)[0][0]
-    assert isinstance(found, Layout)
+    assert isinstance(found, GroupLayout)
     return found
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.nccl.bound import bound_s
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Collective
@@ -22,13 +22,13 @@ groups = st.tuples(st.sampled_from(CLUSTERS), st.integers(2, 40), st.integers(1,
 Members = tuple[str, int, int, int]
 
 
-def network(cluster: Cluster, group: Members, slowdown: float = 1.0) -> tuple[NcclNetwork, Layout]:
+def network(cluster: Cluster, group: Members, slowdown: float = 1.0) -> tuple[NcclNetwork, GroupLayout]:
     """A packed cluster, and a group of ranks on it: so many, so far apart, from a first one on."""
     _, ranks, stride, first = group
     members = first + stride * np.arange(ranks)
     found = NcclNetwork(cluster, Placement.packed(int(members[-1]) + 1, cluster.node.gpus), slowdown=slowdown)
     layout = found.layouts(members[None])[0][0]
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, GroupLayout)
     return found, layout
 
 

@@ -228,7 +228,7 @@ def test_every_moment_is_max_min_fair_and_every_flow_does_its_work(job: Job) -> 
     steps = 3 if job.program.repeats else 1
     refill = shared.refill
 
-    def watch(w: shared.World, heap: object, now: float) -> None:
+    def watch(w: shared.SharedState, heap: object, now: float) -> None:
         refill(w, heap, now)
         uses = [(resource, use) for resource in range(len(flows.capacity)) for use in uses_on(w, resource)]
         running = sorted({w.use_unit[use] for _, use in uses})
@@ -264,7 +264,7 @@ def amounts(job: Job, durations: np.ndarray) -> np.ndarray:
     return drawn
 
 
-def uses_on(w: shared.World, resource: int) -> Iterator[int]:
+def uses_on(w: shared.SharedState, resource: int) -> Iterator[int]:
     use = w.running[resource]
     while use >= 0:
         yield use

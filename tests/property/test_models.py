@@ -18,7 +18,7 @@ from foretrace.models.write_spec import model_spec
 from foretrace.workload.from_megatron import job_from_megatron
 from foretrace.workload.job_file import read_job
 from foretrace.workload.shell_words import read_script
-from foretrace.workload.write_job import Draft, job_text
+from foretrace.workload.write_job import JobDraft, job_text
 
 SMALL = st.integers(1, 8)
 
@@ -71,7 +71,7 @@ def models(draw: st.DrawFn) -> Model:
 @given(model=models())
 def test_what_is_written_reads_the_same(model: Model, tmp_path_factory: object) -> None:
     path = Path(tmp_path_factory.mktemp("job")) / "job.yaml"  # type: ignore[attr-defined]
-    path.write_text(job_text(Draft(model_spec(model), {}, None, "a test")), encoding="utf-8")
+    path.write_text(job_text(JobDraft(model_spec(model), {}, None, "a test")), encoding="utf-8")
     assert read_job(path).model == model
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl_log.graph import Channel, Graph, Graphs, parse_graphs, write_graphs
+from foretrace.cost.network.nccl_log.graph import Channel, Graphs, LoggedGraph, parse_graphs, write_graphs
 from foretrace.cost.network.nccl_log.log import parse_log
 from foretrace.cost.network.nccl_log.system import parse_system
 from foretrace.cost.network.nccl_log.xml import Element
@@ -27,10 +27,10 @@ def channels(draw: st.DrawFn) -> Channel:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> Graph:
+def graphs(draw: st.DrawFn) -> LoggedGraph:
     found = tuple(draw(st.lists(channels(), max_size=3)))
     others = tuple((f"x{name}", value) for name, value in draw(st.dictionaries(names, texts, max_size=3)).items())
-    return Graph(
+    return LoggedGraph(
         id=draw(st.integers(0, 9)),
         pattern=draw(st.integers(0, 9)),
         crossnic=draw(st.integers(0, 2)),
@@ -47,13 +47,13 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 @given(st.lists(graphs(), max_size=4))
-def test_graphs_are_what_they_were(found: list[Graph]) -> None:
+def test_graphs_are_what_they_were(found: list[LoggedGraph]) -> None:
     whole = Graphs(1, tuple(found))
     assert parse_graphs(write_graphs(whole), "again.xml") == whole
 
 
 @given(st.lists(graphs(), min_size=1, max_size=2), st.data())
-def test_a_cut_dump_is_an_error(found: list[Graph], data: st.DataObject) -> None:
+def test_a_cut_dump_is_an_error(found: list[LoggedGraph], data: st.DataObject) -> None:
     written = write_graphs(Graphs(1, tuple(found)))
     end = data.draw(st.integers(0, len(written.rstrip()) - 1))
     for read in (parse_graphs, parse_system):

@@ -13,7 +13,7 @@ from foretrace.api import simulate
 from foretrace.inputs.profiler_trace.format import read_traces
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE
 from foretrace.inputs.profiler_trace.job.ranks import meet
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.registry import open_input
 from rank_traces import Work, all_reduce, write_ranks
 
@@ -42,7 +42,7 @@ def test_what_meets_takes_what_it_took(
         skew = {rank: float(clocks[rank]) for rank in ranks}
         paths, truth_s = write_ranks(Path(folder), work, ranks, clocks_us=skew)
         traces = read_traces(paths)
-        met = meet(traces, [Links(one) for one in traces], [one.events.of(*ON_DEVICE) for one in traces])
+        met = meet(traces, [EventLinks(one) for one in traces], [one.events.of(*ON_DEVICE) for one in traces])
         step_s = simulate(open_input(paths)).step_time_s
     for calls in met.calls:
         took = sorted(call.duration_s for call in calls.values())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.basics.errors import ForetraceError
-from foretrace.inputs.profiler_table.format import Column, Field, Row, Table, parse_tables, write_table
+from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow, parse_tables, write_table
 
 times = st.integers(0, 10**12).map(lambda ns: ns / 1e9) | st.sampled_from([0.0, 1e-3, 1.0])
 negative = st.integers(-(10**9), -1).map(lambda ns: ns / 1e9)
@@ -54,7 +54,7 @@ ALWAYS = {Field.NAME, Field.CPU_TOTAL, Field.CALLS}
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Table:
+def tables(draw: st.DrawFn) -> ProfilerTable:
     """A table with any columns, in PyTorch's order."""
     wanted = draw(st.sets(st.sampled_from(list(HEADINGS)))) | ALWAYS
     device = draw(devices)
@@ -62,7 +62,7 @@ def tables(draw: st.DrawFn) -> Table:
     columns = tuple(Column(HEADINGS[one].format(device), one, 1e6 if one is Field.FLOPS else 1.0) for one in chosen)
     has_device = any("{}" in HEADINGS[one] for one in chosen)
     rows = tuple(draw(st.lists(rows_with(chosen), min_size=1, max_size=6)))
-    return Table(
+    return ProfilerTable(
         path="t.txt",
         line=0,
         columns=columns,
@@ -76,7 +76,7 @@ def tables(draw: st.DrawFn) -> Table:
 
 
 @st.composite
-def rows_with(draw: st.DrawFn, chosen: list[Field]) -> Row:
+def rows_with(draw: st.DrawFn, chosen: list[Field]) -> TableRow:
     values: dict[str, object] = {"name": draw(names), "line": 0, "calls": draw(st.integers(0, 10**9))}
     values["cpu_total_s"] = draw(times)
     for field in chosen:
@@ -96,11 +96,11 @@ def rows_with(draw: st.DrawFn, chosen: list[Field]) -> Row:
             values[field] = draw(st.sampled_from(["[]", "[[4, 8], [8]]", "[[4, 8], [8"]))
         elif field is Field.STACK:
             values[field] = tuple(draw(st.lists(locations, max_size=3)))
-    return Row(**values)  # type: ignore[arg-type]
+    return TableRow(**values)  # type: ignore[arg-type]
 
 
 @given(tables(), st.sampled_from(["right", "left"]), st.sampled_from([None, "us", "ms", "s"]), st.booleans())
-def test_a_table_comes_back(table: Table, align: str, unit: str | None, capital: bool) -> None:
+def test_a_table_comes_back(table: ProfilerTable, align: str, unit: str | None, capital: bool) -> None:
     text = write_table(table, align=align, time_unit=unit, capital=capital)  # type: ignore[arg-type]
     (read,) = parse_tables(f"a log\n{text}its end\n", "t.txt")
     assert write_table(read, align=align, time_unit=unit, capital=capital) == text  # type: ignore[arg-type]
@@ -111,9 +111,9 @@ def test_a_table_comes_back(table: Table, align: str, unit: str | None, capital:
         _same(before, after, digit_s, table)
 
 
-def _same(before: Row, after: Row, digit_s: float, table: Table) -> None:
+def _same(before: TableRow, after: TableRow, digit_s: float, table: ProfilerTable) -> None:
     shown = {column.field for column in table.columns}
-    for one in fields(Row):
+    for one in fields(TableRow):
         was, now = getattr(before, one.name), getattr(after, one.name)
         if one.name == "cut":
             assert now == before.name.endswith("...")
@@ -132,7 +132,7 @@ def _same(before: Row, after: Row, digit_s: float, table: Table) -> None:
 
 
 @given(tables(), st.integers(0, 4000), st.integers(0, 4000))
-def test_a_damaged_table_is_read_or_refused(table: Table, first: int, last: int) -> None:
+def test_a_damaged_table_is_read_or_refused(table: ProfilerTable, first: int, last: int) -> None:
     text = write_table(table)
     damaged = text[: min(first, len(text))] + text[min(first, len(text)) + last :]
     try:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.aicb.format import Pass, Row, Workload, split_collective
+from foretrace.inputs.aicb.format import Pass, Workload, WorkloadRow, split_collective
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.option_checks import Overlap
 from foretrace.schedules import Schedule, make
@@ -131,7 +131,7 @@ def where_ends_are(job: Job) -> tuple[set[int], set[int]]:
     return {stages[0]}, {stages[-1]}
 
 
-def rows_of_stage(job: Job, stage: int) -> dict[tuple[str, int], list[Row]]:
+def rows_of_stage(job: Job, stage: int) -> dict[tuple[str, int], list[WorkloadRow]]:
     """Per kind of row and microbatch, what the file says that a stage runs."""
     read = {}
     first, last = where_ends_are(job)

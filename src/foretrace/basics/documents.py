@@ -19,7 +19,7 @@ from foretrace.basics.files import InputFile, unreadable
 if TYPE_CHECKING:
     import yaml
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """The largest document: what a person writes is a thousand times smaller."""
 
 Number = TypeVar("Number", int, float)
@@ -47,7 +47,7 @@ class Document:
     source: InputFile | None = field(default=None, compare=False, repr=False)
     """The file to read the text from, where it may be open already; else it is opened by its path."""
 
-    def read(self, most_bytes: int = MOST_BYTES) -> str:
+    def read(self, most_bytes: int = MAX_BYTES) -> str:
         """The text of the file."""
         try:
             with (self.source or InputFile(self.path)).take() as file:
@@ -223,7 +223,7 @@ class Fields:
             return ()
         node = self[name]
         nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        return tuple(" ".join(self.document.text(one, f"{name}: text").split()) for one in nodes)
+        return tuple(" ".join(self.document.text(node, f"{name}: text").split()) for node in nodes)
 
     def flag(self, name: str, default: bool) -> bool:
         """Yes or no."""

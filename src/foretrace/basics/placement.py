@@ -30,7 +30,7 @@ _RANKFILE_FORM = "rank 0=node0 slot=0"
 _YAML_FORM = "hosts: [{name: node0, ranks: 0-7}]"
 _EXPECTED = f'expected "{_YAML_FORM}", or lines such as "{_HOSTFILE_FORM}" or "{_RANKFILE_FORM}"'
 
-MOST_BYTES = 100_000_000
+MAX_BYTES = 100_000_000
 """The largest file: a line for each of a million ranks is a third of it."""
 
 
@@ -166,7 +166,7 @@ def _ranges(ranks: list[int], shown: int = 5) -> str:
 
 
 def _seats(document: Document, world: int) -> Iterator[_Seat]:
-    text, path = document.read(MOST_BYTES), document.path
+    text, path = document.read(MAX_BYTES), document.path
     lines = [
         (number, content)
         for number, line in enumerate(text.splitlines(), start=1)

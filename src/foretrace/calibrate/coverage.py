@@ -72,7 +72,7 @@ class JobCoverage:
 
     def share(self, how: str) -> float:
         """The share of the time of kernels that are priced so."""
-        return sum(one.share for one in self.kernels if one.how == how)
+        return sum(kernel.share for kernel in self.kernels if kernel.how == how)
 
 
 def covered_families(calibration: Calibration) -> tuple[CoveredFamily, ...]:
@@ -80,16 +80,16 @@ def covered_families(calibration: Calibration) -> tuple[CoveredFamily, ...]:
     if calibration.kernels is None:
         return ()
     members: dict[str, list[Kernel]] = {}
-    for one in calibration.kernels.kernels:
-        members.setdefault(family_name(family(one)), []).append(one)
+    for kernel in calibration.kernels.kernels:
+        members.setdefault(family_name(family(kernel)), []).append(kernel)
     fitted = [fit.name for fit in calibration.families if fit.name in members]
     order = [*fitted, *(name for name in members if name not in fitted)]
     return tuple(CoveredFamily(name, len(members[name]), _ranges(members[name])) for name in order)
 
 
 def _ranges(kernels: list[Kernel]) -> dict[str, tuple[int, int]]:
-    sizes = [_sizes(one) for one in kernels]
-    return {name: (min(one[name] for one in sizes), max(one[name] for one in sizes)) for name in sizes[0]}
+    sizes = [_sizes(kernel) for kernel in kernels]
+    return {name: (min(size[name] for size in sizes), max(size[name] for size in sizes)) for name in sizes[0]}
 
 
 def _sizes(kernel: Kernel) -> dict[str, int]:
@@ -127,7 +127,7 @@ def job_coverage(
     pricer = calibrated_pricer(gpu_preset(calibration.gpu), calibration, prices, silicon)
     mix = mix_of(expand(program))
     kernels = list(mix.calls)
-    calls = np.array([mix.calls[one] for one in kernels])
+    calls = np.array([mix.calls[kernel] for kernel in kernels])
     spent = pricer.price(kernels).duration_s * calls
     distance = pricer.covers(kernels)
     order = np.argsort(-spent, kind="stable")

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.cost.calibration import FamilyFit
-from foretrace.cost.kernels.measured import Family, Measured, family
+from foretrace.cost.kernels.measured import Family, MeasuredCorrections, family
 from foretrace.program.kernels import Kernel
 from foretrace.program.program import Floats
 
@@ -41,7 +41,7 @@ def _fit(name: Family, kernels: Sequence[Kernel], seconds: Floats, modelled: Flo
 def family_name(name: Family) -> str:
     """A family in words: `gemm bf16 tn`, `attention bf16 cudnn backward`."""
     words = [_WORDS[one] if isinstance(one, bool) and name[0] == "attention" else one for one in name]
-    return " ".join(str(one) for one in words if not isinstance(one, bool))
+    return " ".join(str(word) for word in words if not isinstance(word, bool))
 
 
 def _left_out(kernels: Sequence[Kernel], seconds: Floats, modelled: Floats) -> float:
@@ -51,7 +51,7 @@ def _left_out(kernels: Sequence[Kernel], seconds: Floats, modelled: Floats) -> f
     errors = []
     for i in range(len(kernels)):
         rest = np.array([j for j in range(len(kernels)) if j != i])
-        others = Measured([kernels[j] for j in rest], seconds[rest], modelled[rest])
+        others = MeasuredCorrections([kernels[j] for j in rest], seconds[rest], modelled[rest])
         factor = others.correction([kernels[i]]).factor[0]
         errors.append(abs(float(np.log(seconds[i] / (modelled[i] * factor)))))
     return float(np.quantile(errors, _NINE_IN_TEN[1]))

@@ -9,15 +9,15 @@ import numpy as np
 
 from foretrace.basics.errors import InputError
 from foretrace.cost.calibration import HostFit
-from foretrace.inputs.profiler_trace.format.records import Category, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.host_modes import times
 from foretrace.inputs.profiler_trace.profiling_cost import profiling_cost
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 
-FEWEST: Final = 100
+MIN_KERNELS: Final = 100
 """Kernels of a step below which its launches say little about others."""
 
-LONGEST: Final = 10.0
+MAX_MEDIANS: Final = 10.0
 """So many times the median, and no more, counts of what the host does before a call: what is longer is no launch but a
 user's own code, such as loading data."""
 
@@ -44,10 +44,10 @@ def host_fit(trace: RankProfile) -> HostFit | None:
     # At the pace recorded: bringing it to that of hosts met elsewhere would take away what is this machine's own.
     work_s = times(rank, "unprofiled").work_s / profiling_cost(trace).pace
     device = rank.alike.device
-    kernels = int((trace.events.category[device] == Category.KERNEL).sum()) // max(len(device), 1)
-    if kernels < FEWEST or not len(work_s) or (rank.links.launch[device] < 0).any():
+    kernels = int((trace.events.category[device] == EventCategory.KERNEL).sum()) // max(len(device), 1)
+    if kernels < MIN_KERNELS or not len(work_s) or (rank.links.launch[device] < 0).any():
         return None
-    spent_s = float(np.minimum(work_s, LONGEST * np.median(work_s)).sum())
+    spent_s = float(np.minimum(work_s, MAX_MEDIANS * np.median(work_s)).sum())
     if spent_s <= 0:
         return None
     compiled = any(name.startswith("triton_") for name in trace.strings)

@@ -139,7 +139,7 @@ def _take_traces(
 ) -> None:
     measured = recorded_collectives(traces, node_gpus)
     for trace in traces:
-        found.device = found.device or next((one.name for one in trace.devices), "")
+        found.device = found.device or next((device.name for device in trace.devices), "")
         found.software |= {name: trace.facts[name] for name in _SOFTWARE if name in trace.facts}
         host = host_fit(trace)
         found.hosts += [host] if host is not None else []
@@ -176,7 +176,7 @@ def _take_traces(
 def _take_recorded(found: _Found, recorded: RecordedKernels, model: EfficiencyModel) -> float:
     """Adds recorded kernels as prices are kept; returns how much the clock had slowed products down."""
     kernels = tuple(recorded.seconds)
-    seconds = np.array([recorded.seconds[one] for one in kernels])
+    seconds = np.array([recorded.seconds[kernel] for kernel in kernels])
     mix = Mix(dict(recorded.calls), recorded.busy)
     factor = products_factor(found.gpu, mix, kernel_pricer(found.gpu, prices="model"))
     by_power = max(factor / model.constants.sustained["bf16"], 1.0)
@@ -211,21 +211,21 @@ def _calibration(found: _Found, output: str, model: EfficiencyModel) -> Calibrat
     if found.times:
         kernels = tuple(found.times)
         burst, sustained = (
-            np.array([median(one[at] for one in found.times[kernel]) for kernel in kernels]) for at in (0, 1)
+            np.array([median(time_[at] for time_ in found.times[kernel]) for kernel in kernels]) for at in (0, 1)
         )
         facts = {"gpu": found.device or found.gpu.title, "preset": found.gpu.name, "method": "foretrace calibrate"}
         unknown = np.zeros(len(kernels))
         profile = KernelProfile(facts, kernels, burst, sustained, unknown, unknown)
         made = replace(made, kernels=profile, families=family_fits(kernels, sustained, model.seconds(kernels)))
     if found.collectives:
-        rows = [row for one in found.collectives for row in one.rows]
+        rows = [row for collective in found.collectives for row in collective.rows]
         made = replace(made, collectives=measurements_of(rows, (), output))
     return made
 
 
 def _host(hosts: Sequence[HostFit]) -> HostFit | None:
     """Of several traces, the mean by launches of those of the first one's style."""
-    same = [one for one in hosts if one.style == hosts[0].style]
+    same = [host for host in hosts if host.style == hosts[0].style]
     launches = sum(one.launches for one in same)
     if not launches:
         return None

@@ -14,19 +14,19 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Floats, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Floats, Longs, RankProfile
 from foretrace.inputs.profiler_trace.profiling_cost import unprofiled_gap_s
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
-from foretrace.inputs.profiler_trace.rank.streams import DEFAULT_GAP_S, LONGEST_GAP_S
+from foretrace.inputs.profiler_trace.rank.streams import DEFAULT_GAP_S, MAX_GAP_S
 from foretrace.inputs.torch_ops.kinds import communicates, plain_name
 from foretrace.inputs.torch_ops.lists import list_kernels
 from foretrace.inputs.torch_ops.parameters import parameters
 from foretrace.inputs.torch_ops.shapes import kernel_of
 from foretrace.program.kernels import Kernel, Stream
 
-FEWEST_PAIRS: Final = 20
+MIN_PAIRS: Final = 20
 OUTLIER: Final = 3.0
 """Times so many times the median are of a kernel that something held up, or of a first launch."""
 
@@ -58,7 +58,7 @@ class RecordedKernels:
 
 def recorded_kernels(trace: RankProfile) -> RecordedKernels:
     """The kernels of the whole steps of a trace, where it recorded shapes."""
-    links = Links(trace)
+    links = EventLinks(trace)
     steps = find_steps(trace, links)
     device = _work(trace, steps)
     if not len(device):
@@ -115,13 +115,13 @@ def _work(trace: RankProfile, steps: Steps) -> Longs:
     return device[alone & inside & ~trace.named(communicates)[device]]
 
 
-def _by_op(links: Links, device: Longs) -> dict[int, Longs]:
+def _by_op(links: EventLinks, device: Longs) -> dict[int, Longs]:
     """The device events of each op; those of none are left out."""
     op = links.op[device]
     order = np.argsort(op, kind="stable")
     starts = np.flatnonzero(np.diff(op[order], prepend=-2))
     groups = np.split(device[order], starts[1:])
-    return {int(links.op[one[0]]): one for one in groups if len(one) and links.op[one[0]] >= 0}
+    return {int(links.op[group[0]]): group for group in groups if len(group) and links.op[group[0]] >= 0}
 
 
 def _kernel(trace: RankProfile, op: int, its: Longs) -> Kernel | None:
@@ -140,10 +140,10 @@ def as_measured(kernel: Kernel) -> Kernel:
     return replace(kernel, fixed=0) if isinstance(kernel, Stream) else kernel
 
 
-def _updates(trace: RankProfile, links: Links) -> dict[int, Kernel]:
+def _updates(trace: RankProfile, links: EventLinks) -> dict[int, Kernel]:
     """The updates of fused optimizers by op: the sizes of their lists are not recorded, but those of gradients are."""
     launched: dict[str, list[Longs]] = {}
-    for op, its in _by_op(links, trace.events.of(Category.KERNEL)).items():
+    for op, its in _by_op(links, trace.events.of(EventCategory.KERNEL)).items():
         word = plain_name(trace.strings[trace.events.name[op]])
         if word in _OPTIMIZERS:
             launched.setdefault(word, []).append(its)
@@ -151,7 +151,7 @@ def _updates(trace: RankProfile, links: Links) -> dict[int, Kernel]:
     return {int(links.op[its[0]]): as_measured(kernel) for its, kernel in found}
 
 
-def _gap_s(trace: RankProfile, links: Links, device: Longs) -> float:
+def _gap_s(trace: RankProfile, links: EventLinks, device: Longs) -> float:
     """The median pause between two that follow each other on a stream, the second launched before the first began,
     without what the profiler adds to it."""
     events = trace.events
@@ -160,9 +160,9 @@ def _gap_s(trace: RankProfile, links: Links, device: Longs) -> float:
         its = device[events.stream[device] == stream]
         pause = events.start_s[its][1:] - events.end_s[its][:-1]
         waited = links.issued_s[its][1:] < events.start_s[its][:-1]
-        gaps.append(pause[waited & (pause > 0) & (pause < LONGEST_GAP_S)])
+        gaps.append(pause[waited & (pause > 0) & (pause < MAX_GAP_S)])
     together = np.concatenate(gaps) if gaps else np.empty(0)
-    return float(np.median(unprofiled_gap_s(together))) if len(together) >= FEWEST_PAIRS else DEFAULT_GAP_S
+    return float(np.median(unprofiled_gap_s(together))) if len(together) >= MIN_PAIRS else DEFAULT_GAP_S
 
 
 def _span_s(trace: RankProfile, device: Longs, steps: int) -> tuple[float, float]:
@@ -171,7 +171,7 @@ def _span_s(trace: RankProfile, device: Longs, steps: int) -> tuple[float, float
     start, end = events.start_s[device], np.maximum.accumulate(events.end_s[device])
     idle = np.maximum(start[1:] - end[:-1], 0.0)
     span = float(end[-1] - start[0])
-    return span, span - float(idle[idle > LONGEST_GAP_S].sum()) if steps else span
+    return span, span - float(idle[idle > MAX_GAP_S].sum()) if steps else span
 
 
 def _step_s(trace: RankProfile, otherwise_s: float) -> float:

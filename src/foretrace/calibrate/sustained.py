@@ -19,7 +19,7 @@ from foretrace.cost.kernels.model import EfficiencyModel
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel
 from foretrace.program.program import Floats
 
-SHORTEST_S: Final = 5e-5
+MIN_S: Final = 5e-5
 """Shorter products say more about their launch than about the clock."""
 
 POWER_SPREAD: Final = 0.03
@@ -45,8 +45,8 @@ def at_clocks(kernels: Sequence[Kernel], seconds: Floats, model: EfficiencyModel
     the step drew."""
     burst, sustained = model.seconds(kernels, sustained=False), model.seconds(kernels)
     moves = np.log(sustained / burst)
-    long = np.array([isinstance(one, Gemm | GroupedGemm) for one in kernels], dtype=bool)
-    long &= (seconds >= SHORTEST_S) & (moves > 0.01)
+    long = np.array([isinstance(kernel, Gemm | GroupedGemm) for kernel in kernels], dtype=bool)
+    long &= (seconds >= MIN_S) & (moves > 0.01)
     if not long.any():
         return AtClocks(seconds.copy(), seconds.copy(), 1.0)
     whole = _middle(moves[long], seconds[long])

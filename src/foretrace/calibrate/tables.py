@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from foretrace.basics.errors import InputError
 from foretrace.calibrate.recorded import RecordedKernels, as_measured
-from foretrace.inputs.profiler_table.format import Row, Table
+from foretrace.inputs.profiler_table.format import ProfilerTable, TableRow
 from foretrace.inputs.profiler_trace.format.records import Dims, Inputs
 from foretrace.inputs.torch_ops.shapes import kernel_of
 from foretrace.program.kernels import Kernel
@@ -15,7 +15,7 @@ from foretrace.program.kernels import Kernel
 _HINT = "print it with key_averages(group_by_input_shape=True).table(max_shapes_column_width=…), or give the trace"
 
 
-def tabled_kernels(tables: Iterable[Table]) -> RecordedKernels:
+def tabled_kernels(tables: Iterable[ProfilerTable]) -> RecordedKernels:
     """What ops of a table took on the device, per call; dtypes are not in it, and taken to be bf16."""
     times: dict[Kernel, list[tuple[float, int]]] = {}
     total_s = known_s = 0.0
@@ -40,7 +40,7 @@ def tabled_kernels(tables: Iterable[Table]) -> RecordedKernels:
     return RecordedKernels(seconds, calls, 0.0, 1.0, 1.0 - known_s / total_s, 0)
 
 
-def _kernel(row: Row) -> Kernel | None:
+def _kernel(row: TableRow) -> Kernel | None:
     """What a row's shapes say; None where they are cut off or say nothing."""
     try:
         dims = json.loads(row.shapes) if row.shapes else None
@@ -48,7 +48,7 @@ def _kernel(row: Row) -> Kernel | None:
         return None
     if not isinstance(dims, list) or not dims:
         return None
-    found = kernel_of(row.name, Inputs(tuple(_dims(one) for one in dims)))
+    found = kernel_of(row.name, Inputs(tuple(_dims(dim) for dim in dims)))
     return None if found is None else as_measured(found)
 
 

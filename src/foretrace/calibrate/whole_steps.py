@@ -18,14 +18,14 @@ from foretrace.simulation.simulate_input import simulate_input
 from foretrace.validate.rows import RowJob, job_of
 from foretrace.validate.training_runs import read_training_runs
 
-FEWEST: Final = 2
+MIN_ROWS: Final = 2
 """Rows from which on a factor is fitted unasked: one row is met by any factor."""
 
 PROBE: Final = 1.05
 """The factor at which a step is run again to see how much of it computation is."""
 
 
-LEAST: Final = 0.3
+MIN_COMPUTE_SHARE: Final = 0.3
 """The part of a step that must be computation: what the host or the network sets the pace of says little about it."""
 
 
@@ -57,7 +57,7 @@ def fit_steps(
             hint=notes[0].message if notes else None,
         )
     calibration = replace(calibration, made_of=(*calibration.made_of, *made))
-    if asked is False or (asked is None and len(rows) < FEWEST):
+    if asked is False or (asked is None and len(rows) < MIN_ROWS):
         text = "a single whole step sets no factor (--step-factor asks for it)"
         return calibration, [
             *notes,
@@ -89,7 +89,7 @@ def _rows_of(path: Path, calibration: Calibration) -> tuple[list[_Row], list[Dia
         except ForetraceError as error:
             left_out.append(f"{run.config.id}: {error.message}")
             continue
-        if grows < LEAST:
+        if grows < MIN_COMPUTE_SHARE:
             left_out.append(f"{run.config.id}: computation sets the pace of {grows:.0%} of it only")
             continue
         rows.append(_Row(float(np.log(run.measurement.step_s / predicted)), float(grows)))

@@ -44,7 +44,11 @@ def takes(*groups: OptionGroup) -> Callable[[Callable[..., None]], Callable[...,
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         names = {group.name for group in groups}
-        own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name not in names]
+        own = [
+            parameter
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.name not in names
+        ]
 
         def run(**given: Any) -> None:
             nouns = {}
@@ -61,7 +65,7 @@ def takes(*groups: OptionGroup) -> Callable[[Callable[..., None]], Callable[...,
         # typer reads a command's options off its signature and its annotations.
         parameters = [*(one.replace(kind=keyword) for one in own), *made]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__doc__, run.__name__, run.__module__ = command.__doc__, command.__name__, command.__module__
         return run
 

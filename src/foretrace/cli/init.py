@@ -11,7 +11,7 @@ import typer
 from foretrace.basics.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretrace.workload.write_job import Draft
+    from foretrace.workload.write_job import JobDraft
 
 EXAMPLES = """Examples:
 
@@ -67,32 +67,32 @@ def command(
     print(f"{output}: {guesses} {'guess' if guesses == 1 else 'guesses'} to look at", file=sys.stderr)
 
 
-def _from_name(name: str, cluster: str | None) -> Draft:
+def _from_name(name: str, cluster: str | None) -> JobDraft:
     from foretrace.models import presets
-    from foretrace.workload.write_job import Draft
+    from foretrace.workload.write_job import JobDraft
 
     model = presets.model(name)
-    return Draft(model.name, {"seq_len": model.seq_len}, cluster, model.title)
+    return JobDraft(model.name, {"seq_len": model.seq_len}, cluster, model.title)
 
 
-def _from_hf(path: Path, cluster: str | None) -> Draft:
+def _from_hf(path: Path, cluster: str | None) -> JobDraft:
     from foretrace.models.from_hf import model_from_hf
     from foretrace.models.write_spec import model_spec
-    from foretrace.workload.write_job import Draft
+    from foretrace.workload.write_job import JobDraft
 
     model, guesses = model_from_hf(path)
     notes = tuple(guess.message for guess in guesses)
-    return Draft(model_spec(model), {"seq_len": model.seq_len}, cluster, path.name, notes)
+    return JobDraft(model_spec(model), {"seq_len": model.seq_len}, cluster, path.name, notes)
 
 
-def _from_megatron(path: Path, cluster: str | None) -> Draft:
+def _from_megatron(path: Path, cluster: str | None) -> JobDraft:
     from foretrace.models.write_spec import model_spec
     from foretrace.workload.from_megatron import job_from_megatron
-    from foretrace.workload.write_job import Draft
+    from foretrace.workload.write_job import JobDraft
 
     job = job_from_megatron(path)
     notes = tuple(note.message + _line(note.where) for note in job.diagnostics)
-    return Draft(model_spec(job.model), job.plan, cluster, path.name, notes, job.plan_guesses)
+    return JobDraft(model_spec(job.model), job.plan, cluster, path.name, notes, job.plan_guesses)
 
 
 def _line(where: str | None) -> str:

@@ -23,7 +23,7 @@ from foretrace.cli.groups import (
 )
 from foretrace.inputs.options import flag_of
 from foretrace.report.calibration import before_after_json, print_before_after
-from foretrace.report.validate import MOST_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
+from foretrace.report.validate import MAX_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
 from foretrace.validate.calibrated import CalibratedValidation, validate_calibrated
 from foretrace.validate.results import Validation
 from foretrace.validate.training_runs import read_training_runs, runs_of_family
@@ -80,7 +80,7 @@ def command(
     if validation.interrupted:
         raise KeyboardInterrupt
     if not validation.rows:
-        reasons = "\n       ".join(why_skipped(validation)[:MOST_SKIPPED]) or "the table has no rows"
+        reasons = "\n       ".join(why_skipped(validation)[:MAX_SKIPPED]) or "the table has no rows"
         error = InputError("nothing-to-do", "no row could be predicted", where=str(file), hint=reasons)
         fail_after_answer(error, output)
 

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import InputError, shortened
 from foretrace.basics.files import write_whole
-from foretrace.cost.kernels.kernel_profile import KernelProfile, Measured, read_profile, write_profile
+from foretrace.cost.kernels.kernel_profile import KernelProfile, KernelTimes, read_profile, write_profile
 from foretrace.cost.network.nccl_tests import Measurements, read_measurements
 
 VERSION: Final = 1
@@ -42,8 +42,8 @@ _EXPECTED: Final = "a calibration is what `foretrace calibrate INPUT... -o my.ya
 _EAGER_STREAMS: Final = frozenset({"silu", "gelu", "mul"})
 """Kernels that only activations run operator by operator have: fused stacks run one kernel for all of them."""
 _FUSED_STREAMS: Final = frozenset({"swiglu", "geglu"})
-MOST: Final = 1e18
-LONGEST_LAUNCH_S: Final = 1.0
+MAX_VALUE: Final = 1e18
+MAX_LAUNCH_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Calibration:
     @property
     def at_step_clocks(self) -> bool:
         """Whether products of it were recorded amid training steps, at clocks that were these steps' own."""
-        products = self.kernels is not None and any(one.flops > 0 for one in self.kernels.kernels)
+        products = self.kernels is not None and any(kernel.flops > 0 for kernel in self.kernels.kernels)
         return products and any(one.slower > 0 for one in self.made_of)
 
     @property
@@ -179,8 +179,8 @@ def _read(path: str) -> Calibration:
         gpu=root.text("gpu", ""),
         device=root.text("device", ""),
         software=_software(root),
-        made_of=tuple(_made_of(one) for one in _mappings(root, "made_of", _MADE_KEYS, ("file", "kind"))),
-        families=tuple(_family(one) for one in _mappings(root, "families", _FAMILY_KEYS, _FAMILY_KEYS)),
+        made_of=tuple(_made_of(mapping) for mapping in _mappings(root, "made_of", _MADE_KEYS, ("file", "kind"))),
+        families=tuple(_family(mapping) for mapping in _mappings(root, "families", _FAMILY_KEYS, _FAMILY_KEYS)),
         host=_host(root),
         steps=_steps(root),
     )
@@ -247,7 +247,7 @@ def _host(root: Fields) -> HostFit | None:
         raise InputError(
             "unknown-name", f'style "{style}" is not known', where=fields.where("style"), hint="known: eager, compiled"
         )
-    launch_s = _number(fields, "launch_s", above_zero=True, most=LONGEST_LAUNCH_S)
+    launch_s = _number(fields, "launch_s", above_zero=True, most=MAX_LAUNCH_S)
     launches = int(_number(fields, "launches"))
     return HostFit(launch_s, launches, "eager" if style == "eager" else "compiled")
 
@@ -261,7 +261,7 @@ def _steps(root: Fields) -> StepFit | None:
     return StepFit(factor, int(_number(fields, "rows")), _number(fields, "error"), _number(fields, "before"))
 
 
-def _number(fields: Fields, name: str, above_zero: bool = False, most: float = MOST) -> float:
+def _number(fields: Fields, name: str, above_zero: bool = False, most: float = MAX_VALUE) -> float:
     """A number that is not below 0; 0 where the field is absent."""
     if name not in fields:
         return 0.0
@@ -304,7 +304,7 @@ def write_calibration(calibration: Calibration) -> tuple[Path, ...]:
         write_whole(table, [_collectives_csv(calibration.collectives).encode()], "table of collectives")
         content["collectives"] = table.name
         written.append(table)
-    content |= {"families": [_plain(one) for one in calibration.families]} if calibration.families else {}
+    content |= {"families": [_plain(family) for family in calibration.families]} if calibration.families else {}
     for name, part in (("host", calibration.host), ("steps", calibration.steps)):
         content |= {} if part is None else {name: _plain(part)}
     write_whole(path, [_yaml(content).encode()], "calibration")
@@ -332,8 +332,8 @@ def _plain(part: MadeOf | FamilyFit | HostFit | StepFit) -> dict[str, Any]:
 
 def _write_kernels(path: Path, profile: KernelProfile) -> None:
     columns = (profile.burst_s, profile.sustained_s, profile.clock_mhz, profile.power_w)
-    rows = zip(profile.kernels, *(one.tolist() for one in columns), strict=True)
-    write_profile(path, profile.facts, [Measured(*row) for row in rows])
+    rows = zip(profile.kernels, *(column.tolist() for column in columns), strict=True)
+    write_profile(path, profile.facts, [KernelTimes(*row) for row in rows])
 
 
 def _collectives_csv(measured: Measurements) -> str:

@@ -47,25 +47,25 @@ CHANNELS: Final = 24
 TRANSFER_CHANNELS: Final = 4
 """SMs that a transfer between two ranks holds: NCCL uses 2 channels to a peer beyond the node, and 2 from it."""
 
-MOST_HELD: Final = 0.5
+MAX_HELD: Final = 0.5
 """Of a GPU's SMs; beyond it nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ResourceUse:
     """What communication takes of a GPU while it runs: whole SMs, and bytes/s of its memory."""
 
     sms: int
     bytes_per_s: float
 
 
-def taken_by(call: Explained, what: Collective) -> Taken:
+def taken_by(call: Explained, what: Collective) -> ResourceUse:
     """What a call takes of each GPU that takes part in it."""
     channels = call.channels if call.channels or call.algorithm != "measured" else CHANNELS
     if what in ONE_TO_ONE:
         channels = min(channels, TRANSFER_CHANNELS)
     sent = sum(amount for _, amount in call.draws)
-    return Taken(channels, BYTES_PER_BYTE * sent / call.time_s if call.time_s > 0 else 0.0)
+    return ResourceUse(channels, BYTES_PER_BYTE * sent / call.time_s if call.time_s > 0 else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ FITTED: Final = Constants()
 
 
 def slowdowns(
-    kernels: Sequence[Kernel], alone_s: Floats, taken: Sequence[Taken], gpu: Gpu, constants: Constants = FITTED
+    kernels: Sequence[Kernel], alone_s: Floats, taken: Sequence[ResourceUse], gpu: Gpu, constants: Constants = FITTED
 ) -> Floats:
     """How many times as long each kernel takes while communication takes this from its GPU: [kernels, taken], 1 and
     more. `alone_s` is what each takes alone. All 1 where the GPU's SMs are not known."""
@@ -112,7 +112,7 @@ def slowdowns(
     found = np.ones((len(kernels), len(taken)))
     for at, one in enumerate(taken):
         if units and one.sms:
-            held = _fewer(rows, min(one.sms, int(MOST_HELD * units)), gpu, constants) / rows.spare
+            held = _fewer(rows, min(one.sms, int(MAX_HELD * units)), gpu, constants) / rows.spare
             under = _longer(held, share + one.bytes_per_s / rate * (share > 0), constants)
             found[:, at] = np.maximum(under / base, 1.0)
     return found
@@ -132,10 +132,10 @@ class _Rows:
 def _rows(kernels: Sequence[Kernel], gpu: Gpu, constants: Constants) -> _Rows:
     filled = FILLED * gpu.compute_units
     return _Rows(
-        np.array([one.moved_bytes for one in kernels], dtype=np.float64),
-        np.array([max(_tiles(one), filled) if _tiles(one) else 0.0 for one in kernels], dtype=np.float64),
-        np.array([isinstance(one, GroupedGemm) and not one.separate for one in kernels], dtype=bool),
-        np.where([isinstance(one, Stream) for one in kernels], constants.spare, constants.spare_compute),
+        np.array([kernel.moved_bytes for kernel in kernels], dtype=np.float64),
+        np.array([max(_tiles(kernel), filled) if _tiles(kernel) else 0.0 for kernel in kernels], dtype=np.float64),
+        np.array([isinstance(kernel, GroupedGemm) and not kernel.separate for kernel in kernels], dtype=bool),
+        np.where([isinstance(kernel, Stream) for kernel in kernels], constants.spare, constants.spare_compute),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from foretrace.cost.network.experts import explain_call
 from foretrace.cost.network.interface import Network
 from foretrace.cost.network.layouts import CallKey, Layouts
-from foretrace.cost.overlap import Taken, slowdowns, taken_by
+from foretrace.cost.overlap import ResourceUse, slowdowns, taken_by
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.dispatch import COPIES
 from foretrace.program.kernels import Kernel
@@ -25,7 +25,7 @@ STEP: Final = 0.02
 class CallsTaken:
     """What calls take of a GPU: the different kinds of it, and the number of each call's."""
 
-    kinds: tuple[Taken, ...]
+    kinds: tuple[ResourceUse, ...]
     of_call: Longs
     """-1: it takes nothing."""
 
@@ -33,14 +33,14 @@ class CallsTaken:
 def calls_taken(calls: Sequence[CallKey], layouts: Layouts, network: Network, gpu: Gpu) -> CallsTaken:
     """What each call takes of the GPUs in it, as the network says it runs; for all ranks as for the first that it is
     asked for, since only where they sit tells them apart."""
-    numbers: dict[Taken, int] = {}
+    numbers: dict[ResourceUse, int] = {}
     of_call = np.full(len(calls), -1, dtype=np.int64)
     step = max(gpu.memory_bytes_per_s * STEP, 1.0)
     for kind, (_, columns), what, sizes, way in layouts.requests(calls):
         for call, size in zip(columns.tolist(), sizes.tolist(), strict=True):
             if of_call[call] < 0 and way != COPIES:
                 one = taken_by(explain_call(network, what, kind, size, way), what)
-                alike = Taken(one.sms, step * round(one.bytes_per_s / step))
+                alike = ResourceUse(one.sms, step * round(one.bytes_per_s / step))
                 of_call[call] = numbers.setdefault(alike, len(numbers))
     return CallsTaken(tuple(numbers), of_call)
 

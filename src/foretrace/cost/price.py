@@ -145,7 +145,9 @@ class _Found:
 
     def prices(self) -> Prices:
         """All of it, op by op."""
-        low, high = (np.array([getattr(one, end) for one in self._sources])[self._source] for end in ("low", "high"))
+        low, high = (
+            np.array([getattr(source, end) for source in self._sources])[self._source] for end in ("low", "high")
+        )
         group, mix, mixes = (
             self._source.copy(),
             np.full(len(low), -1, dtype=np.int64),
@@ -201,9 +203,9 @@ class _KernelTexts:
 
     def __init__(self, texts: Sequence[tuple[tuple[int, Kernel], ...]], pricer: KernelPricer) -> None:
         self._texts, self._sources = len(texts), len(pricer.sources)
-        self._of_text = np.repeat(np.arange(len(texts)), [len(one) for one in texts])
-        self._counts = np.array([count for one in texts for count, _ in one], dtype=np.float64)
-        self._kernels = [kernel for one in texts for _, kernel in one]
+        self._of_text = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+        self._counts = np.array([count for text in texts for count, _ in text], dtype=np.float64)
+        self._kernels = [kernel for text in texts for _, kernel in text]
         self._priced = pricer.price(self._kernels)
 
     def rows(self) -> _KernelRows:
@@ -338,7 +340,7 @@ def _shared_calls(rows: _Rows, chosen: Longs, priced: _NetworkPrices) -> Calls:
 
 def _least_sure(source: Longs, sources: tuple[Source, ...]) -> Longs:
     """For each call the widest-banded of the sources by which ranks pay for it; -1 is of ranks that do not."""
-    width = np.array([*(one.high / one.low for one in sources), 0.0])
+    width = np.array([*(source.high / source.low for source in sources), 0.0])
     return np.asarray(np.take_along_axis(source, width[source].argmax(axis=0)[None], axis=0)[0])
 
 

@@ -53,8 +53,8 @@ class Draws:
                     f'resource "{one.name}" is declared twice, differently',
                     hint="give one another name",
                 )
-        fresh = [one for one in other.resources if numbers[one.name] >= len(self.resources)]
-        renumbered = np.array([numbers[one.name] for one in other.resources], dtype=np.int64)
+        fresh = [resource for resource in other.resources if numbers[resource.name] >= len(self.resources)]
+        renumbered = np.array([numbers[resource.name] for resource in other.resources], dtype=np.int64)
         mine, yours, profile_of = _told_apart(self, other)
         return Draws(
             np.concatenate([mine.op, yours.op]),
@@ -90,7 +90,7 @@ class Draws:
             return longest
         world = len(ranks)
         profile_of = np.zeros(world, dtype=np.int64) if self.profile_of is None else self.profile_of
-        capacity = np.array([one.capacity_of(world) for one in self.resources])
+        capacity = np.array([resource.capacity_of(world) for resource in self.resources])
         for number in distinct(profile_of[ranks]).tolist():
             least = capacity[:, ranks & (profile_of == number)].min(axis=1)
             rows = np.flatnonzero((self.profiles() < 0) | (self.profiles() == number))

@@ -18,7 +18,7 @@ from foretrace.program.graph import Graph
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
-SHORTEST_MEAN = 4
+MIN_MEAN = 4
 """Chains that hold fewer nodes than this on average are not worth the search for them."""
 
 
@@ -46,13 +46,13 @@ def find_chains(graph: Graph) -> Chains | None:
     nodes, counts = len(graph), np.diff(graph.pred_start)
     free = np.bincount(graph.unit, minlength=graph.units)[graph.unit] == 1
     free[graph.next_dst] = False
-    if np.count_nonzero(free & (counts == 1)) * SHORTEST_MEAN < nodes * (SHORTEST_MEAN - 1):
+    if np.count_nonzero(free & (counts == 1)) * MIN_MEAN < nodes * (MIN_MEAN - 1):
         return None
     kept = _undominated(graph, counts, free)
     left, before = _waits(graph, counts, kept)
     run_start, follower, followed = _runs(free & (left == 1), before)
     runs, chain_start = _joined(run_start, follower, followed)
-    if len(chain_start) == 1 or len(chain_start) * SHORTEST_MEAN > nodes:
+    if len(chain_start) == 1 or len(chain_start) * MIN_MEAN > nodes:
         return None
     lengths = np.diff(np.append(run_start, nodes))[runs]
     if lengths.sum() < nodes:  # some runs continue each other in a circle, and no head leads to them

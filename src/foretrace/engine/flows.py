@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Draws(Protocol):
+class SharedDraws(Protocol):
     """How prices say what is shared: per row an op, a resource, what it draws in all and what it holds meanwhile.
 
     The first row of an op is the measure of its work: ops that meet on a resource divide it evenly in that measure,
@@ -68,7 +68,7 @@ class Flows:
     capacity: Floats
 
 
-def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws) -> Flows:
+def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: SharedDraws) -> Flows:
     """The flows of a graph's units, from prices per node (durations, latency) and per op (draws)."""
     instance, capacity, crowd = _instances(graph, draws.resources)
     node, row = rows_of_nodes(graph, draws)
@@ -115,7 +115,7 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Draws)
     )
 
 
-def _work(graph: Graph, draws: Draws, node: Ints, row: Ints, busy: Floats) -> Floats:
+def _work(graph: Graph, draws: SharedDraws, node: Ints, row: Ints, busy: Floats) -> Floats:
     """The work of each unit: the most that any member's first draw amounts to; of what only holds, to last."""
     work = np.zeros(graph.units)
     drawn = draws.amount[row] > 0
@@ -155,7 +155,7 @@ def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Ints, Flo
     return number, np.concatenate(capacity) if capacity else np.empty(0), crowd
 
 
-def rows_of_nodes(graph: Graph, draws: Draws) -> tuple[Ints, Ints]:
+def rows_of_nodes(graph: Graph, draws: SharedDraws) -> tuple[Ints, Ints]:
     """(node, row) for every draw of every node."""
     order, start = sort_by(draws.op, len(graph.ops), False)
     counts = np.diff(start)[graph.op]
@@ -170,7 +170,7 @@ def rows_of_nodes(graph: Graph, draws: Draws) -> tuple[Ints, Ints]:
     return node[mine], row[mine]
 
 
-def _check_alone(graph: Graph, draws: Draws, node: Ints, row: Ints, busy: Floats, capacity: Floats) -> None:
+def _check_alone(graph: Graph, draws: SharedDraws, node: Ints, row: Ints, busy: Floats, capacity: Floats) -> None:
     """An op may not draw more than there is even when it runs alone: its duration would be a lie."""
     over = draws.amount[row] > capacity * busy * (1 + 1e-9)
     if over.any():

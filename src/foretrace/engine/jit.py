@@ -8,7 +8,10 @@ about a second, so it is used once a job is large enough to win that back, or on
 from __future__ import annotations
 
 import importlib.util
+import zlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -21,10 +24,10 @@ _on: bool | None = None
 _compiled: dict[Any, Any] = {}
 
 
-def use(wanted: bool | None = True) -> None:
+def use(on: bool | None = True) -> None:
     """Switches compiled loops on or off for this process; None leaves it to the size of the job."""
     global _on
-    _on = wanted
+    _on = on
 
 
 def installed() -> bool:
@@ -34,8 +37,7 @@ def installed() -> bool:
 
 def pays(ops: int) -> bool:
     """Whether a job of this many ops is run by compiled loops."""
-    wanted = ops >= PAYS_FROM_OPS if _on is None else _on
-    return wanted and installed()
+    return installed() and (ops >= PAYS_FROM_OPS if _on is None else _on)
 
 
 def compiled(function: Function) -> Function:
@@ -52,10 +54,23 @@ def compiled(function: Function) -> Function:
             and value.__module__.startswith("foretrace.")
         }
         linked = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
-        linked.__module__, linked.__qualname__ = function.__module__, function.__qualname__
+        linked.__module__, linked.__qualname__ = function.__module__, f"{function.__qualname__}_{_digest()}"
         try:
             _compiled[function] = numba.njit(cache=True)(linked)
         except RuntimeError:  # no folder to keep compiled code in
             _compiled[function] = numba.njit(linked)
     fast: Function = _compiled[function]
     return fast
+
+
+@cache
+def _digest() -> str:
+    """Returns a digest of the engine's source.
+
+    It is part of the name under which numba keeps a function. By itself numba would load what an older version of
+    Foretrace left there: it looks at the function's own file only, and fails where that names a class that is gone.
+    """
+    digest = 0
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest = zlib.crc32(path.read_bytes(), digest)
+    return f"{digest:08x}"

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 FRONTIER_COST = 100
 """One step of the vectorised search costs about as much as the plain search takes for this many units."""
 
-MOST_ALIKE = 4
+MAX_ALIKE = 4
 """How many times smaller the program folded by structure must be to find the order on it."""
 
 
@@ -56,8 +56,8 @@ def find_order(graph: Graph, fast: bool) -> Order:
     Ranks of one structure have one order, whatever they cost, so the levels are found on the program folded by
     structure alone wherever that is much smaller.
     """
-    alike = fold(graph.ops) if len(graph) > MOST_ALIKE * len(graph.ops) else graph
-    if len(alike) * MOST_ALIKE > len(graph):
+    alike = fold(graph.ops) if len(graph) > MAX_ALIKE * len(graph.ops) else graph
+    if len(alike) * MAX_ALIKE > len(graph):
         return _levels(graph, fast)
     order = _levels(alike, fast)
     first = alike.start[alike.classes.of_rank[graph.classes.representative]]

@@ -16,7 +16,7 @@ from foretrace.engine.maxmin import Filling, fill
 NODE_ENDS, FLOW_BEGINS, FLOW_ARRIVES = 0, 1, 2
 
 
-class World(NamedTuple):
+class SharedState(NamedTuple):
     """The graph and its flows as the loop needs them (fixed), and the state of the run.
 
     Nodes and units of step k are numbered from k × nodes and k × units. A unit runs at most once at a time, since its
@@ -63,7 +63,7 @@ class World(NamedTuple):
     counters: Any
 
 
-def simulate(w: World) -> int:
+def simulate(w: SharedState) -> int:
     """Runs the steps; returns the number of events."""
     heap = [(0.0, 0, -1, 0, 0)]  # time, tie-break by order of scheduling, kind, number, version
     heappop(heap)
@@ -92,13 +92,13 @@ def simulate(w: World) -> int:
     return int(w.counters[1])
 
 
-def schedule(w: World, heap: Any, time: float, kind: int, number: int, version: int) -> None:
+def schedule(w: SharedState, heap: Any, time: float, kind: int, number: int, version: int) -> None:
     """Puts an event on the heap."""
     w.counters[0] += 1
     heappush(heap, (time, w.counters[0], kind, number, version))
 
 
-def start_unit(w: World, heap: Any, step: int, unit: int, now: float) -> None:
+def start_unit(w: SharedState, heap: Any, step: int, unit: int, now: float) -> None:
     """All that a unit waited for has ended."""
     w.start[step * w.units + unit] = now
     if w.shares[unit] > 0:
@@ -117,7 +117,7 @@ def start_unit(w: World, heap: Any, step: int, unit: int, now: float) -> None:
     w.reached[unit] = place
 
 
-def end_node(w: World, heap: Any, number: int, now: float) -> None:
+def end_node(w: SharedState, heap: Any, number: int, now: float) -> None:
     """An op of a step ends; units that waited for nothing else start."""
     w.end[number] = now
     step, node = number // w.nodes, number % w.nodes
@@ -128,7 +128,7 @@ def end_node(w: World, heap: Any, number: int, now: float) -> None:
             release(w, heap, step + 1, w.later[i], now)
 
 
-def release(w: World, heap: Any, step: int, unit: int, now: float) -> None:
+def release(w: SharedState, heap: Any, step: int, unit: int, now: float) -> None:
     """One of the things a unit waits for has come."""
     place = step * w.units + unit
     w.waiting[place] -= 1
@@ -136,7 +136,7 @@ def release(w: World, heap: Any, step: int, unit: int, now: float) -> None:
         start_unit(w, heap, step, unit, now)
 
 
-def touch(w: World, resource: int) -> None:
+def touch(w: SharedState, resource: int) -> None:
     """Notes a resource whose flows need new rates."""
     if w.is_touched[resource] == 0:
         w.is_touched[resource] = 1
@@ -144,7 +144,7 @@ def touch(w: World, resource: int) -> None:
         w.counters[2] += 1
 
 
-def begin_flow(w: World, heap: Any, unit: int, now: float) -> None:
+def begin_flow(w: SharedState, heap: Any, unit: int, now: float) -> None:
     """The latency is over: the flow joins those of its resources."""
     w.done[unit] = 0.0
     w.speed[unit] = 0.0
@@ -163,7 +163,7 @@ def begin_flow(w: World, heap: Any, unit: int, now: float) -> None:
         touch(w, resource)
 
 
-def arrive(w: World, heap: Any, unit: int, now: float) -> None:
+def arrive(w: SharedState, heap: Any, unit: int, now: float) -> None:
     """The flow has done what its next members asked for: they end, and with them what they used."""
     step = w.step_of[unit]
     last = w.member_start[unit + 1]
@@ -187,7 +187,7 @@ def arrive(w: World, heap: Any, unit: int, now: float) -> None:
         aim(w, heap, unit, now)
 
 
-def aim(w: World, heap: Any, unit: int, now: float) -> None:
+def aim(w: SharedState, heap: Any, unit: int, now: float) -> None:
     """Schedules the end of the flow's next member at its present speed."""
     w.version[unit] += 1
     if w.speed[unit] > 0.0:
@@ -195,7 +195,7 @@ def aim(w: World, heap: Any, unit: int, now: float) -> None:
         schedule(w, heap, now + max(left, 0.0) / w.speed[unit], FLOW_ARRIVES, unit, w.version[unit])
 
 
-def leave(w: World, use: int) -> None:
+def leave(w: SharedState, use: int) -> None:
     """A member gives back what it drew and held of one resource."""
     resource = w.filling.use_resource[use]
     before, after = w.behind[use], w.ahead[use]
@@ -209,7 +209,7 @@ def leave(w: World, use: int) -> None:
     touch(w, resource)
 
 
-def refill(w: World, heap: Any, now: float) -> None:
+def refill(w: SharedState, heap: Any, now: float) -> None:
     """New rates for all flows connected to a touched resource."""
     w.counters[3] += 1
     stamp = w.counters[3]
@@ -230,7 +230,7 @@ def refill(w: World, heap: Any, now: float) -> None:
             aim(w, heap, unit, now)
 
 
-def connect(w: World, stamp: int, n_resources: int) -> int:
+def connect(w: SharedState, stamp: int, n_resources: int) -> int:
     """Completes the touched resources to all connected ones, and lists the flows on them; returns their number."""
     n_flows = 0
     i = 0

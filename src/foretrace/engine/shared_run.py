@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from foretrace.basics.errors import DeadlockError
 from foretrace.engine import jit
-from foretrace.engine.flows import Draws, Flows, make_flows
+from foretrace.engine.flows import Flows, SharedDraws, make_flows
 from foretrace.engine.maxmin import Filling
 from foretrace.engine.order import find_order, sort_by
 from foretrace.engine.room import Room
 from foretrace.engine.run import timeline_of
-from foretrace.engine.shared import World, simulate
+from foretrace.engine.shared import SharedState, simulate
 from foretrace.engine.steady import Settled
 from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
@@ -20,7 +20,7 @@ from foretrace.program.timeline import Timeline
 
 Floats = NDArray[np.float64]
 
-FIRST_STEPS, MOST_STEPS = 4, 32
+FIRST_STEPS, MAX_STEPS = 4, 32
 EVENTS_WORTH = 200_000
 """A small job is run for more steps before it is given up as one that does not settle."""
 
@@ -28,7 +28,7 @@ EVENTS_WORTH = 200_000
 class SharedRun:
     """A graph made ready to be run with shared resources."""
 
-    def __init__(self, graph: Graph, latency_s: Floats, draws: Draws) -> None:
+    def __init__(self, graph: Graph, latency_s: Floats, draws: SharedDraws) -> None:
         find_order(graph, False)  # a deadlock is named before anything runs
         self.graph = graph
         self.latency_s = latency_s
@@ -43,7 +43,7 @@ class SharedRun:
             start, end = self._run(flows, durations, 1)
             return timeline_of(self.graph, start[0], end[0], None, float(end[0].max(initial=0.0)), 1, ())
         steps, carried = FIRST_STEPS, distinct(self.graph.next_src)
-        most = min(max(MOST_STEPS, EVENTS_WORTH // max(len(self.graph), 1)), 8 * MOST_STEPS)
+        most = min(max(MAX_STEPS, EVENTS_WORTH // max(len(self.graph), 1)), 8 * MAX_STEPS)
         while True:
             start, end = self._run(flows, durations, steps)
             witnesses = self._witnesses(start, end)
@@ -79,7 +79,7 @@ class SharedRun:
         return start, end
 
 
-def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: bool) -> World:
+def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: bool) -> SharedState:
     """Everything the loop reads and writes, as arrays for the compiled loop or as lists."""
     nodes, units, resources = len(graph), graph.units, len(flows.capacity)
     waiter = graph.unit[np.repeat(np.arange(nodes), np.diff(graph.pred_start))]
@@ -91,7 +91,7 @@ def make_world(graph: Graph, flows: Flows, durations: Floats, steps: int, fast: 
     uses = len(flows.use_resource)
     room = Room(fast)
     hold = room.hold
-    return World(
+    return SharedState(
         nodes=nodes,
         units=units,
         steps=steps,

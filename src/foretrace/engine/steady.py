@@ -16,8 +16,8 @@ from foretrace.basics.errors import Diagnostic
 
 Floats = NDArray[np.float64]
 
-MOST_STEPS = 64
-LONGEST_CYCLE = 6
+MAX_STEPS = 64
+MAX_CYCLE = 6
 TOLERANCE = 1e-12
 """Of the time simulated: what adding up rounds away."""
 
@@ -42,7 +42,7 @@ class Settled:
         if not len(carried):
             return True
         self.history.append(columns)
-        for cycle in range(1, min(LONGEST_CYCLE, len(self.history) - 1) + 1):
+        for cycle in range(1, min(MAX_CYCLE, len(self.history) - 1) + 1):
             growth = columns - self.history[-1 - cycle]
             even = growth.max(axis=0) - growth.min(axis=0) <= self._slack()
             self._settle(even, growth.max(axis=0) / cycle, cycle, False)
@@ -92,9 +92,9 @@ class Settled:
 def until_settled(step: Callable[[Floats], Floats], carried: Floats) -> tuple[Floats, int, tuple[Diagnostic, ...]]:
     """Runs steps until they repeat: (period of each scenario, steps run, what to say of it)."""
     settled = Settled()
-    for count in range(1, MOST_STEPS + 1):
+    for count in range(1, MAX_STEPS + 1):
         carried = step(carried)
         if settled.watch(carried):
             return settled.period.reshape(carried.shape[1:]), count, settled.notes(True)
     settled.give_up()
-    return settled.period.reshape(carried.shape[1:]), MOST_STEPS, settled.notes(False)
+    return settled.period.reshape(carried.shape[1:]), MAX_STEPS, settled.notes(False)

@@ -37,7 +37,7 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.megatron_trace.calls import GRADIENT_OPS
 from foretrace.inputs.megatron_trace.format import Facts, RankTrace, SubOp, TraceOp, dtype_bytes, make_op, make_sub
 from foretrace.inputs.megatron_trace.format.names import trace_name
-from foretrace.inputs.megatron_trace.format.states import Turn, states
+from foretrace.inputs.megatron_trace.format.states import OpKey, states
 from foretrace.inputs.megatron_trace.format.values import DTYPE_BYTES
 from foretrace.inputs.megatron_trace.format.write import STAMP
 from foretrace.inputs.megatron_trace.work import CUT_OPS, OPTIMIZER_PHASES
@@ -51,7 +51,7 @@ Flags = NDArray[np.bool_]
 ORIGIN_MS: Final = 1_000_000_000.0
 """When steps begin: milliseconds since the start of an imaginary host, twelve days."""
 
-MOST_RANKS: Final = 64
+MAX_RANKS: Final = 64
 """Ranks of a job that are all written unless some are named; of a larger one, a rank of each class is."""
 
 GROUP_WORDS: Final = {"ep": "exp", "edp": "exp_dp", "embd": "ep"}
@@ -97,7 +97,7 @@ def timeline_traces(timeline: Timeline, ranks: Sequence[int] | None = None) -> l
     """The step as traces of these ranks; by default of all, in a large job of one rank of every class."""
     program, classes = timeline.graph.program, timeline.graph.classes
     if ranks is None:
-        few = program.world <= MOST_RANKS
+        few = program.world <= MAX_RANKS
         ranks = range(program.world) if few else sorted(classes.representative.tolist())
     writer = _Writer(timeline)
     chosen = dict.fromkeys(int(rank) for rank in ranks)
@@ -194,7 +194,7 @@ class _Writer:
         if not lines:
             raise InputError("nothing-to-do", f"rank {rank} does nothing that a trace could show")
         _number(lines)
-        said = states([Turn(line.op, line.id) for line in lines], stage, self.program.mesh.pp)
+        said = states([OpKey(line.op, line.id) for line in lines], stage, self.program.mesh.pp)
         state = {id(line): word for line, word in zip(lines, said, strict=True)}
         ordered, cut = _one_at_a_time(lines)
         ops = [self._op(line, rank, stage, state[id(line)], number) for number, line in enumerate(ordered, 1)]
@@ -429,7 +429,7 @@ def _one_at_a_time(lines: Sequence[_Line]) -> tuple[list[_Line], bool]:
     A reduction that ended beside computation held nobody up: it comes after that, and takes no time.
     """
     ordered: list[_Line] = []
-    for line in sorted(lines, key=lambda one: one.end_s):
+    for line in sorted(lines, key=lambda line: line.end_s):
         at = len(ordered)
         while line.computes and at and not ordered[at - 1].computes and ordered[at - 1].end_s > line.begin_s + _NS:
             at -= 1

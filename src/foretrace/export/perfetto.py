@@ -35,7 +35,7 @@ from foretrace.program.timeline import Timeline
 Memory = Mapping[int, tuple[Floats, Mapping[str, NDArray[Any]]]]
 """Per rank: times in seconds, and by category the bytes held from each of them on."""
 
-MOST_RANKS: Final = 64
+MAX_RANKS: Final = 64
 """Ranks shown unless they are named: more than that no one scrolls through."""
 
 EVENTS_AT_ONCE: Final = 1 << 17
@@ -92,7 +92,7 @@ def write_timelines(
 ) -> PerfettoSummary:
     """Writes several timelines into one trace, as `write_perfetto` does one. Those of equally many ranks show the same
     ranks."""
-    worlds = [one.timeline.graph.program.world for one in timelines]
+    worlds = [timeline.timeline.graph.program.world for timeline in timelines]
     numbering = _Numbering(len(timelines), max(worlds))
     traces: list[_Trace] = []
     for one, world in zip(timelines, worlds, strict=True):
@@ -123,14 +123,14 @@ def _shown(graph: Graph, ranks: Sequence[int] | None) -> list[int]:
 def _sample(graph: Graph) -> list[int]:
     """All ranks of a small job; of a large one a rank of each role and class, then whole pipelines while they fit."""
     program, classes = graph.program, graph.classes
-    if program.world <= MOST_RANKS:
+    if program.world <= MAX_RANKS:
         return list(range(program.world))
     first_of_role = np.unique(program.role_of, return_index=True)[1]
     # An unfolded job has a class per rank, of which the first 64 would be no sample of anything.
     stand_ins = classes.representative.tolist() if len(classes) < program.world else []
-    chosen = set(list(dict.fromkeys([*first_of_role.tolist(), *stand_ins]))[:MOST_RANKS])
-    for pipeline in program.mesh.groups("pp")[:MOST_RANKS].tolist():
-        if len(chosen.union(pipeline)) <= MOST_RANKS:
+    chosen = set(list(dict.fromkeys([*first_of_role.tolist(), *stand_ins]))[:MAX_RANKS])
+    for pipeline in program.mesh.groups("pp")[:MAX_RANKS].tolist():
+        if len(chosen.union(pipeline)) <= MAX_RANKS:
             chosen.update(pipeline)
     return sorted(chosen)
 

@@ -129,7 +129,12 @@ class _Shelf:
 def _shelf(kind: Kind) -> _Shelf:
     document = Document(str(_DATA / f"{kind}s.yaml"), f"list of {kind}s", "", "", shipped=True)
     presets = presets_of(document)
-    by_key = {key: one.name for one in presets.values() for called in (*one.aliases, one.name) for key in keys(called)}
+    by_key = {
+        key: preset.name
+        for preset in presets.values()
+        for called in (*preset.aliases, preset.name)
+        for key in keys(called)
+    }
     return _Shelf(presets, by_key)
 
 
@@ -191,7 +196,9 @@ def _matches(shelf: _Shelf, name: str) -> list[str]:
     # A word such as h100 or cx7 must be there: "pcie" or "80g" alone name nothing.
     if not any(re.match(r"[a-z]+[0-9]", word) for word in words):
         return []
-    return [one.name for one in shelf.presets.values() if any(words <= set(_words(called)) for called in one.names)]
+    return [
+        preset.name for preset in shelf.presets.values() if any(words <= set(_words(called)) for called in preset.names)
+    ]
 
 
 def keys(name: str) -> tuple[str, ...]:

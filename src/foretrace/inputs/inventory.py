@@ -74,7 +74,7 @@ class Inventory:
 
 def contents_of(counted: Any) -> dict[str, Any]:
     """Returns the fields of a dataclass by name, for `Inventory.contents`; not its diagnostics, which are common."""
-    return {one.name: getattr(counted, one.name) for one in fields(counted) if one.name != "diagnostics"}
+    return {field.name: getattr(counted, field.name) for field in fields(counted) if field.name != "diagnostics"}
 
 
 def mesh_text(mesh: str) -> str:

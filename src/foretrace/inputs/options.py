@@ -112,7 +112,7 @@ def flag_of(name: str) -> str:
 
 def flags_of(options: type[Any]) -> list[str]:
     """Returns how a command line spells the options of a kind of input."""
-    return list(dict.fromkeys(flag_of(one.name) for one in fields(options) if one.name not in _INTERNAL))
+    return list(dict.fromkeys(flag_of(field.name) for field in fields(options) if field.name not in _INTERNAL))
 
 
 Reader = Callable[[str], Any]

@@ -9,7 +9,7 @@ from typing import Final
 from foretrace.basics.errors import InputError
 from foretrace.models.model import Experts, LatentAttention, Layer, Mlp, SelfAttention
 
-MOST_LAYERS: Final = 10_000
+MAX_LAYERS: Final = 10_000
 """Twenty times the deepest model there is."""
 
 
@@ -28,8 +28,8 @@ def compose_layers(
     With experts, `dense` are the layers that have the `mlp` instead. Where attention has a window, `unlimited` layers
     see everything; `without_rope` ones do not rotate queries and keys.
     """
-    if count > MOST_LAYERS:
-        raise InputError("out-of-range", f"{count:,} layers cannot be meant", hint=f"at most {MOST_LAYERS:,}")
+    if count > MAX_LAYERS:
+        raise InputError("out-of-range", f"{count:,} layers cannot be meant", hint=f"at most {MAX_LAYERS:,}")
     kinds: dict[tuple[bool, bool, bool], Layer] = {}
     layers = []
     for number in range(count):

@@ -11,7 +11,7 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
 from foretrace.basics.files import AnyFile
-from foretrace.models.compose import MOST_LAYERS, compose_layers
+from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.hf_config import HfConfig, read_hf_config
 from foretrace.models.model import Activation, Experts, LatentAttention, Layer, Mlp, Model, Norm, SelfAttention
 from foretrace.models.parameters import parameters
@@ -31,7 +31,7 @@ _UNMODELLED: Final = {
     "use_qk_norm": "queries and keys are normalised without parameters: left out",
 }
 """Fields that change the work a little, and what is done about them."""
-MOST_TOKENS: Final = 10**9
+MAX_TOKENS: Final = 10**9
 SEQ_LEN_LIMIT: Final = 8192
 """A context longer than this is no sequence length of pretraining."""
 
@@ -53,7 +53,7 @@ class _Reading:
         """A field that may be absent; that it was guessed is said."""
         if not any(one in self.config for one in (name, *others)):
             self.say("assumed", f"{name} is not given: taken as {guess:,}")
-        return self.config.count(name, *others, default=guess, most=MOST_TOKENS)
+        return self.config.count(name, *others, default=guess, most=MAX_TOKENS)
 
     def flag(self, name: str, guess: bool, *, quiet: bool = False) -> bool:
         """A field that may be absent."""
@@ -103,7 +103,7 @@ def _rounded(count: int) -> str:
 def _llama(reading: _Reading) -> Model:
     """Llama and its kin: Mistral, Qwen 2 and 3, their mixtures of experts, gpt-oss, Llama 4."""
     config = reading.config
-    count, kind = config.count("num_hidden_layers", most=MOST_LAYERS), config.model_type
+    count, kind = config.count("num_hidden_layers", most=MAX_LAYERS), config.model_type
     activation = reading.activation("hidden_act", "silu")
     bias = config.flag("mlp_bias", False)
     dense_ffn = ("intermediate_size_mlp", "intermediate_size") if kind.startswith("llama4") else ("intermediate_size",)
@@ -126,7 +126,7 @@ def _grouped(reading: _Reading) -> SelfAttention:
     if kind.startswith("llama4"):
         window = config.count("attention_chunk_size", default=8192)
     elif "sliding_window" in config and config.flag("use_sliding_window", kind in ("mistral", "mixtral", "gpt_oss")):
-        window = config.count("sliding_window", most=MOST_TOKENS)
+        window = config.count("sliding_window", most=MAX_TOKENS)
     kv_heads = reading.count("num_key_value_heads", guess=heads)
     if heads % kv_heads:
         problem = f"num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
@@ -212,17 +212,17 @@ def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
     config = reading.config
     first = config.count("first_k_dense_replace", default=0, least=0)
     dense = set(range(min(first, count)))
-    dense |= {int(one) for one in config.texts("mlp_only_layers") if one.isdecimal()}
+    dense |= {int(text) for text in config.texts("mlp_only_layers") if text.isdecimal()}
     step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1)
     if "moe_layers" in config:
-        with_experts = {int(one) for one in config.texts("moe_layers") if one.isdecimal()}
+        with_experts = {int(text) for text in config.texts("moe_layers") if text.isdecimal()}
         return frozenset(range(count)) - with_experts
     return frozenset(dense | {number for number in range(count) if (number + 1) % step})
 
 
 def _deepseek(reading: _Reading) -> Model:
     config = reading.config
-    count, activation = config.count("num_hidden_layers", most=MOST_LAYERS), reading.activation("hidden_act", "silu")
+    count, activation = config.count("num_hidden_layers", most=MAX_LAYERS), reading.activation("hidden_act", "silu")
     experts = _experts(reading, activation)
     dense = _dense_layers(reading, count) if experts else frozenset()
     mlp = Mlp(config.count("intermediate_size"), True, activation) if experts is None or dense else None
@@ -244,8 +244,8 @@ def _gpt2(reading: _Reading) -> Model:
     mlp = Mlp(
         config.count("n_inner", default=4 * hidden), False, reading.activation("activation_function", "gelu"), True
     )
-    positions = config.count("n_positions", "n_ctx", most=MOST_TOKENS)
-    layers = compose_layers(config.count("n_layer", most=MOST_LAYERS), attention, mlp)
+    positions = config.count("n_positions", "n_ctx", most=MAX_TOKENS)
+    layers = compose_layers(config.count("n_layer", most=MAX_LAYERS), attention, mlp)
     return _model(reading, layers, "layernorm", hidden=hidden, positions=positions, tied=True, dropout=True)
 
 
@@ -255,7 +255,7 @@ def _gpt_neox(reading: _Reading) -> Model:
     bias = config.flag("attention_bias", True)
     attention = SelfAttention(heads, heads, _share(config, "hidden_size", hidden, heads), bias, bias)
     mlp = Mlp(config.count("intermediate_size"), False, reading.activation("hidden_act", "gelu"), True)
-    layers = compose_layers(config.count("num_hidden_layers", most=MOST_LAYERS), attention, mlp)
+    layers = compose_layers(config.count("num_hidden_layers", most=MAX_LAYERS), attention, mlp)
     return _model(reading, layers, "layernorm")
 
 
@@ -266,11 +266,11 @@ def _mpt(reading: _Reading) -> Model:
     inner = config.inner("attn_config") or config
     kv_heads = inner.count("kv_n_heads", default=heads)
     alibi, learned = inner.flag("alibi", False), config.flag("learned_pos_emb", True)
-    seq_len = config.count("max_seq_len", most=MOST_TOKENS)
+    seq_len = config.count("max_seq_len", most=MAX_TOKENS)
     head_dim = _share(config, "d_model", hidden, heads)
     attention = SelfAttention(heads, kv_heads, head_dim, bias, bias, rope=inner.flag("rope", False))
     mlp = Mlp(config.count("expansion_ratio", default=4) * hidden, False, "gelu", bias)
-    layers = compose_layers(config.count("n_layers", most=MOST_LAYERS), attention, mlp)
+    layers = compose_layers(config.count("n_layers", most=MAX_LAYERS), attention, mlp)
     positions = seq_len if learned and not alibi else 0
     model = _model(reading, layers, "layernorm", hidden=hidden, positions=positions, tied=True, norm_bias=bias)
     return replace(model, position_kind="alibi") if alibi else model
@@ -280,7 +280,7 @@ def _nemotron(reading: _Reading) -> Model:
     config = reading.config
     mlp_bias = config.flag("mlp_bias", False)
     mlp = Mlp(config.count("intermediate_size"), False, reading.activation("hidden_act", "relu2"), mlp_bias)
-    layers = compose_layers(config.count("num_hidden_layers", most=MOST_LAYERS), _grouped(reading), mlp)
+    layers = compose_layers(config.count("num_hidden_layers", most=MAX_LAYERS), _grouped(reading), mlp)
     return _model(reading, layers, "layernorm")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _EXPECTED = "expected the config.json of a language model, as Hugging Face writes it"
 _EXAMPLE = '{"model_type": "llama", "hidden_size": 4096, …}'
-_MOST = 10**7
+_MAX_WIDTH = 10**7
 """Of a width; a context may be longer."""
 
 
@@ -48,7 +48,7 @@ class HfConfig:
         """The file and line of a field, or of what does not have it."""
         return self.document.where(self.fields.get(field, self.node))
 
-    def count(self, *names: str, default: int | None = None, least: int = 1, most: int = _MOST) -> int:
+    def count(self, *names: str, default: int | None = None, least: int = 1, most: int = _MAX_WIDTH) -> int:
         """A whole number under the first of the names that is given; without a default it must be."""
         field = next((name for name in names if name in self), None)
         if field is None:

@@ -116,11 +116,11 @@ def parameter_parts(model: Model) -> dict[str, int]:
     parts = {
         "embedding": model.vocab * model.hidden,
         "positions": model.positions * model.hidden,
-        "attention": sum(one.attention for one in layers),
-        "feed forward": sum(one.feed_forward for one in layers),
-        "router": sum(one.router for one in layers),
-        "experts": sum(one.experts for one in layers),
-        "norms": sum(one.norms for one in layers) + final_norm,
+        "attention": sum(layer.attention for layer in layers),
+        "feed forward": sum(layer.feed_forward for layer in layers),
+        "router": sum(layer.router for layer in layers),
+        "experts": sum(layer.experts for layer in layers),
+        "norms": sum(layer.norms for layer in layers) + final_norm,
         "head": head - final_norm,
         "mtp": model.mtp * mtp_parameters(model).total if model.mtp else 0,
     }

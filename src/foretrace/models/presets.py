@@ -19,7 +19,7 @@ from foretrace.models.spec import read_model_spec
 _DATA = Path(__file__).parent / "data"
 _SAY_NOTHING = {"meta", "instruct", "base", "chat", "hf", "it", "model", "preview", "text"}
 """Words that tell no two presets apart."""
-_MOST_CHOICES = 24
+_MAX_CHOICES = 24
 
 
 def model(name: str, *, where: str | None = None) -> Model:
@@ -55,7 +55,7 @@ def _shelf() -> _Shelf:
     presets: dict[str, Preset] = {}
     for path in sorted(_DATA.glob("*.yaml")):
         presets |= presets_of(Document(str(path), "list of models", "", "", shipped=True))
-    return _Shelf(presets, {_key(called): one.name for one in presets.values() for called in one.names})
+    return _Shelf(presets, {_key(called): preset.name for preset in presets.values() for called in preset.names})
 
 
 @cache
@@ -70,7 +70,7 @@ def _resolved(name: str, where: str | None) -> str:
         return found[0]
     shown = shortened(name)
     if found:
-        listed = " ".join(found[:_MOST_CHOICES]) + (" …" if len(found) > _MOST_CHOICES else "")
+        listed = " ".join(found[:_MAX_CHOICES]) + (" …" if len(found) > _MAX_CHOICES else "")
         raise InputError(
             "ambiguous-name", f'"{shown}" may be any of {len(found)} models', where=where, hint=f"one of: {listed}"
         )
@@ -95,7 +95,9 @@ def matches(name: str) -> list[str]:
     # A family must be there: "70b" alone names nothing.
     if not any(len(word) > 2 and word.isalpha() for word in words):
         return []
-    return [one.name for one in shelf.presets.values() if any(words <= set(_words(called)) for called in one.names)]
+    return [
+        preset.name for preset in shelf.presets.values() if any(words <= set(_words(called)) for called in preset.names)
+    ]
 
 
 def _key(name: str) -> str:

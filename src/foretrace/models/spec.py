@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast, get_args
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.units import format_count, parse_count
-from foretrace.models.compose import MOST_LAYERS, compose_layers
+from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import (
     Activation,
     Experts,
@@ -44,7 +44,7 @@ _SIZES: Final = ("layers", "vocab", "tied", "positions", "position_kind", "head_
 MODEL_KEYS: Final = (*_ABOUT, *_SIZES, *_MADE_OF)
 BASED_KEYS: Final = ("based_on", "name", "title", "notes", *_SIZES)
 
-MOST_WIDTH: Final = 10_000_000
+MAX_WIDTH: Final = 10_000_000
 EXAMPLE: Final = "model: {based_on: llama3-70b, layers: 40}"
 
 
@@ -88,7 +88,7 @@ def read_model_spec(document: Document, node: yaml.Node, find: FindModel, *, nam
 def _based(fields: Fields, find: FindModel) -> Model:
     """A preset with what the mapping changes; fewer layers are its first ones, more repeat its last."""
     base = find(fields.text("based_on", ""), where=fields.where("based_on"))
-    count = number(fields, "layers", len(base.layers), most=MOST_LAYERS)
+    count = number(fields, "layers", len(base.layers), most=MAX_LAYERS)
     layers = (base.layers + base.layers[-1:] * count)[:count]
     name = fields.text("name", base.name if count == len(base.layers) else f"{base.name}-{count}-layers")
     changed = set(fields.values) - {"based_on", "name", "title", "notes", "seq_len", "dropout"}
@@ -116,7 +116,7 @@ def _surrounded(model: Model, fields: Fields) -> Model:
 
 
 def _layers(fields: Fields, hidden: int) -> tuple[Layer, ...]:
-    count = number(fields, "layers", most=MOST_LAYERS)
+    count = number(fields, "layers", most=MAX_LAYERS)
     if "mlp" not in fields and "experts" not in fields:
         raise InputError(
             "missing-field", "a model needs mlp or experts", where=fields.where("mlp"), hint="e.g. mlp: {ffn: 28672}"
@@ -230,7 +230,7 @@ def required(fields: Fields, name: str) -> int:
     return number(fields, name)
 
 
-def number(fields: Fields, name: str, default: int = 0, *, least: int = 1, most: int = MOST_WIDTH) -> int:
+def number(fields: Fields, name: str, default: int = 0, *, least: int = 1, most: int = MAX_WIDTH) -> int:
     """A whole number within what can be meant."""
     return fields.number(name, parse_count, least, most, format_count) if name in fields else default
 

@@ -22,8 +22,8 @@ def model_spec(model: Model) -> Spec:
     attentions = [layer.attention for layer in model.layers]
     dense = [n for n in numbers if isinstance(model.layers[n].feed_forward, Mlp)]
     parts = [layer.feed_forward for layer in model.layers]
-    mlp = next((one for one in parts if isinstance(one, Mlp)), None)
-    experts = next((one for one in parts if isinstance(one, Experts)), None)
+    mlp = next((part for part in parts if isinstance(part, Mlp)), None)
+    experts = next((part for part in parts if isinstance(part, Experts)), None)
     limited = [n for n in numbers if _window(attentions[n]) is not None]
     rotated = [n for n in numbers if _rope(attentions[n])]
     attention = attentions[0]
@@ -66,8 +66,8 @@ def _surroundings(model: Model) -> Spec:
 
 
 def _attention(attention: SelfAttention | LatentAttention) -> dict[str, Value]:
-    plain = {one.name: one.default for one in fields(attention)}
-    values = {one.name: getattr(attention, one.name) for one in fields(attention)}
+    plain = {field.name: field.default for field in fields(attention)}
+    values = {field.name: getattr(attention, field.name) for field in fields(attention)}
     return {name: value for name, value in values.items() if value is not None and value != plain[name]}
 
 

@@ -87,7 +87,7 @@ class ProgramBuilder:
         """A resource that ops may draw on; one instance per rank, or one for each set of ranks that share it.
         `capacities` gives each instance its own."""
         instances = None if shared_by is None else tuple(tuple(int(r) for r in ranks) for ranks in shared_by)
-        own = None if capacities is None else tuple(float(one) for one in capacities)
+        own = None if capacities is None else tuple(float(capacity) for capacity in capacities)
         resource = Resource(name, capacity_per_s, instances, own)
         if self._tables.resources.setdefault(name, resource) != resource:
             raise InputError("duplicate-name", f'resource "{name}" is declared twice, differently')

@@ -13,10 +13,10 @@ from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase
 from foretrace.program.program import Program, Resource
 from foretrace.program.rendezvous import Members, check_rendezvous
 
-MOST_OPS = 1 << 27
+MAX_OPS = 1 << 27
 """More ops than this, over all roles, would not fit into a machine's memory once unrolled."""
 
-LONGEST_S = 1e9
+MAX_S = 1e9
 """Thirty years: what is longer is a mistake of units."""
 
 Rows = NDArray[np.generic]
@@ -123,8 +123,8 @@ def _check_indices(program: Program) -> None:
                 )
     _check_dependencies(program)
     sizes = np.diff(templates.start)[placements.block].astype(np.int64)
-    if sizes.sum() > MOST_OPS:
-        raise InputError("too-large", f"the program unrolls to {sizes.sum():,} ops; at most {MOST_OPS:,} can be run")
+    if sizes.sum() > MAX_OPS:
+        raise InputError("too-large", f"the program unrolls to {sizes.sum():,} ops; at most {MAX_OPS:,} can be run")
     _placed_op(placements.override_placement, placements.override_op, sizes, "placements.override_op")
     _placed_op(links.src_placement, links.src_op, sizes, "links.src_op")
     _placed_op(links.dst_placement, links.dst_op, sizes, "links.dst_op")
@@ -211,11 +211,11 @@ def _check_amounts(program: Program) -> None:
             raise InputError(
                 "invalid-program", f"{place}: {name} is {values[at]:g}; it must be zero or more, and finite"
             )
-        if name.endswith("_s") and (values > LONGEST_S).any():
-            at = int(np.flatnonzero(values > LONGEST_S)[0])
+        if name.endswith("_s") and (values > MAX_S).any():
+            at = int(np.flatnonzero(values > MAX_S)[0])
             raise InputError(
                 "invalid-program",
-                f"{name} of {values[at]:g} s is longer than {LONGEST_S:g} s",
+                f"{name} of {values[at]:g} s is longer than {MAX_S:g} s",
                 hint="durations are in seconds",
             )
     columns = program.templates.columns
@@ -253,7 +253,9 @@ def _check_resources(program: Program) -> None:
                 "invalid-program", f'resource "{resource.name}": a rank is in two sets, or outside the mesh'
             )
         _check_capacities(resource, program.world)
-    capacity = np.array([min((one.capacity_per_s, *(one.capacities or ()))) for one in program.resources])
+    capacity = np.array(
+        [min((resource.capacity_per_s, *(resource.capacities or ()))) for resource in program.resources]
+    )
     problems = {
         "it draws less than nothing": ~(np.isfinite(templates.draw_amount) & (templates.draw_amount >= 0)),
         "it holds less than nothing": ~(np.isfinite(templates.draw_held) & (templates.draw_held >= 0)),
@@ -277,7 +279,7 @@ def _check_capacities(resource: Resource, world: int) -> None:
 
 def _check_sends(program: Program, members: Members) -> None:
     templates = program.templates
-    smallest = np.array([min(rows.shape[1] for rows in one) for one in members] + [0])
+    smallest = np.array([min(rows.shape[1] for rows in member) for member in members] + [0])
     reach = smallest[_whole(templates.columns["communicator"])[templates.send_op]]
     lost = np.flatnonzero((templates.send_to < 0) | (templates.send_to >= reach))
     if len(lost):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from foretrace.program.arrays import distinct, ranges, stable_order
 from foretrace.program.program import Floats, Ints, Longs, Program
-from foretrace.program.queues import Queues, Rows
+from foretrace.program.queues import QueueRows, Queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Ops:
 
 def expand(program: Program) -> Ops:
     """Unrolls the placements of all roles."""
-    rows = Rows(program)
+    rows = QueueRows(program)
     first = rows.first
     lanes = Queues(rows, rows.lane, len(program.lanes))
     dep_start, dep_src = _by_target(lanes.previous(), *_waits(program, first))

@@ -124,12 +124,12 @@ def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, A
     times = (timeline.ready_s, timeline.start_s, timeline.end_s, timeline.end_before_s)
     columns: list[Column] = [
         timeline.graph.classes.of_rank.astype(np.int32),
-        *(np.asarray(one, dtype=np.float64) for one in times),
+        *(np.asarray(time_, dtype=np.float64) for time_ in times),
     ]
     run = {
         "step_time_s": timeline.step_time_s,
         "steps_run": timeline.steps_run,
-        "diagnostics": [_plain(one) for one in timeline.diagnostics],
+        "diagnostics": [_plain(diagnostic) for diagnostic in timeline.diagnostics],
         "attached": attached,
     }
     more: dict[str, Column] = dict(zip(TIMELINE_SECTIONS, columns, strict=True))
@@ -225,8 +225,8 @@ def _arrays(program: Program) -> dict[str, Column]:
     arrays: dict[str, Column] = {
         "role_of": program.role_of,
         "placements.override_column": np.array(overridden, dtype=np.int16),
-        **_joined("communicators.group", (one.groups for one in program.communicators)),
-        **_joined("resources.instance", (one.instances for one in program.resources)),
+        **_joined("communicators.group", (communicator.groups for communicator in program.communicators)),
+        **_joined("resources.instance", (resource.instances for resource in program.resources)),
         **{f"templates.{name}": values for name, values in program.templates.columns.items()},
     }
     for part in ("templates", "placements", "links", "resident"):
@@ -279,18 +279,24 @@ def _header(program: Program) -> dict[str, Any]:
         "repeats": bool(program.repeats),
         "tokens_per_step": None if tokens is None else float(tokens),
         "lanes": [_plain(lane) for lane in program.lanes],
-        "communicators": [_plain(one) | {"groups": _count(one.groups)} for one in program.communicators],
+        "communicators": [
+            _plain(communicator) | {"groups": _count(communicator.groups)} for communicator in program.communicators
+        ],
         "resources": [
-            {"name": one.name, "capacity_per_s": float(one.capacity_per_s), "instances": _count(one.instances)}
-            | ({} if one.capacities is None else {"capacities": [float(value) for value in one.capacities]})
-            for one in program.resources
+            {
+                "name": resource.name,
+                "capacity_per_s": float(resource.capacity_per_s),
+                "instances": _count(resource.instances),
+            }
+            | ({} if resource.capacities is None else {"capacities": [float(value) for value in resource.capacities]})
+            for resource in program.resources
         ],
         "sources": [{"name": s.name, "low": float(s.low), "high": float(s.high)} for s in program.sources],
         "strings": list(program.strings),
         "blocks": [_plain(block) for block in program.blocks],
         "roles": list(program.roles),
         "override_columns": _override_columns(program),
-        "diagnostics": [_plain(one) for one in program.diagnostics],
+        "diagnostics": [_plain(diagnostic) for diagnostic in program.diagnostics],
     }
 
 
@@ -333,7 +339,7 @@ def _parse(header: bytes) -> object:
 
 def _part(kind: type, part: str, arrays: Mapping[str, Column]) -> dict[str, Any]:
     """The arrays of one part of a program, by the names of its fields."""
-    return {one.name: arrays[f"{part}.{one.name}"] for one in fields(kind) if f"{part}.{one.name}" in arrays}
+    return {field.name: arrays[f"{part}.{field.name}"] for field in fields(kind) if f"{part}.{field.name}" in arrays}
 
 
 def _lane(value: object, place: str) -> Lane:
@@ -495,7 +501,7 @@ def _columns_in_words(program: Program) -> dict[str, list[Any]]:
         "name": program.strings,
         "kernel": program.strings,
         "dtype": program.strings,
-        "communicator": (one.name for one in program.communicators),
+        "communicator": (communicator.name for communicator in program.communicators),
         "source": (source.name for source in program.sources),
     }
     for name, table in tables.items():

@@ -19,7 +19,7 @@ from foretrace.program.classes import RankClasses
 from foretrace.program.expand import Ops
 from foretrace.program.program import Ints, Program
 
-MOST_NODES = 1 << 25
+MAX_NODES = 1 << 25
 """A node takes about 300 bytes while it is run: this many take 10 GB."""
 
 
@@ -94,10 +94,10 @@ def instantiate(ops: Ops, classes: RankClasses, members: Members) -> Graph:
     role = program.role_of[classes.representative]
     sizes = np.diff(ops.start)[role]
     start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    if start[-1] > MOST_NODES:
+    if start[-1] > MAX_NODES:
         raise InputError(
             "too-large",
-            f"{len(classes):,} ranks on their own have {start[-1]:,} ops; at most {MOST_NODES:,} can be run",
+            f"{len(classes):,} ranks on their own have {start[-1]:,} ops; at most {MAX_NODES:,} can be run",
             hint="leave out --unfolded: ranks that behave alike are then run once",
         )
     op = ranges(ops.start[role], sizes)

@@ -130,7 +130,7 @@ class Resource:
 
     def widened(self, factor: float) -> Resource:
         """The same with `factor` times as much of it everywhere."""
-        own = None if self.capacities is None else tuple(one * factor for one in self.capacities)
+        own = None if self.capacities is None else tuple(capacity * factor for capacity in self.capacities)
         return replace(self, capacity_per_s=self.capacity_per_s * factor, capacities=own)
 
 

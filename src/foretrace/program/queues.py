@@ -15,7 +15,7 @@ from foretrace.program.program import Program
 Longs = NDArray[np.int64]
 
 
-class Rows:
+class QueueRows:
     """The ops of all blocks as rows: those of the templates, and again those of every placement that overrides what
     queues an op is in. `of_op` is the row of each op; placement p runs the rows of block `block[p]`."""
 
@@ -49,7 +49,7 @@ class Rows:
 class Queues:
     """The queues that a column of the rows (-1: none) puts ops into, by role and value."""
 
-    def __init__(self, rows: Rows, column: Longs, values: int) -> None:
+    def __init__(self, rows: QueueRows, column: Longs, values: int) -> None:
         self._rows = rows
         blocks = len(rows.start) - 1
         block_of_row = np.repeat(np.arange(blocks), np.diff(rows.start))

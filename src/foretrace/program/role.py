@@ -15,7 +15,7 @@ from foretrace.program.program import Communicator
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that doubles what making one takes, and a job makes thousands
-class Placement:
+class BlockInstance:
     """A block where a role runs it; `placement["half"]` is the op its port names. The ports `in` and `out` are the
     first and the last op unless the block says otherwise."""
 
@@ -59,7 +59,7 @@ class RoleBuilder:
         microbatch: int = -1,
         after: After | Mapping[str | int, After] = (),
         override: Override | None = None,
-    ) -> Placement:
+    ) -> BlockInstance:
         """Runs a block. `after` holds back its port `in` (or its first op), or the ports and ops it names;
         `override` gives single ops other values in any column: `{"bucket": {"enabled": 0}}`."""
         self._inline = None
@@ -157,10 +157,10 @@ class RoleBuilder:
                 self.link(op, after=ref)
         return op
 
-    def _append(self, block: BlockBuilder, microbatch: int) -> Placement:
+    def _append(self, block: BlockBuilder, microbatch: int) -> BlockInstance:
         self.blocks.append(block.number)
         self.microbatches.append(microbatch)
-        return Placement(self.number, len(self.blocks) - 1, block)
+        return BlockInstance(self.number, len(self.blocks) - 1, block)
 
 
 def _is_at(ref: OpRef | PlacedOp, role: int, placement: int) -> bool:

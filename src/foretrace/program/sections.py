@@ -38,7 +38,7 @@ Column = NDArray[Any]
 _HEADER = struct.Struct("<III")
 _FRAME = struct.Struct("<3scII")
 _NUMBER = struct.Struct("<I")
-_MOST_BYTES_PER_ROW = 24
+_MAX_BYTES_PER_ROW = 24
 _POWERS_OF_TEN = (0, 3, 6, 9, 12)
 """Whole bytes and flops; milliseconds, microseconds, nanoseconds and picoseconds in seconds."""
 _LARGEST_WHOLE = 2.0**50
@@ -181,7 +181,7 @@ class _Reader:
         fields = self.take(_FRAME.size, "a frame's fields")
         code, coding, rows, length = _FRAME.unpack(fields)
         crc = self.number("a frame's checksum")
-        if length > (FRAME_ROWS + 1) * _MOST_BYTES_PER_ROW:
+        if length > (FRAME_ROWS + 1) * _MAX_BYTES_PER_ROW:
             self.fail("damaged-file", f"a frame claims {length} bytes, more than any frame has")
         name = title.decode("ascii", "replace")
         payload = self.take(length, f'section "{name}"')
@@ -241,7 +241,7 @@ def _decode(coding: bytes, payload: bytes, dtype: np.dtype[Any], rows: int) -> C
         return np.frombuffer(payload, dtype).repeat(rows)
     if coding not in _CODINGS or not rows:
         return None
-    data = _inflate(payload, rows * _MOST_BYTES_PER_ROW)
+    data = _inflate(payload, rows * _MAX_BYTES_PER_ROW)
     return None if data is None else _CODINGS[coding].decode(data, dtype, rows)
 
 

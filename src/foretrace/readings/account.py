@@ -146,8 +146,8 @@ class _Nodes:
 def _kinds(nodes: _Nodes) -> dict[str, Spent]:
     """Means over ranks by what ops do: compute of a phase, the host's work, a collective over an axis."""
     graph = nodes.graph
-    axes = list(dict.fromkeys(one.axis for one in graph.program.communicators))
-    axis_of = np.array([*(axes.index(one.axis) for one in graph.program.communicators), -1])
+    axes = list(dict.fromkeys(communicator.axis for communicator in graph.program.communicators))
+    axis_of = np.array([*(axes.index(communicator.axis) for communicator in graph.program.communicators), -1])
     # A batched send and receive is a way to issue transfers, which another program may issue one by one.
     collective = np.where(nodes.collective == Collective.EXCHANGE, Collective.TRANSFER, nodes.collective)
     meets = nodes.communicator >= 0
@@ -184,7 +184,7 @@ def _groups(nodes: _Nodes) -> dict[Group, Spent]:
             classes = graph.classes.of_rank[rows]
             means = (running[number, classes].mean(axis=1), wait[number, classes].mean(axis=1))
             for ranks, ran, waited in zip(
-                np.sort(rows, axis=1).tolist(), *(one.tolist() for one in means), strict=True
+                np.sort(rows, axis=1).tolist(), *(mean.tolist() for mean in means), strict=True
             ):
                 group = (communicator.axis, tuple(ranks))
                 before = found.get(group, Spent())

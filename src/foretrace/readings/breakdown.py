@@ -63,11 +63,11 @@ class _Gaps:
     @classmethod
     def all_of(cls, parts: list[_Gaps]) -> _Gaps:
         """Several sets of gaps as one."""
-        return cls(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(cls)))
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def keep(self, which: Longs) -> _Gaps:
         """Some of the gaps."""
-        return _Gaps(*(getattr(self, one.name)[which] for one in fields(self)))
+        return _Gaps(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 class _Counting:
@@ -87,7 +87,7 @@ class _Counting:
         """The part that a node's running counts as, and the part that counts while its partner is late."""
         graph, part = self.timeline.graph, self.parts.index
         phase, communicator = graph.ops.ints("phase")[graph.op], graph.ops.ints("communicator")[graph.op]
-        axes = [one.axis for one in graph.program.communicators]
+        axes = [communicator.axis for communicator in graph.program.communicators]
         exposed = np.array([*(part(f"{axis} exposed") for axis in axes), self.idle])
         late = np.array([*(part("bubble" if axis == "pp" else "straggler") for axis in axes), self.idle])
         compute = np.full(len(Phase), part("compute"))

@@ -45,7 +45,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ComparedPart:
     """A named part of both steps."""
 
     name: str
@@ -113,9 +113,9 @@ class Comparison:
     measured: Answer
     step: Pair
     until_optimizer: Pair | None
-    breakdown: tuple[Part, ...]
+    breakdown: tuple[ComparedPart, ...]
     kinds: tuple[KindRow, ...]
-    critical_path: tuple[Part, ...]
+    critical_path: tuple[ComparedPart, ...]
     ranks: tuple[RankRow, ...]
     stages: tuple[StageRow, ...]
     groups: tuple[GroupRow, ...]
@@ -159,9 +159,10 @@ def compare(predicted: Answer, measured: Answer) -> Comparison:
     )
 
 
-def _parts(predicted: Mapping[str, float], measured: Mapping[str, float]) -> tuple[Part, ...]:
+def _parts(predicted: Mapping[str, float], measured: Mapping[str, float]) -> tuple[ComparedPart, ...]:
     rows = [
-        Part(name, Pair(predicted.get(name, 0.0), measured.get(name, 0.0))) for name in _either(predicted, measured)
+        ComparedPart(name, Pair(predicted.get(name, 0.0), measured.get(name, 0.0)))
+        for name in _either(predicted, measured)
     ]
     return tuple(sorted(rows, key=lambda row: -abs(row.seconds.difference_s)))
 
@@ -263,4 +264,7 @@ def _differences(predicted: Answer, measured: Answer, ours: Account, theirs: Acc
 
 
 def _carried(side: str, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    return [Diagnostic(one.level, one.code, f"{side}: {one.message}", one.where) for one in diagnostics]
+    return [
+        Diagnostic(diagnostic.level, diagnostic.code, f"{side}: {diagnostic.message}", diagnostic.where)
+        for diagnostic in diagnostics
+    ]

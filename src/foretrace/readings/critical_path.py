@@ -80,7 +80,9 @@ def _parts(chain: Chain, nodes: Longs, lengths: Floats) -> dict[str, float]:
     phases = ["compute", *(label(phase) for phase in Phase if phase != Phase.NONE)]
     axes = list(dict.fromkeys(communicator.axis for communicator in graph.program.communicators))
     names = [*phases, *axes, "host"]
-    axis_of = np.array([len(phases) + axes.index(one.axis) for one in graph.program.communicators] + [0])
+    axis_of = np.array(
+        [len(phases) + axes.index(communicator.axis) for communicator in graph.program.communicators] + [0]
+    )
     kind = graph.ops.ints("kind")[ops]
     part = np.where(kind == Kind.COMPUTE, graph.ops.ints("phase")[ops], axis_of[graph.ops.ints("communicator")[ops]])
     part[kind == Kind.HOST] = len(names) - 1

@@ -241,14 +241,14 @@ class _Walk:
 
     def _note_reach(self, node: int) -> None:
         computes, reach = self.waits.computes, self.reach
-        self.reach[node] = max((one if computes[one] else reach[one] for one in self.waits.preds[node]), default=-1)
+        self.reach[node] = max((pred if computes[pred] else reach[pred] for pred in self.waits.preds[node]), default=-1)
 
     def _join(self, node: int, spread: list[float]) -> list[float]:
         """A computation that waits for a meeting and for the computation before it, which the meeting did not wait for:
         the later of the two."""
         waits, end = self.waits, self.end
-        own = max((one for one in waits.preds[node] if waits.computes[one]), default=-1, key=end.__getitem__)
-        met = [one for one in waits.preds[node] if waits.group[one] >= 0 and self.reach[one] < own]
+        own = max((pred for pred in waits.preds[node] if waits.computes[pred]), default=-1, key=end.__getitem__)
+        met = [pred for pred in waits.preds[node] if waits.group[pred] >= 0 and self.reach[pred] < own]
         if own < 0 or not met:
             return spread
         come = max(met, key=end.__getitem__)
@@ -273,7 +273,7 @@ class _Walk:
     def _arrival(self, node: int, group: int) -> tuple[float, list[float]]:
         """When a member of a group comes, and what is uncertain about it: by what it did apart from the group, where it
         did anything."""
-        apart = [one for one in self.waits.preds[node] if self.waits.group[one] != group]
+        apart = [pred for pred in self.waits.preds[node] if self.waits.group[pred] != group]
         if not apart:
             return self._arriving(node)
         own = max(apart, key=self.end.__getitem__)
@@ -282,7 +282,7 @@ class _Walk:
     def _queued(self, node: int, group: int) -> float:
         """When what the group did before has ended."""
         waits = self.waits
-        ends = [self.end[one] for one in waits.preds[node] if waits.group[one] == group]
+        ends = [self.end[pred] for pred in waits.preds[node] if waits.group[pred] == group]
         before = [self.end_before[one] for one in waits.earlier[node] if waits.group[one] == group]
         return max([*ends, *before, 0.0])
 
@@ -328,8 +328,8 @@ def _last_of(members: list[_Member]) -> tuple[Normal, list[float]]:
     """When the last rank of all comes, and the probability for each member that it is one of its ranks."""
     latest: Normal = (-math.inf, 0.0)
     share: list[float] = []
-    for one in members:
-        mine = (one.came + one.lags * math.sqrt(one.gathered), one.shrinks * one.gathered)
+    for member in members:
+        mine = (member.came + member.lags * math.sqrt(member.gathered), member.shrinks * member.gathered)
         latest, before = later_of(latest, mine) if share else (mine, 0.0)
         share = [*(before * part for part in share), 1 - before]
     return latest, share

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from foretrace.hardware.fabric.routing import Router
     from foretrace.readings.answer.answer import Answer
 
-MOST_GPUS: Final = 20_000
+MAX_GPUS: Final = 20_000
 """The links of more are too many to route for and to look at."""
 
-MOST_PAIRS: Final = 1 << 17
+MAX_PAIRS: Final = 1 << 17
 """Of a larger all-to-all only some partners of each rank are routed, with all of its bytes."""
 
 FLOWS_AT_ONCE: Final = 1 << 14
@@ -108,11 +108,11 @@ def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Pl
         raise InputError(
             "needs-cluster", "the links of which cluster? the job carries all its prices", hint="name a cluster"
         )
-    if world > MOST_GPUS:
+    if world > MAX_GPUS:
         raise InputError(
             "too-large",
             f"{world:,} GPUs have too many links to look at",
-            hint=f"at most {MOST_GPUS:,}: take a smaller job",
+            hint=f"at most {MAX_GPUS:,}: take a smaller job",
         )
     placement = placement or Placement.packed(world, cluster.node.gpus)
     network, places = network_of(cluster, world, placement), Places.of(cluster.node, placement)
@@ -180,7 +180,7 @@ def _ring(places: Places, groups: Longs, sent: Floats) -> Iterator[_Flows]:
 
 
 def _spread(places: Places, groups: Longs, sent: Floats) -> Iterator[_Flows]:
-    pairs = places.partners(groups, MOST_PAIRS)
+    pairs = places.partners(groups, MAX_PAIRS)
     amount = sent[pairs.source, pairs.beyond.astype(np.int64)] * pairs.share
     yield _Flows(pairs.source, pairs.target, amount)
 

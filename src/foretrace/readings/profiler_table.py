@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from foretrace.basics.units import format_percent, format_time
-from foretrace.inputs.profiler_table.format import Field, Table
-from foretrace.inputs.profiler_table.profile import Profile, understand
+from foretrace.inputs.profiler_table.format import Field, ProfilerTable
+from foretrace.inputs.profiler_table.profile import TableProfile, understand
 from foretrace.inputs.profiler_table.rows import RowKind, device_s
 from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_op
 
@@ -24,7 +24,7 @@ SHOWN: Final = 0.995
 class TableExplanation:
     """One table, explained: what bounds the step and why, what must not be added, what the table cannot tell."""
 
-    profile: Profile
+    profile: TableProfile
     bound: Bound
     why: str
     do_not_add: tuple[str, ...]
@@ -38,12 +38,12 @@ class TableExplanation:
         return all(call.device_s is not None for call in self.profile.calls)
 
 
-def explain_tables(tables: Sequence[Table]) -> tuple[TableExplanation, ...]:
+def explain_tables(tables: Sequence[ProfilerTable]) -> tuple[TableExplanation, ...]:
     """Explains every table of a file."""
     return tuple(explain_table(table) for table in tables)
 
 
-def explain_table(table: Table) -> TableExplanation:
+def explain_table(table: ProfilerTable) -> TableExplanation:
     """Explains a table."""
     profile = understand(table)
     bound, why = _bound(profile)
@@ -51,7 +51,7 @@ def explain_table(table: Table) -> TableExplanation:
     return TableExplanation(profile, bound, why, do_not_add, cannot_tell, _host_by_kind(profile))
 
 
-def _host_by_kind(profile: Profile) -> dict[WorkKind, float]:
+def _host_by_kind(profile: TableProfile) -> dict[WorkKind, float]:
     found: dict[WorkKind, float] = {}
     for row in profile.rows.of(RowKind.OP):
         seconds = max(row.self_cpu_s or 0.0, 0.0)
@@ -60,7 +60,7 @@ def _host_by_kind(profile: Profile) -> dict[WorkKind, float]:
     return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
-def _bound(profile: Profile) -> tuple[Bound, str]:
+def _bound(profile: TableProfile) -> tuple[Bound, str]:
     """Whether host or device holds a step up: whichever has more of its own to do."""
     host, device = profile.host, profile.device.total_s / profile.host.steps
     if not profile.device.parts:
@@ -79,7 +79,7 @@ def _bound(profile: Profile) -> tuple[Bound, str]:
     return "host", f"{work}: the device waits for launches (CUDA graphs, or larger batches, would help)"
 
 
-def _do_not_add(profile: Profile) -> list[str]:
+def _do_not_add(profile: TableProfile) -> list[str]:
     table, device, host = profile.table, profile.device, profile.host
     word = table.device or "device"
     texts: list[str] = []
@@ -115,7 +115,7 @@ def _do_not_add(profile: Profile) -> list[str]:
     return texts
 
 
-def _labels_and_nodes(profile: Profile) -> list[str]:
+def _labels_and_nodes(profile: TableProfile) -> list[str]:
     """Why autograd nodes come on top of labels, where that is so."""
     device = profile.device
     nodes = sum(part.device_s for part in device.parts if part.origin == "autograd node")
@@ -133,7 +133,7 @@ def _labels_and_nodes(profile: Profile) -> list[str]:
     ]
 
 
-def _cannot_tell(profile: Profile) -> list[str]:
+def _cannot_tell(profile: TableProfile) -> list[str]:
     device = profile.device
     texts: list[str] = []
     missing = [f"{call.name} ×{call.calls}" for call in profile.calls if call.device_s is None]
@@ -158,7 +158,7 @@ def _cannot_tell(profile: Profile) -> list[str]:
     return texts
 
 
-def _rows_missing(profile: Profile) -> list[str]:
+def _rows_missing(profile: TableProfile) -> list[str]:
     """What a row limit left out, by the totals below the table."""
     table = profile.table
     if table.top_level_only:

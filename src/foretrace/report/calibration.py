@@ -18,7 +18,7 @@ from foretrace.report.validate import signed_error
 from foretrace.validate.calibrated import CalibratedValidation
 
 CALIBRATION_SCHEMA = "foretrace.calibration/1"
-MOST_KERNELS = 12
+MAX_KERNELS = 12
 _HOW = ("measured", "interpolated", "corrected", "not covered")
 
 
@@ -26,10 +26,10 @@ def calibration_json(
     calibration: Calibration, coverage: JobCoverage | None = None, notes: Sequence[Diagnostic] = ()
 ) -> dict[str, Any]:
     """Everything a calibration says of itself, and of a job where one is given."""
-    fits = {one.name: asdict(one) for one in calibration.families}
+    fits = {family.name: asdict(family) for family in calibration.families}
     families = [
-        {**fits.get(one.name, {"name": one.name}), "kernels": one.kernels, "ranges": _ranges_json(one)}
-        for one in covered_families(calibration)
+        {**fits.get(family.name, {"name": family.name}), "kernels": family.kernels, "ranges": _ranges_json(family)}
+        for family in covered_families(calibration)
     ]
     return {
         "schema": CALIBRATION_SCHEMA,
@@ -40,11 +40,11 @@ def calibration_json(
         "made_of": [asdict(one) for one in calibration.made_of],
         "kernels": 0 if calibration.kernels is None else len(calibration.kernels.kernels),
         "families": families,
-        "collectives": [asdict(one) for one in covered_calls(calibration)],
+        "collectives": [asdict(call) for call in covered_calls(calibration)],
         "host": None if calibration.host is None else asdict(calibration.host),
         "steps": None if calibration.steps is None else asdict(calibration.steps),
         "coverage": None if coverage is None else coverage_json(coverage),
-        "notes": [one.message for one in notes],
+        "notes": [note.message for note in notes],
     }
 
 
@@ -55,8 +55,8 @@ def _ranges_json(one: CoveredFamily) -> dict[str, list[int]]:
 def coverage_json(coverage: JobCoverage) -> dict[str, Any]:
     """The kernels of a job, and how each is priced; a distance is null where no family of it was measured."""
     rows = [
-        {**asdict(one), "distance": one.distance if math.isfinite(one.distance) else None, "how": one.how}
-        for one in coverage.kernels
+        {**asdict(kernel), "distance": kernel.distance if math.isfinite(kernel.distance) else None, "how": kernel.how}
+        for kernel in coverage.kernels
     ]
     shares = {how.replace(" ", "_"): coverage.share(how) for how in _HOW}
     return {"job": coverage.title, "shares": shares, "kernels": rows}
@@ -78,7 +78,7 @@ def print_calibration(
         lines += [*_collectives(calibration), []]
     if coverage is not None:
         lines += [*_coverage(coverage), []]
-    lines += [[(f"  {'note' if one.level == 'note' else 'warning':<8} ", ""), (_said(one), "")] for one in notes]
+    lines += [[(f"  {'note' if note.level == 'note' else 'warning':<8} ", ""), (_said(note), "")] for note in notes]
     show(Screen.of(stream or sys.stdout), lines if notes else lines[:-1])
 
 
@@ -129,7 +129,7 @@ def _clock(one: MadeOf) -> str:
 
 
 def _families(calibration: Calibration, families: Sequence[CoveredFamily]) -> list[list[Span]]:
-    fits = {one.name: one for one in calibration.families}
+    fits = {family.name: family for family in calibration.families}
     rows = []
     for one in families:
         fit = fits.get(one.name)
@@ -157,13 +157,13 @@ def _ranges(one: CoveredFamily) -> str:
 def _collectives(calibration: Calibration) -> list[list[Span]]:
     rows = [
         [
-            one.collective,
-            f"{one.gpus:,}",
-            f"{one.nodes:,}",
-            f"{one.sizes:,}",
-            f"{format_bytes(one.least_bytes)} to {format_bytes(one.most_bytes)}",
+            call.collective,
+            f"{call.gpus:,}",
+            f"{call.nodes:,}",
+            f"{call.sizes:,}",
+            f"{format_bytes(call.least_bytes)} to {format_bytes(call.most_bytes)}",
         ]
-        for one in covered_calls(calibration)
+        for call in covered_calls(calibration)
     ]
     return table(["collectives", "GPUs", "nodes", "sizes", "from, to"], rows)
 
@@ -171,16 +171,16 @@ def _collectives(calibration: Calibration) -> list[list[Span]]:
 def _coverage(coverage: JobCoverage) -> list[list[Span]]:
     shares = " · ".join(f"{how} {format_percent(coverage.share(how))}" for how in _HOW)
     lines: list[list[Span]] = [[("  Covers        ", ""), (f"of {coverage.title}, by time: {shares}", "")], []]
-    missing = [one for one in coverage.kernels if one.how in ("corrected", "not covered")]
+    missing = [kernel for kernel in coverage.kernels if kernel.how in ("corrected", "not covered")]
     if not missing:
         return [*lines, [("  every kernel of it was measured, or lies between those that were", "")]]
-    width = max(len(one.kernel) for one in missing[:MOST_KERNELS])
+    width = max(len(one.kernel) for one in missing[:MAX_KERNELS])
     rows = [
         [one.how, format_percent(one.share), _away(one.distance), f"{one.kernel:<{width}}"]
-        for one in missing[:MOST_KERNELS]
+        for one in missing[:MAX_KERNELS]
     ]
     lines += table(["least covered", "of the time", "octaves away", f"{'kernel':<{width}}"], rows)
-    more = len(missing) - MOST_KERNELS
+    more = len(missing) - MAX_KERNELS
     return [*lines, [(f"  {more} more in --json", "bright_black")]] if more > 0 else lines
 
 

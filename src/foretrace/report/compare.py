@@ -11,13 +11,13 @@ from typing import Any, TextIO
 from foretrace.basics.units import format_count, format_percent, format_time
 from foretrace.export.perfetto import NamedTimeline, PerfettoSummary, write_timelines
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.compare import Comparison, GroupRow, KindRow, Pair, Part, RankRow, StageRow
+from foretrace.readings.compare import ComparedPart, Comparison, GroupRow, KindRow, Pair, RankRow, StageRow
 from foretrace.report.json import diagnostics_json
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 
 COMPARISON_SCHEMA = "foretrace.comparison/1"
-MOST_PARTS = 6
+MAX_PARTS = 6
 WORST = 3
 """Ranks, stages and groups shown; all are in the JSON."""
 
@@ -95,7 +95,7 @@ def _pair(comparison: Comparison, pair: Pair) -> dict[str, float | None]:
     }
 
 
-def _part(comparison: Comparison, part: Part) -> dict[str, Any]:
+def _part(comparison: Comparison, part: ComparedPart) -> dict[str, Any]:
     return {"part": part.name, **_pair(comparison, part.seconds)}
 
 
@@ -182,7 +182,7 @@ def _kinds(comparison: Comparison) -> list[list[Span]]:
 
 
 def _critical_path(comparison: Comparison) -> list[list[Span]]:
-    rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.critical_path[:MOST_PARTS]]
+    rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.critical_path[:MAX_PARTS]]
     hidden = len(comparison.critical_path) - len(rows)
     return table(("critical path", *_PAIR), rows, f"{hidden} more in --json" if hidden else "")
 
@@ -195,7 +195,7 @@ def _stages(comparison: Comparison) -> list[list[Span]]:
         return (f"stage {one.stage} {one.direction}", *sides, _percent(one.mean.error) if one.mean else "")
 
     heads = ("compute of a microbatch", "predicted", "least to most", "measured", "least to most", "error")
-    ordered = sorted(comparison.stages, key=lambda one: -_size(one.mean))
+    ordered = sorted(comparison.stages, key=lambda stage: -_size(stage.mean))
     return _worst(comparison, heads, [_size(one.mean) for one in ordered], [row(one) for one in ordered])
 
 
@@ -205,7 +205,7 @@ def _ranks(comparison: Comparison) -> list[list[Span]]:
         return (f"rank {one.ranks[0]}{alike}", *_both(one.compute), *_both(one.held_up), *_both(one.end))
 
     # What holds a rank up is mostly another's doing: those that compute otherwise than predicted are named first.
-    ordered = sorted(comparison.ranks, key=lambda one: -_size(one.compute))
+    ordered = sorted(comparison.ranks, key=lambda rank: -_size(rank.compute))
     sizes = [_size(one.compute) + _size(one.held_up) for one in ordered]
     sides = [f"{what}, {side}" if side == "predicted" else side for what in _RANK_TIMES for side in _PAIR[:2]]
     return _worst(comparison, ("ranks furthest off", *sides), sizes, [row(one) for one in ordered])
@@ -216,7 +216,7 @@ def _groups(comparison: Comparison) -> list[list[Span]]:
         alike = f" and {len(one.groups) - 1:,} alike" if len(one.groups) > 1 else ""
         return (f"{one.axis} {_ranks_text(one.groups[0])}{alike}", *_both(one.running), *_both(one.wait))
 
-    ordered = sorted(comparison.groups, key=lambda one: -(_size(one.running) + _size(one.wait)))
+    ordered = sorted(comparison.groups, key=lambda group: -(_size(group.running) + _size(group.wait)))
     sizes = [_size(one.running) + _size(one.wait) for one in ordered]
     heads = ("groups furthest off", "running, predicted", "measured", "waits, predicted", "measured")
     return _worst(comparison, heads, sizes, [row(one) for one in ordered])

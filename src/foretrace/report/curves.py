@@ -11,7 +11,7 @@ from foretrace.report.axis import COLOURS, FONT, STYLES, LogAxis
 from foretrace.report.terminal import Span
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 640, 380, 92, 52, 250
-_MOST_LEGEND = 16
+_MAX_LEGEND = 16
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """What each of the 4 × 2 dots adds to the first sign of Unicode's Braille."""
@@ -53,7 +53,7 @@ def braille(curves: Sequence[Curve], axes: Axes, width: int = 64, height: int = 
         return []
     across, up = _axis(curves, "x"), _axis(curves, "y")
     cells: dict[tuple[int, int], tuple[int, str]] = {}
-    for number, curve in enumerate(sorted(curves, key=lambda one: not one.limit)):
+    for number, curve in enumerate(sorted(curves, key=lambda curve: not curve.limit)):
         style = "bright_black" if curve.limit else STYLES[(number - _limits(curves)) % len(STYLES)]
         for column, row in _pixels(curve, across, up, 2 * width, 4 * height):
             place = (height - 1 - row // 4, column // 2)
@@ -186,7 +186,7 @@ def _lines(curves: Sequence[Curve], frame: _Frame) -> list[str]:
 
 def _legend(named: Sequence[tuple[str, str]], limits: Sequence[str]) -> list[str]:
     x, parts = _LEFT + _WIDTH + 20, []
-    shown = named if len(named) <= _MOST_LEGEND else named[: _MOST_LEGEND - 1]
+    shown = named if len(named) <= _MAX_LEGEND else named[: _MAX_LEGEND - 1]
     for number, (name, colour) in enumerate(shown):
         y = _TOP + 14 + 22 * number
         parts.append(f'<circle cx="{x}" cy="{y - 4}" r="5" fill="{colour}"/>')

@@ -13,18 +13,18 @@ from foretrace.readings.account import PerMicrobatch
 from foretrace.readings.explain import Explanation
 from foretrace.readings.explain.communication import CallKind, WorstCall
 from foretrace.readings.explain.path import LongOp
-from foretrace.readings.explain.rows import Place
+from foretrace.readings.explain.rows import OpPlace
 from foretrace.readings.explain.variation import Variation
 from foretrace.report.json import diagnostics_json
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
 EXPLANATION_SCHEMA = "foretrace.explanation/1"
-MOST_CALLS = 5
-MOST_STAGES = 4
-MOST_RANKS = 3
-MOST_NOTES = 3
-MOST_LOADS = 16
+MAX_CALLS = 5
+MAX_STAGES = 4
+MAX_RANKS = 3
+MAX_NOTES = 3
+MAX_LOADS = 16
 
 
 def explanation_json(explanation: Explanation) -> dict[str, Any]:
@@ -44,16 +44,16 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
         "replay_error": explanation.replay_error,
         "breakdown_s": simulation.breakdown.mean_s,
         "advice": [asdict(one) for one in explanation.advice],
-        "remedies": [asdict(one) | {"change": one.change} for one in explanation.remedies],
-        "calls": [asdict(one) for one in explanation.calls],
-        "worst_calls": [asdict(one) for one in explanation.worst_calls],
+        "remedies": [asdict(remedy) | {"change": remedy.change} for remedy in explanation.remedies],
+        "calls": [asdict(call) for call in explanation.calls],
+        "worst_calls": [asdict(call) for call in explanation.worst_calls],
         "pipeline": {
             **asdict(line),
-            "stages": [asdict(one) | {"waits_s": one.waits_s} for one in line.stages],
+            "stages": [asdict(stage) | {"waits_s": stage.waits_s} for stage in line.stages],
             "slowest_stage": None if slowest is None else slowest.stage,
         },
-        "ranks": [asdict(one) for one in explanation.ranks],
-        "stragglers": [one.rank for one in explanation.stragglers],
+        "ranks": [asdict(rank) for rank in explanation.ranks],
+        "stragglers": [straggler.rank for straggler in explanation.stragglers],
         "experts": None if experts is None else asdict(experts),
         "variation": [asdict(one) for one in explanation.variation],
         "critical_path": {
@@ -74,7 +74,7 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
     lines += _calls(explanation.calls) + _worst(explanation.worst_calls)
     lines += _stages(explanation) + _ranks(explanation)
     lines += [[], *_facts(explanation, screen)]
-    lines += diagnostic_lines((*explanation.notes, *explanation.answer.diagnostics), screen, MOST_NOTES)
+    lines += diagnostic_lines((*explanation.notes, *explanation.answer.diagnostics), screen, MAX_NOTES)
     lines.append(
         [("  see      --json: every rank, stage and call · --perfetto out.pftrace: the timeline", "bright_black")]
     )
@@ -129,7 +129,7 @@ def _advice(explanation: Explanation, screen: Screen) -> list[list[Span]]:
 def _remedies(explanation: Explanation) -> list[list[Span]]:
     if not explanation.remedies:
         return []
-    rows = [(one.name, format_time(one.after_s), _signed(one.change)) for one in explanation.remedies]
+    rows = [(remedy.name, format_time(remedy.after_s), _signed(remedy.change)) for remedy in explanation.remedies]
     before = format_time(explanation.remedies[0].before_s)
     built = "built anew of what its ops take" if explanation.recorded else "as predicted"
     return [[], *table(("what you could do", "step", "a microbatch"), rows, f"against {before}, {built}")]
@@ -143,17 +143,17 @@ def _signed(share: float) -> str:
 def _calls(calls: Sequence[CallKind]) -> list[list[Span]]:
     rows = [
         (
-            f"{one.axis} {one.collective}",
-            format_count(one.calls),
-            format_bytes(one.bytes / one.calls) if one.bytes else "",
-            format_time(one.transfer_s),
-            format_time(one.held_s),
-            format_time(one.transfer.median_s),
-            format_time(one.transfer.max_s),
-            format_time(one.held.max_s),
-            "" if one.bytes_per_s is None else format_bandwidth(one.bytes_per_s),
+            f"{call.axis} {call.collective}",
+            format_count(call.calls),
+            format_bytes(call.bytes / call.calls) if call.bytes else "",
+            format_time(call.transfer_s),
+            format_time(call.held_s),
+            format_time(call.transfer.median_s),
+            format_time(call.transfer.max_s),
+            format_time(call.held.max_s),
+            "" if call.bytes_per_s is None else format_bandwidth(call.bytes_per_s),
         )
-        for one in calls[:MOST_CALLS]
+        for call in calls[:MAX_CALLS]
     ]
     heads = (
         "communication",
@@ -188,7 +188,7 @@ def _stages(explanation: Explanation) -> list[list[Span]]:
     line = explanation.pipeline
     if len(line.stages) == 1 or explanation.answer.step_time_s <= 0:
         return []
-    chosen = sorted(line.stages, key=lambda one: (one is not line.slowest, -one.waits_s))[:MOST_STAGES]
+    chosen = sorted(line.stages, key=lambda stage: (stage is not line.slowest, -stage.waits_s))[:MAX_STAGES]
     rows = [
         (
             f"stage {one.stage}{' (slowest)' if one is line.slowest else ''}",
@@ -211,8 +211,8 @@ def _pass(one: PerMicrobatch | None) -> str:
 
 
 def _ranks(explanation: Explanation) -> list[list[Span]]:
-    ordered = sorted(explanation.ranks, key=lambda one: (not one.flags, -one.held_others_s))
-    shown = [one for one in ordered if one.held_others_s > 0 or one.flags][:MOST_RANKS]
+    ordered = sorted(explanation.ranks, key=lambda rank: (not rank.flags, -rank.held_others_s))
+    shown = [one for one in ordered if one.held_others_s > 0 or one.flags][:MAX_RANKS]
     rows = [
         (
             f"rank {one.rank}" + (f" and {one.alike - 1:,} alike" if one.alike > 1 else "") + f", stage {one.stage}",
@@ -259,10 +259,10 @@ def _experts(explanation: Explanation) -> str:
     if experts is None:
         return ""
     stage = experts.busiest.stage
-    loads = [f"{one.load:.2f}" for one in experts.loads if one.stage == stage]
-    more = f" … ({len(loads)} in all)" if len(loads) > MOST_LOADS else ""
+    loads = [f"{load.load:.2f}" for load in experts.loads if load.stage == stage]
+    more = f" … ({len(loads)} in all)" if len(loads) > MAX_LOADS else ""
     return (
-        f"tokens × the mean, by ep rank of stage {stage}: {' '.join(loads[:MOST_LOADS])}{more}; a microbatch's expert "
+        f"tokens × the mean, by ep rank of stage {stage}: {' '.join(loads[:MAX_LOADS])}{more}; a microbatch's expert "
         f"compute: busiest {format_time(experts.busiest_compute_s)}, mean {format_time(experts.mean_compute_s)}"
     )
 
@@ -285,7 +285,7 @@ def _long(one: LongOp, host: bool = False) -> str:
     return f"{format_time(one.seconds)} ({where})"
 
 
-def _where(place: Place, named: bool = True) -> str:
+def _where(place: OpPlace, named: bool = True) -> str:
     """`rank 7 (stage 0, microbatch 7, layer 2)`."""
     alike = f" and {place.alike - 1:,} alike" if place.alike > 1 else ""
     facts = [f"stage {place.stage}"]
@@ -295,7 +295,7 @@ def _where(place: Place, named: bool = True) -> str:
     return f"{name}rank {place.rank}{alike}, {', '.join(facts)}"
 
 
-def _op(place: Place) -> str:
+def _op(place: OpPlace) -> str:
     """`forward_step of microbatch 3`."""
     return place.op if place.microbatch is None else f"{place.op} of microbatch {place.microbatch}"
 

@@ -9,7 +9,7 @@ from foretrace.program.arrays import distinct
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
 
-MOST_ROWS = 16
+MAX_ROWS = 16
 _TIE = 1e-9
 
 LETTERS = {
@@ -42,7 +42,7 @@ def gantt(timeline: Timeline, width: int) -> list[tuple[str, str]]:
     graph = timeline.graph
     roles = graph.program.role_of[graph.classes.representative]
     shown = [(int(role), int(np.flatnonzero(roles == role)[0])) for role in distinct(roles)]
-    if len(shown) > MOST_ROWS or timeline.step_time_s <= 0:
+    if len(shown) > MAX_ROWS or timeline.step_time_s <= 0:
         return []
     rows = []
     for role, number in shown:

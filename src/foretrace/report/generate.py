@@ -26,18 +26,18 @@ def print_generated(path: Path, generated: GeneratedFile) -> None:
     print(f"{path}: {generated.summary}")
     if generated.step is not None:
         _print_step(generated.step)
-    for one in generated.diagnostics:
-        print(f"{one.level}: {one.message}")
+    for diagnostic in generated.diagnostics:
+        print(f"{diagnostic.level}: {diagnostic.message}")
 
 
 def _print_step(step: FileStep) -> None:
     file, planned = format_time(step.step_time_s), format_time(step.planned_step_time_s)
     read = f" (simulate it with {' '.join(step.options)})" if step.options else ""
     print(f"step: {file} as the file has it{read}, {planned} as planned")
-    for one in step.changes:
-        if abs(one.seconds) >= MIN_SHOWN_S:
-            sign = "−" if one.seconds < 0 else "+"
-            print(f"  {sign}{format_time(abs(one.seconds)):<10} {one.change}")
+    for change in step.changes:
+        if abs(change.seconds) >= MIN_SHOWN_S:
+            sign = "−" if change.seconds < 0 else "+"
+            print(f"  {sign}{format_time(abs(change.seconds)):<10} {change.change}")
     if step.overlapped_step_time_s is not None:
         options = " ".join([*step.options, f"--overlap {step.overlap}"])
         print(f"      {format_time(step.overlapped_step_time_s)} if simulated with {options}")

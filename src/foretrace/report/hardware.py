@@ -89,7 +89,7 @@ def _rows(items: Sequence[Item]) -> list[tuple[str, ...]]:
         return [heading, *((item.name, *_node_cells(cast("Node", item)), item.title) for item in items)]
     heading = ("cluster", "node", "GPUs a node", "joined by links", "NICs a node")
     clusters = [cast("Cluster", item) for item in items]
-    return [heading, *((one.name, one.node.name, *_node_cells(one.node)) for one in clusters)]
+    return [heading, *((cluster.name, cluster.node.name, *_node_cells(cluster.node)) for cluster in clusters)]
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:

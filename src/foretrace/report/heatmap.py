@@ -78,7 +78,7 @@ def _spread(share: Floats, top: float) -> str:
 
 def _scale(most: float) -> float:
     """A round share that holds the busiest link."""
-    return next((one for one in _SCALES if most <= one), 1.0)
+    return next((scale for scale in _SCALES if most <= scale), 1.0)
 
 
 def heatmap_svg(loads: LinkLoads, title: str) -> str:

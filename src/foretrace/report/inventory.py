@@ -26,8 +26,8 @@ def print_inventory(inventory: Inventory, stream: TextIO | None = None) -> None:
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[(f"  {inventory.title}", "bold"), (f": {inventory.format}", "")]]
     lines += _facts(inventory.facts, screen.width)
-    for one in inventory.tables:
-        lines += [[], *_table(one, screen.width)]
+    for inner in inventory.tables:
+        lines += [[], *_table(inner, screen.width)]
     diagnostics = diagnostic_lines(inventory.diagnostics, screen, MAX_DIAGNOSTICS)
     lines += [[], *diagnostics] if diagnostics else []
     show(screen, [*lines, [], [(f"  {'see':<8} {SEPARATOR.join((*inventory.see, '--json'))}", "bright_black")]])

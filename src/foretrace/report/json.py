@@ -18,4 +18,4 @@ def write_json(result: dict[str, Any], path: Path) -> None:
 
 def diagnostics_json(diagnostics: tuple[Diagnostic, ...]) -> list[dict[str, Any]]:
     """Returns notes and warnings as plain values."""
-    return [to_plain(one) for one in diagnostics]
+    return [to_plain(diagnostic) for diagnostic in diagnostics]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
 
-MOST_ROWS: Final = 64
+MAX_ROWS: Final = 64
 """More rows are drawn together, several nodes or switches in one."""
 
 _TIERS: Final = {
@@ -95,7 +95,7 @@ def _panel(tier: str, way: str, links: Longs, ports: list[tuple[str, _Port]]) ->
     for owner, port in ports:
         of_row.setdefault(owner, []).append(port)
     columns = _columns(of_row)
-    grid = np.full((len(of_row), max(len(one) for one in columns.values())), NO_PORT, dtype=np.int64)
+    grid = np.full((len(of_row), max(len(column) for column in columns.values())), NO_PORT, dtype=np.int64)
     number = {owner: row for row, owner in enumerate(of_row)}
     for owner, row in number.items():
         grid[row, : len(columns[owner])] = NOT_IN_SERVICE
@@ -142,7 +142,7 @@ def gathered(panel: Panel, value: Floats) -> tuple[list[str], Floats]:
     """The rows of a panel and a value in them; where there are too many, neighbours together with their largest."""
     grid = panel.of(value)
     count = len(panel.rows)
-    step = -(-count // MOST_ROWS)
+    step = -(-count // MAX_ROWS)
     if step <= 1:
         return list(panel.rows), grid
     names, merged = [], []

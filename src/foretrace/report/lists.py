@@ -201,7 +201,11 @@ def _precision_cells(details: Mapping[str, Detail]) -> tuple[str, ...]:
     architectures, gpus = details["architectures"], details["gpus"]
     assert isinstance(architectures, tuple) and isinstance(gpus, tuple)
     # Blackwell stands for Blackwell Ultra too.
-    kinds = [one for one in architectures if not one.startswith(tuple(f"{other} " for other in architectures))]
+    kinds = [
+        architecture
+        for architecture in architectures
+        if not architecture.startswith(tuple(f"{other} " for other in architectures))
+    ]
     where = "all" if len(gpus) == len(presets.names("gpu")) else ", ".join(kinds)
     return f"{details['operand_bytes']:g}", str(details["units"]), where
 

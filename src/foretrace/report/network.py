@@ -21,7 +21,7 @@ from foretrace.simulation.network.on_links import LinkRun
 
 NETWORK_SCHEMA = "foretrace.network/1"
 TABLE_SCHEMA = "foretrace.network-table/1"
-MOST_NOTES = 6
+MAX_NOTES = 6
 WORTH_ASKING = 0.1
 """Of what NCCL's choice takes by our reckoning: another way that saves more is named."""
 
@@ -63,7 +63,7 @@ def _answer_json(answer: NetworkAnswer) -> dict[str, Any]:
         "limited_by": answer.limited_by,
         "source": answer.source,
         "way": answer.way or None,
-        "candidates": [asdict(one) for one in answer.candidates],
+        "candidates": [asdict(candidate) for candidate in answer.candidates],
         "flow": None if answer.links is None else _links_json(answer.links),
         "diagnostics": diagnostics_json(answer.diagnostics),
     }
@@ -89,7 +89,7 @@ def print_network(answer: NetworkAnswer, stream: TextIO | None = None) -> None:
     """The screen of one answer."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(answer), *_candidates(answer), *_links(answer), [], *_prices(answer)]
-    lines += diagnostic_lines(answer.diagnostics, screen, MOST_NOTES)
+    lines += diagnostic_lines(answer.diagnostics, screen, MAX_NOTES)
     see = "--json · 8B..8GiB for a table over sizes · --ranks 2..1024 for one over ranks · --plot out.svg"
     show(screen, [*lines, [(f"  see      {see}", "bright_black")]])
 
@@ -125,13 +125,13 @@ def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
         return []
     rows = [
         [
-            f"{one.algorithm} {one.protocol}",
-            str(one.channels),
-            format_time(one.nccl_time_s),
-            format_time(one.time_s),
-            "chosen" if one.chosen else "",
+            f"{candidate.algorithm} {candidate.protocol}",
+            str(candidate.channels),
+            format_time(candidate.nccl_time_s),
+            format_time(candidate.time_s),
+            "chosen" if candidate.chosen else "",
         ]
-        for one in answer.candidates
+        for candidate in answer.candidates
     ]
     heads = ["how NCCL could run it", "channels", "NCCL reckons", "we reckon", ""]
     return [[], *table(heads, rows), *_faster(answer)]
@@ -139,8 +139,8 @@ def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
 
 def _faster(answer: NetworkAnswer) -> list[list[Span]]:
     """The way that would be worth asking NCCL for, where there is one by our reckoning, and how to ask."""
-    chosen = next((one for one in answer.candidates if one.chosen), None)
-    best = min(answer.candidates, key=lambda one: one.time_s)
+    chosen = next((candidate for candidate in answer.candidates if candidate.chosen), None)
+    best = min(answer.candidates, key=lambda candidate: candidate.time_s)
     if chosen is None or answer.links is not None:
         return []
     # A measured time may be less than what we reckon of the same way.
@@ -230,7 +230,7 @@ def print_table(found: NetworkTable, stream: TextIO | None = None) -> None:
         lines += [[("  ", ""), (what, "bold"), (f" · {where}", "")], [], *_rows(found)]
         if screen.rich:
             lines += _curve(found, screen)
-    lines += [[], *_sources(found), *diagnostic_lines(_notes(found), screen, MOST_NOTES)]
+    lines += [[], *_sources(found), *diagnostic_lines(_notes(found), screen, MAX_NOTES)]
     if found.interrupted:
         lines.append([("  note     ", "yellow"), (f"interrupted: {len(found.answers)} rows are finished", "")])
     show(screen, lines)
@@ -258,7 +258,7 @@ def _rows(found: NetworkTable) -> list[list[Span]]:
         rates = (answer.algbw_bytes_per_s, answer.busbw_bytes_per_s)
         times = [format_time(answer.time_s)]
         times += [format_time(answer.links.analytic_time_s)] if answer.links is not None else [""] if on_links else []
-        row = [*key, *times, *("" if one is None else f"{one / 1e9:.2f}" for one in rates)]
+        row = [*key, *times, *("" if rate is None else f"{rate / 1e9:.2f}" for rate in rates)]
         row.append("" if answer.bound_share is None else format_percent(answer.bound_share))
         row += [answer.algorithm, answer.protocol, str(answer.channels or "")]
         rows.append([*row, sources[answer.source]] if len(sources) > 1 else row)

@@ -71,9 +71,9 @@ def cluster_fabric(item: Hardware, nodes: int | None, simai: Path | None) -> Fab
             problem = "only the network of a cluster of a known number of nodes can be built"
             raise UsageError("option-not-for-command", problem, hint=hint)
         return None
-    from foretrace.hardware.fabric.build import MOST_GPUS, fabric_of
+    from foretrace.hardware.fabric.build import MAX_GPUS, fabric_of
 
-    if nodes is None and simai is None and count * item.node.gpus > MOST_GPUS:
+    if nodes is None and simai is None and count * item.node.gpus > MAX_GPUS:
         return None
     fabric = fabric_of(item, count, merge=False)
     if simai is not None:

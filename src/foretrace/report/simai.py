@@ -7,7 +7,7 @@ from typing import Any
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import MINUS
-from foretrace.compat.simai.compare import Comparison
+from foretrace.compat.simai.compare import SimaiComparison
 from foretrace.compat.simai.defects import Defect
 from foretrace.compat.simai.totals import figures_json
 from foretrace.readings.answer.answer import Answer
@@ -37,7 +37,7 @@ _OWN_PARTS = {
 }
 
 
-def comparison_json(comparison: Comparison, *, explained: bool) -> dict[str, Any]:
+def comparison_json(comparison: SimaiComparison, *, explained: bool) -> dict[str, Any]:
     """Our answer, with SimAI's figures in whole microseconds under `simai` (null where it prints NaN)."""
     own = comparison.own
     if isinstance(own, Answer):
@@ -50,18 +50,18 @@ def comparison_json(comparison: Comparison, *, explained: bool) -> dict[str, Any
     if explained:
         result["simai"]["defects"] = [
             {
-                "id": one.id,
-                "title": one.title,
-                "touches": one.touches,
-                "effect_us": one.effect_us,
-                "mended_total_us": one.mended_total_us,
+                "id": defect.id,
+                "title": defect.title,
+                "touches": defect.touches,
+                "effect_us": defect.effect_us,
+                "mended_total_us": defect.mended_total_us,
             }
-            for one in comparison.defects
+            for defect in comparison.defects
         ]
     return result
 
 
-def print_comparison(comparison: Comparison, *, explained: bool) -> None:
+def print_comparison(comparison: SimaiComparison, *, explained: bool) -> None:
     """Our screen, then SimAI's figures and why they differ."""
     own, screen = comparison.own, Screen.of(sys.stdout)
     lines: list[list[Span]] = []
@@ -78,7 +78,7 @@ def print_comparison(comparison: Comparison, *, explained: bool) -> None:
     show(screen, lines)
 
 
-def _figures(comparison: Comparison) -> list[list[Span]]:
+def _figures(comparison: SimaiComparison) -> list[list[Span]]:
     printed = figures_json(comparison.figures)
     own = comparison.own
     lines: list[list[Span]] = [
@@ -104,13 +104,13 @@ def _own_parts(own: Answer) -> dict[str, float]:
     return {key: 1e6 * value for key, value in parts.items()}
 
 
-def _defects(comparison: Comparison) -> list[list[Span]]:
+def _defects(comparison: SimaiComparison) -> list[list[Span]]:
     lines: list[list[Span]] = [
         [("  why they differ", "bold"), (" (µs: SimAI's total with only this mended, minus it)", "")]
     ]
-    for one in comparison.defects:
-        lines.append([(f"  {one.id:<4} {_signed(one):>14}  {one.title}", "")])
-        lines += [[(f"  {'':<4} {'':>14}  {one.touches}", "bright_black")]] if one.touches else []
+    for defect in comparison.defects:
+        lines.append([(f"  {defect.id:<4} {_signed(defect):>14}  {defect.title}", "")])
+        lines += [[(f"  {'':<4} {'':>14}  {defect.touches}", "bright_black")]] if defect.touches else []
     return lines
 
 

@@ -11,9 +11,9 @@ from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.search.sweep import Outcome, Sweep
 
 SWEEP_SCHEMA = "foretrace.sweep/1"
-MOST_WARNINGS = 4
+MAX_WARNINGS = 4
 CURVE_ROWS = 8
-MOST_PARTS = 3
+MAX_PARTS = 3
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -28,16 +28,16 @@ def sweep_json(sweep: Sweep) -> dict[str, Any]:
         "best": None if best is None else best.value,
         "points": [
             {
-                "value": one.value,
-                "world_size": one.world_size,
-                "step_time_s": one.step_time_s,
-                "step_time_band_s": one.step_time_band_s and list(one.step_time_band_s),
-                "tokens_per_s_per_gpu": one.tokens_per_s_per_gpu,
-                "efficiency": one.efficiency,
-                "breakdown_s": one.breakdown_s,
-                "error": one.error,
+                "value": outcome.value,
+                "world_size": outcome.world_size,
+                "step_time_s": outcome.step_time_s,
+                "step_time_band_s": outcome.step_time_band_s and list(outcome.step_time_band_s),
+                "tokens_per_s_per_gpu": outcome.tokens_per_s_per_gpu,
+                "efficiency": outcome.efficiency,
+                "breakdown_s": outcome.breakdown_s,
+                "error": outcome.error,
             }
-            for one in sweep.outcomes
+            for outcome in sweep.outcomes
         ],
         "warnings": diagnostics_json(sweep.warnings),
     }
@@ -52,12 +52,12 @@ def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
     lines += _table(sweep)
     if screen.rich:
         lines += _curve(sweep, screen.width)
-    lines += [[], *diagnostic_lines(sweep.warnings, screen, MOST_WARNINGS), *_footer(sweep)]
+    lines += [[], *diagnostic_lines(sweep.warnings, screen, MAX_WARNINGS), *_footer(sweep)]
     show(screen, lines)
 
 
 def _table(sweep: Sweep) -> list[list[Span]]:
-    ran = [one for one in sweep.outcomes if one.error is None]
+    ran = [outcome for outcome in sweep.outcomes if outcome.error is None]
     parts = _largest_parts(ran)
     tokens = any(one.tokens_per_s_per_gpu is not None for one in ran)
     gpus = sweep.axis.name != "gpus"
@@ -65,7 +65,7 @@ def _table(sweep: Sweep) -> list[list[Span]]:
     head += ["efficiency", *parts]
     rows = [_cells(one, gpus, tokens, parts) for one in ran]
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
-    label = max([widths[0], *(len(one.label) for one in sweep.outcomes)])
+    label = max([widths[0], *(len(outcome.label) for outcome in sweep.outcomes)])
     widths[0] = label
     cells = iter(rows)
     lines: list[list[Span]] = [[("  " + _row(head, widths), "bold")]]
@@ -119,12 +119,12 @@ def _largest_parts(ran: list[Outcome]) -> list[str]:
     for one in ran:
         for part, seconds in (one.breakdown_s or {}).items():
             most[part] = max(most.get(part, 0.0), seconds / one.step_time_s if one.step_time_s else 0.0)
-    return sorted(most, key=lambda part: -most[part])[:MOST_PARTS]
+    return sorted(most, key=lambda part: -most[part])[:MAX_PARTS]
 
 
 def _curve(sweep: Sweep, width: int) -> list[list[Span]]:
     """The efficiency over the values, one column of blocks for each, from 0 to the largest."""
-    ran = [one for one in sweep.outcomes if one.efficiency is not None]
+    ran = [outcome for outcome in sweep.outcomes if outcome.efficiency is not None]
     top = max((one.efficiency or 0.0 for one in ran), default=0.0)
     label = max((len(one.label) for one in ran), default=0)
     if len(ran) < 2 or top <= 0 or len(ran) * (label + 1) > width - 12:

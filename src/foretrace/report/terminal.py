@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from foretrace.basics.errors import Diagnostic, printable
 from foretrace.basics.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
 from foretrace.readings.answer.answer import Answer
-from foretrace.report.gantt import MOST_ROWS, gantt, legend
+from foretrace.report.gantt import MAX_ROWS, gantt, legend
 
 if TYPE_CHECKING:
     from foretrace.readings.answer.model_figures import ModelFigures
@@ -202,7 +202,7 @@ def share_bar(share: float) -> str:
 
 def _bottlenecks(simulation: Answer) -> list[list[Span]]:
     rounding = ROUNDING * simulation.step_time_s
-    helpful = [one for one in simulation.bottlenecks if one.gain_if_free_s > rounding]
+    helpful = [bottleneck for bottleneck in simulation.bottlenecks if bottleneck.gain_if_free_s > rounding]
     shown = helpful[:MAX_BOTTLENECKS]
     if not shown:
         return []
@@ -249,7 +249,7 @@ def _gantt(simulation: Answer, screen: Screen) -> list[list[Span]]:
     label = max((len(role) for role in roles), default=0)
     rows = gantt(simulation.timeline, max(min(screen.width - label - 6, 100), 20))
     if not rows:
-        if len(roles) > MOST_ROWS:
+        if len(roles) > MAX_ROWS:
             return [[], [(f"  {len(roles)} roles are too many to draw here: see --perfetto", "")]]
         return []
     lines: list[list[Span]] = [[]]
@@ -301,8 +301,8 @@ def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], screen: Screen, most: 
     """Notes and warnings, one line each, wrapped on a terminal; of more than `most` the warnings come first, then what
     is not about a line of the file, and the rest is counted. Where all are of one file, its name is left out: `line
     9`."""
-    shown = sorted(diagnostics, key=lambda one: (one.level != "warning", one.where is not None))
-    files = {one.where.rpartition(":")[0] for one in diagnostics if one.where}
+    shown = sorted(diagnostics, key=lambda diagnostic: (diagnostic.level != "warning", diagnostic.where is not None))
+    files = {diagnostic.where.rpartition(":")[0] for diagnostic in diagnostics if diagnostic.where}
     lines: list[list[Span]] = []
     for one in shown[:most]:
         place = one.where or ""

@@ -18,7 +18,7 @@ from foretrace.report.table import table as text_table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
 EXPLANATION_SCHEMA: Final = "foretrace.table-explanation/1"
-MOST_LABELS: Final = 40
+MAX_LABELS: Final = 40
 NOT_RECORDED: Final = "not recorded"
 
 
@@ -27,7 +27,7 @@ def explanations_json(explanations: Sequence[TableExplanation]) -> dict[str, Any
     return {
         "schema": EXPLANATION_SCHEMA,
         "format": "PyTorch profiler table",
-        "tables": [_explanation_json(one) for one in explanations],
+        "tables": [_explanation_json(explanation) for explanation in explanations],
     }
 
 
@@ -207,8 +207,8 @@ def _of_origin(device: DeviceTime, kind: WorkKind | None, origin: Origin) -> str
 
 
 def _labels(device: DeviceTime, steps: int) -> list[list[Span]]:
-    rows = [row for one in device.labels for row in _label_rows(one, 0)]
-    more = len(rows) - MOST_LABELS
+    rows = [row for label in device.labels for row in _label_rows(label, 0)]
+    more = len(rows) - MAX_LABELS
     note = "what is inside what is inferred from order, calls, sums and names; a label's time has its parts in it"
     if device.basis in ("ops", "kernels"):
         note += "; the backward's kernels are launched by another thread and are in no label"
@@ -216,7 +216,7 @@ def _labels(device: DeviceTime, steps: int) -> list[list[Span]]:
         note += f"; {format_time(device.artefacts_s)} that the profiler counts twice are in these times"
     return text_table(
         (f"what the {f'{steps} steps do' if steps > 1 else 'step does'}", "device", "host", "calls"),
-        rows[:MOST_LABELS],
+        rows[:MAX_LABELS],
         f"{note}; {more} more in --json" if more > 0 else note,
     )
 

@@ -22,7 +22,7 @@ def trace_json(trace: ProfilerTrace, view: str | None = None, op: str = "") -> d
     answers = {key: _answer(trace, key, op, series=view is not None) for key in keys}
     return {
         "schema": TRACE_SCHEMA,
-        "traces": [one.trace.path for one in trace.ranks],
+        "traces": [rank.trace.path for rank in trace.ranks],
         **({} if view else {"summary": _plain(asdict(trace.summary()))}),
         **answers,
         "diagnostics": diagnostics_json(trace.diagnostics),
@@ -31,7 +31,7 @@ def trace_json(trace: ProfilerTrace, view: str | None = None, op: str = "") -> d
 
 def diff_json(found: TraceDiff) -> dict[str, Any]:
     """What changed between two traces."""
-    changes = [asdict(one) | {"change_s": one.change_s, "what": one.what} for one in found.changes]
+    changes = [asdict(change) | {"change_s": change.change_s, "what": change.what} for change in found.changes]
     return {"schema": DIFF_SCHEMA, **asdict(found), "changes": changes}
 
 

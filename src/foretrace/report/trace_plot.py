@@ -11,7 +11,7 @@ import numpy as np
 
 from foretrace.basics.errors import UsageError
 from foretrace.basics.units import format_bandwidth, format_time
-from foretrace.inputs.profiler_trace.format.records import Category, Floats, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs
 from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.critical import TracePath
@@ -20,8 +20,8 @@ from foretrace.readings.profiler_views.rank import Rank
 from foretrace.report.axis import COLOURS, FONT
 
 _LEFT, _WIDTH, _RIGHT, _TOP, _LANE = 130, 900, 290, 64, 34
-_LEAST_PX: Final = 0.15
-_MOST_RANKS: Final = 64
+_MIN_PX: Final = 0.15
+_MAX_RANKS: Final = 64
 _STATES: Final = {
     "compute": "#2e933c",
     "compute + communication": "#8d5fd3",
@@ -121,10 +121,10 @@ def _boxes(across: _Across, start_s: Floats, end_s: Floats, y: float, height: fl
     """Intervals as boxes; those closer than a page can show become one."""
     pixel_s = (across.high_s - across.low_s) / _WIDTH
     inside = (end_s > across.low_s) & (start_s < across.high_s)
-    starts, ends = united(start_s[inside], end_s[inside] + _LEAST_PX * pixel_s)
+    starts, ends = united(start_s[inside], end_s[inside] + _MIN_PX * pixel_s)
     left, right = across.x(starts), across.x(ends)
     return [
-        f'<rect x="{a:.2f}" y="{y:.1f}" width="{max(b - a, _LEAST_PX):.2f}" height="{height:.1f}" fill="{colour}"/>'
+        f'<rect x="{a:.2f}" y="{y:.1f}" width="{max(b - a, _MIN_PX):.2f}" height="{height:.1f}" fill="{colour}"/>'
         for a, b in zip(left.tolist(), right.tolist(), strict=True)
     ]
 
@@ -186,7 +186,7 @@ def _stream(rank: Rank, number: int, across: _Across, y: float, colours: dict[st
 def _annotation_lanes(rank: Rank, across: _Across) -> list[tuple[str, Longs]]:
     """Ranges of the thread with most of them, by how deep they nest: the three outermost levels."""
     events = rank.trace.events
-    ranges = events.of(Category.ANNOTATION)
+    ranges = events.of(EventCategory.ANNOTATION)
     inside = (events.end_s[ranges] > across.low_s) & (events.start_s[ranges] < across.high_s)
     ranges = ranges[inside & (events.thread[ranges] >= 0)]
     if not len(ranges):
@@ -226,7 +226,7 @@ def _path(path: TracePath, across: _Across, y: float) -> list[str]:
 
 def _ranks(trace: ProfilerTrace) -> str:
     """What the device of each rank did, as parts of its span."""
-    shown = trace.occupancies[:_MOST_RANKS]
+    shown = trace.occupancies[:_MAX_RANKS]
     parts: list[str] = []
     height = _LANE if len(shown) <= 16 else 14
     for number, one in enumerate(shown):
@@ -292,7 +292,7 @@ def _peaks(across: _Across, time_s: Floats, level: Floats) -> tuple[Floats, Floa
 
 def _queues(trace: ProfilerTrace) -> str:
     several = len(trace.ranks) > 1
-    found = sorted(trace.queues().queues, key=lambda one: -one.spread.count)[: len(COLOURS)]
+    found = sorted(trace.queues().queues, key=lambda queue: -queue.spread.count)[: len(COLOURS)]
     named = [
         (f"{f'rank {one.rank} ' if several else ''}stream {one.stream}", one.time_s, one.length.astype(np.float64))
         for one in found
@@ -302,7 +302,7 @@ def _queues(trace: ProfilerTrace) -> str:
 
 def _bandwidths(trace: ProfilerTrace) -> str:
     several = len(trace.ranks) > 1
-    found = sorted(trace.memory_bandwidth().copies, key=lambda one: -one.seconds)[: len(COLOURS)]
+    found = sorted(trace.memory_bandwidth().copies, key=lambda copy: -copy.seconds)[: len(COLOURS)]
     named = [(f"{one.kind}{f' rank {one.rank}' if several else ''}", one.time_s, one.bytes_per_s) for one in found]
     return _curves("copies and memsets", named, format_bandwidth)
 

@@ -9,15 +9,15 @@ from typing import TextIO
 
 from foretrace.basics.units import format_count, format_percent, format_time
 from foretrace.readings.profiler_views import ProfilerTrace
-from foretrace.readings.profiler_views.kernels import KernelTimes
+from foretrace.readings.profiler_views.kernels import KernelUse
 from foretrace.readings.profiler_views.summary import TraceSummary
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, share_bar, show
 from foretrace.report.trace_names import short_kernel
 
-MOST_KINDS = 8
-MOST_KERNELS = 5
-MOST_NOTES = 4
+MAX_KINDS = 8
+MAX_KERNELS = 5
+MAX_NOTES = 4
 SEE = "--view breakdown, idle, kernels, critical-path … · --json · --plot OUT.svg · foretrace simulate TRACE"
 _BOUND = {
     "host": "the host: the device waits for launches",
@@ -25,7 +25,7 @@ _BOUND = {
     "waits": "waits: the device idles though work is launched",
     "mixed": "host and device: the device waits at times",
 }
-_LEAST_SHARE = 0.0005
+_MIN_SHARE = 0.0005
 """Of the step: what is shorter would be shown as 0.0 %."""
 _STYLES = {"idle": "bright_black", "compute": "green", "memory": "yellow", "communication": "red"}
 
@@ -35,9 +35,9 @@ def print_summary(trace: ProfilerTrace, stream: TextIO | None = None) -> None:
     screen = Screen.of(stream or sys.stdout)
     found = trace.summary()
     lines: list[list[Span]] = [[], *_headline(found), [], *_states(found, screen), *_idle(found)]
-    lines += [[], *_kinds(found), [], *_kernels(trace.kernels().top(MOST_KERNELS), found, trace)]
+    lines += [[], *_kinds(found), [], *_kernels(trace.kernels().top(MAX_KERNELS), found, trace)]
     lines += [*_advice(found, screen), []]
-    lines += diagnostic_lines(trace.diagnostics, screen, MOST_NOTES)
+    lines += diagnostic_lines(trace.diagnostics, screen, MAX_NOTES)
     lines.append([(f"  see      {SEE}", "bright_black")])
     show(screen, lines)
 
@@ -55,7 +55,7 @@ def _headline(found: TraceSummary) -> list[list[Span]]:
         [
             ("  Step   ", ""),
             (format_time(found.step_s), "bold"),
-            (f"  recorded, with the profiler on     {' · '.join(one for one in facts if one)}", ""),
+            (f"  recorded, with the profiler on     {' · '.join(fact for fact in facts if fact)}", ""),
         ],
         [("  Bound  ", ""), (f"by {_BOUND[found.bound]}", "")],
         [(f"         {launched}; {delayed}", "")],
@@ -65,7 +65,7 @@ def _headline(found: TraceSummary) -> list[list[Span]]:
 def _states(found: TraceSummary, screen: Screen) -> list[list[Span]]:
     span_s = sum(found.states_s.values())
     lines: list[list[Span]] = [[("  where the device's time goes", "bold"), (" (a step, mean over ranks)", "")]]
-    shown = {state: seconds for state, seconds in found.states_s.items() if seconds >= _LEAST_SHARE * span_s}
+    shown = {state: seconds for state, seconds in found.states_s.items() if seconds >= _MIN_SHARE * span_s}
     width = max(len(state) for state in shown)
     for state, seconds in sorted(shown.items(), key=lambda one: -one[1]):
         share = seconds / span_s if span_s > 0 else 0.0
@@ -103,27 +103,27 @@ def _idle(found: TraceSummary) -> list[list[Span]]:
 
 def _kinds(found: TraceSummary) -> list[list[Span]]:
     rows = [
-        (one.kind, format_time(one.total_s), format_percent(one.share), f"{one.count:,.0f}")
-        for one in found.kinds[:MOST_KINDS]
+        (kind.kind, format_time(kind.total_s), format_percent(kind.share), f"{kind.count:,.0f}")
+        for kind in found.kinds[:MAX_KINDS]
     ]
     hidden = len(found.kinds) - len(rows)
     note = f"{hidden} more in --view kernels" if hidden else ""
     return table(("kind of work", "time", "share", "a step"), rows, note)
 
 
-def _kernels(kernels: Sequence[KernelTimes], found: TraceSummary, trace: ProfilerTrace) -> list[list[Span]]:
-    whole_s = sum(one.total_s for one in trace.kernels().kernels)
+def _kernels(kernels: Sequence[KernelUse], found: TraceSummary, trace: ProfilerTrace) -> list[list[Span]]:
+    whole_s = sum(kernel.total_s for kernel in trace.kernels().kernels)
     per = found.steps
     rows = [
         (
-            short_kernel(one.name) + (f", rank {one.rank}" if len(found.ranks) > 1 else ""),
-            one.kind,
-            format_time(one.total_s / per),
-            format_percent(one.total_s / whole_s) if whole_s > 0 else "",
-            f"{one.count / per:,.0f}",
-            format_time(one.mean_s),
+            short_kernel(kernel.name) + (f", rank {kernel.rank}" if len(found.ranks) > 1 else ""),
+            kernel.kind,
+            format_time(kernel.total_s / per),
+            format_percent(kernel.total_s / whole_s) if whole_s > 0 else "",
+            f"{kernel.count / per:,.0f}",
+            format_time(kernel.mean_s),
         )
-        for one in kernels
+        for kernel in kernels
     ]
     return table(("kernels", "kind", "time", "share", "a step", "each"), rows)
 

@@ -14,8 +14,8 @@ from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.report.trace_names import short_kernel
 
-MOST_ROWS: Final = 20
-MOST_KERNELS_OF_SEQUENCE: Final = 6
+MAX_ROWS: Final = 20
+MAX_KERNELS_OF_SEQUENCE: Final = 6
 _ONE_BY_ONE: Final = ("steps", "critical-path")
 """Views that show steps by themselves."""
 _Lines = list[list[Span]]
@@ -32,7 +32,7 @@ def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | N
 
 def _counted(trace: ProfilerTrace) -> _Lines:
     """What the times above are of."""
-    most = max(len(one.counted) for one in trace.ranks)
+    most = max(len(rank.counted) for rank in trace.ranks)
     steps = "1 recorded step" if most == 1 else f"{most:,} recorded steps together"
     return [[(f"  of {steps}", "bright_black")]] if most else []
 
@@ -50,7 +50,7 @@ def _share(part_s: float, whole_s: float) -> str:
     return format_percent(part_s / whole_s) if whole_s > 0 else ""
 
 
-def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", most: int = MOST_ROWS) -> _Lines:
+def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", most: int = MAX_ROWS) -> _Lines:
     """A table of the first rows, which says how many it leaves out."""
     hidden = len(rows) - most
     more = f"{hidden:,} more in --json" if hidden > 0 else ""
@@ -60,7 +60,7 @@ def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", m
 
 def _breakdown(trace: ProfilerTrace) -> _Lines:
     answer = trace.temporal_breakdown()
-    shown = [(f"rank {one.rank}", one) for one in answer.ranks]
+    shown = [(f"rank {rank.rank}", rank) for rank in answer.ranks]
     if len(shown) > 1:
         shown = [("mean", answer.mean), (f"worst: rank {answer.worst.rank}", answer.worst), *shown]
     rows = [
@@ -90,7 +90,7 @@ def _overlap(trace: ProfilerTrace) -> _Lines:
             format_time(one.exposed_s),
             _share(one.exposed_s, one.span_s),
         )
-        for one in sorted(answer.ranks, key=lambda one: -one.exposed_s)
+        for one in sorted(answer.ranks, key=lambda rank: -rank.exposed_s)
         if one.communication_s > 0
     ]
     heads = ("communication", "in all", "beside compute", "", "exposed", "of the span")
@@ -101,10 +101,10 @@ def _idle(trace: ProfilerTrace) -> _Lines:
     answer = trace.idle()
     rows = []
     for rank in answer.ranks:
-        places = [("device", rank.device), *((f"stream {one.stream}", one.times) for one in rank.streams)]
+        places = [("device", rank.device), *((f"stream {stream.stream}", stream.times) for stream in rank.streams)]
         for place, times in places:
             causes = (times.host_wait_s, times.kernel_wait_s, times.other_s)
-            shares = [cell for one in causes for cell in (format_time(one), _share(one, times.idle_s))]
+            shares = [cell for cause in causes for cell in (format_time(cause), _share(cause, times.idle_s))]
             rows.append((f"rank {rank.rank} {place}", format_time(times.idle_s), *shares))
     heads = ("idle", "in all", "host wait", "", "kernel wait", "", "other", "")
     limit = format_time(answer.consecutive_delay_s)
@@ -115,15 +115,15 @@ def _kernels(trace: ProfilerTrace) -> _Lines:
     answer = trace.kernels()
     kinds = [
         (
-            f"{one.kind}, rank {one.rank}" if len(trace.ranks) > 1 else one.kind,
-            format_time(one.total_s),
-            format_percent(one.share),
-            format_time(one.busy_s),
-            format_count(one.count),
+            f"{kind.kind}, rank {kind.rank}" if len(trace.ranks) > 1 else kind.kind,
+            format_time(kind.total_s),
+            format_percent(kind.share),
+            format_time(kind.busy_s),
+            format_count(kind.count),
         )
-        for one in answer.kinds
+        for kind in answer.kinds
     ]
-    whole_s = sum(one.total_s for one in answer.kernels)
+    whole_s = sum(kernel.total_s for kernel in answer.kernels)
     rows = [
         (
             short_kernel(one.name, 56),
@@ -136,7 +136,7 @@ def _kernels(trace: ProfilerTrace) -> _Lines:
             format_time(one.least_s),
             format_time(one.most_s),
         )
-        for one in answer.top(MOST_ROWS)
+        for one in answer.top(MAX_ROWS)
     ]
     heads = ("kernels", "kind", "rank", "time", "of all", "runs", "mean", "least", "most")
     note = f"{len(answer.kernels) - len(rows):,} more in --json" if len(answer.kernels) > len(rows) else ""
@@ -146,24 +146,24 @@ def _kernels(trace: ProfilerTrace) -> _Lines:
 def _launches(trace: ProfilerTrace) -> _Lines:
     answer = trace.launches()
     lines: _Lines = []
-    for one in answer.ranks:
+    for rank in answer.ranks:
         spreads = (
-            ("call on the host", one.call),
-            ("delay until it starts", one.delay),
-            ("run on the device", one.device),
+            ("call on the host", rank.call),
+            ("delay until it starts", rank.delay),
+            ("run on the device", rank.device),
         )
         rows = [
             (name, *(format_time(value) for value in (s.mean, s.median, s.three_quarters, s.most)))
             for name, s in spreads
         ]
         words = [
-            f"{one.call.count:,} launches",
-            f"{one.short:,} run for less than their call takes",
-            f"{one.long_calls:,} calls longer than {format_time(answer.long_call_s)}",
-            f"{one.long_delays:,} delays longer than {format_time(answer.long_delay_s)}",
+            f"{rank.call.count:,} launches",
+            f"{rank.short:,} run for less than their call takes",
+            f"{rank.long_calls:,} calls longer than {format_time(answer.long_call_s)}",
+            f"{rank.long_delays:,} delays longer than {format_time(answer.long_delay_s)}",
         ]
-        words += [f"{one.unlaunched:,} without a recorded call"] if one.unlaunched else []
-        heads = (f"launches, rank {one.rank}", "mean", "median", "3/4 below", "most")
+        words += [f"{rank.unlaunched:,} without a recorded call"] if rank.unlaunched else []
+        heads = (f"launches, rank {rank.rank}", "mean", "median", "3/4 below", "most")
         lines += [[], *_rows(heads, rows, " · ".join(words))]
     return lines[1:]
 
@@ -171,16 +171,16 @@ def _launches(trace: ProfilerTrace) -> _Lines:
 def _queue(trace: ProfilerTrace) -> _Lines:
     rows = [
         (
-            f"rank {one.rank} stream {one.stream}",
-            f"{one.mean_over_time:.1f}",
-            f"{one.spread.median:g}",
-            f"{one.spread.three_quarters:g}",
-            f"{one.spread.most:g}",
-            format_percent(one.empty_share),
-            format_time(one.full_s) if one.full_s else "",
-            format_count(one.early) if one.early else "",
+            f"rank {queue.rank} stream {queue.stream}",
+            f"{queue.mean_over_time:.1f}",
+            f"{queue.spread.median:g}",
+            f"{queue.spread.three_quarters:g}",
+            f"{queue.spread.most:g}",
+            format_percent(queue.empty_share),
+            format_time(queue.full_s) if queue.full_s else "",
+            format_count(queue.early) if queue.early else "",
         )
-        for one in trace.queues().queues
+        for queue in trace.queues().queues
     ]
     heads = ("launched work that waits", "mean", "median", "3/4 below", "most", "empty", "full", "early")
     note = (
@@ -192,17 +192,17 @@ def _queue(trace: ProfilerTrace) -> _Lines:
 def _bandwidth(trace: ProfilerTrace) -> _Lines:
     rows = [
         (
-            one.kind,
-            str(one.rank),
-            format_count(one.count),
-            format_bytes(one.bytes),
-            format_time(one.seconds),
-            format_bandwidth(one.bytes / one.seconds) if one.seconds > 0 else "",
-            format_bandwidth(one.spread.median) if one.spread.count else "",
-            format_bandwidth(one.spread.most) if one.spread.count else "",
-            format_count(one.unknown) if one.unknown else "",
+            copy.kind,
+            str(copy.rank),
+            format_count(copy.count),
+            format_bytes(copy.bytes),
+            format_time(copy.seconds),
+            format_bandwidth(copy.bytes / copy.seconds) if copy.seconds > 0 else "",
+            format_bandwidth(copy.spread.median) if copy.spread.count else "",
+            format_bandwidth(copy.spread.most) if copy.spread.count else "",
+            format_count(copy.unknown) if copy.unknown else "",
         )
-        for one in trace.memory_bandwidth().copies
+        for copy in trace.memory_bandwidth().copies
     ]
     heads = ("copies and memsets", "rank", "runs", "bytes", "time", "bytes / time", "median", "most", "bytes unknown")
     return _rows(heads, rows)
@@ -234,15 +234,13 @@ def _annotations(trace: ProfilerTrace) -> _Lines:
 def _sequences(trace: ProfilerTrace, op: str) -> _Lines:
     answer = trace.sequences(op)
     lines: _Lines = []
-    for one in answer.sequences[:8]:
-        head = (
-            f"  {one.count:,} times  {format_time(one.device_s)} on the device, {format_time(one.host_s)} on the host  "
-        )
-        lines.append([(head, ""), (one.op, "bold")])
-        shown = one.kernels[:MOST_KERNELS_OF_SEQUENCE]
+    for sequence in answer.sequences[:8]:
+        times = f"{format_time(sequence.device_s)} on the device, {format_time(sequence.host_s)} on the host"
+        lines.append([(f"  {sequence.count:,} times  {times}  ", ""), (sequence.op, "bold")])
+        shown = sequence.kernels[:MAX_KERNELS_OF_SEQUENCE]
         lines += [[(f"      {short_kernel(kernel, 80)}", "")] for kernel in shown]
-        if len(one.kernels) > len(shown):
-            lines.append([(f"      … {len(one.kernels) - len(shown)} more", "bright_black")])
+        if len(sequence.kernels) > len(shown):
+            lines.append([(f"      … {len(sequence.kernels) - len(shown)} more", "bright_black")])
     under = f' of ops named like "{op}"' if op else " of outermost ops"
     if not lines:
         return [[(f"  no sequences of three or more kernels{under}", "")]]
@@ -257,25 +255,25 @@ def _stragglers(trace: ProfilerTrace) -> _Lines:
         return [[("  no collective was recorded on several of these ranks: give the traces of more ranks", "")]]
     rows = [
         (
-            f"rank {one.rank}",
-            format_count(one.calls),
-            format_count(one.last),
-            format_time(one.caused_s),
-            format_time(one.lost_s),
+            f"rank {arrival.rank}",
+            format_count(arrival.calls),
+            format_count(arrival.last),
+            format_time(arrival.caused_s),
+            format_time(arrival.lost_s),
         )
-        for one in answer.arrivals
+        for arrival in answer.arrivals
     ]
     heads = ("who is waited for", "collectives", "came last", "others waited, in sum", "waited itself")
     lines = _rows(
         heads, rows, "who has the shortest kernel of a collective came last; clocks of hosts are not compared"
     )
     if answer.kernel:
-        named = ", ".join(str(one) for one in answer.candidates)
+        named = ", ".join(str(candidate) for candidate in answer.candidates)
         several = "s" if len(answer.candidates) > 1 else ""
         lines.append(
             [(f"  by HTA's rule, most often late first: rank{several} {named} (at {short_kernel(answer.kernel)})", "")]
         )
-    world = max(one.trace.world or 0 for one in trace.ranks)
+    world = max(rank.trace.world or 0 for rank in trace.ranks)
     if world > len(trace.ranks):
         missing = f"{len(trace.ranks):,} of {world:,} ranks have traces: whom they wait for of the others is not seen"
         lines.append([(f"  {missing}", "")])
@@ -293,12 +291,12 @@ def _critical(trace: ProfilerTrace) -> _Lines:
     ]
     kernels = [
         (
-            short_kernel(one.name, 64),
-            format_time(one.total_s),
-            _share(one.total_s, path.length_s),
-            format_count(one.count),
+            short_kernel(kernel.name, 64),
+            format_time(kernel.total_s),
+            _share(kernel.total_s, path.length_s),
+            format_count(kernel.count),
         )
-        for one in path.kernels
+        for kernel in path.kernels
     ]
     head = f"critical path of {path.step}, rank {path.rank}"
     note = f"sums to {format_time(path.length_s)}, from the step's start on the host to the end of its last work"
@@ -310,19 +308,19 @@ def _steps(trace: ProfilerTrace) -> _Lines:
     answer = trace.steps()
     rows = [
         (
-            one.name,
-            str(one.rank),
-            format_time(one.step_s),
-            format_time(one.host_s),
-            format_time(one.device_s),
-            format_time(one.compute_s),
-            format_time(one.communication_s),
-            format_time(one.exposed_communication_s),
-            format_time(one.idle_s),
-            format_count(one.kernels),
-            "" if one.counted else "left out" if one.whole else "cut off",
+            step.name,
+            str(step.rank),
+            format_time(step.step_s),
+            format_time(step.host_s),
+            format_time(step.device_s),
+            format_time(step.compute_s),
+            format_time(step.communication_s),
+            format_time(step.exposed_communication_s),
+            format_time(step.idle_s),
+            format_count(step.kernels),
+            "" if step.counted else "left out" if step.whole else "cut off",
         )
-        for one in answer.steps
+        for step in answer.steps
     ]
     heads = ("step", "rank", "takes", "host", "device", "compute", "comm", "exposed", "idle", "kernels", "")
     mean = f"the recorded step takes {format_time(answer.step_s)}, the mean of those that count"

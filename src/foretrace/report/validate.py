@@ -12,11 +12,11 @@ from foretrace.report.axis import STYLES
 from foretrace.report.scatter import Point, groups_of, letters, scatter_svg
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
-from foretrace.validate.results import Group, RowResult, Validation, by_axis, by_family, by_gpu, group_of
+from foretrace.validate.results import ResultGroup, RowResult, Validation, by_axis, by_family, by_gpu, group_of
 
 VALIDATION_SCHEMA = "foretrace.validation/1"
-MOST_ROWS = 8
-MOST_SKIPPED = 6
+MAX_ROWS = 8
+MAX_SKIPPED = 6
 
 
 def validation_json(found: Validation) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _groups_json(rows: Sequence[RowResult], grade: str) -> list[dict[str, Any]]:
     return [{"kind": kind, "grade": grade, **asdict(group)} for kind, groups in _kinds(rows) for group in groups]
 
 
-def _kinds(rows: Sequence[RowResult]) -> tuple[tuple[str, tuple[Group, ...]], ...]:
+def _kinds(rows: Sequence[RowResult]) -> tuple[tuple[str, tuple[ResultGroup, ...]], ...]:
     """What rows are grouped by, and the groups."""
     return ("family", by_family(rows)), ("gpu", by_gpu(rows)), ("axis", by_axis(rows))
 
@@ -130,7 +130,7 @@ def _groups(rows: Sequence[RowResult]) -> list[list[Span]]:
     return table(["", "rows", "mean error", "bias", "worst", "in band", "memory"], cells)
 
 
-def _cells(group: Group) -> list[str]:
+def _cells(group: ResultGroup) -> list[str]:
     return [
         str(group.rows),
         format_percent(group.mape),
@@ -173,7 +173,7 @@ def _parts(rows: Sequence[RowResult]) -> list[list[Span]]:
 def _worst(found: Validation) -> list[list[Span]]:
     cells = [
         [row.id, format_time(row.step.measured), format_time(row.step.predicted), signed_error(row.error), row.reason]
-        for row in found.worst[:MOST_ROWS]
+        for row in found.worst[:MAX_ROWS]
     ]
     width = max(len(row[-1]) for row in cells)
     cells = [[*row[:-1], f"{row[-1]:<{width}}"] for row in cells]
@@ -188,9 +188,9 @@ def _skipped(found: Validation) -> list[list[Span]]:
         text = f"{len(misfits)} of the rows ran, but are predicted not to fit in memory ({_some(misfits)})"
         lines.append([("  memory   ", "yellow"), (text, "")])
     reasons = why_skipped(found)
-    lines += [[("  skipped  ", "yellow"), (reason, "")] for reason in reasons[:MOST_SKIPPED]]
-    if len(reasons) > MOST_SKIPPED:
-        lines.append([(f"           {len(reasons) - MOST_SKIPPED} more reasons in --json", "bright_black")])
+    lines += [[("  skipped  ", "yellow"), (reason, "")] for reason in reasons[:MAX_SKIPPED]]
+    if len(reasons) > MAX_SKIPPED:
+        lines.append([(f"           {len(reasons) - MAX_SKIPPED} more reasons in --json", "bright_black")])
     return lines
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from foretrace.basics.errors import InputError
 from foretrace.schedules.schedule import Action, ActionKind, IntArray, Schedule
-from foretrace.schedules.slots import Rows, flatten, run_slots, slot_graph
+from foretrace.schedules.slots import SlotTable, flatten, run_slots, slot_graph
 
 
 def check(schedule: Schedule) -> None:
@@ -81,7 +81,7 @@ def _check_columns(schedule: Schedule) -> None:
             )
 
 
-def _check_each_once(schedule: Schedule, rows: Rows) -> None:
+def _check_each_once(schedule: Schedule, rows: SlotTable) -> None:
     """Each stage runs what its chunks must run, and nothing else."""
     count = [_per_place(schedule, rows, rows.kind == kind) for kind in ActionKind]
     forward, backward, backward_input, backward_weight = count
@@ -114,7 +114,7 @@ def _times(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _check_own_order(schedule: Schedule, rows: Rows) -> None:
+def _check_own_order(schedule: Schedule, rows: SlotTable) -> None:
     """On its own stage a backward comes after its forward, a weight gradient after its input gradient."""
     is_weight = rows.kind == ActionKind.BACKWARD_WEIGHT
     is_forward = rows.kind == ActionKind.FORWARD
@@ -133,14 +133,14 @@ def _check_own_order(schedule: Schedule, rows: Rows) -> None:
         )
 
 
-def _per_place(schedule: Schedule, rows: Rows, chosen: NDArray[np.bool_]) -> IntArray:
+def _per_place(schedule: Schedule, rows: SlotTable, chosen: NDArray[np.bool_]) -> IntArray:
     """How many of the chosen rows each stage, chunk and microbatch has."""
     shape = (schedule.stages, schedule.chunks, schedule.microbatches)
     place = np.ravel_multi_index((rows.stage, rows.chunk, rows.microbatch), shape)
     return np.bincount(place[chosen], minlength=int(np.prod(shape))).reshape(shape)
 
 
-def _slot_by_place(schedule: Schedule, rows: Rows, chosen: NDArray[np.bool_]) -> IntArray:
+def _slot_by_place(schedule: Schedule, rows: SlotTable, chosen: NDArray[np.bool_]) -> IntArray:
     """The slot of the one chosen row of each stage, chunk and microbatch."""
     slot = np.zeros((schedule.stages, schedule.chunks, schedule.microbatches), np.int64)
     slot[rows.stage[chosen], rows.chunk[chosen], rows.microbatch[chosen]] = rows.slot[chosen]

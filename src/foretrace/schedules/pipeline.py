@@ -20,7 +20,7 @@ from foretrace.program.block import After, BlockBuilder, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED
 from foretrace.program.program import Communicator
-from foretrace.program.role import Placement, RoleBuilder
+from foretrace.program.role import BlockInstance, RoleBuilder
 from foretrace.schedules.routes import Message
 from foretrace.schedules.schedule import Action, Schedule
 from foretrace.schedules.script import StageScript, Turn, Wait, script_of
@@ -45,7 +45,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StagePart:
     """Ranks of a stage that do the same: all of them, or those whose experts receive the same."""
 
     stage: int
@@ -59,13 +59,13 @@ class Pipeline:
     """The roles of the parts, one per stage unless there are several, and where each placed each action."""
 
     stages: tuple[RoleBuilder, ...]
-    placed: dict[tuple[int, Action], Placement]
+    placed: dict[tuple[int, Action], BlockInstance]
 
 
 def pipeline(
     build: ProgramBuilder,
     schedule: Schedule,
-    blocks: Blocks | Sequence[Part],
+    blocks: Blocks | Sequence[StagePart],
     transfer: Transfer | Callable[[int, int], Transfer],
     *,
     transfers: Literal["async", "batched"] = "async",
@@ -91,7 +91,9 @@ def pipeline(
         )
     parts = blocks
     if callable(parts):
-        parts = [Part(stage, f"stage {stage}", build.mesh.where(pp=stage), parts) for stage in range(schedule.stages)]
+        parts = [
+            StagePart(stage, f"stage {stage}", build.mesh.where(pp=stage), parts) for stage in range(schedule.stages)
+        ]
     roles = tuple(build.role(part.name, part.ranks) for part in parts)
     writer = _Writer(build, roles, parts, pairs, transfer, lanes_of_their_own=transfers == "async")
     scripts = script_of(schedule, transfers, pairs is not None)
@@ -107,7 +109,7 @@ class _Writer:
         self,
         build: ProgramBuilder,
         roles: tuple[RoleBuilder, ...],
-        parts: Sequence[Part],
+        parts: Sequence[StagePart],
         pairs: PairBlocks | None,
         transfer: Transfer | Callable[[int, int], Transfer],
         *,
@@ -116,7 +118,7 @@ class _Writer:
         self.build, self.roles, self.parts, self.pairs = build, roles, parts, pairs
         self.transfer = (lambda _source, _target: transfer) if isinstance(transfer, Transfer) else transfer
         self.lanes_of_their_own = lanes_of_their_own
-        self.placed: dict[tuple[int, Action], Placement] = {}
+        self.placed: dict[tuple[int, Action], BlockInstance] = {}
         self._messages: dict[tuple[object, ...], BlockBuilder] = {}
 
     def write(self, number: int, script: StageScript) -> None:
@@ -133,11 +135,11 @@ class _Writer:
         first = role.place_all(blocks, script.microbatches, script.alone)
         for place, turn in enumerate(script.turns):
             if turn.actions:
-                self.placed[number, turn.actions[0]] = Placement(role.number, first + place, blocks[place])
+                self.placed[number, turn.actions[0]] = BlockInstance(role.number, first + place, blocks[place])
 
     def _write_at_once(self, number: int, script: StageScript, messages: list[BlockBuilder]) -> None:
         """A part some of whose actions run at once, in one block with a port for each."""
-        role, part, placements = self.roles[number], self.parts[number], list[Placement]()
+        role, part, placements = self.roles[number], self.parts[number], list[BlockInstance]()
 
         def output(wait: Wait) -> PlacedOp:
             place, which = wait

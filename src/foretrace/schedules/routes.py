@@ -36,7 +36,7 @@ Batch = tuple[Message | None, tuple[Message, ...]]
 """What it sends by an exchange, or else the messages it issues one by one."""
 
 
-class Routes:
+class StageRoutes:
     """Where the messages of a schedule go, worked out once for each of its actions."""
 
     def __init__(self, schedule: Schedule) -> None:

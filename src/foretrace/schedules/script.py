@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from foretrace.basics.errors import InputError
-from foretrace.schedules.routes import Message, Routes
+from foretrace.schedules.routes import Message, StageRoutes
 from foretrace.schedules.schedule import Action, ActionKind, Schedule
 
 Issue = Literal["async", "batched"]
@@ -54,7 +54,7 @@ class StageScript:
 def script_of(schedule: Schedule, issue: Issue, at_once: bool) -> tuple[StageScript, ...]:
     """The turns of every stage; `at_once` keeps actions that share a slot together. A schedule is never edited, so its
     script is given again."""
-    routes = Routes(schedule)
+    routes = StageRoutes(schedule)
     writers = [_StageWriter(routes, stage, at_once) for stage in range(schedule.stages)]
     for writer in writers:
         writer.write_async() if issue == "async" else writer.write_batched()
@@ -64,7 +64,7 @@ def script_of(schedule: Schedule, issue: Issue, at_once: bool) -> tuple[StageScr
 class _StageWriter:
     """Writes down one stage."""
 
-    def __init__(self, routes: Routes, stage: int, at_once: bool) -> None:
+    def __init__(self, routes: StageRoutes, stage: int, at_once: bool) -> None:
         self.routes, self.stage, self.at_once = routes, stage, at_once
         self.turns: list[Turn] = []
         self.done: dict[Action, Wait] = {}

@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows(StageActions):
+class SlotTable(StageActions):
     """The actions of every stage as one table, stage by stage; slots are numbered through."""
 
     stage: IntArray
@@ -26,20 +26,20 @@ class Rows(StageActions):
 class SlotGraph:
     """What each slot waits for besides the slot before it on its own stage."""
 
-    rows: Rows
+    rows: SlotTable
     awaited: IntArray
     """The row that each row waits for; the number of rows means none."""
     waits_for: IntArray
     """The slots awaited by each member of a slot, `[slots, members]`; the number of slots means none."""
 
 
-def flatten(schedule: Schedule) -> Rows:
+def flatten(schedule: Schedule) -> SlotTable:
     """Put the actions of all stages in one table."""
     parts = schedule.stage_actions
     widths = [int(part.slot[-1]) + 1 if len(part) else 0 for part in parts]
     first_slot = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
     stage = np.repeat(np.arange(schedule.stages), [len(part) for part in parts])
-    return Rows(
+    return SlotTable(
         stage=stage,
         slot=np.concatenate([part.slot for part in parts]) + first_slot[stage],
         kind=np.concatenate([part.kind for part in parts]),
@@ -111,7 +111,7 @@ def _deadlock(schedule: Schedule, graph: SlotGraph, head: IntArray, done: NDArra
     )
 
 
-def _awaited_rows(schedule: Schedule, rows: Rows) -> IntArray:
+def _awaited_rows(schedule: Schedule, rows: SlotTable) -> IntArray:
     """The row on another piece that each row waits for; a weight gradient waits for its input gradient."""
     row, no_row = np.arange(len(rows.slot)), len(rows.slot)
     piece = schedule.piece[rows.stage, rows.chunk]

@@ -49,7 +49,7 @@ _FORM = "expected NAME=v1,v2,… or NAME=low:high:x2, as in --over microbatches=
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SweepAxis:
     """A quantity that is varied, and its values: counts, shares, factors, or names.
 
     `what` is the family of a what-if, `rank` the rank of a straggler.
@@ -95,7 +95,7 @@ class Sweep:
     """The outcomes of a sweep in the order of its values; those finished, where it was `interrupted`. `title` is what
     the titles of all that ran have in common."""
 
-    axis: Axis
+    axis: SweepAxis
     outcomes: tuple[Outcome, ...]
     interrupted: bool = False
     title: str = ""
@@ -109,7 +109,7 @@ class Sweep:
         return max(outcomes, key=lambda outcome: outcome.efficiency or 0.0) if len(outcomes) > 1 else None
 
 
-def sweep(job: Input, axis: Axis, machine: Machine, scenario: Scenario) -> Sweep:
+def sweep(job: Input, axis: SweepAxis, machine: Machine, scenario: Scenario) -> Sweep:
     """Simulates a job for every value of an axis.
 
     An error of one value is kept as its outcome. An interrupt ends the sweep and keeps the finished values.
@@ -142,7 +142,7 @@ def sweep(job: Input, axis: Axis, machine: Machine, scenario: Scenario) -> Sweep
     return replace(result, warnings=(*result.warnings, Diagnostic("note", "profiled-steps", text)))
 
 
-def _check(job: Input, axis: Axis, machine: Machine) -> None:
+def _check(job: Input, axis: SweepAxis, machine: Machine) -> None:
     """Raises an error where no value of the axis could mean anything."""
     if axis.kind == "cluster" and machine.cluster is not None:
         raise UsageError("conflicting-options", "--over cluster=… names the clusters", hint="leave out --cluster")
@@ -168,7 +168,7 @@ def _check(job: Input, axis: Axis, machine: Machine) -> None:
             job.with_axis(axis.name, int(axis.values[0]))
 
 
-def _run(job: Input, axis: Axis, value: Value, machine: Machine, scenario: Scenario) -> Answer:
+def _run(job: Input, axis: SweepAxis, value: Value, machine: Machine, scenario: Scenario) -> Answer:
     """Simulates the job at one value."""
     match axis.kind:
         case "cluster":
@@ -195,7 +195,9 @@ def _counted(job: Input, name: str, count: int) -> Input:
     return job.with_axis(name, count)
 
 
-def run_axis(axis: Axis, run: Callable[[Value], Answer], starts: Callable[[int, Sweep], None] | None = None) -> Sweep:
+def run_axis(
+    axis: SweepAxis, run: Callable[[Value], Answer], starts: Callable[[int, Sweep], None] | None = None
+) -> Sweep:
     """Runs every value of an axis; `starts` is told the number of each value before it runs, and what there is."""
     part = Sweep(axis, ())
     for number, value in enumerate(axis.values):
@@ -224,7 +226,7 @@ def _common(title: str, other: str) -> str:
     return " · ".join(parts)
 
 
-def _outcome(axis: Axis, value: Value, answer: Answer, before: Iterable[Outcome]) -> Outcome:
+def _outcome(axis: SweepAxis, value: Value, answer: Answer, before: Iterable[Outcome]) -> Outcome:
     mine = Outcome(
         value,
         axis.label(value),
@@ -239,7 +241,7 @@ def _outcome(axis: Axis, value: Value, answer: Answer, before: Iterable[Outcome]
     return replace(mine, efficiency=_efficiency(axis, mine, first))
 
 
-def _efficiency(axis: Axis, mine: Outcome, first: Outcome) -> float | None:
+def _efficiency(axis: SweepAxis, mine: Outcome, first: Outcome) -> float | None:
     if not mine.step_time_s or not first.step_time_s or not mine.world_size or not first.world_size:
         return None
     if mine.tokens_per_s_per_gpu and first.tokens_per_s_per_gpu:
@@ -252,7 +254,7 @@ def _efficiency(axis: Axis, mine: Outcome, first: Outcome) -> float | None:
     return work * first.step_time_s / mine.step_time_s
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> SweepAxis:
     """Reads an axis as it is written on the command line."""
     name, equals, values = (part.strip() for part in text.partition("="))
     where = f"--over {text}"
@@ -270,7 +272,7 @@ def parse_axis(text: str) -> Axis:
     return replace(axis, values=points)
 
 
-def _kind_of(name: str, values: str, where: str) -> Axis:
+def _kind_of(name: str, values: str, where: str) -> SweepAxis:
     head, colon, rest = name.partition(":")
     if head == "straggler":
         rank = rest.removeprefix("rank").strip()
@@ -278,12 +280,12 @@ def _kind_of(name: str, values: str, where: str) -> Axis:
             raise UsageError(
                 "missing-argument", "which rank is slow?", where=where, hint="example: --over straggler:5=1x,1.2x,1.5x"
             )
-        return Axis(name, "straggler", (), rank=int(rank))
+        return SweepAxis(name, "straggler", (), rank=int(rank))
     if name in KINDS:
-        return Axis(name, KINDS[name], ())
+        return SweepAxis(name, KINDS[name], ())
     factors = re.search(r"[0-9.]\s*[x×%]", values.split(":")[0]) is not None
     if name in COUNTS and not factors:
-        return Axis(name, "count", ())
+        return SweepAxis(name, "count", ())
     if not factors:
         raise UsageError(
             "bad-value",
@@ -291,10 +293,10 @@ def _kind_of(name: str, values: str, where: str) -> Axis:
             where=where,
             hint=f"{name}=1x,2x makes it 1 and 2 times as fast; counts: {', '.join(COUNTS)}",
         )
-    return Axis(name, "what-if", (), what=name)
+    return SweepAxis(name, "what-if", (), what=name)
 
 
-def _values(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
+def _values(axis: SweepAxis, text: str, where: str) -> tuple[Value, ...]:
     if axis.kind in ("cluster", "gpu"):
         names = tuple(part.strip() for part in text.split(","))
         if not all(names):
@@ -308,7 +310,7 @@ def _values(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
     return tuple(_value(axis, part, where) for part in text.split(","))
 
 
-def _value(axis: Axis, text: str, where: str) -> int | float:
+def _value(axis: SweepAxis, text: str, where: str) -> int | float:
     match axis.kind:
         case "count":
             count = parse_count(text, where=where)
@@ -334,7 +336,7 @@ def _value(axis: Axis, text: str, where: str) -> int | float:
             return factor
 
 
-def _range(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
+def _range(axis: SweepAxis, text: str, where: str) -> tuple[Value, ...]:
     """Reads `low:high` or `low:high:x3`; each value is the one before times the factor (2 by default)."""
     parts = text.split(":")
     times = re.fullmatch(r"x\s*([0-9.]+)", parts[2].strip()) if len(parts) == 3 else None

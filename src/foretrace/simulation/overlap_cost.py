@@ -17,9 +17,9 @@ ROUNDS: Final = 4
 little less each time."""
 CLOSE_ENOUGH: Final = 1e-3
 """Of the step: where no op changes by more, its durations are taken as settled."""
-MOST_STEPS: Final = 4
+MAX_STEPS: Final = 4
 """Steps away from its own beside which an op is looked for."""
-MOST_LOST: Final = 0.75
+MAX_LOST: Final = 0.75
 """Of its pace: what communications together may cost an op at any time."""
 
 
@@ -51,7 +51,7 @@ def settles(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps: Overla
 
 
 def lost_pace(timeline: Timeline, overlaps: Overlaps) -> Floats:
-    """The share of each node's time that communication beside it cost, 0 to `MOST_LOST`."""
+    """The share of each node's time that communication beside it cost, 0 to `MAX_LOST`."""
     graph = timeline.graph
     kernels, taken = overlaps.kernels[graph.op], overlaps.taken[graph.op]
     ran = timeline.end_s > timeline.start_s
@@ -63,7 +63,7 @@ def lost_pace(timeline: Timeline, overlaps: Overlaps) -> Floats:
         communicating = first + np.flatnonzero((taken[mine] >= 0) & ran[mine])
         if len(computing) and len(communicating):
             _add_lost(lost, timeline, computing, communicating, period, overlaps)
-    return np.minimum(lost, MOST_LOST)
+    return np.minimum(lost, MAX_LOST)
 
 
 def _add_lost(
@@ -74,7 +74,7 @@ def _add_lost(
     op = timeline.graph.op
     computing = computing[np.argsort(timeline.start_s[computing], kind="stable")]
     start, end = timeline.start_s[computing], timeline.end_s[computing]
-    furthest = min(max(int(timeline.makespan_s / period), 1), MOST_STEPS) if period > 0 else 0
+    furthest = min(max(int(timeline.makespan_s / period), 1), MAX_STEPS) if period > 0 else 0
     steps = np.asarray(period * np.arange(-furthest, furthest + 1), dtype=np.float64)
     begins = (timeline.start_s[communicating] + steps[:, None]).ravel()
     ends = (timeline.end_s[communicating] + steps[:, None]).ravel()

@@ -145,7 +145,7 @@ def _of_tokens(program: Program) -> Mask:
     """Which communications carry samples: those between experts or stages; those of tensor and sequence parallelism, by
     the axis or because they move just as much as a product of the step reads or writes."""
     columns = program.templates.columns
-    axes = np.array([one.axis in _TOKEN_AXES for one in program.communicators] + [False])
+    axes = np.array([communicator.axis in _TOKEN_AXES for communicator in program.communicators] + [False])
     of_axis = axes[columns["communicator"].astype(np.int64)]
     sizes = np.isin(columns["bytes"], list(_activation_bytes(program)))
     chosen = np.isin(columns["collective"], _OF_TOKENS) | of_axis | sizes

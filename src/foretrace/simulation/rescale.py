@@ -63,7 +63,7 @@ class Rescaling:
         if self._before is not None and kernels:
             self._before.price(kernels)
         if self._after is not None and kernels:
-            self._after.price([*kernels, *(grown(one, self._batch)[0] for one in kernels)])
+            self._after.price([*kernels, *(grown(kernel, self._batch)[0] for kernel in kernels)])
 
     def of_text(self, text: str, grows: bool) -> Rescaled:
         """Of an op whose kernels are known; `grows` says whether samples are what it works on."""

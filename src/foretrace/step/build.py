@@ -10,9 +10,9 @@ from foretrace.program.build import ProgramBuilder
 from foretrace.program.collector import collector_paused
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
-from foretrace.program.role import Placement, RoleBuilder
+from foretrace.program.role import BlockInstance, RoleBuilder
 from foretrace.schedules import Action
-from foretrace.schedules.pipeline import BATCHED, Part, Pipeline, pipeline
+from foretrace.schedules.pipeline import BATCHED, Pipeline, StagePart, pipeline
 from foretrace.step.actions import ActionWriter, Marks
 from foretrace.step.check import check_spec
 from foretrace.step.end import turns_of
@@ -66,7 +66,7 @@ class _StepWriter:
             if role.end:
                 self._end(number, role, built, stages)
 
-    def _part(self, role: RoleSpec) -> Part:
+    def _part(self, role: RoleSpec) -> StagePart:
         schedule, variants = self.spec.schedule, self.spec.variants
         direction = schedule.direction.tolist()
         first = [direction.index(way) for way in schedule.chunk_direction.tolist()]
@@ -87,7 +87,7 @@ class _StepWriter:
                 found = known[key] = self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk])
             return found
 
-        return Part(role.stage, role.name, role.ranks, block)
+        return StagePart(role.stage, role.name, role.ranks, block)
 
     def _cuts_of(self, role: RoleSpec, chunk: int) -> tuple[Cut, ...]:
         """Returns the cuts of a chunk as one object, so that roles with the same cuts share a block."""
@@ -135,7 +135,7 @@ class _StepWriter:
                     last[placed.block.rows[op]["lane"]] = placed[op]
         return list(last.values())
 
-    def _marks(self, placed: Placement) -> Marks:
+    def _marks(self, placed: BlockInstance) -> Marks:
         return self.actions.marks[placed.block.number]
 
     def _end_block(self, items: Sequence[EndItem]) -> tuple[BlockBuilder, list[OpRef]]:

@@ -146,7 +146,7 @@ class TrainingEnd:
         self, end: list[EndItem], buckets: Sequence[tuple[str, Bucket]], order: Sequence[int], updated: int
     ) -> None:
         """Adds the gathers of updated parameters from the ranks that have them, in the order of their use."""
-        for group, bucket in sorted(buckets, key=lambda one: (order.index(one[1].chunk), one[1].first)):
+        for group, bucket in sorted(buckets, key=lambda bucket: (order.index(bucket[1].chunk), bucket[1].first)):
             name = "gather parameters" if group == "dp" else "gather expert parameters"
             size = self.optimizer.parameter_bytes * bucket.size
             call = Call(name, Phase.OPTIMIZER, Collective.ALL_GATHER, group, size)

@@ -194,18 +194,18 @@ def _adapted(known: Model, config: RunConfig) -> tuple[Model, tuple[str, ...]]:
     layers = (known.layers + known.layers[-1:] * count)[:count]
     dense = re.search(r"dense_layers=(\d+)", config.notes)
     if dense is not None:
-        plain = [one for one in known.layers if isinstance(one.feed_forward, Mlp)]
-        routed = [one for one in known.layers if isinstance(one.feed_forward, Experts)]
+        plain = [layer for layer in known.layers if isinstance(layer.feed_forward, Mlp)]
+        routed = [layer for layer in known.layers if isinstance(layer.feed_forward, Experts)]
         if plain and routed:
             few = min(int(dense[1]), count)
             layers = (plain[0],) * few + (routed[0],) * (count - few)
-    changed = {one: _resized(one, config) for one in dict.fromkeys(layers)}
+    changed = {fromkey: _resized(fromkey, config) for fromkey in dict.fromkeys(layers)}
     notes = () if count == len(known.layers) else (f"{count} of {known.name}'s {len(known.layers)} layers",)
     model = replace(
         known,
         name=config.model,
         hidden=config.hidden or known.hidden,
-        layers=tuple(changed[one] for one in layers),
+        layers=tuple(changed[layer] for layer in layers),
         vocab=config.vocab or known.vocab,
         mtp=known.mtp if count == len(known.layers) else 0,
         seq_len=config.seq_len or known.seq_len,

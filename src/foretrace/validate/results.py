@@ -52,7 +52,7 @@ class RowResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ResultGroup:
     """Rows with something in common and their errors of step time, as shares: mean absolute, mean signed, largest."""
 
     name: str
@@ -108,13 +108,13 @@ class Validation:
         return tuple(sorted(self.rows, key=lambda row: -abs(row.error)))
 
 
-def group_of(name: str, rows: Iterable[RowResult]) -> Group:
+def group_of(name: str, rows: Iterable[RowResult]) -> ResultGroup:
     """The errors of rows together; there is at least one."""
     rows = tuple(rows)
     inside = [row.inside for row in rows if row.inside is not None]
     widths = [(row.band_s[1] - row.band_s[0]) / 2 / row.step.predicted for row in rows if row.band_s is not None]
     memory = [abs(row.memory.error) for row in rows if row.memory is not None]
-    return Group(
+    return ResultGroup(
         name=name,
         rows=len(rows),
         mape=mean(abs(row.error) for row in rows),
@@ -139,22 +139,22 @@ def errors_by_quantity(rows: Iterable[RowResult]) -> dict[str, float]:
     return {name: mean(errors) for name, errors in found.items()}
 
 
-def by_family(rows: Iterable[RowResult]) -> tuple[Group, ...]:
+def by_family(rows: Iterable[RowResult]) -> tuple[ResultGroup, ...]:
     """One group per source of measurements."""
     return _grouped(rows, lambda row: (row.family,))
 
 
-def by_gpu(rows: Iterable[RowResult]) -> tuple[Group, ...]:
+def by_gpu(rows: Iterable[RowResult]) -> tuple[ResultGroup, ...]:
     """One group per GPU."""
     return _grouped(rows, lambda row: (row.gpu,))
 
 
-def by_axis(rows: Iterable[RowResult]) -> tuple[Group, ...]:
+def by_axis(rows: Iterable[RowResult]) -> tuple[ResultGroup, ...]:
     """One group per kind of parallelism; a row is in as many as it uses."""
     return _grouped(rows, lambda row: row.axes)
 
 
-def _grouped(rows: Iterable[RowResult], names: Callable[[RowResult], tuple[str, ...]]) -> tuple[Group, ...]:
+def _grouped(rows: Iterable[RowResult], names: Callable[[RowResult], tuple[str, ...]]) -> tuple[ResultGroup, ...]:
     members: dict[str, list[RowResult]] = {}
     for row in rows:
         for name in names(row):

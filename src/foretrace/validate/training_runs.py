@@ -30,8 +30,8 @@ _GRADE: Final = "complete"
 UNGRADED: Final = "A"
 """The grade of rows in a table that grades none: a user's own runs, of which all that matters is known."""
 _SEPARATORS: Final = {"semicolons": ";", "tabs": "\t", "bars": "|"}
-_MOST_LAYERS: Final = 10_000
-_LEAST, _MOST = 1e-9, 1e12
+_MAX_LAYERS: Final = 10_000
+_MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
 """Between these, in whatever unit, lies everything that was ever measured of a step."""
 GIB: Final = 1 << 30
 
@@ -304,7 +304,7 @@ def _json_measurement(row: dict[str, Any]) -> RunMeasurement:
 
 def _whole(row: dict[str, Any], name: str, least: int = 1) -> int | None:
     """A whole number; None where the row says nothing."""
-    number, most = _number(row, name), _MOST_LAYERS if name == "layers" else 10**9
+    number, most = _number(row, name), _MAX_LAYERS if name == "layers" else 10**9
     if number is None:
         return None
     if number != int(number) or not least <= number <= most:
@@ -316,7 +316,7 @@ def _positive(row: dict[str, Any], name: str) -> float | None:
     number = _number(row, name)
     if number is not None and number <= 0:
         raise _UnusableError(f"{name} is {row[name]}, expected a number above 0")
-    if number is not None and not _LEAST <= number <= _MOST:
+    if number is not None and not _MIN_VALUE <= number <= _MAX_VALUE:
         raise _UnusableError(f"{name} is {row[name]}, which cannot be meant")
     return number
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from foretrace.basics.errors import InputError, did_you_mean
-from foretrace.models.compose import MOST_LAYERS
+from foretrace.models.compose import MAX_LAYERS
 from foretrace.step.limits import check_gpus
 from foretrace.workload.plan import WORDS, Plan
 
-MOST_TOKENS: Final = 100_000_000
+MAX_TOKENS: Final = 100_000_000
 """Of a sequence: ten times the longest context that any model offers."""
 
 _SIZES: Final = ("gpus", "mbs", "tp", "cp", "pp", "vpp", "ep", "etp")
@@ -68,15 +68,15 @@ def _check_sizes(plan: Plan) -> None:
         check_size(name, getattr(plan, name))
     for name in _OPEN_SIZES:
         if getattr(plan, name) is not None:
-            check_size(name, getattr(plan, name), MOST_TOKENS if name == "seq_len" else None)
+            check_size(name, getattr(plan, name), MAX_TOKENS if name == "seq_len" else None)
     check_gpus(plan.gpus, "gpus")
     counts = [(name, getattr(plan, name)) for name in _LAYERS]
     counts += [] if plan.recompute_layers is None else [("recompute_layers", plan.recompute_layers)]
     for name, value in counts:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise InputError("bad-value", f"{name} is {value}", hint="expected a whole number of layers, 0 or more")
-        if value > MOST_LAYERS:
-            raise InputError("out-of-range", f"{name} {value:,} cannot be meant", hint=f"at most {MOST_LAYERS:,}")
+        if value > MAX_LAYERS:
+            raise InputError("out-of-range", f"{name} {value:,} cannot be meant", hint=f"at most {MAX_LAYERS:,}")
 
 
 def _check_flags_and_words(plan: Plan) -> None:

@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.models import presets
-from foretrace.models.compose import MOST_LAYERS, compose_layers
+from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
-from foretrace.workload.megatron_args import MOST_COUNT, MegatronArgs, read_megatron_args
+from foretrace.workload.megatron_args import MAX_COUNT, MegatronArgs, read_megatron_args
 
 PlanValue: TypeAlias = "int | float | str | bool"
 
@@ -68,7 +68,7 @@ class _Reading:
         self.asked.update(names)
         return any(name in self.args for name in names)
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST_COUNT) -> int:
+    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_COUNT) -> int:
         self.asked.add(name)
         return self.args.count(name, default, least=least, most=most)
 
@@ -95,12 +95,12 @@ def job_from_megatron(path: str | Path) -> MegatronJob:
         for name in sorted(reading.asked)
         if name in reading.args.options and name not in reading.args
     ]
-    guesses = [one for one in reading.args.diagnostics if one.level == "note"]
+    guesses = [diagnostic for diagnostic in reading.args.diagnostics if diagnostic.level == "note"]
     return MegatronJob(model, plan, reading.plan_guesses, (*unknown, *guesses, *reading.said))
 
 
 def _model(reading: _Reading) -> Model:
-    count, hidden = reading.count("num-layers", most=MOST_LAYERS), reading.count("hidden-size")
+    count, hidden = reading.count("num-layers", most=MAX_LAYERS), reading.count("hidden-size")
     rms = reading.text("normalization", "LayerNorm") == "RMSNorm"
     kind = _position_kind(reading)
     experts = _experts(reading, hidden)

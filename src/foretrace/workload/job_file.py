@@ -39,7 +39,7 @@ _TEXTS: Final = ("schedule", "stack")
 PLAN_KEYS: Final = (*_COUNTS, *_FLAGS, *WORDS, *_LISTS, *_TEXTS, "routing")
 OLDER_KEYS: Final = ("deepep",)
 """`deepep: yes` is an older word for `dispatcher: deepep`."""
-MOST: Final = 10**9
+MAX_VALUE: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _read_plan(fields: Fields) -> dict[str, PlanValue]:
     plan: dict[str, PlanValue] = {}
     for name in fields.values:
         if name in _COUNTS:
-            most = 3 if name == "zero" else MOST
+            most = 3 if name == "zero" else MAX_VALUE
             plan[name] = number(fields, name, least=_COUNTS[name], most=most)
         elif name in _FLAGS:
             plan[name] = fields.flag(name, False)

@@ -14,8 +14,8 @@ from foretrace.workload.shell_words import Statement, Word, read_script
 _HINT = "expected a launch script or a file of arguments: --num-layers 32 --hidden-size 4096 …"
 _SILENT = ("echo", "printf", "exit", "cat", "grep", "mkdir", "sbatch", "#SBATCH", "cd", "source")
 """Commands whose options are not Megatron's."""
-_MOST_BYTES = 1_000_000
-MOST_COUNT = 10**9
+_MAX_BYTES = 1_000_000
+MAX_COUNT = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class MegatronArgs:
         """The file, and the line of the option where it is given."""
         return f"{self.path}:{self.options[name].line}" if name in self.options else self.path
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST_COUNT) -> int:
+    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_COUNT) -> int:
         """A whole number; without a default it must be given."""
         if name not in self:
             if default is not None:
@@ -73,8 +73,8 @@ class MegatronArgs:
 def read_megatron_args(path: str | Path) -> MegatronArgs:
     """The arguments of a script: those of its commands, or, where it has none, those in its variables."""
     data = read_whole(path, "launch script", _HINT)
-    text = data[:_MOST_BYTES].decode("utf-8-sig", "replace").replace("\r\n", "\n")
-    if len(data) > _MOST_BYTES or "\0" in text:
+    text = data[:_MAX_BYTES].decode("utf-8-sig", "replace").replace("\r\n", "\n")
+    if len(data) > _MAX_BYTES or "\0" in text:
         raise InputError("wrong-format", "this is no launch script", where=str(path), hint=_HINT)
     script = read_script(text, str(path))
     options: dict[str, Argument] = {}

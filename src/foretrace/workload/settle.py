@@ -18,7 +18,7 @@ from foretrace.workload.split import split_layers
 from foretrace.workload.stack import Stack
 from foretrace.workload.stacks import stack as stack_named
 
-MOST_LAYER_RUNS: Final = 400_000
+MAX_LAYER_RUNS: Final = 400_000
 """Layers times microbatches of a step: some ten million ops, half a minute and gigabytes."""
 
 
@@ -120,7 +120,7 @@ def _check_length(model: Model, plan: Plan, microbatches: int) -> None:
     layers, pieces = len(model.layers), plan.pp * plan.vpp
     if pieces > layers + 2:
         split_layers(layers, pieces, plan.stage_layers)
-    if microbatches * max(layers, pieces) > MOST_LAYER_RUNS:
+    if microbatches * max(layers, pieces) > MAX_LAYER_RUNS:
         raise InputError(
             "too-large",
             f"{microbatches:,} microbatches of {layers:,} layers are more than can be run",

@@ -19,7 +19,7 @@ _REFERENCE: Final = re.compile(
 )
 _SUM: Final = re.compile(r"(\d{1,12})(?:\s*([*+/-])\s*(\d{1,12}))*")
 _PREFIXES: Final = ("export", "declare", "local", "readonly", "set", "-a", "-x", "then", "else", "do")
-_MOST_DEPTH: Final = 20
+_MAX_DEPTH: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _assign(script: Script, name: str, words: list[Word], line: int, *, adds: bo
     before = script.variables.get(name)
     if script.branches:
         script.say("guessed", f"{name} is set within an if, which is not evaluated: taken as if it ran", line)
-    elif before is not None and not adds and [one.text for one in before] != [one.text for one in words]:
+    elif before is not None and not adds and [one.text for one in before] != [word.text for word in words]:
         script.say("duplicate-name", f"{name} is given more than once: the last one counts", line)
     script.variables[name] = [*(before or ()), *words] if adds else words
 
@@ -222,8 +222,8 @@ def _value(script: Script, match: re.Match[str], word: Word, depth: int) -> str:
         return match[0] if value is None else str(value)
     name = match["braced"] or match["plain"]
     if name in script.variables:
-        return "\n".join(one.text for one in script.variables[name])
-    if match["default"] is not None and depth < _MOST_DEPTH:
+        return "\n".join(variable.text for variable in script.variables[name])
+    if match["default"] is not None and depth < _MAX_DEPTH:
         return _REFERENCE.sub(lambda one: _value(script, one, word, depth + 1), match["default"])
     said = Diagnostic("warning", "unset-variable", f"${name} is not set in this file", f"{script.path}:{word.line}")
     if name not in script.unset:

@@ -247,7 +247,7 @@ def _buckets(
         for group, ranks in groups:
             if ranks > 1:
                 sizes = [unit.work.parameters if group == "dp" else unit.work.expert_parameters for unit in units]
-                buckets += [(group, one) for one in megatron_buckets(stage, chunk, sizes, megatron_limit(ranks))]
+                buckets += [(group, bucket) for bucket in megatron_buckets(stage, chunk, sizes, megatron_limit(ranks))]
     return buckets
 
 

@@ -40,7 +40,7 @@ _NOT_TEXT: Final = ("yes", "no", "true", "false", "on", "off", "null")
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class JobDraft:
     """A job to be written: a model by name or as `model_spec` gives it, what is known of its plan, and what was guessed
     about either."""
 
@@ -52,7 +52,7 @@ class Draft:
     plan_guesses: Mapping[str, str] = field(default_factory=dict)
 
 
-def job_text(draft: Draft) -> str:
+def job_text(draft: JobDraft) -> str:
     """The file; `read_job` reads it back."""
     lines = [
         f"# A training job, made from {_one_line(draft.made_from)}: foretrace predict THIS_FILE",
@@ -69,7 +69,7 @@ def job_text(draft: Draft) -> str:
     return "\n".join([*lines, _line(0, "cluster", cluster, mark)]) + "\n"
 
 
-def _model(draft: Draft) -> list[str]:
+def _model(draft: JobDraft) -> list[str]:
     guesses = [f"# guessed: {_one_line(guess)}" for guess in draft.guesses]
     if isinstance(draft.model, str):
         return [*guesses, _line(0, "model", draft.model, "see foretrace show " + draft.model)]
@@ -77,7 +77,7 @@ def _model(draft: Draft) -> list[str]:
     return [*lines, *(_line(1, name, value) for name, value in draft.model.items())]
 
 
-def _plan(draft: Draft) -> list[str]:
+def _plan(draft: JobDraft) -> list[str]:
     axes = [draft.plan.get(name, 1) for name in ("tp", "cp", "pp")]
     needed = math.prod(size for size in axes if isinstance(size, int))
     unknown = {"gpus": math.lcm(8, needed), **_GUESSES}

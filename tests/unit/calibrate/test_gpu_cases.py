@@ -10,7 +10,7 @@ import pytest
 
 from foretrace.calibrate.gpu import attention, gemms, streams
 from foretrace.calibrate.gpu.measure import QUICK_EVERY, all_parts
-from foretrace.calibrate.gpu.timing import COLD_BYTES, MOST_SET_BYTES, MOST_SETS, operand_sets
+from foretrace.calibrate.gpu.timing import COLD_BYTES, MAX_SET_BYTES, MAX_SETS, operand_sets
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel, Stream, kernel_text, parse_kernels
 
 STREAMS = (
@@ -94,8 +94,8 @@ def test_kernels_survive_their_text() -> None:
 
 def test_products_are_neither_too_small_to_time_nor_too_large() -> None:
     flops = [one.flops for one in kernels() if isinstance(one, Gemm)]
-    assert min(flops) >= gemms.LEAST_FLOPS
-    assert max(flops) <= gemms.MOST_FLOPS
+    assert min(flops) >= gemms.MIN_FLOPS
+    assert max(flops) <= gemms.MAX_FLOPS
 
 
 def test_each_linear_layer_comes_in_three_layouts() -> None:
@@ -139,14 +139,14 @@ def test_a_quick_profile_still_has_something_of_every_part() -> None:
 @pytest.mark.parametrize("moved_bytes", [1e3, 1e6, 5e7, 1e9])
 def test_operands_rotate_through_more_than_the_cache(moved_bytes: float) -> None:
     sets = operand_sets(moved_bytes, moved_bytes)
-    assert sets * moved_bytes >= COLD_BYTES or sets == MOST_SETS
+    assert sets * moved_bytes >= COLD_BYTES or sets == MAX_SETS
     assert sets == 1 or (sets - 1) * moved_bytes < COLD_BYTES
 
 
 def test_operands_that_hold_more_than_they_move_are_few() -> None:
     sets = operand_sets(12 * 8192, 4 * 8192 * 128256)
     assert sets == 1
-    assert operand_sets(1e3, 1e9) * 1e9 <= MOST_SET_BYTES
+    assert operand_sets(1e3, 1e9) * 1e9 <= MAX_SET_BYTES
 
 
 def test_adam_moves_four_tensors_in_and_three_out() -> None:

@@ -11,7 +11,7 @@ from foretrace.basics.errors import InputError
 from foretrace.calibrate.fit import family_fits, family_name
 from foretrace.calibrate.inputs import input_kind
 from foretrace.calibrate.make import calibration_of_files
-from foretrace.cost.kernels.kernel_profile import Measured, write_profile
+from foretrace.cost.kernels.kernel_profile import KernelTimes, write_profile
 from foretrace.cost.kernels.measured import family
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
@@ -34,7 +34,7 @@ Self CUDA time total: 4.000ms
 
 def profile_file(folder: Path, gpu: str = "h200-sxm", name: str = "own.profile") -> Path:
     path = folder / name
-    write_profile(path, {"gpu": gpu, "preset": gpu}, [Measured(Gemm(8192, 4096, 1024), 1e-4, 1.2e-4)])
+    write_profile(path, {"gpu": gpu, "preset": gpu}, [KernelTimes(Gemm(8192, 4096, 1024), 1e-4, 1.2e-4)])
     return path
 
 
@@ -85,7 +85,7 @@ class TestMaking:
     def test_a_profile_s_header_says_what_launches_take(self, tmp_path: Path) -> None:
         facts = {"preset": "h200-sxm", "host_forward_us": "20", "host_forward_launches": "100"}
         facts |= {"host_backward_us": "30", "host_backward_launches": "300"}
-        write_profile(tmp_path / "own.profile", facts, [Measured(Gemm(8192, 4096, 1024), 1e-4, 1.2e-4)])
+        write_profile(tmp_path / "own.profile", facts, [KernelTimes(Gemm(8192, 4096, 1024), 1e-4, 1.2e-4)])
         made = calibration_of_files([tmp_path / "own.profile"], tmp_path / "my.yaml").calibration
         assert made.host is not None
         assert (made.host.launch_s, made.host.launches) == (pytest.approx(27.5e-6), 400)
@@ -100,7 +100,9 @@ class TestMaking:
     def test_files_that_measure_the_same_give_the_median(self, tmp_path: Path) -> None:
         kernel = Gemm(8192, 4096, 1024)
         for number, seconds in enumerate((1e-4, 2e-4, 9e-4)):
-            write_profile(tmp_path / f"{number}.profile", {"preset": "h200-sxm"}, [Measured(kernel, seconds, seconds)])
+            write_profile(
+                tmp_path / f"{number}.profile", {"preset": "h200-sxm"}, [KernelTimes(kernel, seconds, seconds)]
+            )
         made = calibration_of_files([tmp_path / f"{n}.profile" for n in range(3)], tmp_path / "my.yaml").calibration
         assert made.kernels is not None and made.kernels.sustained_s.tolist() == [2e-4]
 

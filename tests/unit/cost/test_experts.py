@@ -11,9 +11,9 @@ import pytest
 from foretrace.basics.errors import InputError
 from foretrace.cost.network import Network, network_of
 from foretrace.cost.network.experts import explain_call, price_call
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import machine_of
-from foretrace.cost.network.nccl_tests import Measurements, Table
+from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
 from foretrace.program.dispatch import STYLES, Dispatch, dispatch_text
@@ -23,10 +23,10 @@ TO_ALL = Collective.ALL_TO_ALL
 SIZES = np.array([1e6, 1e8])
 
 
-def _on(name: str, ranks: int) -> tuple[Network, Layout]:
+def _on(name: str, ranks: int) -> tuple[Network, GroupLayout]:
     network = network_of(cluster(name), ranks)
     layout = network.layouts(np.arange(ranks)[None])[0][0]
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, GroupLayout)
     return network, layout
 
 
@@ -110,14 +110,14 @@ def test_two_steps_follow_each_other() -> None:
     assert whole.duration_s[0] == pytest.approx(sum(apart))
 
 
-def _parts(ranks: int, node: int) -> list[Layout]:
+def _parts(ranks: int, node: int) -> list[GroupLayout]:
     """The groups of the two steps: a node, and one rank of each."""
     nodes = ranks // node
-    return [Layout(node, 1, 1, node, node, node, node, 1.0), Layout(nodes, nodes, nodes, 1, 1, 1, 1, 1.0)]
+    return [GroupLayout(node, 1, 1, node, node, node, node, 1.0), GroupLayout(nodes, nodes, nodes, 1, 1, 1, 1, 1.0)]
 
 
 def test_what_was_measured_of_nccl_does_not_touch_kernels_of_others() -> None:
-    table = Table(TO_ALL, 8, 1, np.array([1e3, 1e9]), np.array([1.0, 2.0]), ("slow.log",))
+    table = MeasurementTable(TO_ALL, 8, 1, np.array([1e3, 1e9]), np.array([1.0, 2.0]), ("slow.log",))
     measured = network_of(cluster("h100-dgx"), 8, measured=Measurements((), (table,), name="slow", source="slow"))
     network, layout = _on("h100-dgx", 8)
     deepep, two = (price_call(measured, TO_ALL, layout, SIZES, _way(style)) for style in ("deepep", "hierarchical"))

@@ -12,9 +12,9 @@ import pytest
 from foretrace import Mesh, ProgramBuilder
 from foretrace.basics.placement import Placement
 from foretrace.cost.network import MeasuredNetwork, NcclNetwork, network_of
-from foretrace.cost.network.measured import ANCHORED_BAND, LEAST_BAND
+from foretrace.cost.network.measured import ANCHORED_BAND, MIN_BAND
 from foretrace.cost.network.nccl.bound import bound_s, passes
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl_tests import Measurement, Measurements, measurements_of, read_measurements
 from foretrace.cost.price import price as price_ops
 from foretrace.hardware import presets
@@ -38,9 +38,9 @@ def network(rows: list[Measurement] | Measurements, world: int = 16, cluster: An
     return found
 
 
-def layout(one: MeasuredNetwork, ranks: list[int]) -> Layout:
+def layout(one: MeasuredNetwork, ranks: list[int]) -> GroupLayout:
     found = one.layouts(np.array([ranks]))[0][0]
-    assert isinstance(found, Layout)
+    assert isinstance(found, GroupLayout)
     return found
 
 
@@ -183,7 +183,7 @@ def test_groups_that_nodes_cannot_hold_are_not_used() -> None:
 
 
 def test_bands_come_from_repeats_and_are_never_narrower_than_the_least() -> None:
-    assert [(one.low, one.high) for one in network(REDUCE_8).sources[1:]] == [LEAST_BAND, ANCHORED_BAND]
+    assert [(one.low, one.high) for one in network(REDUCE_8).sources[1:]] == [MIN_BAND, ANCHORED_BAND]
     key = (Collective.ALL_REDUCE, 8, 1)
     apart = [row for file, time in (("a", 0.5e-4), ("b", 1e-4), ("c", 3e-4)) for row in table(key, {1000: time}, file)]
     assert [(one.low, one.high) for one in network(apart).sources[1:]] == [

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from foretrace import Mesh, ProgramBuilder
 from foretrace.cost.network import Network, network_of
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.uneven import uneven_price
 from foretrace.cost.price import price
 from foretrace.hardware import presets
@@ -21,14 +21,14 @@ TO_ALL = Collective.ALL_TO_ALL
 MB = 10**6
 
 
-def _on(ranks: int) -> tuple[Network, Layout, NDArray[np.int64]]:
+def _on(ranks: int) -> tuple[Network, GroupLayout, NDArray[np.int64]]:
     network = network_of(H100, ranks)
     layout = network.layouts(np.arange(ranks)[None])[0][0]
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, GroupLayout)
     return network, layout, np.arange(ranks) // 8
 
 
-def _even(network: Network, layout: Layout, size: float) -> float:
+def _even(network: Network, layout: GroupLayout, size: float) -> float:
     return float(network.price(TO_ALL, layout, np.array([size])).duration_s[0])
 
 

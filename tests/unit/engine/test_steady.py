@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretrace import Mesh, ProgramBuilder, simulate
-from foretrace.engine.steady import MOST_STEPS, until_settled
+from foretrace.engine.steady import MAX_STEPS, until_settled
 
 
 def test_a_uniform_growth_is_the_period() -> None:
@@ -29,7 +29,7 @@ def test_parts_that_drift_apart_go_at_the_pace_of_the_slowest() -> None:
 def test_what_does_not_settle_is_averaged_and_said() -> None:
     random = np.random.default_rng(0)
     period, steps, (note,) = until_settled(lambda c: c + random.uniform(1, 3, 2), np.zeros(2))
-    assert steps == MOST_STEPS and (note.level, note.code) == ("warning", "steps-not-settled")
+    assert steps == MAX_STEPS and (note.level, note.code) == ("warning", "steps-not-settled")
     assert 1.0 < float(period) < 3.0
 
 

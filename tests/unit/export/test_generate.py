@@ -17,7 +17,7 @@ from foretrace.cost.sources import PriceSources, kernel_prices
 from foretrace.export.aicb import Generated, aicb_workload
 from foretrace.export.generate import generate_aicb
 from foretrace.hardware.presets import cluster
-from foretrace.inputs.aicb.format import Row, read_workload
+from foretrace.inputs.aicb.format import WorkloadRow, read_workload
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.program import lower_workload
 from foretrace.inputs.registry import open_input
@@ -42,18 +42,18 @@ def generated(name: str, plan: Plan, **how: bool) -> Generated:
     return aicb_workload(settle(model(name), plan), KERNELS, **how)
 
 
-def layer(made: Generated) -> list[Row]:
+def layer(made: Generated) -> list[WorkloadRow]:
     """The rows of the first layer."""
     rows = list(made.workload.rows)
     starts = [at for at, row in enumerate(rows) if row.name == "attention_column"]
     return rows[starts[0] : starts[1]]
 
 
-def named(made: Generated, name: str) -> list[Row]:
+def named(made: Generated, name: str) -> list[WorkloadRow]:
     return [row for row in made.workload.rows if row.name == name]
 
 
-def calls(rows: list[Row], which: str) -> list[tuple[str, float]]:
+def calls(rows: list[WorkloadRow], which: str) -> list[tuple[str, float]]:
     parts = [getattr(row, which) for row in rows]
     return [(one.collective, one.size_bytes) for one in parts if one.collective != "NONE"]
 

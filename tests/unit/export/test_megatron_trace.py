@@ -14,7 +14,7 @@ from foretrace.inputs.registry import open_input
 from foretrace.program.block import BlockBuilder
 from foretrace.program.columns import Collective
 from foretrace.readings.account import account
-from foretrace.readings.explain.rows import Rows
+from foretrace.readings.explain.rows import OpRows
 from foretrace.schedules import Action, ActionKind
 from foretrace.simulation.simulate_input import recorded_answer
 from shared_files import ROOT, shared
@@ -276,14 +276,14 @@ def assert_survives(run: Answer, folder: Path, ops: int) -> tuple[Answer, Answer
 
 def by_axis(run: Answer) -> dict[str, float]:
     """Seconds that communication over each axis ran, means over ranks."""
-    rows = Rows.of(run)
+    rows = OpRows.of(run)
     return {axis: rows.mean_over_ranks(rows.running_s, rows.axis == axis) for axis in set(rows.axis.tolist()) - {""}}
 
 
 def all_to_all_bytes(run: Answer) -> dict[int, int]:
     """What each rank gives to all-to-alls over ep in all."""
     given = dict[int, int]()
-    rows = Rows.of(run)
+    rows = OpRows.of(run)
     for owner, collective, axis, size in zip(
         rows.owner.tolist(), rows.collective.tolist(), rows.axis.tolist(), rows.bytes.tolist(), strict=True
     ):

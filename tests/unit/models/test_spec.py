@@ -14,7 +14,7 @@ from foretrace.models.model import Layer, Mlp, Model, SelfAttention
 from foretrace.models.ranges import format_ranges, parse_ranges
 from foretrace.models.write_spec import model_spec
 from foretrace.workload.job_file import read_job
-from foretrace.workload.write_job import Draft, job_text
+from foretrace.workload.write_job import JobDraft, job_text
 
 WHOLE = "hidden: 64\n  layers: 4\n  vocab: 100\n  attention: {heads: 4}\n  mlp: {ffn: 256}"
 
@@ -54,7 +54,7 @@ def test_a_preset_at_another_length_is_the_same_model(tmp_path: Path) -> None:
 def test_presets_survive_being_written(name: str, tmp_path: Path) -> None:
     model = presets.model(name)
     path = tmp_path / "job.yaml"
-    path.write_text(job_text(Draft(model_spec(model), {}, None, "a test")), encoding="utf-8")
+    path.write_text(job_text(JobDraft(model_spec(model), {}, None, "a test")), encoding="utf-8")
     back = read_job(path).model
     about = {"title": "", "sources": (), "notes": (), "published_parameters": None}
     assert replace(back, **about) == replace(model, **about)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from foretrace.hardware.fabric.fabric import Device
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
-from foretrace.readings.links import MOST_GPUS, LinkLoads, link_loads
+from foretrace.readings.links import MAX_GPUS, LinkLoads, link_loads
 
 H100 = replace(cluster("h100-dgx"), topology=Topology(kind="fat-tree", leaf_ports=16))
 SIZE = 1 << 28
@@ -100,5 +100,5 @@ def test_what_has_no_links_or_too_many_is_refused() -> None:
         link_loads(alone)
     assert caught.value.code == "needs-cluster"
     with pytest.raises(InputError) as caught:
-        link_loads(replace(alone, world_size=MOST_GPUS + 1), H100)
+        link_loads(replace(alone, world_size=MAX_GPUS + 1), H100)
     assert caught.value.code == "too-large"

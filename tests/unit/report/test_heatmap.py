@@ -10,7 +10,7 @@ import pytest
 from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.readings.links import LinkLoads
 from foretrace.report.heatmap import described, heatmap_lines, heatmap_svg
-from foretrace.report.link_panels import MOST_ROWS, NOT_IN_SERVICE, carrying, gathered, panels_of
+from foretrace.report.link_panels import MAX_ROWS, NOT_IN_SERVICE, carrying, gathered, panels_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -82,11 +82,11 @@ def test_both_ways_have_the_same_rows_and_columns(lost: tuple[str, str] | None) 
 
 
 def test_many_rows_are_drawn_together_with_the_busiest_of_them() -> None:
-    fabric = small_fabric(2 * MOST_ROWS + 1, gpus=1)
+    fabric = small_fabric(2 * MAX_ROWS + 1, gpus=1)
     panel = panels_of(fabric)[2]
     value = np.arange(len(fabric.source), dtype=float)
     names, grid = gathered(panel, value)
-    assert len(names) <= MOST_ROWS
+    assert len(names) <= MAX_ROWS
     assert names[0] == "node 0-2"
     assert grid[0, 0] == value[panel.link[2, 0]]
     assert grid[-1, 0] == value[panel.link[-1, 0]]

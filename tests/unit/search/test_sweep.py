@@ -6,7 +6,7 @@ import pytest
 
 from foretrace import Answer, Mesh, Program, ProgramBuilder, simulate
 from foretrace.basics.errors import InputError, UsageError
-from foretrace.search.sweep import Axis, Sweep, Value, parse_axis, run_axis
+from foretrace.search.sweep import Sweep, SweepAxis, Value, parse_axis, run_axis
 
 
 class TestAxis:
@@ -42,7 +42,7 @@ class TestAxis:
         assert all(isinstance(value, int) for value in axis.values) == (kind == "count")
 
     def test_the_network_is_all_communication(self) -> None:
-        assert parse_axis("network=2x") == Axis("communication", "what-if", (2.0,), what="communication")
+        assert parse_axis("network=2x") == SweepAxis("communication", "what-if", (2.0,), what="communication")
 
     def test_the_rank_of_a_straggler(self) -> None:
         assert parse_axis("straggler:17=1.5x").rank == 17

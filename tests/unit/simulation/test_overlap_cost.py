@@ -20,7 +20,7 @@ from foretrace.program.fold import unfold
 from foretrace.program.graph import Graph
 from foretrace.program.kernels import Gemm, kernels_text
 from foretrace.program.program import Program
-from foretrace.simulation.overlap_cost import MOST_LOST, lost_pace, overlap_cost_s
+from foretrace.simulation.overlap_cost import MAX_LOST, lost_pace, overlap_cost_s
 from foretrace.step import build_step
 from foretrace.workload.plan import Plan
 from foretrace.workload.settle import settle
@@ -77,7 +77,7 @@ def test_nothing_is_run_where_nothing_costs() -> None:
 def test_communications_together_leave_some_pace() -> None:
     graph = beside(1.0, communicating=10.0)
     overlaps, alone, run = costs(graph, 1e6)
-    assert lost_pace(run.timeline(alone), overlaps).max() == MOST_LOST
+    assert lost_pace(run.timeline(alone), overlaps).max() == MAX_LOST
 
 
 def job(steps: int = 3) -> Program:

@@ -11,7 +11,7 @@ from foretrace.basics.errors import InputError
 from foretrace.models import presets
 from foretrace.workload.job_file import PLAN_KEYS, JobFile, read_job
 from foretrace.workload.plan import Plan
-from foretrace.workload.write_job import Draft, job_text
+from foretrace.workload.write_job import JobDraft, job_text
 
 
 def read(tmp_path: Path, text: str) -> JobFile:
@@ -73,7 +73,7 @@ def test_written_and_read(tmp_path: Path) -> None:
         "stack": "megatron-core",
         "routing": 1.25,
     }
-    text = job_text(Draft("llama3-8b", plan, "b200-dgx", "a\ntest", ("this", "that"), {"gpus": "so many"}))
+    text = job_text(JobDraft("llama3-8b", plan, "b200-dgx", "a\ntest", ("this", "that"), {"gpus": "so many"}))
     job = read(tmp_path, text)
     assert job == JobFile(presets.model("llama3-8b"), plan, "b200-dgx")
     assert text.count("# guessed:") == 3
@@ -89,7 +89,7 @@ def test_deepep_is_an_older_word_for_a_dispatcher(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_guessed_and_marked(tmp_path: Path) -> None:
-    text = job_text(Draft("llama3-8b", {"tp": 3}, None, "a test"))
+    text = job_text(JobDraft("llama3-8b", {"tp": 3}, None, "a test"))
     job = read(tmp_path, text)
     assert job.plan_fields == {"gpus": 24, "mbs": 1, "tp": 3, "pp": 1, "recompute": "none", "precision": "bf16"}
     assert job.cluster == "h100-dgx"

@@ -14,7 +14,7 @@ _BACKENDS: Final = {"cudnn": "CUDNN_ATTENTION", "flash2": "FLASH_ATTENTION"}
 
 _BATCHES: Final = ((8, 512), (4, 1024), (1, 2048), (4, 2048), (16, 2048), (1, 4096), (2, 4096), (1, 8192), (2, 8192))
 _LONG: Final = ((1, 16384), (1, 32768))
-_LONGEST: Final = ((1, 65536), (1, 131072))
+_LONG_SEQUENCES: Final = ((1, 65536), (1, 131072))
 
 
 def attentions(backend: str) -> list[Case]:
@@ -24,7 +24,7 @@ def attentions(backend: str) -> list[Case]:
         *product(((32, 4, 64), (32, 32, 64), (12, 12, 128), (16, 16, 64)), _BATCHES[1:8]),
         *product(((32, 32, 80), (40, 40, 128), (64, 8, 128), (16, 16, 128)), ((4, 2048), (1, 4096), (1, 8192))),
     ]
-    shapes += product(((8, 1, 128), (8, 8, 128)), _LONGEST)
+    shapes += product(((8, 1, 128), (8, 8, 128)), _LONG_SEQUENCES)
     found = [
         Attention(batch, heads, kv_heads, seq, seq, dim, dim, seq * (seq + 1) // 2, backend=backend)
         for (heads, kv_heads, dim), (batch, seq) in shapes

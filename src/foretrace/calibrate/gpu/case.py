@@ -54,7 +54,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CaseSet:
     """Cases measured together, under a name that progress shows."""
 
     name: str

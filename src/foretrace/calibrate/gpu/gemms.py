@@ -11,14 +11,14 @@ from typing import Any, Final
 from foretrace.calibrate.gpu.case import Bench, Case, Launch
 from foretrace.program.kernels import Gemm, GroupedGemm
 
-LEAST_FLOPS: Final = 1e9
-MOST_FLOPS: Final = 3e13
+MIN_FLOPS: Final = 1e9
+MAX_FLOPS: Final = 3e13
 GRID: Final = (256, 512, 1024, 2048, 4096, 8192, 16384)
 SCALE_BLOCK: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerWidths:
     """Widths of one transformer layer on one tensor-parallel rank; `gate` is 2 where the MLP is gated."""
 
     hidden: int
@@ -44,27 +44,27 @@ class Layer:
 
 
 _LAYERS: Final = (
-    (Layer(4096, 14336, 32, 8, 128, vocab=128256), (4096, 8192, 16384)),
-    (Layer(8192, 28672, 64, 8, 128, vocab=128256, tp=4), (4096, 8192)),
-    (Layer(8192, 28672, 64, 8, 128, tp=8), (8192,)),
-    (Layer(8192, 28672, 64, 8, 128), (4096, 16384)),
-    (Layer(2048, 5632, 32, 4, 64, vocab=32000), (8192, 16384)),
-    (Layer(4096, 11008, 32, 32, 128, vocab=32000), (4096, 16384)),
-    (Layer(5120, 13824, 40, 40, 128), (8192,)),
-    (Layer(16384, 53248, 128, 8, 128, vocab=128256, tp=8), (8192,)),
-    (Layer(12288, 49152, 96, 96, 128, gate=1, vocab=51200, tp=8), (2048, 4096)),
-    (Layer(2560, 10240, 32, 32, 80, gate=1, vocab=50304), (8192, 32768)),
-    (Layer(2048, 8192, 16, 16, 128, gate=1, vocab=50304), (8192, 65536)),
-    (Layer(4096, 16384, 32, 32, 128, gate=1, vocab=50304), (16384, 65536)),
-    (Layer(5120, 20480, 40, 40, 128, gate=1, vocab=50304), (4096, 32768)),
-    (Layer(7168, 28672, 56, 56, 128, gate=1, vocab=50304), (8192, 32768)),
-    (Layer(6144, 24576, 64, 64, 96, gate=1, tp=8), (8192,)),
-    (Layer(20480, 81920, 128, 128, 160, gate=1, tp=8), (2048,)),
-    (Layer(3072, 8192, 24, 8, 128, vocab=128256), (8192,)),
-    (Layer(1024, 4096, 16, 16, 64, gate=1, vocab=50304), (32768,)),
-    (Layer(1280, 5120, 20, 20, 64, gate=1), (16384,)),
-    (Layer(7168, 2048, 128, 128, 128), (4096,)),
-    (Layer(2048, 768, 32, 4, 128), (4096, 16384)),
+    (LayerWidths(4096, 14336, 32, 8, 128, vocab=128256), (4096, 8192, 16384)),
+    (LayerWidths(8192, 28672, 64, 8, 128, vocab=128256, tp=4), (4096, 8192)),
+    (LayerWidths(8192, 28672, 64, 8, 128, tp=8), (8192,)),
+    (LayerWidths(8192, 28672, 64, 8, 128), (4096, 16384)),
+    (LayerWidths(2048, 5632, 32, 4, 64, vocab=32000), (8192, 16384)),
+    (LayerWidths(4096, 11008, 32, 32, 128, vocab=32000), (4096, 16384)),
+    (LayerWidths(5120, 13824, 40, 40, 128), (8192,)),
+    (LayerWidths(16384, 53248, 128, 8, 128, vocab=128256, tp=8), (8192,)),
+    (LayerWidths(12288, 49152, 96, 96, 128, gate=1, vocab=51200, tp=8), (2048, 4096)),
+    (LayerWidths(2560, 10240, 32, 32, 80, gate=1, vocab=50304), (8192, 32768)),
+    (LayerWidths(2048, 8192, 16, 16, 128, gate=1, vocab=50304), (8192, 65536)),
+    (LayerWidths(4096, 16384, 32, 32, 128, gate=1, vocab=50304), (16384, 65536)),
+    (LayerWidths(5120, 20480, 40, 40, 128, gate=1, vocab=50304), (4096, 32768)),
+    (LayerWidths(7168, 28672, 56, 56, 128, gate=1, vocab=50304), (8192, 32768)),
+    (LayerWidths(6144, 24576, 64, 64, 96, gate=1, tp=8), (8192,)),
+    (LayerWidths(20480, 81920, 128, 128, 160, gate=1, tp=8), (2048,)),
+    (LayerWidths(3072, 8192, 24, 8, 128, vocab=128256), (8192,)),
+    (LayerWidths(1024, 4096, 16, 16, 64, gate=1, vocab=50304), (32768,)),
+    (LayerWidths(1280, 5120, 20, 20, 64, gate=1), (16384,)),
+    (LayerWidths(7168, 2048, 128, 128, 128), (4096,)),
+    (LayerWidths(2048, 768, 32, 4, 128), (4096, 16384)),
 )
 """Llama 3 8B, 70B (tp 4, 8, 1), TinyLlama, Llama 2 7B and 13B, Llama 3 405B, GPT-3 175B, GPT and MPT down to 350M,
 Korthikanti's 22B and 530B, a 3B Llama, projections of DeepSeek-V3 and Qwen3-30B; with tokens per microbatch."""
@@ -161,7 +161,7 @@ def grouped_gemms() -> list[Case]:
     return [Case(one, partial(_grouped, one)) for one in found] + [Case(one, partial(_separate, one)) for one in few]
 
 
-def _of_layers(layers: Iterable[tuple[Layer, tuple[int, ...]]]) -> Iterator[Gemm]:
+def _of_layers(layers: Iterable[tuple[LayerWidths, tuple[int, ...]]]) -> Iterator[Gemm]:
     for layer, many in layers:
         for tokens, (n, k) in product(many, layer.linears()):
             yield Gemm(tokens, n, k)
@@ -170,7 +170,7 @@ def _of_layers(layers: Iterable[tuple[Layer, tuple[int, ...]]]) -> Iterator[Gemm
 
 
 def _cases(gemms: Iterable[Gemm]) -> list[Case]:
-    kept = dict.fromkeys(one for one in gemms if LEAST_FLOPS <= one.flops <= MOST_FLOPS)
+    kept = dict.fromkeys(gemm for gemm in gemms if MIN_FLOPS <= gemm.flops <= MAX_FLOPS)
     return [Case(one, partial(_gemm, one)) for one in kept]
 
 

@@ -83,7 +83,7 @@ def _small_model(bench: Bench, clock: Clock) -> dict[str, str]:
     for _ in range(4):
         step()
     times = [step() for _ in range(2 * TIMES)]
-    seconds = [median(one[part] for one in times) for part in range(3)]
+    seconds = [median(time_[part] for time_ in times) for part in range(3)]
     loss = forward()
     counts = [
         _launches(torch, clock, forward),

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.calibrate.gpu import attention, fused, gemms, streams
-from foretrace.calibrate.gpu.case import Bench, Case, Part
+from foretrace.calibrate.gpu.case import Bench, Case, CaseSet
 from foretrace.calibrate.gpu.host import host_facts
 from foretrace.calibrate.gpu.machine import facts_of
 from foretrace.calibrate.gpu.monitor import Monitor
 from foretrace.calibrate.gpu.timing import Clock, Heater, Prepared, bursts, prepare, sustained
-from foretrace.cost.kernels.kernel_profile import Measured, write_profile
+from foretrace.cost.kernels.kernel_profile import KernelTimes, write_profile
 from foretrace.program.kernels import kernel_text
 
 GROUP: Final = 40
@@ -22,31 +22,31 @@ GROUP: Final = 40
 MEMORY_SHARE: Final = 0.35
 """Part of the GPU's memory that a group's operands may take."""
 QUICK_EVERY: Final = 6
-MOST_REMARKS: Final = 60
+MAX_REMARKS: Final = 60
 
 Say = Callable[[str], None]
 
 
-def all_parts() -> list[Part]:
+def all_parts() -> list[CaseSet]:
     """What is measured, most important first."""
     return [
-        Part("linear layers", gemms.layer_gemms()),
-        Part("elementwise", streams.elementwise()),
-        Part("norms", streams.norms()),
-        Part("attention, cuDNN", attention.attentions("cudnn")),
-        Part("optimizers", streams.optimizers()),
-        Part("losses", streams.losses()),
-        Part("embeddings and routing", streams.lookups()),
-        Part("GEMM grid, forward", gemms.grid_forward()),
-        Part("attention, FlashAttention-2", attention.attentions("flash2")),
-        Part("GEMM grid, backward", gemms.grid_backward()),
-        Part("fp8", gemms.fp8_gemms()),
-        Part("batched GEMM", gemms.batched_gemms()),
-        Part("grouped GEMM", gemms.grouped_gemms()),
-        Part("accumulating GEMM", gemms.accumulating_gemms()),
-        Part("fused kernels", fused.fused()),
-        Part("copies to and from the host", streams.copies()),
-        Part("fp16, tf32, fp32", gemms.other_gemms()),
+        CaseSet("linear layers", gemms.layer_gemms()),
+        CaseSet("elementwise", streams.elementwise()),
+        CaseSet("norms", streams.norms()),
+        CaseSet("attention, cuDNN", attention.attentions("cudnn")),
+        CaseSet("optimizers", streams.optimizers()),
+        CaseSet("losses", streams.losses()),
+        CaseSet("embeddings and routing", streams.lookups()),
+        CaseSet("GEMM grid, forward", gemms.grid_forward()),
+        CaseSet("attention, FlashAttention-2", attention.attentions("flash2")),
+        CaseSet("GEMM grid, backward", gemms.grid_backward()),
+        CaseSet("fp8", gemms.fp8_gemms()),
+        CaseSet("batched GEMM", gemms.batched_gemms()),
+        CaseSet("grouped GEMM", gemms.grouped_gemms()),
+        CaseSet("accumulating GEMM", gemms.accumulating_gemms()),
+        CaseSet("fused kernels", fused.fused()),
+        CaseSet("copies to and from the host", streams.copies()),
+        CaseSet("fp16, tf32, fp32", gemms.other_gemms()),
     ]
 
 
@@ -63,7 +63,7 @@ class Session:
     say: Say
     facts: dict[str, str]
     memory_bytes: float
-    done: list[Measured] = field(default_factory=list)
+    done: list[KernelTimes] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     failures: int = 0
 
@@ -76,7 +76,7 @@ class Session:
         """Notes why a kernel could not be measured."""
         self.failures += 1
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        if len(self.remarks) < MOST_REMARKS:
+        if len(self.remarks) < MAX_REMARKS:
             self.remarks.append(f"not measured: {kernel_text(case.kernel)}: {reason}")
         self.say(f"  failed: {kernel_text(case.kernel)}: {reason}")
 
@@ -149,7 +149,7 @@ def measure_group(session: Session, name: str, group: list[Prepared]) -> None:
         _check_alive(session)
     else:
         session.done += [
-            Measured(one.case.kernel, alone, amid, clock_mhz, power_w)
+            KernelTimes(one.case.kernel, alone, amid, clock_mhz, power_w)
             for one, alone, amid in zip(group, alone_s, amid_s, strict=True)
         ]
         session.say(f"  {name}: {len(group)} kernels at {clock_mhz:.0f} MHz, {power_w:.0f} W")

@@ -40,7 +40,7 @@ class Monitor:
     def __init__(self, index: int = 0) -> None:
         self._samples: list[tuple[float, float, float]] = []
         self._process: subprocess.Popen[str] | None = None
-        power = next((one for one in _POWER_FIELDS if number((query([one], index) or [""])[0]) > 0), None)
+        power = next((field for field in _POWER_FIELDS if number((query([field], index) or [""])[0]) > 0), None)
         if power is None:
             return
         command = [*_command(["clocks.sm", power], index), f"--loop-ms={_EVERY_MS}"]

@@ -15,12 +15,12 @@ from foretrace.calibrate.gpu.case import Bench, Case, Launch
 COLD_BYTES: Final = 192 << 20
 """Operands rotate through so much, three times the L2 of a Hopper GPU, so that what a kernel reads is not there from
 its last launch."""
-MOST_SETS: Final = 48
-MOST_SET_BYTES: Final = 4 << 30
+MAX_SETS: Final = 48
+MAX_SET_BYTES: Final = 4 << 30
 WINDOW_S: Final = 3e-4
 """What is timed between two events lasts so long: they take 2 to 4 us themselves."""
-MOST_LAUNCHES: Final = 32
-MOST_HOST_S: Final = 2e-3
+MAX_LAUNCHES: Final = 32
+MAX_HOST_S: Final = 2e-3
 BURSTS: Final = 5
 ROUNDS: Final = 24
 SLICE_S: Final = 1.2e-3
@@ -32,7 +32,7 @@ PREHEAT_S: Final = 0.6
 """A GPU takes some tenths of a second to settle at its power limit."""
 COMPUTE_SHARE: Final = 0.7
 """Part of the time of a training step that matrix products and attention take."""
-MOST_DEBT_S: Final = 2e-2
+MAX_DEBT_S: Final = 2e-2
 
 
 @dataclass(slots=True)
@@ -80,10 +80,10 @@ def prepare(case: Case, bench: Bench, clock: Clock) -> Prepared:
     launch()
     clock.wait()
     launches = [launch, *(case.make(bench) for _ in range(operand_sets(case.kernel.moved_bytes, set_bytes) - 1))]
-    host_s = min(MOST_HOST_S, *(_host_s(launch, clock) for _ in range(3)))
+    host_s = min(MAX_HOST_S, *(_host_s(launch, clock) for _ in range(3)))
     prepared = Prepared(case, cycle(launches), host_s, 0.0, 2)
     prepared.seconds = _burst(prepared, clock)
-    prepared.repeats = max(1, min(MOST_LAUNCHES, math.ceil(WINDOW_S / max(prepared.seconds, 1e-7))))
+    prepared.repeats = max(1, min(MAX_LAUNCHES, math.ceil(WINDOW_S / max(prepared.seconds, 1e-7))))
     return prepared
 
 
@@ -91,7 +91,7 @@ def operand_sets(moved_bytes: float, set_bytes: float) -> int:
     """How many sets of operands leave the L2 cold, if so many fit: a kernel may move less than it holds (a loss reads a
     logit of each row)."""
     wanted = math.ceil(COLD_BYTES / max(moved_bytes, 1))
-    return max(1, min(wanted, MOST_SETS, int(MOST_SET_BYTES / max(set_bytes, 1))))
+    return max(1, min(wanted, MAX_SETS, int(MAX_SET_BYTES / max(set_bytes, 1))))
 
 
 def _host_s(launch: Launch, clock: Clock) -> float:
@@ -165,7 +165,7 @@ class Heater:
     def count(self, seconds: float, compute: bool) -> None:
         """Takes work into account: the debt is how much more compute the mix wants."""
         self._debt_s += -(1 - COMPUTE_SHARE) * seconds if compute else COMPUTE_SHARE * seconds
-        self._debt_s = max(-MOST_DEBT_S, min(MOST_DEBT_S, self._debt_s))
+        self._debt_s = max(-MAX_DEBT_S, min(MAX_DEBT_S, self._debt_s))
 
 
 def sustained(group: Sequence[Prepared], heater: Heater, clock: Clock) -> list[float]:

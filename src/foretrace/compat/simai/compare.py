@@ -21,7 +21,7 @@ from foretrace.simulation.simulate import simulate_program
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SimaiComparison:
     """SimAI's figures for a workload, our answer on the same cluster (or why there is none: what SimAI lets pass may
     have no meaning), and the defects that lie between."""
 
@@ -40,7 +40,7 @@ def compare(
     *,
     explained: bool,
     prices: PriceSources = PriceSources(),  # noqa: B008 - frozen
-) -> Comparison:
+) -> SimaiComparison:
     """Both numbers; with `explained`, what each defect of SimAI's that touches this file amounts to. `prices` are the
     sources of ours."""
     theirs = figures(workload, flags, tables)
@@ -52,7 +52,7 @@ def compare(
         defects = explain(workload, flags, tables)
         if isinstance(own, Answer):
             defects.append(remainder(defects, theirs.total_us, own.step_time_s * 1e6))
-    return Comparison(theirs, own, tuple(defects), (*workload.diagnostics, *seen))
+    return SimaiComparison(theirs, own, tuple(defects), (*workload.diagnostics, *seen))
 
 
 def _own(

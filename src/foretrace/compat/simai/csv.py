@@ -10,7 +10,7 @@ from typing import Final
 from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.compat.simai.machine import divide, f32
 from foretrace.compat.simai.tables import RatioTables
-from foretrace.compat.simai.totals import Communication, RowFigures, Sums, report
+from foretrace.compat.simai.totals import RowFigures, SimaiCommunication, Sums, report
 from foretrace.inputs.aicb.format import Workload
 
 _RUN: Final = "Analytical_test"
@@ -31,7 +31,7 @@ def end_to_end_csv(workload: Workload, flags: SimaiFlags, tables: RatioTables) -
     crashes, nothing.
     """
     done = report(workload, flags, tables)
-    lines = [_layer(one) for one in done.rows]
+    lines = [_layer(row) for row in done.rows]
     if lines:
         lines.insert(0, _LAYERS)
     if done.sums is not None:
@@ -86,7 +86,7 @@ def _layer(one: RowFigures) -> str:
     return ",".join(cells)
 
 
-def _bandwidths(part: Communication) -> tuple[float, float]:
+def _bandwidths(part: SimaiCommunication) -> tuple[float, float]:
     """Algorithm and bus bandwidth in GiB/s, C++ `float`s; infinite or NaN for what takes no time."""
     algorithm = f32(divide(float(part.size_bytes), part.time_ns / 1000.0) * 1000000 / 1024.0**3)
     if part.kind == "NONE":

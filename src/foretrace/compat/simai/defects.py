@@ -14,7 +14,7 @@ from typing import Final
 from foretrace.compat.simai.flags import SimaiFlags
 from foretrace.compat.simai.load import Home, LoadedPass, is_unknown, meant_by
 from foretrace.compat.simai.tables import RatioTables
-from foretrace.compat.simai.totals import Communication, Report, RowFigures, layers_of_microbatch, report
+from foretrace.compat.simai.totals import Report, RowFigures, SimaiCommunication, layers_of_microbatch, report
 from foretrace.inputs.aicb.format import Workload
 
 
@@ -72,7 +72,7 @@ def remainder(defects: Iterable[Defect], simai_total_us: float | None, our_total
     touches = "one rank of one stage is summed: no schedule, no imbalance, no contention; overlap is a constant"
     if simai_total_us is None:
         return Defect("B14", TITLES["B14"], touches, None)
-    others = math.fsum(one.effect_us for one in defects if one.effect_us is not None and one.id != "B14")
+    others = math.fsum(defect.effect_us for defect in defects if defect.effect_us is not None and defect.id != "B14")
     return Defect("B14", TITLES["B14"], touches, our_total_us - simai_total_us - others)
 
 
@@ -179,8 +179,8 @@ def _rows_read(case: _Case, _: str) -> str | None:
 def _unknown(case: _Case) -> list[tuple[RowFigures, LoadedPass, str | None]]:
     """Collectives that SimAI drops, each name once, and what they must have been."""
     seen: dict[tuple[str, Home], tuple[RowFigures, LoadedPass, str | None]] = {}
-    for one in case.full.rows:
-        work = one.row.work
+    for row in case.full.rows:
+        work = row.row.work
         passes: tuple[tuple[LoadedPass, Home], ...] = (
             (work.forward, "TP"),
             (work.input_grad, "TP"),
@@ -189,7 +189,7 @@ def _unknown(case: _Case) -> list[tuple[RowFigures, LoadedPass, str | None]]:
         for passed, home in passes:
             name = passed.written
             if name and (name, home) not in seen and is_unknown(name, home):
-                seen[name, home] = one, passed, meant_by(name, home)
+                seen[name, home] = row, passed, meant_by(name, home)
     return list(seen.values())
 
 
@@ -202,15 +202,15 @@ def _unknown_collectives(case: _Case, _: str) -> str | None:
 
 
 def _classes(case: _Case, _: str) -> str | None:
-    for one in case.full.rows:
-        work = one.row.work
-        if one.work.input_grad.time_ns and (work.forward.group == "EP") != (work.input_grad.group == "EP"):
+    for row in case.full.rows:
+        work = row.row.work
+        if row.work.input_grad.time_ns and (work.forward.group == "EP") != (work.input_grad.group == "EP"):
             forward, backward = work.forward.written, work.input_grad.written
-            return f"{case.where(one)}: input grad {backward} is counted with forward {forward}"
+            return f"{case.where(row)}: input grad {backward} is counted with forward {forward}"
     return None
 
 
-def _parts(one: RowFigures) -> Iterator[tuple[LoadedPass, Communication]]:
+def _parts(one: RowFigures) -> Iterator[tuple[LoadedPass, SimaiCommunication]]:
     yield one.row.work.forward, one.work.forward
     yield one.row.work.weight_grad, one.work.weight_grad
     yield one.row.work.input_grad, one.work.input_grad

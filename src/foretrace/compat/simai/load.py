@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from foretrace.compat.simai.machine import f32_of_tick, tick, wrapped
-from foretrace.inputs.aicb.format import Pass, Row, Workload
+from foretrace.inputs.aicb.format import Pass, Workload, WorkloadRow
 
 Kind = Literal["NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL"]
 Group = Literal["TP", "EP", "DP", "DP_EP", "NONE"]
@@ -32,7 +32,7 @@ class LoadedPass:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SimaiWork:
     """The three passes of a row. Rows that say the same share one."""
 
     forward: LoadedPass
@@ -45,17 +45,17 @@ class LoadedRow:
     """A row in SimAI's memory; `line` is where it stands in the file, 0 for one that stands nowhere."""
 
     name: str
-    work: Work
+    work: SimaiWork
     line: int
 
 
 def load_rows(workload: Workload, mended: Set[str] = frozenset()) -> tuple[LoadedRow, ...]:
     """The rows that SimAI reads; with B10 mended all rows of the file, whole, whatever it declares."""
     raises = workload.header.policy == "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
-    rows: Iterable[Row] = workload.rows
+    rows: Iterable[WorkloadRow] = workload.rows
     if "B10" not in mended:
         rows = _rows_read(workload.rows, workload.declared_rows)
-    works: dict[tuple[Pass, Pass, Pass], Work] = {}
+    works: dict[tuple[Pass, Pass, Pass], SimaiWork] = {}
     loaded: list[LoadedRow] = []
     for row in rows:
         key = row.forward, row.input_grad, row.weight_grad
@@ -88,7 +88,7 @@ def meant_by(written: str, home: Home) -> str | None:
     return near[0] + suffix if suffix is not None and len(near) == 1 else None
 
 
-def _rows_read(rows: Sequence[Row], declared: int) -> Iterator[Row]:
+def _rows_read(rows: Sequence[WorkloadRow], declared: int) -> Iterator[WorkloadRow]:
     """As many rows as the file declares, as SimAI reads them: fewer than there are, or more."""
     whole = next((i for i, row in enumerate(rows) if _has_fraction(row)), len(rows))
     read = min(declared, whole)
@@ -99,10 +99,10 @@ def _rows_read(rows: Sequence[Row], declared: int) -> Iterator[Row]:
             yield stream.row()
 
 
-_NOTHING: Final = Row("", 0, Pass(0, "", 0), Pass(0, "", 0), Pass(0, "", 0), 0)
+_NOTHING: Final = WorkloadRow("", 0, Pass(0, "", 0), Pass(0, "", 0), Pass(0, "", 0), 0)
 
 
-def _has_fraction(row: Row) -> bool:
+def _has_fraction(row: WorkloadRow) -> bool:
     """Whether a number of the row is not written as a whole one."""
     one, two, three = row.forward, row.input_grad, row.weight_grad
     numbers = (one.compute_ns, one.size_bytes, two.compute_ns, two.size_bytes, three.compute_ns, three.size_bytes)
@@ -117,19 +117,19 @@ class _Stream:
     and numbers keep what the row before left in the same variables.
     """
 
-    def __init__(self, rows: Sequence[Row], before: Row) -> None:
+    def __init__(self, rows: Sequence[WorkloadRow], before: WorkloadRow) -> None:
         self._pieces = _pieces(rows)
         self._before = before
         self._failed = False
 
-    def row(self) -> Row:
+    def row(self) -> WorkloadRow:
         name = self._word()
         dependency = self._number(self._before.dependency)
         forward = self._pass(self._before.forward)
         input_grad = self._pass(self._before.input_grad)
         weight_grad = self._pass(self._before.weight_grad)
         update_ns = self._number(self._before.update_ns)
-        self._before = Row(name, dependency, forward, input_grad, weight_grad, update_ns)
+        self._before = WorkloadRow(name, dependency, forward, input_grad, weight_grad, update_ns)
         return self._before
 
     def _pass(self, before: Pass) -> Pass:
@@ -150,7 +150,7 @@ class _Stream:
         return piece if isinstance(piece, int) else 0
 
 
-def _pieces(rows: Sequence[Row]) -> Iterator[str | int]:
+def _pieces(rows: Sequence[WorkloadRow]) -> Iterator[str | int]:
     """What a stream finds in the rows, in order: words, whole numbers, and the fractions left of other numbers."""
     for row in rows:
         yield row.name
@@ -168,9 +168,9 @@ def _split(number: float) -> Iterator[str | int]:
         yield "." + f"{number}".partition(".")[2]
 
 
-def _load_work(forward: Pass, input_grad: Pass, weight_grad: Pass, raises: bool, mended: Set[str]) -> Work:
+def _load_work(forward: Pass, input_grad: Pass, weight_grad: Pass, raises: bool, mended: Set[str]) -> SimaiWork:
     first = _load_pass(forward, "TP", mended)
-    return Work(
+    return SimaiWork(
         _raised(first) if raises else first,
         _load_pass(input_grad, "TP", mended),
         _load_pass(weight_grad, "DP", mended),

@@ -23,7 +23,7 @@ _MULTI_GROUP_COLUMN: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class GroupSpread:
     """Where a group stands, as SimAI sees it: nodes, GPUs of the group per node, and NICs per node for them."""
 
     nodes: int
@@ -63,7 +63,7 @@ class CollectiveTimes:
             self._known[key] = self._time_ns(kind, group, ranks, size_bytes)
         return self._known[key]
 
-    def bus_bandwidth(self, kind: Kind, spread: Spread) -> BusBandwidth:
+    def bus_bandwidth(self, kind: Kind, spread: GroupSpread) -> BusBandwidth:
         """What SimAI's `cal_busbw` says: 0 for a single GPU, -1 without a NIC; rings for all but ALLTOALL."""
         nvlink, nic = f32(self.nvlink_gb_per_s), f32(self.nic_gb_per_s)
         nodes, gpus = spread.nodes, spread.gpus
@@ -83,23 +83,23 @@ class CollectiveTimes:
         crossing = f32(f32(nvlink * gpus) / (gpus - 1)) if nics > nvlink else nvlink
         return BusBandwidth(crossing, True) if crossing < nics else BusBandwidth(nics, False)
 
-    def spread(self, group: Group, ranks: int) -> Spread | None:
+    def spread(self, group: Group, ranks: int) -> GroupSpread | None:
         """Where a group of so many ranks stands; None for one that costs nothing."""
         server, nics, tp = self.gpus_per_server, self.nics_per_server, self.tp
         if group == "TP":
-            return Spread(1, tp, nics) if tp <= server else Spread(tp // server, server, nics)
+            return GroupSpread(1, tp, nics) if tp <= server else GroupSpread(tp // server, server, nics)
         if group == "NONE" or ranks <= 1:
             return None
         if group == "EP":
             if tp * ranks <= server:
-                return Spread(1, server // tp, nics)
-            return Spread(tp * ranks // server, max(server // tp, 1), self._nics_of(server if tp > server else tp))
+                return GroupSpread(1, server // tp, nics)
+            return GroupSpread(tp * ranks // server, max(server // tp, 1), self._nics_of(server if tp > server else tp))
         if "B7" in self.mended and tp * self.dp <= server:
-            return Spread(1, ranks, nics)
+            return GroupSpread(1, ranks, nics)
         apart = tp * self.ep if group == "DP_EP" else tp
         if apart <= server:
-            return Spread(ranks, server // apart, self._nics_of(apart))
-        return Spread(ranks, 1, self._nics_of(server))
+            return GroupSpread(ranks, server // apart, self._nics_of(apart))
+        return GroupSpread(ranks, 1, self._nics_of(server))
 
     def _time_ns(self, kind: Kind, group: Group, ranks: int, size_bytes: int) -> int:
         small = 1 < size_bytes < _SMALL_BYTES
@@ -117,7 +117,7 @@ class CollectiveTimes:
         if spread is None or ("B8" in self.mended and ranks <= 1):
             return 0
         if "B8" in self.mended and spread.nodes * spread.gpus == 1:
-            spread = Spread(2, 1, spread.nics)
+            spread = GroupSpread(2, 1, spread.nics)
         bandwidth = self.bus_bandwidth(kind, spread)
         ratio = self._ratio(kind, group, ranks, size_bytes, bandwidth.nvlink_bound)
         giga = 1e9 if "B12" in self.mended else 1024.0**3
@@ -147,7 +147,7 @@ class CollectiveTimes:
         """NICs of a server that one of so many parts may use."""
         return self.nics_per_server / parts if "B8" in self.mended else self.nics_per_server // parts
 
-    def _has_nic(self, spread: Spread) -> bool:
+    def _has_nic(self, spread: GroupSpread) -> bool:
         """Whether SimAI finds a whole NIC for the group, which it asks even where the group stays in one server."""
         return spread.nodes == 1 or spread.nics > 0 if "B8" in self.mended else spread.nics >= 1
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from foretrace.basics.errors import InputError
 from foretrace.compat.simai.flags import SimaiFlags
-from foretrace.compat.simai.load import Kind, LoadedPass, LoadedRow, Work, load_rows
+from foretrace.compat.simai.load import Kind, LoadedPass, LoadedRow, SimaiWork, load_rows
 from foretrace.compat.simai.machine import divide, f32, int32, scaled, tick, wrapped
 from foretrace.compat.simai.tables import RatioTables, SizeBeyondTableError
 from foretrace.compat.simai.times import CollectiveTimes
@@ -40,7 +40,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class SimaiCommunication:
     """A collective of one row: its time and the part of it that overlap leaves, in unsigned nanoseconds."""
 
     kind: Kind
@@ -57,9 +57,9 @@ class WorkFigures:
     The parts are added in its order and precision: `compute_us` and `exposed_us` are forward, weight grad, input grad.
     """
 
-    forward: Communication
-    weight_grad: Communication
-    input_grad: Communication
+    forward: SimaiCommunication
+    weight_grad: SimaiCommunication
+    input_grad: SimaiCommunication
     compute_us: tuple[float, float, float]
     exposed_us: tuple[float, float, float]
     dp_us: float
@@ -106,13 +106,13 @@ def figures(workload: Workload, flags: SimaiFlags, tables: RatioTables, mended: 
     done = report(workload, flags, tables, mended)
     if done.sums is None:
         return Figures(None, None, None, None, None, None, None, None, None, done.failure)
-    values = (getattr(done.sums, one.name) for one in fields(Sums))
+    values = (getattr(done.sums, field.name) for field in fields(Sums))
     return Figures(*(value if math.isfinite(value) else None for value in values))
 
 
 def figures_json(answer: Figures) -> dict[str, int | None]:
     """The figures as SimAI prints them: whole microseconds, None for "NaN or Inf"."""
-    values = {one.name: getattr(answer, one.name) for one in fields(Sums)}
+    values = {field.name: getattr(answer, field.name) for field in fields(Sums)}
     return {name: None if value is None else int(f"{value:.0f}") for name, value in values.items()}
 
 
@@ -227,11 +227,11 @@ def _crash(workload: Workload, rows: tuple[LoadedRow, ...]) -> str | None:
     return None
 
 
-def _uses_dp_ep(work: Work) -> bool:
+def _uses_dp_ep(work: SimaiWork) -> bool:
     return "DP_EP" in (work.forward.group, work.input_grad.group, work.weight_grad.group)
 
 
-def _work_figures(work: Work, times: CollectiveTimes, flags: SimaiFlags, own_class: bool) -> WorkFigures:
+def _work_figures(work: SimaiWork, times: CollectiveTimes, flags: SimaiFlags, own_class: bool) -> WorkFigures:
     """Times and sums of three passes, asked for in the order of SimAI's report, which decides where it throws."""
     to_dp_ep = work.weight_grad.group == "DP_EP"
     forward_ep = work.forward.group == "EP"
@@ -239,11 +239,11 @@ def _work_figures(work: Work, times: CollectiveTimes, flags: SimaiFlags, own_cla
     classed = work.input_grad if own_class and work.input_grad.kind != "NONE" else work.forward
     input_ep = classed.group == "EP"
 
-    def communication(one: LoadedPass, ranks: int, overlap: float) -> Communication:
+    def communication(one: LoadedPass, ranks: int, overlap: float) -> SimaiCommunication:
         time_ns = times.time_ns(one.kind, one.group, ranks, one.size_bytes)
-        return Communication(one.kind, ranks, one.size_bytes, time_ns, scaled(time_ns, 1 - f32(overlap)))
+        return SimaiCommunication(one.kind, ranks, one.size_bytes, time_ns, scaled(time_ns, 1 - f32(overlap)))
 
-    def over_model(one: LoadedPass, ep_class: bool) -> Communication:
+    def over_model(one: LoadedPass, ep_class: bool) -> SimaiCommunication:
         ranks = times.ep if one.group == "EP" else times.tp
         return communication(one, ranks, flags.ep_overlap if ep_class else flags.tp_overlap)
 
@@ -280,9 +280,9 @@ def _all_us(times_ns: tuple[int, int, int]) -> tuple[float, float, float]:
 def _sums(rows: list[RowFigures], sizes: _Sizes, pp_us: float) -> Sums:
     """All rows added up, one after the other as SimAI does: a double forgets differently in another order."""
     sums = Sums(pp_us=pp_us)
-    for one in rows:
-        work = one.work
-        if one.row.name != "embedding_layer":
+    for row in rows:
+        work = row.work
+        if row.row.name != "embedding_layer":
             sums.bubble_us += work.bubble_us
         sums.dp_us += work.dp_us
         sums.dp_ep_us += work.dp_ep_us

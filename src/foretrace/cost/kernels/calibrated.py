@@ -1,11 +1,10 @@
 """A calibration as the best source of kernel prices: what it measured, and the usual sources held to it elsewhere.
 
 A kernel that was measured takes what it took. Any other takes what the usual sources say times how far these are off on
-the measured kernels of its family, the nearer ones counting more: one mechanism (`Measured`) within what was measured
-and beyond, so no seam jumps. Families that were not measured are priced as without a calibration.
-
-How far sources are off is partly a family's own and partly each shape's. Away from the shapes that were measured, only
-the family's part holds; how much of what was seen that is follows from how many shapes were (partial pooling).
+the measured kernels of its family, the nearer ones counting more: one mechanism (`MeasuredCorrections`) within what was
+measured and beyond, so no seam jumps. Families that were not measured are priced as without a calibration. How far
+sources are off is partly a family's own and partly each shape's. Away from the shapes that were measured, only the
+family's part holds; how much of what was seen that is follows from how many shapes were (partial pooling).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.calibration import Calibration
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
-from foretrace.cost.kernels.measured import FARTHEST, Family, Measured, family
+from foretrace.cost.kernels.measured import FARTHEST, Family, MeasuredCorrections, family
 from foretrace.cost.kernels.model import floor_s
 from foretrace.cost.kernels.pricer import PROFILE_SPREAD
 from foretrace.cost.kernels.streams import row_length
@@ -57,21 +56,24 @@ class CalibratedPricer:
         kernels: tuple[Kernel, ...] = () if profile is None else profile.kernels
         seconds = np.empty(0) if profile is None else profile.sustained_s
         self._exact = {_same(one): taken for one, taken in zip(kernels, seconds.tolist(), strict=True)}
-        self._measured = Measured(kernels, seconds, base.price(kernels).duration_s)
-        self._shapes: dict[Family, int] = dict(Counter(family(one) for one in kernels))
+        self._measured = MeasuredCorrections(kernels, seconds, base.price(kernels).duration_s)
+        self._shapes: dict[Family, int] = dict(Counter(family(kernel) for kernel in kernels))
         self._known: dict[Kernel, tuple[float, int, float, float]] = {}
         spread = PROFILE_SPREAD
         own = Source(calibration.source, float(np.exp(-spread)), float(np.exp(spread)))
-        held = (Source(f"{one.name}, corrected by {calibration.name}", one.low, one.high) for one in base.sources)
+        held = (
+            Source(f"{source.name}, corrected by {calibration.name}", source.low, source.high)
+            for source in base.sources
+        )
         self.sources: tuple[Source, ...] = (own, *held, *base.sources)
         self.notes: tuple[Diagnostic, ...] = (*base.notes, *_step_note(calibration))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """What each kernel takes; see `KernelPricer`."""
-        new = list(dict.fromkeys(one for one in kernels if one not in self._known))
+        new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._known))
         if new:
             self._known.update(zip(new, self._priced(new), strict=True))
-        rows = np.array([self._known[one] for one in kernels]).reshape(len(kernels), 4)
+        rows = np.array([self._known[kernel] for kernel in kernels]).reshape(len(kernels), 4)
         return KernelPrices(rows[:, 0], rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
 
     def _priced(self, kernels: list[Kernel]) -> list[tuple[float, int, float, float]]:
@@ -90,13 +92,13 @@ class CalibratedPricer:
                 seconds[i], source[i] = taken, 0
                 low[i], high[i] = np.exp(-EXACT_SPREAD), np.exp(EXACT_SPREAD)
         columns = (self._factor * seconds, source, low, high)
-        return list(zip(*(one.tolist() for one in columns), strict=True))
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def _held(self, kernels: list[Kernel], distance: Floats) -> Floats:
         """Which part of what measured kernels show holds so far from them: all of it at one, and the family's own part
         far away."""
-        shapes = np.array([self._shapes.get(family(one), 1) for one in kernels])
-        strided = np.array([isinstance(one, Stream) and "strided" in one.name for one in kernels], dtype=bool)
+        shapes = np.array([self._shapes.get(family(kernel), 1) for kernel in kernels])
+        strided = np.array([isinstance(kernel, Stream) and "strided" in kernel.name for kernel in kernels], dtype=bool)
         noise = np.where(strided, STRIDED_SPREAD, SHAPE_SPREAD) ** 2 / shapes
         pooled = FAMILY_SPREAD**2 / (FAMILY_SPREAD**2 + noise)
         return np.asarray(pooled + (1 - pooled) * np.exp(-np.where(np.isfinite(distance), distance, 0.0) / NEAR))

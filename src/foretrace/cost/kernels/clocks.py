@@ -77,14 +77,14 @@ def profiled_clock() -> float:
 def products_factor(gpu: Gpu, mix: Mix, pricer: KernelPricer) -> float:
     """How many times as long as amid the mix of kernel profiles a job's products take."""
     sustained = efficiency(gpu).sustained["bf16"]
-    kernels = [one for one in mix.calls if not isinstance(one, Copy)]
-    if sustained >= HOLDS or not any(one.flops > 0 for one in kernels):
+    kernels = [call for call in mix.calls if not isinstance(call, Copy)]
+    if sustained >= HOLDS or not any(kernel.flops > 0 for kernel in kernels):
         return 1.0
-    computes = np.array([one.flops > 0 for one in kernels], dtype=bool)
+    computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
     # At full clocks; what is bound by memory takes the same at any.
     each_s = pricer.price(kernels).duration_s * np.where(computes, sustained, 1.0)
     fixed, dynamic = _draws(gpu, kernels, each_s)
-    spent_s = each_s * np.array([mix.calls[one] for one in kernels])
+    spent_s = each_s * np.array([mix.calls[kernel] for kernel in kernels])
     share = mix.busy * spent_s / spent_s.sum()
     idle = IDLE * (1 - mix.busy)
     ratio = profiled_clock() / clock_of(float((share * fixed).sum()) + idle, float((share * dynamic).sum()))

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 _TITLE: Final = "foretrace kernel profile"
 _GZIP: Final = b"\x1f\x8b"
-_LONGEST_S: Final = 1e3
+_MAX_S: Final = 1e3
 _HINT: Final = f'a kernel profile begins "# {_TITLE}: {VERSION}"; `foretrace measure gpu` writes one'
 _FIELDS: Final = "<kernel>, burst s, sustained s, clock MHz, power W; between tabs"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class KernelTimes:
     """One kernel's times in seconds, with the clock (MHz) and power (W) while the second was taken; 0: unknown."""
 
     kernel: Kernel
@@ -61,7 +61,7 @@ class KernelProfile:
 
 
 def write_profile(
-    path: Path, facts: Mapping[str, str], measured: Iterable[Measured], remarks: Sequence[str] = ()
+    path: Path, facts: Mapping[str, str], measured: Iterable[KernelTimes], remarks: Sequence[str] = ()
 ) -> None:
     """Writes a profile in one go, packed where the name ends in .gz."""
     lines = [f"# {_TITLE}: {VERSION}"]
@@ -88,7 +88,7 @@ def read_profile(path: str | Path) -> KernelProfile:
             "unknown-version", f'version "{version}" of the format is not known', where=f"{path}:1", hint=_HINT
         )
     facts: dict[str, str] = {}
-    rows: list[Measured] = []
+    rows: list[KernelTimes] = []
     seen: dict[Kernel, int] = {}
     for number, line in enumerate(lines[1:], 2):
         where = f"{path}:{number}"
@@ -154,7 +154,7 @@ def _read_fact(line: str, facts: dict[str, str], where: str) -> None:
     facts[key.strip()] = value.strip()
 
 
-def _read_row(line: str, where: str) -> Measured:
+def _read_row(line: str, where: str) -> KernelTimes:
     text, *fields = line.split("\t")
     if len(fields) != 4:
         raise InputError("bad-syntax", f"the line has {len(fields) + 1} fields instead of 5", where=where, hint=_FIELDS)
@@ -165,7 +165,7 @@ def _read_row(line: str, where: str) -> Measured:
     count, kernel = found[0]
     if len(found) != 1 or count != 1:
         raise InputError("bad-syntax", "a line of a profile is one kernel", where=where, hint=_FIELDS)
-    return Measured(
+    return KernelTimes(
         kernel,
         _figure(fields[0], "burst time", where, positive=True),
         _figure(fields[1], "sustained time", where, positive=True),
@@ -179,7 +179,7 @@ def _figure(text: str, what: str, where: str, positive: bool = False) -> float:
         value = float(text)
     except ValueError:
         raise InputError("bad-value", f'the {what} "{text}" is no number', where=where, hint=_FIELDS) from None
-    if not math.isfinite(value) or value < 0 or (positive and not 0 < value <= _LONGEST_S):
-        wanted = f"above 0 and at most {_LONGEST_S:g}" if positive else "0 or more"
+    if not math.isfinite(value) or value < 0 or (positive and not 0 < value <= _MAX_S):
+        wanted = f"above 0 and at most {_MAX_S:g}" if positive else "0 or more"
         raise InputError("out-of-range", f"the {what} {text} is not {wanted}", where=where, hint=_FIELDS)
     return value

@@ -27,7 +27,7 @@ SAME: Final = 1e-3
 FARTHEST: Final = 1.5
 """Octaves from the nearest measured shape beyond which a price is the model's, anchored; a judgement."""
 
-MOST_CORRECTION: Final = 4.0
+MAX_CORRECTION: Final = 4.0
 """A measurement farther from the model than this factor counts as this far: it is of something else."""
 
 TESTED: Final = 64
@@ -58,13 +58,13 @@ class _Points:
     spacing: float
 
 
-class Measured:
+class MeasuredCorrections:
     """Corrections of the model by measured kernels. Shapes whose squared distance in octaves is below `same` are
     averaged: so measurements that scatter speak together."""
 
     def __init__(self, kernels: Sequence[Kernel], seconds: Floats, modelled: Floats, same: float = SAME) -> None:
         usable = np.isfinite(seconds) & (seconds > 0) & (modelled > 0)
-        limit = np.log(MOST_CORRECTION)
+        limit = np.log(MAX_CORRECTION)
         safe = np.where(usable, seconds, 1.0) / np.where(usable, modelled, 1.0)
         log_ratio = np.clip(np.log(safe), -limit, limit)
         members: dict[Family, list[int]] = {}

@@ -91,7 +91,9 @@ class EfficiencyModel:
 
     def _gemm(self, kernels: list[Gemm], sustained: bool) -> Floats:
         first = kernels[0]
-        m, n, k, batch, moved = _columns([(one.m, one.n, one.k, one.batch, one.moved_bytes) for one in kernels])
+        m, n, k, batch, moved = _columns(
+            [(kernel.m, kernel.n, kernel.k, kernel.batch, kernel.moved_bytes) for kernel in kernels]
+        )
         rate = self._rate(first.dtype, first.layout, sustained)
         device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)
         return gemm_s(m, n, k, batch, moved, self._fit(first.dtype), device)
@@ -99,7 +101,10 @@ class EfficiencyModel:
     def _grouped(self, kernels: list[GroupedGemm], sustained: bool) -> Floats:
         first = kernels[0]
         groups, m, n, k, largest, separate, moved = _columns(
-            [(one.groups, one.m, one.n, one.k, one.largest, one.separate, one.moved_bytes) for one in kernels]
+            [
+                (kernel.groups, kernel.m, kernel.n, kernel.k, kernel.largest, kernel.separate, kernel.moved_bytes)
+                for kernel in kernels
+            ]
         )
         # Rows are of all groups together: of the result, or, where weights' gradients are summed over them, of K.
         rows = np.ceil((k if first.layout == "nt" else m) / groups)
@@ -112,21 +117,31 @@ class EfficiencyModel:
 
     def _attention(self, kernels: list[Attention], sustained: bool) -> Floats:
         fits = [
-            attention_fit(self.constants.attention, one.backend, one.backward, (one.head_dim + one.v_dim) // 2)
-            for one in kernels
+            attention_fit(
+                self.constants.attention, kernel.backend, kernel.backward, (kernel.head_dim + kernel.v_dim) // 2
+            )
+            for kernel in kernels
         ]
         flops, pairs, q, sequences, moved, launches, side = _columns(
             [
-                (one.flops, one.pairs, one.q, one.batch * one.heads, one.moved_bytes, one.launches, side_bytes(one))
-                for one in kernels
+                (
+                    kernel.flops,
+                    kernel.pairs,
+                    kernel.q,
+                    kernel.batch * kernel.heads,
+                    kernel.moved_bytes,
+                    kernel.launches,
+                    side_bytes(kernel),
+                )
+                for kernel in kernels
             ]
         )
         reached, keys = _columns([(fit.efficiency, fit.keys) for fit in fits])
-        tail = np.array([self.constants.attention_tail[one.backward] for one in kernels])
+        tail = np.array([self.constants.attention_tail[kernel.backward] for kernel in kernels])
         clocks = self.constants.attention_sustained
-        rates = np.array([peak_flops(self.gpu, one.dtype) for one in kernels])
+        rates = np.array([peak_flops(self.gpu, kernel.dtype) for kernel in kernels])
         if sustained:
-            rates = rates * np.array([clocks.get(one.backend, clocks["cudnn"]) for one in kernels])
+            rates = rates * np.array([clocks.get(kernel.backend, clocks["cudnn"]) for kernel in kernels])
         memory = self.gpu.memory_bytes_per_s * ATTENTION_MEMORY_SHARE
         work = AttentionWork(flops, pairs, q, sequences, moved, reached, keys, tail, side, launches)
         return attention_s(work, DeviceRates(rates, memory, self._units))
@@ -137,7 +152,7 @@ class EfficiencyModel:
         return streams_s(kernels, own.streams, own.extra_launch_s, self.gpu.memory_bytes_per_s, clocks)
 
     def _copy(self, kernels: list[Copy], _: bool) -> Floats:
-        (moved,) = _columns([(one.moved_bytes,) for one in kernels])
+        (moved,) = _columns([(kernel.moved_bytes,) for kernel in kernels])
         return np.asarray(COPY_FIXED_S + moved / (_host_bytes_per_s(self.gpu) * COPY_SHARE))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices, PriceSource
-from foretrace.cost.kernels.measured import FARTHEST, Measured
+from foretrace.cost.kernels.measured import FARTHEST, MeasuredCorrections
 from foretrace.cost.kernels.model import EfficiencyModel, floor_s
 from foretrace.cost.kernels.parameters import DATA, efficiency, nearest
 from foretrace.cost.kernels.silicon import KERNEL_SYSTEMS, gemm_table
@@ -75,7 +75,7 @@ ROOFLINE_BAND: Final = (0.95, 2.5)
 class _Layer:
     """One measured source: what it corrects the model by, how far it may be off besides, and its name."""
 
-    measured: Measured
+    measured: MeasuredCorrections
     spread: float
     name: str
 
@@ -88,9 +88,9 @@ class StackedPricer:
         self._layers = layers
         self._known: dict[Kernel, tuple[float, int, float, float]] = {}
         self.notes = notes
-        measured = [Source(one.name, np.exp(-one.spread), np.exp(one.spread)) for one in layers]
+        measured = [Source(layer.name, np.exp(-layer.spread), np.exp(layer.spread)) for layer in layers]
         # One more for kernels beyond what a source measured: the model, anchored to its nearest points.
-        anchored = [Source(f"kernel model, anchored to {one.name}", *_factors(MODEL_ERROR)) for one in layers]
+        anchored = [Source(f"kernel model, anchored to {layer.name}", *_factors(MODEL_ERROR)) for layer in layers]
         like = model.constants.like
         known = model.gpu.architecture == gpu_preset(like).architecture and like not in SCARCELY_MEASURED
         self._error = MODEL_ERROR if known else UNLIKE_ERROR
@@ -102,10 +102,10 @@ class StackedPricer:
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """What each kernel takes; see `KernelPricer`."""
-        new = list(dict.fromkeys(one for one in kernels if one not in self._known))
+        new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._known))
         if new:
             self._known.update(zip(new, self._priced(new), strict=True))
-        rows = np.array([self._known[one] for one in kernels]).reshape(len(kernels), 4)
+        rows = np.array([self._known[kernel] for kernel in kernels]).reshape(len(kernels), 4)
         return KernelPrices(rows[:, 0], rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
 
     def _priced(self, kernels: list[Kernel]) -> list[tuple[float, int, float, float]]:
@@ -228,22 +228,22 @@ def _stacked(gpu: Gpu, prices: PriceSource, silicon: bool, profile: Path | None)
     return StackedPricer(model, layers, tuple(notes))
 
 
-def _silicon(system: str, model: EfficiencyModel) -> Measured:
+def _silicon(system: str, model: EfficiencyModel) -> MeasuredCorrections:
     """The tables of products in bf16: those in fp8 and fp4 time the quantisation of the activations too."""
     kernels, seconds = gemm_table(system, "bf16")
     holds = model.constants.sustained["bf16"] >= HOLDS
     short = np.flatnonzero((seconds < HOT_S) | holds)
     own = [kernels[i] for i in short]
-    return Measured(own, seconds[short], model.seconds(own, sustained=False), SILICON_SAME)
+    return MeasuredCorrections(own, seconds[short], model.seconds(own, sustained=False), SILICON_SAME)
 
 
-def _profiled(path: Path, model: EfficiencyModel) -> Measured:
+def _profiled(path: Path, model: EfficiencyModel) -> MeasuredCorrections:
     from foretrace.cost.kernels.kernel_profile import read_profile
 
     profile = read_profile(path)
     rows = [i for i, one in enumerate(profile.kernels) if getattr(one, "dtype", "") not in SCARCE_DTYPES]
     kernels = [profile.kernels[i] for i in rows]
-    return Measured(kernels, profile.sustained_s[rows], model.seconds(kernels))
+    return MeasuredCorrections(kernels, profile.sustained_s[rows], model.seconds(kernels))
 
 
 def _shipped(name: str) -> Path | None:

@@ -32,7 +32,7 @@ FRAMEWORKS: Final = ("trtllm", "sglang", "vllm")
 DTYPES: Final = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 """What the tables call a dtype; fp16 runs at the rate of bf16. MXFP8 is not in them."""
 
-LEAST: Final = 128
+MIN_SIZE: Final = 128
 """Tables begin at one row or column; training has products that thin only where the model serves as well."""
 
 
@@ -41,7 +41,7 @@ def gemm_table(system: str, dtype: str) -> tuple[tuple[Gemm, ...], Floats]:
     """The GEMMs measured for a dtype and their seconds."""
     columns, seconds = _distinct(system, DTYPES.get(dtype, ""))
     # Odd sizes (1025, 2049, …) show the step at a tile's edge, which the model knows; they would only slow the search.
-    keep = [i for i, row in enumerate(columns) if min(row) >= LEAST and row[0] % 16 == 0]
+    keep = [i for i, row in enumerate(columns) if min(row) >= MIN_SIZE and row[0] % 16 == 0]
     return tuple(Gemm(m, n, k, dtype) for m, n, k in (columns[i] for i in keep)), seconds[keep]
 
 

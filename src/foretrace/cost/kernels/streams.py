@@ -60,7 +60,7 @@ def stream_fit(fits: Mapping[str, Mapping[int, StreamFit]], kernel: Stream) -> S
         return known[lengths[0]]
     at, logs = np.log2(row_length(kernel) or USUAL_ROW), np.log2(lengths)
     rows = [known[length] for length in lengths]
-    columns = ([getattr(one, field.name) for one in rows] for field in fields(StreamFit))
+    columns = ([getattr(row, field.name) for row in rows] for field in fields(StreamFit))
     return StreamFit(*(float(np.interp(at, logs, column)) for column in columns))
 
 
@@ -73,10 +73,10 @@ def streams_s(
 ) -> Floats:
     """Seconds of each stream at a memory rate and the clock rate of all SMs together."""
     rows = []
-    for one in kernels:
-        fit = stream_fit(fits, one)
-        more = max(one.launches - OWN_LAUNCHES.get(one.name, 1), 0)
-        rows.append((fit.reads * one.read + one.write, more, fit.share, fit.bytes_per_clock, fit.fixed_s))
+    for kernel in kernels:
+        fit = stream_fit(fits, kernel)
+        more = max(kernel.launches - OWN_LAUNCHES.get(kernel.name, 1), 0)
+        rows.append((fit.reads * kernel.read + kernel.write, more, fit.share, fit.bytes_per_clock, fit.fixed_s))
     moved, more, share, per_clock, fixed = np.array(rows, dtype=np.float64).T
     memory, issue = moved / (bytes_per_s * share), moved / (clocks_per_s * per_clock)
     return np.asarray(fixed + more * extra_launch_s + (memory**SHARPNESS + issue**SHARPNESS) ** (1 / SHARPNESS))

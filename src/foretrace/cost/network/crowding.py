@@ -29,7 +29,7 @@ AMPLE_KINDS: Final = ("fat-tree", "rail-optimised", "spectrum-x", "dcn+")
 CLOS_KINDS: Final = (*AMPLE_KINDS, "hpn")
 """Kinds whose leaves and spines carry only what is sent from or to beneath them."""
 
-MOST_PAIRS: Final = 1 << 16
+MAX_PAIRS: Final = 1 << 16
 """Of a larger all-to-all only some partners of each rank are looked at, or what leaves leaves and pods as a whole."""
 
 USUAL_SWITCHES: Final = 3
@@ -82,11 +82,11 @@ class Crowding:
         if groups.shape[1] == 2:
             return ring, ring, ring, added
         tree = self._in_trees(groups, in_ring)
-        if groups.size * groups.shape[1] > MOST_PAIRS and self._exits:
+        if groups.size * groups.shape[1] > MAX_PAIRS and self._exits:
             return ring, tree, self._by_exits(groups, spread), added
         rate = np.zeros(len(self.places.gpu))
         rate[groups] = spread
-        pairs = self.places.partners(groups, MOST_PAIRS)
+        pairs = self.places.partners(groups, MAX_PAIRS)
         far = np.flatnonzero(pairs.beyond)
         source = pairs.source[far]
         exchange, _ = self._slowed(

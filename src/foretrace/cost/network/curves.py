@@ -18,7 +18,7 @@ Seconds = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Curve:
+class TimeCurve:
     """Seconds by size: knots in rising order, with the model and the bound that hold beyond them."""
 
     size_bytes: Floats

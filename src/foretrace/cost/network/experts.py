@@ -30,8 +30,8 @@ import numpy as np
 from foretrace.basics.errors import InputError
 from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.measured import MeasuredNetwork
-from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, Group
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, NcclGroup
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.nccl.words import link_name, nic_name
 from foretrace.program.columns import Collective, label
@@ -53,7 +53,7 @@ of DeepEP's README (V2; half of the 90 GB/s there stay in the node). Its other f
 
 def price_call(network: Network, what: Collective, layout: Hashable, size_bytes: Floats, way: str = "") -> CallPrices:
     """What calls of these sizes take in a group of this layout; `way` is how an all-to-all of tokens goes."""
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, GroupLayout)
     one = _way(what, layout, way)
     if one is None:
         return network.price(what, layout, size_bytes)
@@ -74,7 +74,7 @@ def price_call(network: Network, what: Collective, layout: Hashable, size_bytes:
 
 def explain_call(network: Network, what: Collective, layout: Hashable, size_bytes: float, way: str = "") -> Explained:
     """How a call of this size runs; `time_s` is what `price_call` says."""
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, GroupLayout)
     one = _way(what, layout, way)
     if one is None:
         return network.explain(what, layout, size_bytes)
@@ -94,7 +94,7 @@ def explain_call(network: Network, what: Collective, layout: Hashable, size_byte
     )
 
 
-def one_island(layout: Layout) -> Layout:
+def one_island(layout: GroupLayout) -> GroupLayout:
     """The fullest island of a layout by itself."""
     held = layout.most_in_island
     return replace(
@@ -107,7 +107,7 @@ def one_island(layout: Layout) -> Layout:
     )
 
 
-def _way(what: Collective, layout: Layout, way: str) -> Dispatch | None:
+def _way(what: Collective, layout: GroupLayout, way: str) -> Dispatch | None:
     """How a call goes if it does not go as NCCL's own: one rank alone does nothing in any way."""
     if not way or way == COPIES:
         return None
@@ -123,7 +123,7 @@ def _model_of(network: Network) -> NcclNetwork:
     return network
 
 
-def _steps(layout: Layout) -> list[Layout]:
+def _steps(layout: GroupLayout) -> list[GroupLayout]:
     """The groups of the two steps of a hierarchical all-to-all, as far as there are both."""
     n = layout.islands
     alone = {"least_in_island": 1, "least_in_domain": 1, "most_in_island": 1, "most_in_domain": 1}
@@ -158,7 +158,7 @@ class _Road:
     """Which of the two it waits for."""
 
 
-def _road(network: NcclNetwork, layout: Layout, one: Dispatch) -> _Road:
+def _road(network: NcclNetwork, layout: GroupLayout, one: Dispatch) -> _Road:
     group = network.plan(Collective.ALL_TO_ALL, layout).group
     n, held = layout.size, layout.most_in_island
     if one.style == "low_latency" and layout.nics_per_rank > 0:
@@ -169,7 +169,7 @@ def _road(network: NcclNetwork, layout: Layout, one: Dispatch) -> _Road:
     return _timed(group, over_links, over_nics, 1 if one.style == "low_latency" else AGREED)
 
 
-def _timed(group: Group, over_links: float, over_nics: float, kernels: int) -> _Road:
+def _timed(group: NcclGroup, over_links: float, over_nics: float, kernels: int) -> _Road:
     gpu, nic, layout = group.cluster.gpu, group.cluster.node.nic, group.layout
     near_rate = group.link_rate if group.over_links else group.pcie_rate
     near_line = max(gpu.link_bytes_per_s, gpu.pcie_bytes_per_s)

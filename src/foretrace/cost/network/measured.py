@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.placement import Placement
-from foretrace.cost.network.curves import Curve, Seconds
+from foretrace.cost.network.curves import Seconds, TimeCurve
 from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.bound import bound_s, passes
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
-from foretrace.cost.network.nccl_tests import Measurements, Table
+from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Collective, label
 from foretrace.program.program import Floats, Longs, Source
 
-LEAST_BAND: Final = (0.95, 1.05)
+MIN_BAND: Final = (0.95, 1.05)
 """What repeats of nccl-tests on one machine differ by where nobody measured it: no fit, a floor for the band."""
 
 ANCHORED_BAND: Final = (0.7, 1.41)
@@ -57,15 +57,15 @@ _UNANCHORED: Final = (Collective.ALL_REDUCE, Collective.TRANSFER)
 class _Measured:
     """A table and the layout its group had."""
 
-    table: Table
-    layout: Layout
+    table: MeasurementTable
+    layout: GroupLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """What a call in a layout is priced by: a curve, or None for the model alone, and how it came about."""
 
-    curve: Curve | None
+    curve: TimeCurve | None
     source: int
     how: str = ""
 
@@ -77,7 +77,7 @@ class MeasuredNetwork:
         self.model = model
         self.cluster: Cluster = model.cluster
         self.measurements = measurements
-        low, high = min(measurements.spread[0], LEAST_BAND[0]), max(measurements.spread[1], LEAST_BAND[1])
+        low, high = min(measurements.spread[0], MIN_BAND[0]), max(measurements.spread[1], MIN_BAND[1])
         self.sources: tuple[Source, ...] = (
             *model.sources,
             Source(measurements.source, low, high),
@@ -88,7 +88,7 @@ class MeasuredNetwork:
             ),
         )
         self._tables: dict[Collective, list[_Measured]] = defaultdict(list)
-        self._found: dict[tuple[Collective, Layout], _Found] = {}
+        self._found: dict[tuple[Collective, GroupLayout], _Found] = {}
         own = [note for table in measurements.tables for note in self._take(table)]
         self._odd: tuple[Diagnostic, ...] = (*measurements.diagnostics, *own)
         """What is odd about the measurements, and which of them do not fit this cluster."""
@@ -122,7 +122,7 @@ class MeasuredNetwork:
 
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
         """What these sizes take in a group of this layout."""
-        assert isinstance(layout, Layout)
+        assert isinstance(layout, GroupLayout)
         size = np.asarray(size_bytes, dtype=np.float64)
         modelled = self.model.price(collective, layout, size)
         if layout.size == 1:
@@ -136,13 +136,13 @@ class MeasuredNetwork:
         source = np.where(size > found.curve.size_bytes[-1], _ANCHORED, found.source) - _MEASURED
         return CallPrices(latency, duration, source + len(self.model.sources))
 
-    def measures(self, collective: Collective, layout: Layout) -> bool:
+    def measures(self, collective: Collective, layout: GroupLayout) -> bool:
         """Whether there is a table of this very call."""
         return self._find(collective, layout).source == _MEASURED
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
         """How a call of this size runs: as the model says, where that is asked at all."""
-        assert isinstance(layout, Layout)
+        assert isinstance(layout, GroupLayout)
         modelled = self.model.explain(collective, layout, size_bytes)
         priced = self.price(collective, layout, np.array([size_bytes], dtype=np.float64))
         latency, duration, source = (float(one[0]) for one in (priced.latency_s, priced.duration_s, priced.source))
@@ -150,7 +150,7 @@ class MeasuredNetwork:
             return replace(modelled, time_s=duration, latency_s=latency)
         return replace(modelled, time_s=duration, latency_s=latency, algorithm="measured", protocol="", channels=0)
 
-    def _take(self, table: Table) -> list[Diagnostic]:
+    def _take(self, table: MeasurementTable) -> list[Diagnostic]:
         """Keeps a table with its layout; says where it does not fit the cluster, or beats its line rates."""
         node = self.model.cluster.node
         group = f"{_called(table.collective)} of {table.gpus:,} GPUs on {_nodes(table.nodes)}"
@@ -173,7 +173,7 @@ class MeasuredNetwork:
         )
         return [Diagnostic("warning", "beats-line-rate", message, table.files[0])]
 
-    def _layout(self, gpus: int, nodes: int) -> Layout:
+    def _layout(self, gpus: int, nodes: int) -> GroupLayout:
         """Of so many GPUs spread evenly over so many nodes, with nothing else on them."""
         number = np.arange(gpus)
         host = number * nodes // gpus
@@ -181,18 +181,18 @@ class MeasuredNetwork:
         cluster = replace(self.model.cluster, nodes=None)
         alone = NcclNetwork(cluster, Placement(host.astype(np.int32), slot.astype(np.int32)))
         layout = alone.layouts(number[None])[0][0]
-        assert isinstance(layout, Layout)
+        assert isinstance(layout, GroupLayout)
         return layout
 
-    def _find(self, what: Collective, layout: Layout) -> _Found:
+    def _find(self, what: Collective, layout: GroupLayout) -> _Found:
         key = (what, layout)
         if key not in self._found:
             self._found[key] = self._search(what, layout)
         return self._found[key]
 
-    def _search(self, what: Collective, layout: Layout) -> _Found:
+    def _search(self, what: Collective, layout: GroupLayout) -> _Found:
         like = _MEASURED_AS.get(what, what)
-        near = [one for one in self._tables[like] if _tier(one.layout) == _tier(layout)]
+        near = [table for table in self._tables[like] if _tier(table.layout) == _tier(layout)]
         exact = next((one for one in near if _same(one.layout, layout)), None)
         if exact is not None:
             return _Found(self._curve_of(exact), _MEASURED)
@@ -210,11 +210,11 @@ class MeasuredNetwork:
                 return _Found(self._anchored(what, layout, anchor.curve), _ANCHORED, how)
         return _Found(None, _MODEL, f"{where}: the network model alone")
 
-    def _curve_of(self, one: _Measured) -> Curve:
+    def _curve_of(self, one: _Measured) -> TimeCurve:
         what, table = one.table.collective, one.table
-        return Curve(table.size_bytes, table.time_s, self._model(what, one.layout), self._bound(what, one.layout))
+        return TimeCurve(table.size_bytes, table.time_s, self._model(what, one.layout), self._bound(what, one.layout))
 
-    def _between(self, what: Collective, near: Sequence[_Measured], layout: Layout) -> tuple[Curve, list[int]]:
+    def _between(self, what: Collective, near: Sequence[_Measured], layout: GroupLayout) -> tuple[TimeCurve, list[int]]:
         """The model times the ratio that the next smaller and larger groups have to it, by the logarithm of their
         size; and these sizes."""
         below, above = _neighbours(near, layout)
@@ -227,42 +227,42 @@ class MeasuredNetwork:
         sizes = sorted({below.layout.size, above.layout.size})
         return self._held(what, layout, size, ratio), sizes
 
-    def _anchored(self, what: Collective, layout: Layout, reduce: Curve) -> Curve:
+    def _anchored(self, what: Collective, layout: GroupLayout, reduce: TimeCurve) -> TimeCurve:
         """The model times the all-reduce's ratio to it, at sizes that move the same through the busiest port."""
         ratio = reduce.time_s / self._model(Collective.ALL_REDUCE, layout)(reduce.size_bytes)
         scale = passes(Collective.ALL_REDUCE, layout.size) / passes(what, layout.size)
         return self._held(what, layout, reduce.size_bytes * scale, ratio)
 
-    def _held(self, what: Collective, layout: Layout, size: Floats, ratio: Floats) -> Curve:
+    def _held(self, what: Collective, layout: GroupLayout, size: Floats, ratio: Floats) -> TimeCurve:
         """The model times a ratio at these sizes, never below the bound and never falling."""
         model, bound = self._model(what, layout), self._bound(what, layout)
         time = np.maximum(model(size) * ratio, bound(size))
-        return Curve(size, np.maximum.accumulate(time), model, bound)
+        return TimeCurve(size, np.maximum.accumulate(time), model, bound)
 
     def _ratio(self, one: _Measured, size: Floats) -> Floats:
         """Measured over modelled."""
         return np.asarray(self._curve_of(one)(size) / self._model(one.table.collective, one.layout)(size))
 
-    def _model(self, what: Collective, layout: Layout) -> Seconds:
+    def _model(self, what: Collective, layout: GroupLayout) -> Seconds:
         return lambda size: self.model.price(what, layout, size).duration_s
 
-    def _bound(self, what: Collective, layout: Layout) -> Seconds:
+    def _bound(self, what: Collective, layout: GroupLayout) -> Seconds:
         return lambda size: bound_s(self.model.cluster, what, layout, size)
 
 
-def _tier(layout: Layout) -> int:
+def _tier(layout: GroupLayout) -> int:
     """What a group needs at most: 0 links alone, 1 PCIe, 2 NICs."""
     return 2 if layout.islands > 1 else 1 if layout.domains > 1 else 0
 
 
-def _same(measured: Layout, layout: Layout) -> bool:
+def _same(measured: GroupLayout, layout: GroupLayout) -> bool:
     """Whether two layouts are alike; the NICs of a group that needs none do not matter."""
     if measured.islands == 1:
         measured = replace(measured, nics_per_rank=layout.nics_per_rank)
     return measured == layout
 
 
-def _neighbours(near: Sequence[_Measured], layout: Layout) -> tuple[_Measured, _Measured]:
+def _neighbours(near: Sequence[_Measured], layout: GroupLayout) -> tuple[_Measured, _Measured]:
     """The table of the largest group that is no larger than this one, and of the smallest that is no smaller; where
     there is only one of them, that one twice. Of equal groups the one on the most similar number of islands."""
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from foretrace.cost.kernels.parameters import efficiency
-from foretrace.cost.network.nccl_tests import Measurements, Table, falling_removed
+from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable, falling_removed
 from foretrace.cost.silicon import SYSTEMS, tables_of
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as preset
@@ -54,7 +54,7 @@ def slowdown_in_training(gpu: Gpu) -> float:
     return max(clocks.most_clock_hz / clocks.clock_hz, 1.0)
 
 
-def silicon_tables(gpu: str, dtype: str = "half") -> tuple[Table, ...]:
+def silicon_tables(gpu: str, dtype: str = "half") -> tuple[MeasurementTable, ...]:
     """The tables of a GPU at the clock they were measured at; none where there are no such tables, or no package. Those
     of elements of one byte (`int8`) price nothing: they are there to judge by."""
     found = _collectives(gpu, 1.0, dtype)
@@ -80,7 +80,7 @@ def _collectives(gpu: str, longer: float, dtype: str = "half") -> Measurements |
             sizes = times.setdefault((row["op_name"], int(row["num_gpus"])), {})
             sizes[_ELEMENT_BYTES[dtype] * int(row["message_size"])] = row["latency"] * 1e-3 * longer
     tables = tuple(
-        Table(
+        MeasurementTable(
             _CALLS[name],
             gpus,
             1,

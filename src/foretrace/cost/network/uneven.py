@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from foretrace.cost.network.experts import one_island
 from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import Layouts
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective
 from foretrace.program.expand import Ops
@@ -63,7 +63,7 @@ def uneven_prices(ops: Ops, chosen: Longs, layouts: Layouts, network: Network) -
 
 def uneven_price(network: Network, layout: Hashable, sent_bytes: Floats, islands: Longs) -> CallPrices:
     """What it takes when each member (row) sends each other so many bytes, members sitting in these islands."""
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, GroupLayout)
     between = np.where(np.eye(len(islands), dtype=bool), 0.0, sent_bytes)
     near = np.where(islands[:, None] == islands, between, 0.0)
     over_links, over_nics = _busiest(near), _busiest(between - near)
@@ -130,6 +130,6 @@ def _islands(network: Network, group: NDArray[np.int64]) -> Longs:
         others = left[1:]
         if len(others):
             kinds, kind = network.layouts(np.stack([np.full(len(others), group[left[0]]), group[others]], axis=1))
-            together = np.array([isinstance(one, Layout) and one.islands == 1 for one in kinds])[kind]
+            together = np.array([isinstance(kind, GroupLayout) and kind.islands == 1 for kind in kinds])[kind]
             island[others[together]] = left[0]
     return island

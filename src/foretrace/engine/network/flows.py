@@ -10,7 +10,7 @@ from foretrace.basics.errors import InputError
 from foretrace.engine import jit
 from foretrace.engine.maxmin import Filling, fill
 from foretrace.engine.network.fold import fold
-from foretrace.engine.network.loop import World, simulate
+from foretrace.engine.network.loop import MessageState, simulate
 from foretrace.engine.network.messages import Messages, bytes_by_link, uses_of
 from foretrace.engine.order import sort_by
 from foretrace.engine.room import Room
@@ -64,7 +64,7 @@ def run_flows(capacity: Floats, messages: Messages, *, window_s: float = 0.0, fo
     return Ran(start, end, link_bytes, np.where(link_bytes > 0, busy, 0.0), events, len(run))
 
 
-def make_world(messages: Messages, capacity: Floats, fast: bool) -> World:
+def make_world(messages: Messages, capacity: Floats, fast: bool) -> MessageState:
     """Everything the loop reads and writes, as arrays for the compiled loop or as lists."""
     count, links = len(messages), len(capacity)
     use_start, link, share = uses_of(messages)
@@ -74,7 +74,7 @@ def make_world(messages: Messages, capacity: Floats, fast: bool) -> World:
     by_ahead, behind_start = sort_by(messages.ahead[held_back], count, False)
     room = Room(fast)
     hold = room.hold
-    return World(
+    return MessageState(
         bytes=hold(messages.bytes),
         latency=hold(messages.latency_s),
         release=hold(messages.release_s),

@@ -23,7 +23,7 @@ from foretrace.hardware.fabric.fabric import Floats, Longs, Routes
 from foretrace.hardware.fabric.hashing import Hashes, scattered
 from foretrace.program.arrays import stable_order
 
-FEW_ROUNDS, MOST_ROUNDS = 12, 300
+FEW_ROUNDS, MAX_ROUNDS = 12, 300
 ROUNDS_WORTH = 20_000_000
 """Differences spread one message further each round (one late rank in a long ring). Where they still do after a dozen
 rounds or, if these are cheap, after some hundred, nothing is folded."""
@@ -69,7 +69,7 @@ def _refine(messages: Messages, capacity: Floats) -> tuple[Hashes, Hashes] | Non
     colour = _first_colours(messages)
     link_colour = scattered(bits(capacity))
     kinds = (0, 0)
-    for _ in range(max(FEW_ROUNDS, min(MOST_ROUNDS, ROUNDS_WORTH // (len(messages) + len(routes.link) + 1)))):
+    for _ in range(max(FEW_ROUNDS, min(MAX_ROUNDS, ROUNDS_WORTH // (len(messages) + len(routes.link) + 1)))):
         route_colour = sums(link_colour[routes.link] * share, routes.start)
         colour = scattered(colour + scattered(route_colour)[messages.route] + _waits(messages, colour))
         on_route = sums(colour[by_route], route_bounds)

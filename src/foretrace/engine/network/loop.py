@@ -14,7 +14,7 @@ REACHES, BEGINS, ENDS = 0, 1, 2
 EVENTS, ORDER, TOUCHED, STAMP, LINKS = 0, 1, 2, 3, 4
 
 
-class World(NamedTuple):
+class MessageState(NamedTuple):
     """The messages as the loop needs them (fixed), and the state of the run. Those that come after message m are
     `later[later_start[m] : later_start[m + 1]]`; those whose bytes follow its own are `behind[behind_start[m] : …]`.
     `running` links the uses of messages under way, by link. `counters`: events, order of scheduling, touched links,
@@ -55,7 +55,7 @@ SAME_TIME = 1e-12
 """Events nearer to each other than this part of the time so far are one: they differ by rounding."""
 
 
-def simulate(w: World, window_s: float) -> int:
+def simulate(w: MessageState, window_s: float) -> int:
     """Runs all messages; returns the number of events. Events within a window share one calculation of rates, made at
     the last of them."""
     heap = [(0.0, 0, -1, 0, 0)]  # time, tie-break by order of scheduling, kind, message, version
@@ -79,26 +79,26 @@ def simulate(w: World, window_s: float) -> int:
     return int(w.counters[EVENTS])
 
 
-def schedule(w: World, heap: Any, time: float, kind: int, message: int) -> None:
+def schedule(w: MessageState, heap: Any, time: float, kind: int, message: int) -> None:
     """Puts an event on the heap."""
     w.counters[ORDER] += 1
     heappush(heap, (time, w.counters[ORDER], kind, message, w.version[message]))
 
 
-def ready(w: World, heap: Any, message: int, now: float) -> None:
+def ready(w: MessageState, heap: Any, message: int, now: float) -> None:
     """All that the message comes after has ended: its latency runs."""
     w.start[message] = max(now, w.release[message])
     schedule(w, heap, w.start[message] + w.latency[message], REACHES, message)
 
 
-def admit(w: World, heap: Any, message: int, now: float) -> None:
+def admit(w: MessageState, heap: Any, message: int, now: float) -> None:
     """One of the two that a message's bytes wait for has come: its latency, its turn."""
     w.held[message] -= 1
     if w.held[message] == 0:
         schedule(w, heap, now, BEGINS, message)
 
 
-def begin(w: World, heap: Any, message: int, now: float) -> None:
+def begin(w: MessageState, heap: Any, message: int, now: float) -> None:
     """Latency and turn have come: the message joins those of its links."""
     w.counters[EVENTS] += 1
     w.since[message] = now
@@ -117,7 +117,7 @@ def begin(w: World, heap: Any, message: int, now: float) -> None:
         touch(w, link)
 
 
-def leave(w: World, message: int, now: float) -> None:
+def leave(w: MessageState, message: int, now: float) -> None:
     """The message gives its links back."""
     for use in range(w.filling.use_first[message], w.filling.use_last[message]):
         link = w.filling.use_resource[use]
@@ -133,7 +133,7 @@ def leave(w: World, message: int, now: float) -> None:
         touch(w, link)
 
 
-def finish(w: World, heap: Any, message: int, now: float) -> None:
+def finish(w: MessageState, heap: Any, message: int, now: float) -> None:
     """The last byte has arrived: what waited for it may go on."""
     w.counters[EVENTS] += 1
     w.end[message] = now
@@ -148,7 +148,7 @@ def finish(w: World, heap: Any, message: int, now: float) -> None:
             ready(w, heap, follower, now)
 
 
-def touch(w: World, link: int) -> None:
+def touch(w: MessageState, link: int) -> None:
     """Notes a link whose messages need new rates."""
     if w.is_touched[link] == 0:
         w.is_touched[link] = 1
@@ -156,7 +156,7 @@ def touch(w: World, link: int) -> None:
         w.counters[TOUCHED] += 1
 
 
-def refill(w: World, heap: Any, now: float) -> None:
+def refill(w: MessageState, heap: Any, now: float) -> None:
     """New rates for all messages connected to a touched link."""
     w.counters[STAMP] += 1
     stamp = w.counters[STAMP]
@@ -180,7 +180,7 @@ def refill(w: World, heap: Any, now: float) -> None:
                 schedule(w, heap, now + left / rate, ENDS, message)
 
 
-def connect(w: World, stamp: int, n_links: int) -> int:
+def connect(w: MessageState, stamp: int, n_links: int) -> int:
     """Completes the touched links to all connected ones, and lists the messages on them; returns their number."""
     n_messages = 0
     i = 0

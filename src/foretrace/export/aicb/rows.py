@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from foretrace.export.aicb.modules import Module
-from foretrace.inputs.aicb.format import Pass, Row
+from foretrace.inputs.aicb.format import Pass, WorkloadRow
 from foretrace.program.columns import Collective, Phase
 from foretrace.step.spec import Call, Compute, HostWork, Item, Work
 
@@ -52,10 +52,10 @@ class FileRow:
     inputs_call: Call | None
     weights_ns: int
 
-    def row(self) -> Row:
+    def row(self) -> WorkloadRow:
         """Returns the row as it is written."""
         forward, inputs = _pass(self.forward_ns, self.forward_call), _pass(self.inputs_ns, self.inputs_call)
-        return Row(self.name, -1, forward, inputs, _pass(self.weights_ns, None), UPDATE_NS)
+        return WorkloadRow(self.name, -1, forward, inputs, _pass(self.weights_ns, None), UPDATE_NS)
 
 
 def rows_of(module: Module, listed: Listed, seconds: Seconds) -> list[FileRow]:
@@ -129,6 +129,8 @@ def _pass(nanoseconds: int, call: Call | None) -> Pass:
     return Pass(nanoseconds, WORDS[call.collective] + SUFFIXES[call.axis], call.bytes)
 
 
-def step_row(name: str, *, forward: Pass = NOTHING, input_grad: Pass = NOTHING, weight_grad: Pass = NOTHING) -> Row:
+def step_row(
+    name: str, *, forward: Pass = NOTHING, input_grad: Pass = NOTHING, weight_grad: Pass = NOTHING
+) -> WorkloadRow:
     """Returns a row of what happens once per step."""
-    return Row(name, -1, forward, input_grad, weight_grad, UPDATE_NS)
+    return WorkloadRow(name, -1, forward, input_grad, weight_grad, UPDATE_NS)

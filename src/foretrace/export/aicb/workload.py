@@ -16,7 +16,7 @@ from foretrace.cost.kernels.interface import KernelPricer
 from foretrace.export.aicb.express import check_expressible, notes_of, stage_parameters
 from foretrace.export.aicb.modules import embedding_module, head_modules, layer_modules
 from foretrace.export.aicb.rows import FileRow, Seconds, rows_of, step_row, work_of_rows
-from foretrace.inputs.aicb.format import Header, Pass, Row, Workload
+from foretrace.inputs.aicb.format import Header, Pass, Workload, WorkloadRow
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Kernel
 from foretrace.schedules import Schedule
@@ -135,7 +135,7 @@ class _FileWriter:
         self._embedding = rows_of(embedding_module(setting), self._listed, self.seconds)
         self._head = [row for module in head_modules(setting) for row in rows_of(module, self._listed, self.seconds)]
 
-    def microbatch(self, layers: Sequence[int]) -> list[Row]:
+    def microbatch(self, layers: Sequence[int]) -> list[WorkloadRow]:
         """Returns the rows of one microbatch through these layers."""
         setting = self.setting
         rows = [*self._embedding, *(row for number in layers for row in self._layer(number)), *self._head]
@@ -216,7 +216,7 @@ class _FileEnd:
         update_ns = round(1e9 * update_s)
         return cls(tuple(reduces), tuple(gathers), update_ns, optimizer.clips_gradients, setting.mesh)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[WorkloadRow]:
         """Returns the rows before the first microbatch: dense gradients, the optimizer, experts' gradients."""
         update = step_row("grad_param_compute", input_grad=Pass(self.update_ns, "NONE", 0))
         rows = []
@@ -226,7 +226,7 @@ class _FileEnd:
         first = sum(call.axis == "dp" for _, call in (*self.gathers, *self.reduces))
         return [*rows[:first], update, *rows[first:]]
 
-    def norm_rows(self) -> list[Row]:
+    def norm_rows(self) -> list[WorkloadRow]:
         """Returns the row after the last microbatch: the norm is one number, and tp the widest group of a file."""
         return [step_row("optimizer1", forward=Pass(0, "ALLREDUCE", 4))] if self.norm else []
 
@@ -267,7 +267,7 @@ def _seconds(setting: Setting, kernels: KernelPricer | None) -> Seconds:
     return priced
 
 
-def _filled(row: Row) -> Row:
+def _filled(row: WorkloadRow) -> WorkloadRow:
     """Returns a row whose passes take a nanosecond if they compute at all."""
     forward, inputs, weights = (
         replace(one, compute_ns=min(one.compute_ns, 1)) for one in (row.forward, row.input_grad, row.weight_grad)

@@ -13,7 +13,7 @@ import numpy as np
 
 from foretrace.hardware.fabric.csr import starts_of
 from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
-from foretrace.hardware.fabric.graph import Graph, among
+from foretrace.hardware.fabric.graph import FabricGraph, among
 from foretrace.hardware.fabric.hashing import mixed
 from foretrace.program.arrays import ranges
 
@@ -50,7 +50,7 @@ class Attachment:
     """A GPU of each class."""
 
 
-def attachment_of(graph: Graph) -> Attachment:
+def attachment_of(graph: FabricGraph) -> Attachment:
     """The attachment of all GPUs of a fabric."""
     gpu, path = _exits(graph)
     fabric = graph.fabric
@@ -80,7 +80,7 @@ def attachment_of(graph: Graph) -> Attachment:
     )
 
 
-def _exits(graph: Graph) -> tuple[Longs, Longs]:
+def _exits(graph: FabricGraph) -> tuple[Longs, Longs]:
     """All ways out: the GPU and the links, sorted by GPU."""
     fabric = graph.fabric
     gpu = np.arange(fabric.gpus, dtype=np.int64)

@@ -14,7 +14,7 @@ from foretrace.hardware.fabric.fabric import Fabric
 from foretrace.hardware.fabric.failures import in_service
 from foretrace.hardware.fabric.names import links_named
 
-LEAST_SHARE: Final = 0.01
+MIN_SHARE: Final = 0.01
 """Of a link's rate that is always left: fair queues starve nobody, and a job on a link of no rate would never end."""
 
 
@@ -44,5 +44,5 @@ def with_background(fabric: Fabric, cluster: Cluster) -> Fabric:
                 where=cluster.where,
                 hint="give what others send over this link, one way",
             )
-    left = np.maximum(fabric.bytes_per_s - taken, LEAST_SHARE * fabric.bytes_per_s)
+    left = np.maximum(fabric.bytes_per_s - taken, MIN_SHARE * fabric.bytes_per_s)
     return replace(fabric, bytes_per_s=left)

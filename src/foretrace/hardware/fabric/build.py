@@ -9,7 +9,7 @@ from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.background import with_background
 from foretrace.hardware.fabric.clos import add_clos
 from foretrace.hardware.fabric.designs import design_of
-from foretrace.hardware.fabric.draft import Draft
+from foretrace.hardware.fabric.draft import FabricDraft
 from foretrace.hardware.fabric.dragonfly import add_dragonfly
 from foretrace.hardware.fabric.fabric import Fabric
 from foretrace.hardware.fabric.failures import without_failed
@@ -18,7 +18,7 @@ from foretrace.hardware.fabric.node import add_nodes
 from foretrace.hardware.fabric.torus import add_torus, torus_nodes
 from foretrace.hardware.fabric.written import written_fabric
 
-MOST_GPUS: Final = 262_144
+MAX_GPUS: Final = 262_144
 """The largest fabric that is built link by link: a few seconds and a gigabyte."""
 
 
@@ -46,7 +46,7 @@ def _built(cluster: Cluster, nodes: int) -> Fabric:
     """The network of a named kind, whole."""
     kind, node = cluster.topology.kind, cluster.node
     count = torus_nodes(cluster, nodes) if kind == "torus" else nodes
-    draft = Draft()
+    draft = FabricDraft()
     nics = add_nodes(draft, node, count)
     if count > 1:
         if kind == "torus":
@@ -67,9 +67,9 @@ def _check_size(cluster: Cluster, nodes: int) -> None:
             f"the job has {nodes:,} nodes, the cluster {cluster.name} {cluster.nodes:,}",
             hint=f"raise nodes in {cluster.where or 'the cluster'}",
         )
-    if nodes * cluster.node.gpus > MOST_GPUS:
+    if nodes * cluster.node.gpus > MAX_GPUS:
         raise InputError(
             "too-large",
             f"a network of {nodes * cluster.node.gpus:,} GPUs is not built link by link",
-            hint=f"at most {MOST_GPUS:,}; --network analytic needs links only where the topology is narrow or hashed",
+            hint=f"at most {MAX_GPUS:,}; --network analytic needs links only where the topology is narrow or hashed",
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.hardware.fabric.draft import Draft
+from foretrace.hardware.fabric.draft import FabricDraft
 from foretrace.hardware.fabric.fabric import Device, Longs
 
 
@@ -37,7 +37,7 @@ class Design:
     hop_s: float
 
 
-def add_clos(draft: Draft, nics: Longs, nic_bytes_per_s: float, design: Design) -> None:
+def add_clos(draft: FabricDraft, nics: Longs, nic_bytes_per_s: float, design: Design) -> None:
     """Joins NICs, [nodes, NICs of a node], through leaves and, where one does not hold all, spines and cores."""
     port_rate = nic_bytes_per_s / design.tors
     plane, block, rail = _leaf_keys(nics.shape, design)
@@ -86,7 +86,9 @@ class _Up:
         return rate, max(1, round(rate / self.cable_bytes_per_s))
 
 
-def _add_spines(draft: Draft, leaves: Longs, block: Longs, rail: Longs, nics: int, up: _Up, design: Design) -> None:
+def _add_spines(
+    draft: FabricDraft, leaves: Longs, block: Longs, rail: Longs, nics: int, up: _Up, design: Design
+) -> None:
     """Adds the spines of one plane, pod by pod, and the cores above them."""
     pod, per_pod = _pods(block, rail, nics, design)
     pods = int(pod.max()) + 1
@@ -119,7 +121,7 @@ def _pods(block: Longs, rail: Longs, nics: int, design: Design) -> tuple[Longs, 
     return pods, half
 
 
-def _add_cores(draft: Draft, spines: Longs, up: _Up, design: Design) -> None:
+def _add_cores(draft: FabricDraft, spines: Longs, up: _Up, design: Design) -> None:
     """Joins the spines of the same number in all pods through a set of cores of their own."""
     pods, count = spines.shape
     each = _divisor(up.cables, -(-pods * up.cables // design.spine_ports))

@@ -13,7 +13,7 @@ from foretrace.hardware.fabric.csr import starts_of, summed, taken
 from foretrace.hardware.fabric.fabric import Floats, Longs
 from foretrace.hardware.fabric.switching import FAR, Switching
 
-_MOST: Final = 1 << 31
+_MAX_DEVICES: Final = 1 << 31
 """More than the links of a GPU's tree or the switches of a network."""
 
 
@@ -93,18 +93,18 @@ class Crossing:
         pair = np.repeat(np.arange(len(classes)), np.diff(start))
         tree = self._tree[self._start[classes[pair]] + exits]
         valid = tree >= 0
-        place = _MOST - tree[valid] if inwards else tree[valid]
+        place = _MAX_DEVICES - tree[valid] if inwards else tree[valid]
         key = np.repeat(pair, DEPTH).reshape(-1, DEPTH)[valid] * (1 << 32) + place
         used, which = np.unique(key, return_inverse=True)
         total = summed(which, np.repeat(share, DEPTH).reshape(-1, DEPTH)[valid], len(used))
         item = used & 0xFFFFFFFF
         start = starts_of(np.bincount(used >> 32, minlength=len(classes)))
-        return Shares(start, _MOST - item if inwards else item, total)
+        return Shares(start, _MAX_DEVICES - item if inwards else item, total)
 
     def between(self, found: Combinations) -> Shares:
         """The shares on the links between exits, for each pair of classes."""
         pairs = len(found.start) - 1
-        key, which = _unique_pairs(found.source, found.target, _MOST)
+        key, which = _unique_pairs(found.source, found.target, _MAX_DEVICES)
         paths = self._switching.spread(key[:, 0], key[:, 1])
         at, counts = taken(paths.start, which)
         pair = np.repeat(np.repeat(np.arange(pairs), np.diff(found.start)), counts)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
 
 
-class Draft:
+class FabricDraft:
     """Devices and links so far; GPUs are added first."""
 
     def __init__(self) -> None:

@@ -11,14 +11,14 @@ import numpy as np
 from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.designs import hop_s
-from foretrace.hardware.fabric.draft import Draft
+from foretrace.hardware.fabric.draft import FabricDraft
 from foretrace.hardware.fabric.fabric import Device, Longs
 
 LEAF_PORTS = 32
 """Of switches with 64: as many go down as up, and a group has as many leaves and spines as a leaf has ports."""
 
 
-def add_dragonfly(draft: Draft, nics: Longs, cluster: Cluster) -> None:
+def add_dragonfly(draft: FabricDraft, nics: Longs, cluster: Cluster) -> None:
     """Joins NICs, [nodes, NICs of a node], through groups of leaves and spines."""
     topology, node, hop = cluster.topology, cluster.node, hop_s(cluster.topology)
     rate = node.nic.bytes_per_s
@@ -46,7 +46,7 @@ def add_dragonfly(draft: Draft, nics: Longs, cluster: Cluster) -> None:
         _join_groups(draft, spines, leaves_per_group * ports, cluster)
 
 
-def _join_groups(draft: Draft, spines: Longs, ports: int, cluster: Cluster) -> None:
+def _join_groups(draft: FabricDraft, spines: Longs, ports: int, cluster: Cluster) -> None:
     """Deals a group's outward cables evenly to the other groups: as many as it has ports below, unless fewer are
     stated."""
     groups, count = spines.shape

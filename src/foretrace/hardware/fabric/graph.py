@@ -9,7 +9,7 @@ from foretrace.hardware.fabric.csr import starts_of, taken
 from foretrace.hardware.fabric.fabric import Fabric, Longs
 
 
-class Graph:
+class FabricGraph:
     """What routing asks of a fabric; nothing here depends on who sends to whom."""
 
     def __init__(self, fabric: Fabric) -> None:

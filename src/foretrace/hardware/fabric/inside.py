@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from foretrace.hardware.fabric.csr import starts_of
 from foretrace.hardware.fabric.fabric import Device, Floats, Longs
-from foretrace.hardware.fabric.graph import Graph, among
+from foretrace.hardware.fabric.graph import FabricGraph, among
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class Pieces:
 class Inside:
     """Ways inside domains and nodes of a fabric."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: FabricGraph) -> None:
         self._graph = graph
 
     def ways(self, source: Longs, target: Longs, pcie: bool = True) -> tuple[NDArray[np.bool_], Pieces]:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.hardware.cluster import Node
-from foretrace.hardware.fabric.draft import Draft
+from foretrace.hardware.fabric.draft import FabricDraft
 from foretrace.hardware.fabric.fabric import Device, Longs
 
 LINK_S: Final = 0.2e-6
@@ -22,7 +22,7 @@ PCIE_S: Final = 0.15e-6
 NIC_S: Final = 0.3e-6
 
 
-def add_nodes(draft: Draft, node: Node, nodes: int) -> Longs:
+def add_nodes(draft: FabricDraft, node: Node, nodes: int) -> Longs:
     """Adds so many nodes, GPUs first; their NICs, [nodes, NICs of a node]."""
     gpus = draft.add(Device.GPU, (f"node {number} GPU {slot}" for number in range(nodes) for slot in range(node.gpus)))
     if node.gpu.links and node.domain_gpus > 1:
@@ -35,7 +35,7 @@ def rails_of(node: Node) -> int:
     return math.gcd(node.gpus, node.nics)
 
 
-def _add_links(draft: Draft, node: Node, gpus: Longs) -> None:
+def _add_links(draft: FabricDraft, node: Node, gpus: Longs) -> None:
     """Joins the GPUs of every domain: to a switch, or each to each with the links of a GPU dealt out."""
     domain = gpus // node.domain_gpus
     if node.switched:
@@ -50,7 +50,7 @@ def _add_links(draft: Draft, node: Node, gpus: Longs) -> None:
     draft.join(ends[0][there], ends[1][there], rate, LINK_S, LINK_S)
 
 
-def _add_nics(draft: Draft, node: Node, gpus: Longs) -> Longs:
+def _add_nics(draft: FabricDraft, node: Node, gpus: Longs) -> Longs:
     """Joins GPUs to their NICs: directly, one to one, or through a PCIe switch for those that share."""
     nodes = len(gpus)
     nics = draft.add(

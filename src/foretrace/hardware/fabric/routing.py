@@ -21,7 +21,7 @@ from foretrace.hardware.fabric.attachment import Attachment, attachment_of
 from foretrace.hardware.fabric.crossing import Combinations, Crossing, Shares
 from foretrace.hardware.fabric.csr import taken
 from foretrace.hardware.fabric.fabric import Fabric, Longs, Routes
-from foretrace.hardware.fabric.graph import Graph
+from foretrace.hardware.fabric.graph import FabricGraph
 from foretrace.hardware.fabric.hashing import mixed, picked
 from foretrace.hardware.fabric.inside import Inside, Pieces, joined
 from foretrace.hardware.fabric.switching import Switching
@@ -34,7 +34,7 @@ class Router:
     def __init__(self, fabric: Fabric, topology: Topology) -> None:
         self._fabric = fabric
         self._topology = topology
-        self._graph = Graph(fabric)
+        self._graph = FabricGraph(fabric)
         self._inside = Inside(self._graph)
         self._attachment = attachment_of(self._graph)
         self._switching = Switching(fabric)

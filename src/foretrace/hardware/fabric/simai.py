@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from foretrace.basics.errors import InputError
 from foretrace.hardware.fabric.attachment import attachment_of
 from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
-from foretrace.hardware.fabric.graph import Graph
+from foretrace.hardware.fabric.graph import FabricGraph
 from foretrace.hardware.fabric.simai_topology import SimaiTopology, TopologyLink
 
 
@@ -54,7 +54,7 @@ def _out_of_gpus(fabric: Fabric) -> NDArray[np.bool_]:
 
 def _outer(fabric: Fabric, number: Longs) -> list[TopologyLink]:
     """A link for each exit of each GPU."""
-    graph = Graph(fabric)
+    graph = FabricGraph(fabric)
     held = attachment_of(graph)
     gpu = np.repeat(np.arange(fabric.gpus), np.diff(held.exit_start))
     there = held.exit_path >= 0

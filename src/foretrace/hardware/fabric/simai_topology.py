@@ -16,7 +16,7 @@ from foretrace.basics.errors import InputError, shortened
 from foretrace.basics.files import read_whole, write_whole
 from foretrace.basics.units import parse_bandwidth, parse_time
 
-MOST_DEVICES: Final = 4_000_000
+MAX_DEVICES: Final = 4_000_000
 """More than any cluster has: a larger number is a slip."""
 
 _HEADER: Final = "280 8 16 136 1344 H100: devices, GPUs of a server, NVSwitches, other switches, links, GPU"
@@ -129,7 +129,7 @@ def topology_text(topology: SimaiTopology) -> str:
     lines = [
         f"{' '.join(str(count) for count in counts)} {topology.gpu}",
         " ".join(str(one) for one in topology.switch_ids) + (" " if topology.trailing_space else ""),
-        *(f"{one.source} {one.target} {one.rate} {one.latency} {one.error_rate}" for one in topology.links),
+        *(f"{link.source} {link.target} {link.rate} {link.latency} {link.error_rate}" for link in topology.links),
     ]
     return "\n".join(lines) + "\n"
 
@@ -139,9 +139,9 @@ def _header(line: str, path: str) -> tuple[int, int, int, int, int, str]:
     if not looks_like_simai(line):
         problem = f'"{shortened(line.strip())}" is no first line of a topology file'
         raise InputError("wrong-format", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
-    numbers = [int(field) if len(field) < 10 else MOST_DEVICES + 1 for field in fields[:5]]
-    if max(numbers[:4]) > MOST_DEVICES:
-        problem = f"a number of the first line is larger than {MOST_DEVICES:,}"
+    numbers = [int(field) if len(field) < 10 else MAX_DEVICES + 1 for field in fields[:5]]
+    if max(numbers[:4]) > MAX_DEVICES:
+        problem = f"a number of the first line is larger than {MAX_DEVICES:,}"
         raise InputError("out-of-range", problem, where=f"{path}:1", hint=f"expected e.g. {_HEADER}")
     devices, per_server, nv_switches, switches, links = numbers
     if nv_switches + switches == 0:

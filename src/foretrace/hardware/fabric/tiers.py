@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from foretrace.hardware.fabric.attachment import Attachment, attachment_of
 from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Device, Fabric, Longs, Tier
-from foretrace.hardware.fabric.graph import Graph, together
+from foretrace.hardware.fabric.graph import FabricGraph, together
 
 
 def tiers_of(fabric: Fabric) -> tuple[Tier, ...]:
@@ -17,7 +17,7 @@ def tiers_of(fabric: Fabric) -> tuple[Tier, ...]:
 
     GPUs that reach a part over links within their node do not pass its exit: what counts is traffic over NICs.
     """
-    graph = Graph(fabric)
+    graph = FabricGraph(fabric)
     held = attachment_of(graph)
     if not len(held.exit_switch):
         return ()

@@ -9,7 +9,7 @@ import numpy as np
 from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.designs import hop_s
-from foretrace.hardware.fabric.draft import Draft
+from foretrace.hardware.fabric.draft import FabricDraft
 from foretrace.hardware.fabric.fabric import Device, Longs
 
 
@@ -43,7 +43,7 @@ def torus_nodes(cluster: Cluster, nodes: int) -> int:
     return held
 
 
-def add_torus(draft: Draft, nics: Longs, cluster: Cluster) -> None:
+def add_torus(draft: FabricDraft, nics: Longs, cluster: Cluster) -> None:
     """Joins each node's NICs to a router, and routers to their neighbours: what the NICs of a node send, all together,
     is divided evenly over its directions."""
     sizes, hop = cluster.topology.dimensions, hop_s(cluster.topology)

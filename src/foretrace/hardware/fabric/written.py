@@ -18,7 +18,7 @@ from foretrace.basics.errors import InputError, shortened
 from foretrace.basics.files import read_whole
 from foretrace.basics.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 from foretrace.hardware.cluster import Cluster
-from foretrace.hardware.fabric.draft import WORDS, Draft
+from foretrace.hardware.fabric.draft import WORDS, FabricDraft
 from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
 from foretrace.hardware.fabric.simai_topology import SimaiTopology, looks_like_simai, parse_topology
 
@@ -68,7 +68,7 @@ def _simai_fabric(topology: SimaiTopology) -> Fabric:
         for near, far in ((source, target), (target, source)):
             above = far[(kind[near] == below) & (kind[far] == Device.CORE)]
             kind[above] = own
-    draft = Draft()
+    draft = FabricDraft()
     draft.add(Device.GPU, (f"node {gpu // per_node} GPU {gpu % per_node}" for gpu in range(gpus)))
     for device in range(gpus, topology.devices):
         draft.add_numbered(Device(int(kind[device])), 1)
@@ -78,7 +78,7 @@ def _simai_fabric(topology: SimaiTopology) -> Fabric:
     return draft.fabric(Path(topology.path).name, gpus, per_node)
 
 
-def _join_once(draft: Draft, source: Longs, target: Longs, rate: Floats, latency: Floats) -> None:
+def _join_once(draft: FabricDraft, source: Longs, target: Longs, rate: Floats, latency: Floats) -> None:
     """Adds links, those between the same devices as one of their rates together."""
     low, high = np.minimum(source, target), np.maximum(source, target)
     key, first, which = np.unique(low << 32 | high, return_index=True, return_inverse=True)
@@ -102,7 +102,7 @@ def _yaml_fabric(path: str) -> Fabric:
     links = [_link(document, node) for node in document.items(root["links"], "a list of links")]
     names = {name: None for link in links for name in link.ends}
     per_node, gpus = _gpus(list(names), path)
-    draft = Draft()
+    draft = FabricDraft()
     number = {name: at for at, name in enumerate(gpus)}
     draft.add(Device.GPU, gpus)
     for name in names:

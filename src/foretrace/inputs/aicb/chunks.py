@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from foretrace.inputs.aicb.calls import CallReader, PassName
-from foretrace.inputs.aicb.format import Pass, Row
+from foretrace.inputs.aicb.format import Pass, WorkloadRow
 from foretrace.inputs.aicb.microbatches import Microbatch
 from foretrace.inputs.option_checks import Overlap
 from foretrace.program.columns import Phase, label
@@ -52,9 +52,9 @@ class Chunks:
     ) -> None:
         self._microbatches, self._calls, self._overlap = microbatches, calls, overlap
         self._splits = schedule.splits_backward
-        embedding = _first_equal([one.embedding for one in microbatches])
-        body = _first_equal([[row for layer in one.layers for row in layer] for one in microbatches])
-        head = _first_equal([one.head for one in microbatches])
+        embedding = _first_equal([microbatch.embedding for microbatch in microbatches])
+        body = _first_equal([[row for layer in microbatch.layers for row in layer] for microbatch in microbatches])
+        head = _first_equal([microbatch.head for microbatch in microbatches])
         self._layers = {number: _first_equal(microbatches[number].layers) for number in set(body)}
         listed = list(zip(embedding, body, head, strict=True))
         self._distinct = list(dict.fromkeys(listed))
@@ -72,8 +72,8 @@ class Chunks:
         chunk_key = (embedding if first else -1, body, head if last else -1, place)
         if chunk_key not in self._chunks:
             layers = self._microbatches[body].layers
-            numbers = place.layers(len(layers), max(len(one.layers) for one in self._microbatches))
-            listed: list[tuple[int, object, tuple[Row, ...]]] = [
+            numbers = place.layers(len(layers), max(len(microbatch.layers) for microbatch in self._microbatches))
+            listed: list[tuple[int, object, tuple[WorkloadRow, ...]]] = [
                 (-1, ("embedding", embedding), self._microbatches[embedding].embedding if first else ()),
                 *(
                     (number, (body, self._layers[body][number % len(layers)]), layers[number % len(layers)])
@@ -90,7 +90,7 @@ class Chunks:
             self._chunks[chunk_key] = ChunkSpec(tuple(units))
         return self._chunks[chunk_key]
 
-    def _work(self, key: object, rows: tuple[Row, ...], *, first: bool, last: bool) -> Work:
+    def _work(self, key: object, rows: tuple[WorkloadRow, ...], *, first: bool, last: bool) -> Work:
         """Returns the work of rows. `first` and `last` say whether they begin or end their chunk."""
         # Collectives of the first and the last row of a chunk do not run next to computation.
         outer = {0} if first else set()
@@ -107,7 +107,7 @@ class Chunks:
             self._works[work_key] = Work(rows[0].name, tuple(forward), (), items)
         return self._works[work_key]
 
-    def _items(self, row: Row, which: PassName, inner: bool) -> list[Item]:
+    def _items(self, row: WorkloadRow, which: PassName, inner: bool) -> list[Item]:
         """Returns computation, then the collective over its result."""
         part: Pass = getattr(row, which)
         call, phase = self._calls.read(part, which, row.line), self._phase(which)
@@ -133,7 +133,7 @@ class Chunks:
         return "previous" if follows_compute and call.axis == "tp" and Overlap.TP in self._overlap else None
 
 
-def _first_equal(parts: Iterable[Sequence[Row]]) -> list[int]:
+def _first_equal(parts: Iterable[Sequence[WorkloadRow]]) -> list[int]:
     """Returns for each list of rows the number of the first that does the same."""
     known: list[tuple[int, list[object]]] = []
     numbers = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.inputs.aicb.format import Row, Workload
+from foretrace.inputs.aicb.format import Workload, WorkloadRow
 from foretrace.inputs.aicb.format.records import base_name
 
 STEP_ROWS = frozenset(
@@ -31,9 +31,9 @@ HEAD_ROWS = frozenset({"final_column", "embedding_norm"})
 class Microbatch:
     """One pass through a stage: the rows of the embedding, of each layer, and of head and loss."""
 
-    embedding: tuple[Row, ...]
-    layers: tuple[tuple[Row, ...], ...]
-    head: tuple[Row, ...]
+    embedding: tuple[WorkloadRow, ...]
+    layers: tuple[tuple[WorkloadRow, ...], ...]
+    head: tuple[WorkloadRow, ...]
 
     @property
     def line(self) -> int:
@@ -46,23 +46,23 @@ class Microbatch:
 class Structure:
     """The rows of a workload by what they are for, and what was odd about them."""
 
-    step: tuple[Row, ...]
-    optimizer: tuple[Row, ...]
+    step: tuple[WorkloadRow, ...]
+    optimizer: tuple[WorkloadRow, ...]
     microbatches: tuple[Microbatch, ...]
     diagnostics: tuple[Diagnostic, ...]
 
     @property
     def layers(self) -> int:
         """The layers of a stage: those of the longest microbatch."""
-        return max(len(one.layers) for one in self.microbatches)
+        return max(len(microbatch.layers) for microbatch in self.microbatches)
 
 
 def find_structure(workload: Workload) -> Structure:
     """Sorts the rows; whatever has to be guessed is in the diagnostics."""
-    step: list[Row] = []
-    optimizer: list[Row] = []
-    listed: list[list[Row]] = []
-    loss: list[Row] = []
+    step: list[WorkloadRow] = []
+    optimizer: list[WorkloadRow] = []
+    listed: list[list[WorkloadRow]] = []
+    loss: list[WorkloadRow] = []
     begun = False
     for row in workload.rows:
         base = base_name(row.name)
@@ -91,7 +91,9 @@ def find_structure(workload: Workload) -> Structure:
     return Structure(tuple(step), tuple(optimizer), microbatches, tuple(notes))
 
 
-def _split_evenly(workload: Workload, listed: list[list[Row]], notes: list[Diagnostic]) -> list[list[Row]]:
+def _split_evenly(
+    workload: Workload, listed: list[list[WorkloadRow]], notes: list[Diagnostic]
+) -> list[list[WorkloadRow]]:
     """Microbatches of a list without embedding rows: `ga` equal parts, where it has them."""
     ga = workload.header.ga or 1
     rows = listed[0]
@@ -114,7 +116,7 @@ def _split_evenly(workload: Workload, listed: list[list[Row]], notes: list[Diagn
     return parts
 
 
-def _shared_loss(workload: Workload, listed: list[list[Row]], notes: list[Diagnostic]) -> list[Row]:
+def _shared_loss(workload: Workload, listed: list[list[WorkloadRow]], notes: list[Diagnostic]) -> list[WorkloadRow]:
     """The loss rows, if the list has them once, after its last microbatch, for all microbatches."""
     loss = [row for row in listed[-1] if _is_loss(row)]
     if len(listed) == 1 or not loss or any(_is_loss(row) for rows in listed[:-1] for row in rows):
@@ -131,10 +133,10 @@ def _shared_loss(workload: Workload, listed: list[list[Row]], notes: list[Diagno
     return loss
 
 
-def _microbatch(rows: Sequence[Row], loss: list[Row]) -> Microbatch:
-    embedding: list[Row] = []
-    head: list[Row] = []
-    layers: list[list[Row]] = []
+def _microbatch(rows: Sequence[WorkloadRow], loss: list[WorkloadRow]) -> Microbatch:
+    embedding: list[WorkloadRow] = []
+    head: list[WorkloadRow] = []
+    layers: list[list[WorkloadRow]] = []
     begins = ""
     for row in rows:
         base = base_name(row.name)
@@ -170,7 +172,7 @@ def _compare_with_header(workload: Workload, microbatches: Sequence[Microbatch],
 
 
 def _compare_lengths(workload: Workload, microbatches: Sequence[Microbatch], notes: list[Diagnostic]) -> None:
-    longest = max(len(one.layers) for one in microbatches)
+    longest = max(len(microbatch.layers) for microbatch in microbatches)
     for number, one in enumerate(microbatches):
         if len(one.layers) < longest:
             message = f"microbatch {number} is cut short: it has {len(one.layers)} of {longest} layers; taken as it is"
@@ -181,9 +183,9 @@ def _count(microbatches: int) -> str:
     return f"{microbatches} microbatch{'' if microbatches == 1 else 'es'}"
 
 
-def _facts(rows: Sequence[Row]) -> list[tuple[object, ...]]:
+def _facts(rows: Sequence[WorkloadRow]) -> list[tuple[object, ...]]:
     return [(base_name(row.name), row.forward, row.input_grad, row.weight_grad) for row in rows]
 
 
-def _is_loss(row: Row) -> bool:
+def _is_loss(row: WorkloadRow) -> bool:
     return row.name.startswith("cross_entropy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_time
-from foretrace.inputs.aicb.format import Row, Workload, split_collective
+from foretrace.inputs.aicb.format import Workload, WorkloadRow, split_collective
 from foretrace.inputs.aicb.format.records import base_name
 from foretrace.inputs.aicb.microbatches import Structure
 from foretrace.inputs.aicb.plan import tokens_of
@@ -46,7 +46,7 @@ def hidden_size(structure: Structure) -> int | None:
     return size if size and not rest else None
 
 
-def _layer_rows(structure: Structure) -> list[Row]:
+def _layer_rows(structure: Structure) -> list[WorkloadRow]:
     return [row for layer in structure.microbatches[0].layers for row in layer]
 
 
@@ -69,7 +69,7 @@ def _recompute(workload: Workload, structure: Structure) -> list[Diagnostic]:
 
 def _stale_embedding(workload: Workload) -> list[Diagnostic]:
     """AICB's loop leaves the weight-gradient time of the row before in the embedding's."""
-    before: Row | None = None
+    before: WorkloadRow | None = None
     for row in workload.rows:
         if base_name(row.name) == "embedding_layer" and before is not None:
             time = row.weight_grad.compute_ns

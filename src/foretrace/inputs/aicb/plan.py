@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes
-from foretrace.inputs.aicb.format import Row, Workload, split_collective
+from foretrace.inputs.aicb.format import Workload, WorkloadRow, split_collective
 from foretrace.inputs.aicb.microbatches import Structure
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.option_checks import Overlap, check_parts
 from foretrace.schedules import Schedule, make
 from foretrace.schedules.in_turn import forward_only
-from foretrace.step.limits import MOST_STAGES, check_gpus, check_ops
+from foretrace.step.limits import MAX_STAGES, check_gpus, check_ops
 
 FEWER_CHUNKS = "take fewer chunks: --vpp 1"
 
@@ -98,12 +98,12 @@ def _mesh(workload: Workload, options: WorkloadOptions, notes: list[Diagnostic])
     absent = [name for name, size in (("tp", header.tp), ("pp", header.pp), ("ep", header.ep)) if size is None]
     if absent:
         notes.append(Diagnostic("note", "assumed", f"no {', '.join(absent)} in the header: 1 taken", where))
-    if pp > MOST_STAGES:
+    if pp > MAX_STAGES:
         raise InputError(
             "too-large",
             f"{pp:,} pipeline stages are more than any job has",
             where=where,
-            hint=f"at most {MOST_STAGES:,}",
+            hint=f"at most {MAX_STAGES:,}",
         )
     given = options.gpus or header.all_gpus
     if given is None:
@@ -274,7 +274,7 @@ def _transfer_bytes(
     return size
 
 
-def _activation(structure: Structure, mesh: Mesh) -> tuple[int, Row] | None:
+def _activation(structure: Structure, mesh: Mesh) -> tuple[int, WorkloadRow] | None:
     """What a rank holds of an activation between layers, and the row that tells: a gather or scatter moves all of it
     between tp ranks that hold a part each (sequence parallelism); an all-reduce leaves all of it on each."""
     for row in structure.microbatches[0].layers[0]:

@@ -45,7 +45,7 @@ def workload_spec(workload: Workload, options: WorkloadOptions = WorkloadOptions
             "(scale it with --what-if compute=1.5x)",
             workload.at_header,
         ),
-        *(one for one in workload.diagnostics if not is_missing_key(one)),
+        *(diagnostic for diagnostic in workload.diagnostics if not is_missing_key(diagnostic)),
         *structure.diagnostics,
         *plan.diagnostics,
         *odd_rows,

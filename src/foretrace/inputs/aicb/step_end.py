@@ -9,7 +9,7 @@ from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.aicb.calls import PASSES, CallReader, PassName
 from foretrace.inputs.aicb.chunks import COMPUTE, NS
-from foretrace.inputs.aicb.format import Row, Workload
+from foretrace.inputs.aicb.format import Workload, WorkloadRow
 from foretrace.inputs.aicb.format.records import base_name
 from foretrace.inputs.aicb.microbatches import Structure
 from foretrace.inputs.option_checks import Overlap
@@ -30,10 +30,10 @@ class StepRows:
     """The rows that happen once per step, in the order in which they happen. Calls carry the name of their row."""
 
     reduces: list[Call] = field(default_factory=list)
-    syncs: list[tuple[Row, Call]] = field(default_factory=list)
-    scalars: list[tuple[Row, float, list[Call]]] = field(default_factory=list)
+    syncs: list[tuple[WorkloadRow, Call]] = field(default_factory=list)
+    scalars: list[tuple[WorkloadRow, float, list[Call]]] = field(default_factory=list)
     """Rows of the optimizer: seconds of computation and the collectives after it."""
-    updates: list[tuple[Row, float]] = field(default_factory=list)
+    updates: list[tuple[WorkloadRow, float]] = field(default_factory=list)
     gathers: list[Call] = field(default_factory=list)
 
 
@@ -72,7 +72,7 @@ def find_step_rows(
     return end, notes
 
 
-def step_call(row: Row, which: PassName, calls: CallReader) -> Call | None:
+def step_call(row: WorkloadRow, which: PassName, calls: CallReader) -> Call | None:
     """The collective of a row that happens once per step: over dp where it gathers parameters."""
     call = calls.read(getattr(row, which), which, row.line)
     if call is None:
@@ -81,11 +81,11 @@ def step_call(row: Row, which: PassName, calls: CallReader) -> Call | None:
     return replace(_named(call, row), axis=axis)
 
 
-def _named(call: Call, row: Row) -> Call:
+def _named(call: Call, row: WorkloadRow) -> Call:
     return replace(call, name=f"{row.name} {label(call.collective)}")
 
 
-def _gathers_parameters(row: Row) -> bool:
+def _gathers_parameters(row: WorkloadRow) -> bool:
     """Whether a forward all-gather is that of the parameters: half the bytes of the gradients, 2 for 4 of each."""
     gathered, reduced = row.forward, row.weight_grad
     return (
@@ -96,7 +96,7 @@ def _gathers_parameters(row: Row) -> bool:
     )
 
 
-def _compute_s(row: Row) -> float:
+def _compute_s(row: WorkloadRow) -> float:
     return (row.forward.compute_ns + row.input_grad.compute_ns + row.weight_grad.compute_ns) * NS
 
 
@@ -164,7 +164,7 @@ class StepEnd:
                 end.append(EndItem(call))
                 continue
             buckets = self._buckets(call, stage, finals, GRADIENT_BYTES)
-            end += [reduction(replace(call, bytes=one.size), one, overlap=True) for one in buckets]
+            end += [reduction(replace(call, bytes=bucket.size), bucket, overlap=True) for bucket in buckets]
             waits += [len(end) - 1] if buckets else []
         return tuple(waits)
 
@@ -176,8 +176,8 @@ class StepEnd:
                 continue
             buckets = self._buckets(call, stage, firsts, PARAMETER_BYTES)
             order = [chunk for chunk, _ in firsts]
-            buckets.sort(key=lambda one: (order.index(one.chunk), one.first))
-            end += [gather(replace(call, bytes=one.size), one, updated, overlap=True) for one in buckets]
+            buckets.sort(key=lambda bucket: (order.index(bucket.chunk), bucket.first))
+            end += [gather(replace(call, bytes=bucket.size), bucket, updated, overlap=True) for bucket in buckets]
 
     def _buckets(
         self, call: Call, stage: int, chunks: Sequence[tuple[int, ChunkSpec]], bytes_each: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.aicb.calls import PASSES, CallReader
-from foretrace.inputs.aicb.format import Row, Workload, base_name
+from foretrace.inputs.aicb.format import Workload, WorkloadRow, base_name
 from foretrace.inputs.aicb.microbatches import Structure, find_structure
 from foretrace.inputs.aicb.oddities import hidden_size
 from foretrace.inputs.aicb.options import WorkloadOptions
@@ -125,5 +125,5 @@ def _version(workload: Workload, structure: Structure | None) -> str:
 
 
 def _moe_rows(structure: Structure | None) -> int:
-    layers: list[tuple[Row, ...]] = list(structure.microbatches[0].layers) if structure else []
+    layers: list[tuple[WorkloadRow, ...]] = list(structure.microbatches[0].layers) if structure else []
     return max((sum(base_name(row.name) == "mlp_moelayer" for row in layer) for layer in layers), default=0)

@@ -19,7 +19,7 @@ def hosts_of(spans: Mapping[int, tuple[float, float]]) -> dict[int, int]:
     """The host of each rank, from when its trace begins and ends on its own clock."""
     hosts: dict[int, int] = {}
     last_end, host = float("-inf"), -1
-    for rank in sorted(spans, key=lambda one: spans[one][0]):
+    for rank in sorted(spans, key=lambda span: spans[span][0]):
         begin, end = spans[rank]
         if begin > last_end:
             host += 1

@@ -45,7 +45,7 @@ class Exchanges:
         each: list[Sequence[Stretch]] = [
             getattr(self._stones.work[stage, expert], _PASSES[name]) for expert in range(self._ep)
         ]
-        check_equal_calls(stage, name, [[one.call for one in works if one.call] for works in each])
+        check_equal_calls(stage, name, [[work.call for work in works if work.call] for works in each])
         numbers = all_to_alls(each[0])
         found: dict[int, Exchange] = {}
         for place, number in enumerate(numbers):

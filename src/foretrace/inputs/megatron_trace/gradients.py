@@ -120,7 +120,7 @@ def _apart(
 ) -> tuple[list[Call], list[Diagnostic]]:
     """One reduction of all parameters as two: those of the experts over the ranks that hold the same ones."""
     hidden = job.facts.hidden or _hidden(trace)
-    op = next((one for one in trace.ops if one.op == calls[0].name), op)
+    op = next((op for op in trace.ops if op.op == calls[0].name), op)
     layers, call = job.layers_per_stage, calls[0]
     if hidden is None or layers is None or call.axis != "dp":
         text = "one reduction of all gradients: experts' are taken to be reduced over dp with the rest"

@@ -81,12 +81,12 @@ def _stages_text(stages: tuple[int, ...]) -> str:
 
 def _tables(counted: TraceInventory) -> Iterator[InventoryTable]:
     ops = [
-        (one.op, f"{one.lines:,}", *(format_time(seconds) for seconds in (one.least_s, one.mean_s, one.most_s)))
-        for one in counted.ops
+        (op.op, f"{op.lines:,}", *(format_time(seconds) for seconds in (op.least_s, op.mean_s, op.most_s)))
+        for op in counted.ops
     ]
     if ops:
         yield InventoryTable(("op", "lines", "least", "mean", "most"), ops)
-    calls = [(one.axis, one.collective, f"{one.calls:,}", format_bytes(one.bytes)) for one in counted.calls]
+    calls = [(call.axis, call.collective, f"{call.calls:,}", format_bytes(call.bytes)) for call in counted.calls]
     if calls:
         note = "bytes that all traced ranks give to all calls"
         yield InventoryTable(("group", "collective", "calls", "bytes"), calls, note, text_columns=2)

@@ -24,7 +24,7 @@ PieceKey = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TracePiece:
     """Computation, then a call (none at the end of an op). Recorded times are seconds from the start of the op.
 
     `key` says what work the computation is, `layer` which of the op's layers it is of, as they come (-1: none); `rows`
@@ -40,7 +40,9 @@ class Piece:
     rows: int | None = None
 
 
-def pieces_of(op: TraceOp, mesh: Mesh | None, where: str, layers: int | None, place: str, ex_situ: bool) -> list[Piece]:
+def pieces_of(
+    op: TraceOp, mesh: Mesh | None, where: str, layers: int | None, place: str, ex_situ: bool
+) -> list[TracePiece]:
     """The pieces of an op, in order. `layers` is how many layers the op runs through, where that is known: layers are
     alike, so pieces at the same place in a layer have the same key. `place` tells first, middle and last stages apart,
     whose first and last pieces differ."""
@@ -51,19 +53,19 @@ def pieces_of(op: TraceOp, mesh: Mesh | None, where: str, layers: int | None, pl
         cuts, last_key = _cuts(op.op, kinds, mesh, layers, place, ex_situ and op.op == "backward_step")
     except InputError as error:
         raise InputError(error.code, error.message, where=where, hint=error.hint) from None
-    pieces: list[Piece] = []
+    pieces: list[TracePiece] = []
     cursor = start
     for cut in cuts:
         sub = op.subs[cut.number]
         begin = max(sub.start_ms, cursor)
         end = max(sub.timestamp_ms, begin)
         times = ((begin - cursor) * MS, (begin - start) * MS, (end - start) * MS)
-        pieces.append(Piece(times[0], cut.call, *times[1:], cut.key, cut.layer, cut.rows))
+        pieces.append(TracePiece(times[0], cut.call, *times[1:], cut.key, cut.layer, cut.rows))
         # The span of a call that runs beside computation is computation too.
         cursor = begin if cut.call.concurrent else end
     last = max(op.duration_ms - (cursor - start), 0.0)
     end = op.duration_ms * MS
-    pieces.append(Piece(last * MS, None, end, end, last_key))
+    pieces.append(TracePiece(last * MS, None, end, end, last_key))
     return pieces
 
 

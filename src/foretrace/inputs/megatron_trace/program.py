@@ -331,7 +331,7 @@ def _from_sub_ops(job: TraceJob) -> tuple[int, str, Literal["note", "warning"]] 
             if comm_of(sub) == "all_to_all" and sub.shape and len(sub.shape) == 2:
                 rows = sequence * batch if sequence else sub.shape[0] // TOP_K
                 size = tensor_bytes((rows, sub.shape[1]), sub.dtype, where)
-                shared = any((group_of(one), comm_of(one)) == ("tp", "reduce_scatter") for one in op.subs)
+                shared = any((group_of(sub), comm_of(sub)) == ("tp", "reduce_scatter") for sub in op.subs)
                 size = size // job.mesh.tp if shared else size
                 if sequence:
                     return size, "by the sequence length and hidden size", "note"

@@ -23,7 +23,7 @@ from foretrace.inputs.megatron_trace.work import CUT_OPS
 from foretrace.program.columns import Collective, Phase
 from foretrace.step.spec import Call
 
-LEAST_GAP_MS = 1e-5
+MIN_GAP_MS = 1e-5
 """Less than that between two ops is what numbers are rounded by."""
 
 ItemKind = Literal["host", "compute", "call"]
@@ -170,7 +170,7 @@ def _items(job: TraceJob, trace: RankTrace) -> Iterator[Item]:
         start = op.start_ms
         if start is None or op.timestamp_ms is None:
             continue  # a mark without a time
-        if cursor is not None and start - cursor > LEAST_GAP_MS:
+        if cursor is not None and start - cursor > MIN_GAP_MS:
             yield Item("host", "gap", op, cursor * MS, start * MS)
         begin = start if cursor is None else max(start, cursor)
         if op.timestamp_ms > begin or op.op in TRANSFERS or op.op in GRADIENT_OPS or op.subs:
@@ -321,7 +321,7 @@ def _members(recording: Recording, rank: int, item: Item) -> list[int]:
         ranks = [ranks[0], ranks[-1]]
     elif call.axis == "pp" and item.peer is not None:
         ranks = [ranks[stage] for stage in sorted((job.stage(rank), item.peer))]
-    return list(dict.fromkeys(recording.source_of[one] for one in ranks))
+    return list(dict.fromkeys(recording.source_of[rank] for rank in ranks))
 
 
 def _check_met(job: TraceJob, rank: int, mine: Sequence[Item], theirs: Mapping[int, Sequence[Item]]) -> None:

@@ -25,7 +25,7 @@ from foretrace.program.program import Communicator, Floats, Program, Source
 
 RECORDED = Source("recorded")
 
-MOST_MICROBATCHES = 1_000_000
+MAX_MICROBATCHES = 1_000_000
 
 _PHASES = {
     "forward_step": "forward",
@@ -163,11 +163,11 @@ class _Writer:
 
 def _microbatch(op: TraceOp) -> int:
     """The microbatch of an op; -1 for what happens once a step."""
-    if op.batch is not None and op.batch > MOST_MICROBATCHES:
+    if op.batch is not None and op.batch > MAX_MICROBATCHES:
         raise InputError(
             "out-of-range",
             f"batch_id {op.batch:,} is no number of a microbatch",
             where=f"rank {op.rank}, line {op.line}",
-            hint=f"at most {MOST_MICROBATCHES:,}",
+            hint=f"at most {MAX_MICROBATCHES:,}",
         )
     return -1 if op.batch is None or op.op.endswith("allreduce") or op.op == "optimizer_step" else op.batch

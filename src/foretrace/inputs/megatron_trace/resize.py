@@ -84,7 +84,7 @@ def _rerouted(
                 replace(call, bytes=call.bytes * had // ep) if call.axis == "edp" else call for call in like.gradients
             )
             buckets = _scaled(like.buckets, had / ep, "edp")
-            share = _share((*gradients, *(one.call for one in buckets)), like, 1.0)
+            share = _share((*gradients, *(bucket.call for bucket in buckets)), like, 1.0)
             found[stage, expert] = replace(
                 like,
                 forward=forward[expert],
@@ -106,7 +106,7 @@ def _rerouted(
 
 def _unevenness(passes: Sequence[Sequence[Stretch]]) -> float:
     """What the busiest coordinate receives, by the mean of all."""
-    rows = [next((one.rows for one in works if one.rows is not None), 0) for works in passes]
+    rows = [next((work.rows for work in works if work.rows is not None), 0) for works in passes]
     return max(rows) * len(rows) / sum(rows) if sum(rows) else 1.0
 
 
@@ -244,7 +244,7 @@ def _restaged(
             closes = ends[1] if last_here else inner or ends[0]
             gradients, like = _stage_gradients(job, ends, inner, first_here, last_here, count, notes)
             buckets = _scaled(like.buckets, count / each)
-            share = _share((*gradients, *(one.call for one in buckets)), like, count / each)
+            share = _share((*gradients, *(bucket.call for bucket in buckets)), like, count / each)
             found[stage, expert] = RankWork(
                 (ends[0] if first_here else ends[1]).get_batch_s if first_here or last_here else None,
                 _pass(begins.forward, closes.forward, count),
@@ -310,15 +310,17 @@ def _embedding_bytes(job: TraceJob, end: RankWork, inner: RankWork | None, notes
 def _scaled(buckets: Sequence[TracedBucket], by: float, axis: str | None = None) -> tuple[TracedBucket, ...]:
     """Buckets of more or fewer parameters, all or those of an axis."""
     return tuple(
-        replace(one, call=replace(one.call, bytes=round(one.call.bytes * by))) if axis in (None, one.call.axis) else one
-        for one in buckets
+        replace(bucket, call=replace(bucket.call, bytes=round(bucket.call.bytes * by)))
+        if axis in (None, bucket.call.axis)
+        else bucket
+        for bucket in buckets
     )
 
 
 def _share(calls: Sequence[Call], like: RankWork, otherwise: float) -> float:
     """How many times the parameters of a traced rank a rank has, by what they reduce; `otherwise` where that is
     nothing."""
-    had = _total((*like.gradients, *(one.call for one in like.buckets)))
+    had = _total((*like.gradients, *(bucket.call for bucket in like.buckets)))
     return _total(calls) / had if had else otherwise
 
 

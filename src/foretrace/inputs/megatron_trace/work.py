@@ -12,7 +12,7 @@ from foretrace.inputs.megatron_trace.format import BUCKET_OP, RankTrace, TraceOp
 from foretrace.inputs.megatron_trace.format.ex_situ import TRANSFERS
 from foretrace.inputs.megatron_trace.gradients import TracedBucket, gradient_buckets, gradient_calls
 from foretrace.inputs.megatron_trace.layout import TraceJob, fill_notes, last_iteration
-from foretrace.inputs.megatron_trace.pieces import MS, Piece, PieceKey, pieces_of
+from foretrace.inputs.megatron_trace.pieces import MS, PieceKey, TracePiece, pieces_of
 from foretrace.inputs.megatron_trace.pools import Pools
 from foretrace.program.columns import Collective
 from foretrace.step.spec import Call
@@ -65,7 +65,7 @@ def read_stones(job: TraceJob) -> Stones:
     """Pools all timings, and gives every kind of rank the typical ones."""
     # A campaign of which only some ranks were traced counts for as much as it holds.
     pools = Pools(sum(len(run.ranks) for run in job.runs) / len(job.present), one_sided=job.ex_situ)
-    cut: dict[tuple[int, int, str], list[Piece]] = {}
+    cut: dict[tuple[int, int, str], list[TracePiece]] = {}
     for number, run in enumerate(job.runs):
         for rank, trace in run.ranks.items():
             # Every ex-situ timing is one more; of a real run the last iteration is what is replayed.
@@ -82,8 +82,8 @@ def read_stones(job: TraceJob) -> Stones:
         number = next(number for number, run in enumerate(job.runs) if rank in run.ranks)
         work, notes = _rank_work(job, pools, cut, number, rank, stage)
         stones.work[stage, expert] = work
-        stones.notes += [one for one in notes if replace(one, where=None) not in said]
-        said.update(replace(one, where=None) for one in notes)
+        stones.notes += [note for note in notes if replace(note, where=None) not in said]
+        said.update(replace(note, where=None) for note in notes)
     stones.notes += [*fill_notes(job, roles), *_check_tokens(job, stones), *_left_out(job)]
     return stones
 
@@ -130,7 +130,7 @@ def sent_bytes(work: Stretch) -> int:
 def _pool(
     job: TraceJob,
     pools: Pools,
-    cut: dict[tuple[int, int, str], list[Piece]],
+    cut: dict[tuple[int, int, str], list[TracePiece]],
     which: tuple[int, int],
     trace: RankTrace,
     op: TraceOp,
@@ -163,11 +163,13 @@ def _plain_key(job: TraceJob, rank: int, op: str) -> PieceKey:
 
 
 def _rank_work(
-    job: TraceJob, pools: Pools, cut: dict[tuple[int, int, str], list[Piece]], number: int, rank: int, stage: int
+    job: TraceJob, pools: Pools, cut: dict[tuple[int, int, str], list[TracePiece]], number: int, rank: int, stage: int
 ) -> tuple[RankWork, list[Diagnostic]]:
     def works(op: str) -> tuple[Stretch, ...]:
         pieces = cut.get((number, rank, op), [])
-        return tuple(Stretch(pools.typical(one.key), one.call, one.layer, one.rows, one.key) for one in pieces)
+        return tuple(
+            Stretch(pools.typical(piece.key), piece.call, piece.layer, piece.rows, piece.key) for piece in pieces
+        )
 
     traces = list(job.traces(rank))
     forward, backward = works("forward_step"), works("backward_step")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretrace.inputs.profiler_table.communication import Called
+from foretrace.inputs.profiler_table.communication import TableCollective
 from foretrace.program.columns import Collective, Phase, label
 from foretrace.step.spec import Call
 
@@ -13,7 +13,7 @@ from foretrace.step.spec import Call
 class SizedCall:
     """A collective of the table on the wanted mesh: its group, and the bytes of one call."""
 
-    called: Called
+    called: TableCollective
     axis: str
     bytes: int
 
@@ -62,7 +62,7 @@ class StepCalls:
     def _of(self, collective: Collective) -> list[SizedCall]:
         return [item for item in self.found if item.called.collective is collective]
 
-    def _count(self, called: Called) -> int:
+    def _count(self, called: TableCollective) -> int:
         """Calls of one step."""
         return max(round(called.calls / self.steps), 1)
 

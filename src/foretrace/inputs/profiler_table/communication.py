@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.inputs.profiler_table.format import Row
-from foretrace.inputs.profiler_table.rows import RowKind, Rows
+from foretrace.inputs.profiler_table.format import TableRow
+from foretrace.inputs.profiler_table.rows import ClassifiedRows, RowKind
 from foretrace.inputs.torch_ops.collectives import collective_of
 from foretrace.inputs.torch_ops.kinds import communicates
 from foretrace.program.columns import Collective
 
 _BACKEND: Final = re.compile(r"(nccl|gloo|rccl|hccl|ccl|xccl|mpi|ucc):")
 
-_Named = tuple[Row, Collective]
+_Named = tuple[TableRow, Collective]
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class TableCollective:
     """A collective of the table: calls in all, the host's time from each call to its end, and the device's, None where
     it was not recorded."""
 
@@ -30,7 +30,7 @@ class Called:
     device_s: float | None
 
 
-def communication(rows: Rows) -> tuple[Called, ...]:
+def communication(rows: ClassifiedRows) -> tuple[TableCollective, ...]:
     """The collectives of a table: as the backend marks them (nccl:all_reduce), else as ops of c10d, else by kernels."""
     found = rows.of(RowKind.COLLECTIVE)
     marked = [row for row in found if _BACKEND.match(row.name)] or [row for row in found if "::" in row.name]
@@ -42,9 +42,9 @@ def communication(rows: Rows) -> tuple[Called, ...]:
         if communicates(row.name) and (what := collective_of(row.name))
     ]
     if not named:
-        return tuple(Called(row.name, what, row.calls, 0.0, row.self_device_s) for row, what in kernels)
+        return tuple(TableCollective(row.name, what, row.calls, 0.0, row.self_device_s) for row, what in kernels)
     return tuple(
-        Called(row.name, what, row.calls, row.cpu_total_s or 0.0, _device_s(row, what, named, kernels))
+        TableCollective(row.name, what, row.calls, row.cpu_total_s or 0.0, _device_s(row, what, named, kernels))
         for row, what in named
     )
 
@@ -55,7 +55,7 @@ def _exchanges(named: set[Collective]) -> Collective:
     return Collective.TRANSFER if transfers else Collective.ALL_TO_ALL
 
 
-def _device_s(row: Row, what: Collective, named: Sequence[_Named], kernels: Sequence[_Named]) -> float | None:
+def _device_s(row: TableRow, what: Collective, named: Sequence[_Named], kernels: Sequence[_Named]) -> float | None:
     """Device time of a row's calls: that of the collective's kernels, by calls where several rows are of it."""
     seconds = [one.self_device_s or 0.0 for one, does in kernels if does is what]
     calls = sum(one.calls for one, does in named if does is what)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.inputs.profiler_table.format import Row
+from foretrace.inputs.profiler_table.format import TableRow
 from foretrace.inputs.profiler_table.labels import Label
-from foretrace.inputs.profiler_table.rows import RowKind, Rows, host_s
+from foretrace.inputs.profiler_table.rows import ClassifiedRows, RowKind, host_s
 from foretrace.inputs.torch_ops.ranges import OPTIMIZER_STEP, PROFILER_STEP
 
 START_UP_CALL_S: Final = 0.05
@@ -50,7 +50,7 @@ class HostTime:
         return max(self.wall_s - self.start_up_s - self.waits_s - self.artefacts_s, 0.0) / self.steps
 
 
-def host_time(rows: Rows, labels: Sequence[Label]) -> HostTime:
+def host_time(rows: ClassifiedRows, labels: Sequence[Label]) -> HostTime:
     """Reads off the host's side of a table."""
     steps, steps_from = count_steps(rows, labels)
     wall, wall_from = _wall(rows, labels, steps)
@@ -73,7 +73,7 @@ def host_time(rows: Rows, labels: Sequence[Label]) -> HostTime:
     )
 
 
-def count_steps(rows: Rows, labels: Sequence[Label]) -> tuple[int, str]:
+def count_steps(rows: ClassifiedRows, labels: Sequence[Label]) -> tuple[int, str]:
     """How many training steps a table holds, and what says so."""
     for prefix in (PROFILER_STEP, OPTIMIZER_STEP):
         found = [row for row in rows.of(RowKind.LABEL) if row.name.startswith(prefix) and row.calls > 0]
@@ -86,10 +86,10 @@ def count_steps(rows: Rows, labels: Sequence[Label]) -> tuple[int, str]:
 
 
 def _step_label(labels: Sequence[Label]) -> Label | None:
-    return next((one for one in labels if one.how.endswith("named as a step")), None)
+    return next((label for label in labels if label.how.endswith("named as a step")), None)
 
 
-def _wall(rows: Rows, labels: Sequence[Label], steps: int) -> tuple[float, str]:
+def _wall(rows: ClassifiedRows, labels: Sequence[Label], steps: int) -> tuple[float, str]:
     step = _step_label(labels)
     if step is not None:
         # A row limit may have left labels of other steps out.
@@ -100,7 +100,7 @@ def _wall(rows: Rows, labels: Sequence[Label], steps: int) -> tuple[float, str]:
     return sum(_self(row) for row in busy), "Self CPU of its rows"
 
 
-def _start_up(rows: Rows, wall_s: float) -> tuple[float, str]:
+def _start_up(rows: ClassifiedRows, wall_s: float) -> tuple[float, str]:
     """Host time that only the first step takes, and the row that shows it."""
     calls = [row for row in rows.of(RowKind.COLLECTIVE) if (row.cpu_average_s or 0.0) >= START_UP_CALL_S]
     calls = [row for row in calls if host_s(row) >= START_UP_SHARE * wall_s]
@@ -112,5 +112,5 @@ def _start_up(rows: Rows, wall_s: float) -> tuple[float, str]:
     return (min(_self(slow[0]), wall_s), slow[0].name) if slow else (0.0, "")
 
 
-def _self(row: Row) -> float:
+def _self(row: TableRow) -> float:
     return max(row.self_cpu_s or 0.0, 0.0)

@@ -14,7 +14,7 @@ from foretrace.inputs.profiler_table.options import ProfilerTableOptions
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory
-    from foretrace.inputs.profiler_table.format import Table
+    from foretrace.inputs.profiler_table.format import ProfilerTable
     from foretrace.program.program import Program
 
 
@@ -25,7 +25,7 @@ class ProfilerTableInput(Input):
     noun: ClassVar[str] = "a profiler table"
     Options: ClassVar[type[Any]] = ProfilerTableOptions
 
-    def __init__(self, tables: Sequence[Table], path: str, options: ProfilerTableOptions | None = None) -> None:
+    def __init__(self, tables: Sequence[ProfilerTable], path: str, options: ProfilerTableOptions | None = None) -> None:
         super().__init__((path,), options or ProfilerTableOptions())
         self.tables = tuple(tables)
 

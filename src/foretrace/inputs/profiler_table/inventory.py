@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from foretrace.basics.units import format_count, format_time
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, counted_text
-from foretrace.inputs.profiler_table.format import Field, Row, Table
+from foretrace.inputs.profiler_table.format import Field, ProfilerTable, TableRow
 from foretrace.inputs.profiler_table.rows import sort_rows
 
 SCHEMA: Final = "foretrace.tables/1"
 MAX_ROWS: Final = 12
-_ROW_KEYS: Final = tuple(one.name for one in fields(Row))
+_ROW_KEYS: Final = tuple(field.name for field in fields(TableRow))
 
 
-def tables_inventory(tables: Sequence[Table], title: str) -> Inventory:
+def tables_inventory(tables: Sequence[ProfilerTable], title: str) -> Inventory:
     """Counts what the tables of a file hold: rows by kind, columns, totals, and the rows that take longest."""
     kinds = [tuple(str(kind) for kind in sort_rows(table).kinds) for table in tables]
     sorted_tables = list(zip(tables, kinds, strict=True))
@@ -40,7 +40,7 @@ def tables_inventory(tables: Sequence[Table], title: str) -> Inventory:
     )
 
 
-def _contents(table: Table, kinds: Sequence[str]) -> dict[str, Any]:
+def _contents(table: ProfilerTable, kinds: Sequence[str]) -> dict[str, Any]:
     """Returns every row and column; times in seconds, sizes in bytes, shares as fractions."""
     return {
         "line": table.line,
@@ -58,7 +58,7 @@ def _contents(table: Table, kinds: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _facts(table: Table, kinds: Sequence[str], number: int, tables: int) -> Iterator[tuple[str, str]]:
+def _facts(table: ProfilerTable, kinds: Sequence[str], number: int, tables: int) -> Iterator[tuple[str, str]]:
     times = f"device times of {table.device}" if table.device else "host times only"
     label, line = (f"table {number}", f"{SEPARATOR}line {table.line}") if tables > 1 else ("table", "")
     yield label, f"{counted_text(len(table.rows), 'row')} · {times}{line}"
@@ -76,13 +76,13 @@ def _facts(table: Table, kinds: Sequence[str], number: int, tables: int) -> Iter
         yield "times", "no row has a time above 0"
 
 
-def _own_time(table: Table) -> Field | None:
+def _own_time(table: ProfilerTable) -> Field | None:
     """Returns the column of times that a row has to itself: of the device where there is any, else of the host."""
     columns = (Field.SELF_DEVICE, Field.DEVICE_TOTAL, Field.SELF_CPU)
     return next((field for field in columns if any(getattr(row, field) for row in table.rows)), None)
 
 
-def _longest_rows(table: Table, kinds: Sequence[str], number: int, tables: int) -> InventoryTable:
+def _longest_rows(table: ProfilerTable, kinds: Sequence[str], number: int, tables: int) -> InventoryTable:
     field = _own_time(table) or Field.SELF_CPU
     heading = next((column.heading for column in table.columns if column.field is field), "")
     times = [(getattr(row, field) or 0.0, row, kind) for row, kind in zip(table.rows, kinds, strict=True)]

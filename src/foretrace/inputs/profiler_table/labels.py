@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from foretrace.inputs.profiler_table.format import Row
-from foretrace.inputs.profiler_table.rows import RowKind, Rows, device_s, host_s
+from foretrace.inputs.profiler_table.format import TableRow
+from foretrace.inputs.profiler_table.rows import ClassifiedRows, RowKind, device_s, host_s
 from foretrace.inputs.torch_ops.ranges import whole_phase
 from foretrace.program.columns import Phase
 
@@ -34,7 +34,7 @@ class Label:
     """
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     phase: Phase = Phase.NONE
     parts: tuple[Label, ...] = ()
     how: str = ""
@@ -66,12 +66,12 @@ class Label:
         return ROUNDING_S * (len(self.rows) + sum(len(part.rows) for part in self.parts))
 
 
-def label_tree(rows: Rows) -> tuple[Label, ...]:
+def label_tree(rows: ClassifiedRows) -> tuple[Label, ...]:
     """The labels of a table as a forest: steps, in them the phases of training, in these everything else."""
     families = _families(rows.of(RowKind.LABEL))
-    steps = [one for one in families if _STEP.fullmatch(one.name)]
-    step = max(steps, key=lambda one: one.host_s, default=None)
-    inside = [one for one in families if one is not step]
+    steps = [family for family in families if _STEP.fullmatch(family.name)]
+    step = max(steps, key=lambda step: step.host_s, default=None)
+    inside = [family for family in families if family is not step]
     if in_order(rows):
         inside = _phased(inside)
     else:
@@ -83,7 +83,7 @@ def label_tree(rows: Rows) -> tuple[Label, ...]:
     return (replace(step, parts=tuple(within), how=how), *(one for one in inside if one not in within))
 
 
-def in_order(rows: Rows) -> bool:
+def in_order(rows: ClassifiedRows) -> bool:
     """Whether the rows stand as they first began: no column falls from row to row, as one would that they are sorted
     by."""
     columns = (
@@ -103,9 +103,9 @@ def in_order(rows: Rows) -> bool:
     return True
 
 
-def _families(labels: Sequence[Row]) -> list[Label]:
+def _families(labels: Sequence[TableRow]) -> list[Label]:
     """Labels, those that differ in their number only as one, at the place of the first."""
-    by_stem: dict[tuple[str, str], list[Row]] = {}
+    by_stem: dict[tuple[str, str], list[TableRow]] = {}
     for row in labels:
         match = _NUMBERED.fullmatch(row.name)
         by_stem.setdefault((match[1], match[2]) if match and match[1] else (row.name, "\0"), []).append(row)
@@ -121,12 +121,12 @@ def _families(labels: Sequence[Row]) -> list[Label]:
 def _phased(labels: Sequence[Label]) -> list[Label]:
     """Labels in the order in which they began, each inside the phase that began before it."""
     phases: list[tuple[Label | None, list[Label]]] = [(None, [])]
-    for one in labels:
-        phase = whole_phase(one.name)
+    for label in labels:
+        phase = whole_phase(label.name)
         if phase is Phase.NONE:
-            phases[-1][1].append(one)
+            phases[-1][1].append(label)
         else:
-            phases.append((replace(one, phase=phase), []))
+            phases.append((replace(label, phase=phase), []))
     found: list[Label] = []
     for head, inside in phases:
         nested = _by_names(_by_sums(inside), None if head is None else head.device_s)
@@ -145,7 +145,7 @@ def _phased(labels: Sequence[Label]) -> list[Label]:
 def _nested_optimizers(labels: Sequence[Label]) -> list[Label]:
     """Optimizer.step#Adam.step, which PyTorch marks itself, inside a user's label of the same phase that holds it."""
     found: list[Label] = []
-    outer = [one for one in labels if one.phase is Phase.OPTIMIZER and not one.name.startswith("Optimizer.")]
+    outer = [label for label in labels if label.phase is Phase.OPTIMIZER and not label.name.startswith("Optimizer.")]
     taken: set[int] = set()
     for one in outer:
         inner = [
@@ -160,7 +160,7 @@ def _nested_optimizers(labels: Sequence[Label]) -> list[Label]:
         taken |= {id(other) for other in inner[:1]}
         found.append(replace(one, parts=tuple(inner[:1]), how="PyTorch marks it itself") if inner else one)
     kept = {id(one): new for one, new in zip(outer, found, strict=True)}
-    return [kept.get(id(one), one) for one in labels if id(one) not in taken]
+    return [kept.get(id(label), label) for label in labels if id(label) not in taken]
 
 
 def _fits_calls(parent: Label, child: Label) -> bool:
@@ -190,7 +190,7 @@ def _by_sums(labels: Sequence[Label]) -> list[Label]:
 def _by_names(labels: Sequence[Label], room_s: float | None) -> list[Label]:
     """Nests labels whose names go on from that of the label before them, unless their sum shows that they stand beside
     it."""
-    total = sum(one.device_s for one in labels)
+    total = sum(label.device_s for label in labels)
     if room_s is not None and total >= room_s - ROUNDING_S * (1 + len(labels)):
         return list(labels)
     found: list[Label] = []

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from foretrace.inputs.profiler_table.format import Row
+from foretrace.inputs.profiler_table.format import TableRow
 from foretrace.inputs.profiler_table.labels import Label, label_tree
-from foretrace.inputs.profiler_table.rows import RowKind, Rows, device_s, self_device_s
+from foretrace.inputs.profiler_table.rows import ClassifiedRows, RowKind, device_s, self_device_s
 from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel, kind_of_op
 from foretrace.inputs.torch_ops.ranges import ENGINE
 from foretrace.program.columns import Phase
@@ -37,7 +37,7 @@ _COMPOSITE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePart:
     """Device work that no other part holds, in seconds over the whole table."""
 
     name: str
@@ -56,7 +56,7 @@ class DeviceTime:
     """The device time of a table, split; `kernels_s` and `ops_s` are the two counts of it that Self times give."""
 
     basis: Basis
-    parts: tuple[Part, ...]
+    parts: tuple[TablePart, ...]
     kernels_s: float
     ops_s: float
     artefacts_s: float
@@ -91,7 +91,7 @@ class DeviceTime:
         return {phase: found[phase] for phase in (*list(Phase)[1:], Phase.NONE) if phase in found}
 
 
-def device_time(rows: Rows) -> DeviceTime:
+def device_time(rows: ClassifiedRows) -> DeviceTime:
     """Splits the device time of a table."""
     kernels, ops = rows.of(RowKind.KERNEL), _hosts(rows)
     of_kernels, of_ops = self_device_s(kernels), self_device_s(ops)
@@ -101,7 +101,9 @@ def device_time(rows: Rows) -> DeviceTime:
     return DeviceTime(basis, tuple(parts), of_kernels, of_ops, artefacts, labels)
 
 
-def _split(rows: Rows, labels: tuple[Label, ...], of_kernels: float, of_ops: float) -> tuple[Basis, list[Part]]:
+def _split(
+    rows: ClassifiedRows, labels: tuple[Label, ...], of_kernels: float, of_ops: float
+) -> tuple[Basis, list[TablePart]]:
     # Names of kernels are mostly cut, which hides what they do; names of ops hardly ever are.
     cut = any(row.cut for row in rows.of(RowKind.KERNEL))
     if of_ops > 0 and (not of_kernels or (cut and abs(of_kernels - of_ops) <= AGREES * of_kernels)):
@@ -119,35 +121,35 @@ def _split(rows: Rows, labels: tuple[Label, ...], of_kernels: float, of_ops: flo
     return ("labels", nodes) if nodes else ("none", [])
 
 
-def _hosts(rows: Rows) -> list[Row]:
+def _hosts(rows: ClassifiedRows) -> list[TableRow]:
     """Rows of the host to which kernels are attributed."""
     return rows.of(RowKind.OP, RowKind.NODE, RowKind.ENGINE, RowKind.LABEL, RowKind.COLLECTIVE, RowKind.RUNTIME)
 
 
-def _nodes(rows: Rows) -> list[Row]:
+def _nodes(rows: ClassifiedRows) -> list[TableRow]:
     """What the backward pass consists of: nodes as the engine ran them, each once."""
     return rows.of(RowKind.ENGINE) or rows.of(RowKind.NODE)
 
 
-def _part(row: Row, phase: Phase) -> Part:
-    return Part(row.name.removeprefix(ENGINE), kind_of_op(row.name), phase, device_s(row), row.calls)
+def _part(row: TableRow, phase: Phase) -> TablePart:
+    return TablePart(row.name.removeprefix(ENGINE), kind_of_op(row.name), phase, device_s(row), row.calls)
 
 
 def _plain(name: str) -> str:
     return name.rpartition("::")[2].partition(".")[0]
 
 
-def _leaves(label: Label, phase: Phase) -> Iterator[Part]:
+def _leaves(label: Label, phase: Phase) -> Iterator[TablePart]:
     """A label's parts that have none of their own, and what is left of it besides them."""
     mine = label.phase if label.phase is not Phase.NONE else phase
     for part in label.parts:
         yield from _leaves(part, mine)
     seconds = label.rest_s if label.parts else label.device_s
     if seconds > 0:
-        yield Part(label.name, kind_of_op(label.name), mine, seconds, label.calls, "label", bool(label.parts))
+        yield TablePart(label.name, kind_of_op(label.name), mine, seconds, label.calls, "label", bool(label.parts))
 
 
-def _beside(held: list[Part], nodes: list[Part]) -> list[Part]:
+def _beside(held: list[TablePart], nodes: list[TablePart]) -> list[TablePart]:
     """Parts of labels without the autograd nodes, which are inside the backward pass's label only where they fit."""
     inside = sum(part.device_s for part in nodes)
     found = []
@@ -164,7 +166,7 @@ class _Sum:
     calls: int = 0
 
 
-def _sum_by_kind(rows: Iterable[Row], *, host: bool) -> dict[WorkKind, _Sum]:
+def _sum_by_kind(rows: Iterable[TableRow], *, host: bool) -> dict[WorkKind, _Sum]:
     found: dict[WorkKind, _Sum] = {}
     for row in rows:
         seconds = max(row.self_device_s or 0.0, 0.0)
@@ -175,26 +177,26 @@ def _sum_by_kind(rows: Iterable[Row], *, host: bool) -> dict[WorkKind, _Sum]:
     return found
 
 
-def _phased(rows: Rows, sums: dict[WorkKind, _Sum]) -> list[Part]:
+def _phased(rows: ClassifiedRows, sums: dict[WorkKind, _Sum]) -> list[TablePart]:
     """Parts by kind and phase: backward as the autograd nodes of each kind say, the optimizer's own, and forward as
     what is left. Ops of the two passes share rows, so the split of a kind is an estimate; its sum is not."""
     backward: dict[WorkKind, float] = {}
     for row in _nodes(rows):
         kind = kind_of_op(row.name)
         backward[kind] = backward.get(kind, 0.0) + device_s(row)
-    parts: list[Part] = []
+    parts: list[TablePart] = []
     for kind, one in sorted(sums.items(), key=lambda item: -item[1].seconds):
         if kind is WorkKind.OPTIMIZER:
-            parts.append(Part(str(kind), kind, Phase.OPTIMIZER, one.seconds, one.calls))
+            parts.append(TablePart(str(kind), kind, Phase.OPTIMIZER, one.seconds, one.calls))
             continue
         behind = min(backward.get(kind, 0.0), one.seconds)
         for phase, seconds in ((Phase.FORWARD, one.seconds - behind), (Phase.BACKWARD, behind)):
             if seconds > 0:
-                parts.append(Part(str(kind), kind, phase, seconds, one.calls))
+                parts.append(TablePart(str(kind), kind, phase, seconds, one.calls))
     return _shifted(parts, sum(backward.values()))
 
 
-def _shifted(parts: list[Part], backward_s: float) -> list[Part]:
+def _shifted(parts: list[TablePart], backward_s: float) -> list[TablePart]:
     """Moves what nodes of one kind did in ops of another to the backward pass, in proportion: the sum over the nodes is
     sure, their kinds are not."""
     held = sum(part.device_s for part in parts if part.phase is Phase.BACKWARD)
@@ -202,20 +204,20 @@ def _shifted(parts: list[Part], backward_s: float) -> list[Part]:
     missing = min(backward_s - held, ahead)
     if missing <= 0 or ahead <= 0:
         return parts
-    found: list[Part] = []
+    found: list[TablePart] = []
     for part in parts:
         moved = part.device_s * missing / ahead if part.phase is Phase.FORWARD else 0.0
         if moved:
-            found.append(Part(part.name, part.kind, Phase.BACKWARD, moved, part.calls))
+            found.append(TablePart(part.name, part.kind, Phase.BACKWARD, moved, part.calls))
         if part.device_s > moved:
-            found.append(Part(part.name, part.kind, part.phase, part.device_s - moved, part.calls))
+            found.append(TablePart(part.name, part.kind, part.phase, part.device_s - moved, part.calls))
     return _merged(found)
 
 
-def _merged(parts: list[Part]) -> list[Part]:
-    found: dict[tuple[str, Phase], Part] = {}
+def _merged(parts: list[TablePart]) -> list[TablePart]:
+    found: dict[tuple[str, Phase], TablePart] = {}
     for part in parts:
         before = found.get((part.name, part.phase))
         seconds = part.device_s + (before.device_s if before else 0.0)
-        found[part.name, part.phase] = Part(part.name, part.kind, part.phase, seconds, part.calls)
+        found[part.name, part.phase] = TablePart(part.name, part.kind, part.phase, seconds, part.calls)
     return list(found.values())

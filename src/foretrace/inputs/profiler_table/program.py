@@ -10,7 +10,7 @@ from typing import Final
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.profiler_table.format import Table
+from foretrace.inputs.profiler_table.format import ProfilerTable
 from foretrace.inputs.profiler_table.options import ProfilerTableOptions
 from foretrace.inputs.profiler_table.profile import choose_table, understand
 from foretrace.inputs.profiler_table.sizes import Sizes
@@ -19,10 +19,10 @@ from foretrace.program.program import Program
 from foretrace.step import build_step
 from foretrace.step.limits import check_gpus
 
-_MOST_STEPS: Final = 10**6
+_MAX_STEPS: Final = 10**6
 
 
-def lower_tables(tables: Sequence[Table], options: ProfilerTableOptions, path: str) -> Program:
+def lower_tables(tables: Sequence[ProfilerTable], options: ProfilerTableOptions, path: str) -> Program:
     """Builds the program of a table's step; with a mesh its communication is priced on a cluster, without one only what
     the profiled GPU and its host did is there."""
     table, notes = choose_table(tables)
@@ -39,7 +39,7 @@ def lower_tables(tables: Sequence[Table], options: ProfilerTableOptions, path: s
     check_gpus(mesh.world, "--mesh")
     sizes = Sizes.of(options.sizes, mesh)
     steps = sizes.count("steps") or profile.host.steps
-    if not 1 <= steps <= _MOST_STEPS:
+    if not 1 <= steps <= _MAX_STEPS:
         raise InputError("out-of-range", f"{steps:,} steps in one table", where="--set steps")
     if options.mesh is None and options.sizes and set(sizes.given) - {"steps"}:
         raise InputError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from foretrace.inputs.profiler_table.format import Row, Table
+from foretrace.inputs.profiler_table.format import ProfilerTable, TableRow
 from foretrace.inputs.torch_ops.ranges import ENGINE, PROFILER_STEP
 
 
@@ -73,30 +73,30 @@ _LIBRARY_LABELS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ClassifiedRows:
     """A table with what each of its rows is."""
 
-    table: Table
+    table: ProfilerTable
     kinds: tuple[RowKind, ...]
 
-    def of(self, *kinds: RowKind) -> list[Row]:
+    def of(self, *kinds: RowKind) -> list[TableRow]:
         """The rows of these kinds, in order."""
         return [row for row, kind in zip(self.table.rows, self.kinds, strict=True) if kind in kinds]
 
 
-def sort_rows(table: Table) -> Rows:
+def sort_rows(table: ProfilerTable) -> ClassifiedRows:
     """What each row of a table is."""
     on_host = {row.name for row in table.rows if not _on_device(row)}
     old = any(column.heading == "Number of Calls" for column in table.columns)
-    return Rows(table, tuple(_kind(row, on_host, old) for row in table.rows))
+    return ClassifiedRows(table, tuple(_kind(row, on_host, old) for row in table.rows))
 
 
-def _on_device(row: Row) -> bool:
+def _on_device(row: TableRow) -> bool:
     """Whether a row took no time of the host, and some of the device."""
     return not row.cpu_total_s and not row.self_cpu_s and (row.self_device_s or row.device_total_s or 0.0) > 0.0
 
 
-def _kind(row: Row, on_host: set[str], old: bool) -> RowKind:
+def _kind(row: TableRow, on_host: set[str], old: bool) -> RowKind:
     name = row.name
     if name in _ARTEFACTS:
         return RowKind.ARTEFACT
@@ -117,16 +117,16 @@ def _kind(row: Row, on_host: set[str], old: bool) -> RowKind:
     return RowKind.LABEL
 
 
-def device_s(row: Row) -> float:
+def device_s(row: TableRow) -> float:
     """Device time of a row with all that was called under it."""
     return max(row.device_total_s or 0.0, 0.0)
 
 
-def self_device_s(rows: Iterable[Row]) -> float:
+def self_device_s(rows: Iterable[TableRow]) -> float:
     """Device time of rows themselves, without what was called under them."""
     return sum(max(row.self_device_s or 0.0, 0.0) for row in rows)
 
 
-def host_s(row: Row) -> float:
+def host_s(row: TableRow) -> float:
     """Host time of a row with all that was called under it."""
     return max(row.cpu_total_s or 0.0, 0.0)

@@ -9,7 +9,7 @@ from typing import Final
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes
-from foretrace.inputs.profiler_table.communication import Called
+from foretrace.inputs.profiler_table.communication import TableCollective
 from foretrace.inputs.torch_ops.user_sizes import OVERLAPS, Said
 from foretrace.program.columns import Collective, label
 from foretrace.program.kernels import DTYPE_BYTES
@@ -98,13 +98,13 @@ def _of_model(name: str, mesh: Mesh) -> dict[str, str]:
         "moe.hidden": str(model.hidden),
         "params": str(sum(count for part, count in parts.items() if part not in ("experts", "mtp"))),
     }
-    experts = next((one.feed_forward for one in model.layers if isinstance(one.feed_forward, Experts)), None)
+    experts = next((layer.feed_forward for layer in model.layers if isinstance(layer.feed_forward, Experts)), None)
     if experts is not None:
         found |= {"moe.topk": str(experts.topk), "moe.params": str(-(-parts["experts"] // mesh.ep))}
     return found
 
 
-def call_bytes(called: Called, sizes: Sizes, units: int, sharded: bool) -> int | None:
+def call_bytes(called: TableCollective, sizes: Sizes, units: int, sharded: bool) -> int | None:
     """Bytes of one call; None where they are not known, which `sizes` then has noted.
 
     `units` is into how many parts parameters are divided that are gathered or reduced one by one; `sharded` whether
@@ -157,9 +157,9 @@ def _parameters_bytes(sizes: Sizes, calls: int) -> int | None:
     return -(-parameters * sizes.element_bytes() // max(calls, 1))
 
 
-def missing_error(sizes: Sizes, calls: Sequence[Called], path: str, mesh: str) -> InputError:
+def missing_error(sizes: Sizes, calls: Sequence[TableCollective], path: str, mesh: str) -> InputError:
     """What to set, and how."""
-    named = ", ".join(f"{one.name} ×{one.calls}" for one in calls)
+    named = ", ".join(f"{call.name} ×{call.calls}" for call in calls)
     what = f"{named}: a table does not say how large they are"
     if not calls:
         what = (

@@ -12,10 +12,10 @@ from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes, format_time
 from foretrace.inputs.option_checks import Overlap
 from foretrace.inputs.profiler_table.calls import SizedCall, StepCalls
-from foretrace.inputs.profiler_table.communication import Called
+from foretrace.inputs.profiler_table.communication import TableCollective
 from foretrace.inputs.profiler_table.options import ProfilerTableOptions
-from foretrace.inputs.profiler_table.parts import Part
-from foretrace.inputs.profiler_table.profile import Profile
+from foretrace.inputs.profiler_table.parts import TablePart
+from foretrace.inputs.profiler_table.profile import TableProfile
 from foretrace.inputs.profiler_table.rows import RowKind
 from foretrace.inputs.profiler_table.sizes import Sizes, call_bytes, missing_error
 from foretrace.inputs.torch_ops.kinds import WorkKind
@@ -42,7 +42,7 @@ _NO_OVERLAP: Final = (
 class TableStep:
     """Describes the step of one table."""
 
-    profile: Profile
+    profile: TableProfile
     mesh: Mesh
     sizes: Sizes
     steps: int
@@ -86,7 +86,7 @@ class TableStep:
     def _gradient_buckets(self) -> list[int]:
         """Returns the bytes of buckets of gradients that the table shows no communication of; none where none are."""
         dp = self.mesh.dp
-        if dp == 1 or any(one.collective in _REDUCE for one in self.profile.calls):
+        if dp == 1 or any(call.collective in _REDUCE for call in self.profile.calls):
             return []
         rows = self.profile.rows
         if not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER} and not rows.of(RowKind.NODE, RowKind.ENGINE):
@@ -141,13 +141,13 @@ class TableStep:
 
     def _sized(self) -> list[SizedCall]:
         """The collectives of the table, each with its group and the bytes of a call, but those in groups of one."""
-        counts = {one.collective: one.calls for one in self.profile.calls}
+        counts = {call.collective: call.calls for call in self.profile.calls}
         scatters = counts.get(Collective.REDUCE_SCATTER, 0)
         units = (
             max(scatters // self.steps, 1) if scatters else max(counts.get(Collective.ALL_GATHER, 0) // self.steps, 1)
         )
         found: list[SizedCall] = []
-        unsized: list[Called] = []
+        unsized: list[TableCollective] = []
         for called in self.profile.calls:
             axis = self._axis(called.collective)
             if axis is None or self.mesh.size(axis) == 1:
@@ -179,7 +179,7 @@ class TableStep:
     def _computed(self, calls: StepCalls, phase: Phase) -> list[Item]:
         """Returns the computation of one phase, experts between tokens coming and going."""
         device = self.profile.device
-        parts = [one for one in device.parts if one.phase is phase and one.kind is not WorkKind.COMMUNICATION]
+        parts = [part for part in device.parts if part.phase is phase and part.kind is not WorkKind.COMMUNICATION]
         exchanges = phase in (Phase.FORWARD, Phase.BACKWARD)
         experts = next((number for number, part in enumerate(parts) if part.kind is WorkKind.MOE_EXPERT), len(parts))
         items: list[Item] = []
@@ -226,7 +226,7 @@ class TableStep:
         return items
 
     def _has_experts(self) -> bool:
-        return any(one.collective is Collective.ALL_TO_ALL for one in self.profile.calls)
+        return any(call.collective is Collective.ALL_TO_ALL for call in self.profile.calls)
 
     def _has_host(self) -> bool:
         """Whether the host's work is known well enough to hold the device up: that of a first step is not."""
@@ -257,10 +257,12 @@ class TableStep:
         profile, mesh = self.profile, self.mesh
         texts: list[tuple[str, str]] = []
         if profile.calls and mesh.world == 1:
-            names = ", ".join(f"{one.name} ×{one.calls}" for one in profile.calls)
+            names = ", ".join(f"{call.name} ×{call.calls}" for call in profile.calls)
             text = f"communication is missing ({names}): a table does not hold its bytes; give --cluster and --mesh"
             texts.append(("not-recorded", text))
-        alone = [one.name for one in profile.calls if mesh.world > 1 and not any(one is item.called for item in found)]
+        alone = [
+            call.name for call in profile.calls if mesh.world > 1 and not any(call is item.called for item in found)
+        ]
         if alone:
             texts.append(("odd-input", f"{', '.join(alone)}: nothing to send on the mesh {mesh}"))
         if mesh.ep > 1 and not self._has_experts():
@@ -302,7 +304,7 @@ def _where_to(item: SizedCall, mesh: Mesh) -> str:
     return f"{called} of {format_bytes(item.bytes)} over {item.axis} ({mesh.size(item.axis)})"
 
 
-def _name(part: Part) -> str:
+def _name(part: TablePart) -> str:
     return f"{part.name}, the rest" if part.rest else part.name
 
 

@@ -18,14 +18,14 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile, AnyPath, GivenPath, InputFile, given_path, given_paths
 from foretrace.inputs.profiler_trace.format import read_traces
 from foretrace.inputs.profiler_trace.format.execution_trace import (
+    ExecutionNode,
     ExecutionTrace,
-    Node,
     looks_like_execution_trace,
     read_execution_trace,
 )
-from foretrace.inputs.profiler_trace.format.records import Category, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Longs, RankProfile
 
-_JOINED: Final = (Category.CPU_OP, Category.ANNOTATION)
+_JOINED: Final = (EventCategory.CPU_OP, EventCategory.ANNOTATION)
 _TRUSTED: Final = 0.9
 """The share of numbers found in both whose names agree, from which on they are taken to mean the same."""
 
@@ -93,7 +93,7 @@ def attach_execution_traces(
 
 def _owner(traces: Sequence[RankProfile], execution: ExecutionTrace) -> int:
     """Which trace is of the process of an execution trace; of one that names none, the only trace."""
-    processes = [{one.process for one in trace.threads if one.process >= 0} for trace in traces]
+    processes = [{thread.process for thread in trace.threads if thread.process >= 0} for trace in traces]
     same = [at for at, mine in enumerate(processes) if execution.process in mine]
     if len(traces) == 1 and (execution.process < 0 or not processes[0]):
         return 0
@@ -113,7 +113,7 @@ def with_shapes_of(trace: RankProfile, execution: ExecutionTrace) -> RankProfile
     events = trace.events
     nodes = {node.number: node for node in execution.nodes}
     matched, how = _matched(trace, execution.nodes)
-    ops = events.of(Category.CPU_OP)
+    ops = events.of(EventCategory.CPU_OP)
     if not len(matched):
         raise InputError(
             "several-inputs",
@@ -145,7 +145,7 @@ def with_shapes_of(trace: RankProfile, execution: ExecutionTrace) -> RankProfile
     )
 
 
-def _matched(trace: RankProfile, nodes: Sequence[Node]) -> tuple[Longs, str]:
+def _matched(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> tuple[Longs, str]:
     """Pairs of an event and the number of a node, and by what they were found."""
     by_number = _by_number(trace, nodes)
     if by_number is not None:
@@ -153,7 +153,7 @@ def _matched(trace: RankProfile, nodes: Sequence[Node]) -> tuple[Longs, str]:
     return _by_order(trace, nodes), "name and order"
 
 
-def _by_number(trace: RankProfile, nodes: Sequence[Node]) -> Longs | None:
+def _by_number(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> Longs | None:
     """By PyTorch's number of the call; None where these numbers mean other ops in the two files."""
     events = trace.events
     known = {node.function: node for node in nodes if node.function > 0}
@@ -172,7 +172,7 @@ def _by_number(trace: RankProfile, nodes: Sequence[Node]) -> Longs | None:
     return np.array(pairs, dtype=np.int64)
 
 
-def _by_order(trace: RankProfile, nodes: Sequence[Node]) -> Longs:
+def _by_order(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> Longs:
     """By name and order between two ops that autograd numbered: these numbers are the same in both files, so that one
     may begin earlier or end later than the other."""
     events = trace.events
@@ -202,7 +202,7 @@ def _placed(ops: Iterable[tuple[int, str, int]]) -> dict[tuple[int, str], list[i
 class DataFlow:
     """Which op needs what another wrote: leaves of an execution trace by position, and the longest chain of them."""
 
-    ops: tuple[Node, ...]
+    ops: tuple[ExecutionNode, ...]
     source: Longs
     target: Longs
     longest: int
@@ -216,7 +216,7 @@ def data_flow(execution: ExecutionTrace) -> DataFlow:
     source: list[int] = []
     target: list[int] = []
     for at, node in enumerate(ops):
-        needed = {writer[one.storage] for one in node.reads if one.storage in writer}
+        needed = {writer[read.storage] for read in node.reads if read.storage in writer}
         source += sorted(needed)
         target += [at] * len(needed)
         depth[at] = 1 + max((depth[one] for one in needed), default=0)

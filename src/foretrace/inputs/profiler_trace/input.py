@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory
     from foretrace.inputs.profiler_trace.format.execution_trace import ExecutionTrace
     from foretrace.inputs.profiler_trace.format.records import RankProfile
-    from foretrace.inputs.profiler_trace.program import Profile
+    from foretrace.inputs.profiler_trace.program import JobProfile
     from foretrace.program.program import Program
 
 DEVICE_SPREAD: Final = 0.03
@@ -52,7 +52,7 @@ class ProfilerTraceInput(Input):
         super().__init__(tuple(paths) or tuple(trace.path for trace in traces), options or ProfilerTraceOptions())
         self.traces = tuple(traces)
         self.executions = tuple(executions)
-        self._profiles: dict[ProfilerTraceOptions, Profile] = {}
+        self._profiles: dict[ProfilerTraceOptions, JobProfile] = {}
 
     @classmethod
     def recognises(cls, paths: Sequence[GivenPath]) -> bool:
@@ -86,7 +86,7 @@ class ProfilerTraceInput(Input):
         """Writes a steady step with its host as the options have it."""
         return self._profile().program(self.options.host)
 
-    def _profile(self) -> Profile:
+    def _profile(self) -> JobProfile:
         """Returns the traces understood, once for all hosts, batches and GPUs."""
         from foretrace.inputs.profiler_trace.program import profile_of
 

@@ -57,17 +57,17 @@ def traces_inventory(traces: Sequence[RankProfile], executions: Sequence[Executi
         kind="profiler-trace",
         format="profiler traces" if profiles else "PyTorch execution traces",
         title=title,
-        world_size=max((one.world_size for one in profiles if one.world_size is not None), default=None),
+        world_size=max((profile.world_size for profile in profiles if profile.world_size is not None), default=None),
         contents={"traces": profiles, "execution_traces": counted},
         facts=(*_facts(profiles), *(fact for one in counted for fact in _execution_facts(one)), *_no_times(profiles)),
         tables=tuple(_tables(profiles)),
-        diagnostics=tuple(note for one in profiles for note in one.diagnostics),
+        diagnostics=tuple(note for profile in profiles for note in profile.diagnostics),
         see=("foretrace explain FILE", "foretrace simulate FILE") if _has_device_work(profiles) else (),
     )
 
 
 def _has_device_work(profiles: Sequence[ProfileInventory]) -> bool:
-    return any(one.streams for one in profiles)
+    return any(profile.streams for profile in profiles)
 
 
 def _count_execution(trace: ExecutionTrace) -> ExecutionInventory:
@@ -225,14 +225,14 @@ def _collective_table(profile: ProfileInventory) -> InventoryTable:
 def _rank_table(profiles: Sequence[ProfileInventory]) -> InventoryTable:
     rows = [
         (
-            PurePath(one.file).name,
-            "not recorded" if one.rank is None else str(one.rank),
-            f"{one.events:,}",
-            f"{sum(row.kernels for row in one.streams):,}",
-            str(len(one.steps)),
-            format_time(one.span_s),
+            PurePath(profile.file).name,
+            "not recorded" if profile.rank is None else str(profile.rank),
+            f"{profile.events:,}",
+            f"{sum(row.kernels for row in profile.streams):,}",
+            str(len(profile.steps)),
+            format_time(profile.span_s),
         )
-        for one in profiles[:MAX_RANKS]
+        for profile in profiles[:MAX_RANKS]
     ]
     note = f"{len(profiles) - MAX_RANKS:,} more ranks in --json" if len(profiles) > MAX_RANKS else ""
     return InventoryTable(("file", "rank", "events", "kernels", "steps", "span"), rows, note)

@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Category, Floats, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, RankProfile
 
 PROFILED_SHARE: Final = 0.44
 """Of the host's time under Kineto, ops and runtime calls recorded."""
@@ -40,7 +40,7 @@ CUPTI_SHARE: Final = 0.25
 """Runtime calls alone (Nsight Systems without ops, or Kineto of the device alone): a process that CUPTI is attached to
 and records nothing takes 1.29 times as long (1 - 1/1.29 = 0.22), and calls are recorded too."""
 
-MOST_S: Final = 15e-6
+MAX_S: Final = 15e-6
 """Taken off for one recorded op, call or function at most: three times what it costs in the mean."""
 
 USUAL_LAUNCH_S: Final = {"H200": 5.9e-6}
@@ -95,16 +95,16 @@ def profiling_cost(trace: RankProfile) -> ProfilingCost:
     """What profiling cost the host, by what was recorded and how long launches took."""
     launches = launches_s(trace)
     launch_s = float(np.percentile(launches, 10)) if len(launches) else 0.0
-    usual_s = [usual for name, usual in USUAL_LAUNCH_S.items() if any(name in one.name for one in trace.devices)]
+    usual_s = [usual for name, usual in USUAL_LAUNCH_S.items() if any(name in device.name for device in trace.devices)]
     met = trace.producer == "kineto" and usual_s and launch_s > 0
-    return ProfilingCost(_share(trace), MOST_S, pace(launch_s, usual_s[0]) if met else 1.0, launch_s)
+    return ProfilingCost(_share(trace), MAX_S, pace(launch_s, usual_s[0]) if met else 1.0, launch_s)
 
 
 def _share(trace: RankProfile) -> float:
     categories = trace.events.category
-    if trace.producer == "nsys" or not (categories == Category.CPU_OP).any():
+    if trace.producer == "nsys" or not (categories == EventCategory.CPU_OP).any():
         return CUPTI_SHARE
-    if (categories == Category.PYTHON).any() or trace.facts.get("with_stack") == "1":
+    if (categories == EventCategory.PYTHON).any() or trace.facts.get("with_stack") == "1":
         return STACK_SHARE
     return SHAPES_SHARE if trace.facts.get("record_shapes") == "1" else PROFILED_SHARE
 
@@ -112,7 +112,7 @@ def _share(trace: RankProfile) -> float:
 def launches_s(trace: RankProfile) -> Floats:
     """What each call that launches a kernel took."""
     events = trace.events
-    launches = (events.category == Category.RUNTIME) & trace.named(lambda name: "LaunchKernel" in name)
+    launches = (events.category == EventCategory.RUNTIME) & trace.named(lambda name: "LaunchKernel" in name)
     return np.asarray(events.duration_s[launches])
 
 

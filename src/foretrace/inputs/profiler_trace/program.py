@@ -24,7 +24,7 @@ from foretrace.program.kernels import kernel_text
 from foretrace.program.program import Program
 
 
-def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> Profile:
+def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> JobProfile:
     """Understands a job's traces, for whatever host; `options` decides all else."""
     traces = with_gradients_reduced(traces, options)
     ranks = _together([read_step(trace, options.steps) for trace in traces])
@@ -36,11 +36,11 @@ def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> 
     )
     kernels = (device_kernels(rank.trace, rank.links) for rank in ranks)
     texts = tuple({event: kernel_text(one) for event, one in found.items()} for found in kernels)
-    return Profile(tuple(ranks), met, texts)
+    return JobProfile(tuple(ranks), met, texts)
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class JobProfile:
     """What was recorded of a job: the step of each rank, how ranks meet, and each rank's kernels by the number of their
     event, as text."""
 
@@ -95,7 +95,7 @@ def _together(ranks: list[RankStep]) -> list[RankStep]:
 
 def _gpu(rank: RankStep) -> str:
     number = int(rank.device.stream[0] >> 32)
-    names = {one.number: one.name for one in rank.trace.devices}
+    names = {device.number: device.name for device in rank.trace.devices}
     return names.get(number, next(iter(names.values()), ""))
 
 

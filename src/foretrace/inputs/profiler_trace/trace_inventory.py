@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Longs, RankProfile
-from foretrace.inputs.profiler_trace.job.communication import Communication, communications
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Longs, RankProfile
+from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.program.columns import label
 
@@ -91,12 +91,12 @@ class ProfileInventory:
 def take_inventory(trace: RankProfile) -> ProfileInventory:
     """Counts what a trace holds."""
     events = trace.events
-    links = Links(trace)
+    links = EventLinks(trace)
     found = communications(trace, links)
     steps = find_steps(trace, links)
     on_device = events.of(*ON_DEVICE)
     used = sorted(set(events.device[on_device].tolist()))
-    names = {one.number: one.name for one in trace.devices}
+    names = {device.number: device.name for device in trace.devices}
     collectives = tuple(_calls(trace, found))
     recorded = _recorded(trace)
     return ProfileInventory(
@@ -136,31 +136,31 @@ def _recorded(trace: RankProfile) -> dict[str, bool]:
         "shapes": bool((trace.events.inputs >= 0).any()),
         "stacks": trace.facts.get("with_stack") == "1",
         "memory": trace.facts.get("profile_memory") == "1",
-        "synchronisation": bool((category == Category.SYNC).any()),
+        "synchronisation": bool((category == EventCategory.SYNC).any()),
         "collective_arguments": bool(trace.calls),
-        "annotations": bool((category == Category.ANNOTATION).any()),
+        "annotations": bool((category == EventCategory.ANNOTATION).any()),
     }
 
 
 def _categories(trace: RankProfile) -> Iterable[CategoryInventory]:
-    count = np.bincount(trace.events.category, minlength=len(Category))
-    seconds = np.bincount(trace.events.category, weights=trace.events.duration_s, minlength=len(Category))
-    for one in Category:
+    count = np.bincount(trace.events.category, minlength=len(EventCategory))
+    seconds = np.bincount(trace.events.category, weights=trace.events.duration_s, minlength=len(EventCategory))
+    for one in EventCategory:
         if count[one]:
             yield CategoryInventory(label(one), int(count[one]), float(seconds[one]))
 
 
-def _streams(trace: RankProfile, at: Longs, found: dict[int, Communication]) -> Iterable[StreamInventory]:
+def _streams(trace: RankProfile, at: Longs, found: dict[int, RecordedCommunication]) -> Iterable[StreamInventory]:
     events = trace.events
     lanes = np.stack([events.device[at], events.stream[at]], axis=1)
     for device, stream in np.unique(lanes, axis=0).tolist():
         here = at[(lanes[:, 0] == device) & (lanes[:, 1] == stream)]
-        kernels = here[events.category[here] == Category.KERNEL]
+        kernels = here[events.category[here] == EventCategory.KERNEL]
         yield StreamInventory(
             device,
             stream,
             len(kernels),
-            sum(one in found for one in kernels.tolist()),
+            sum(kernel in found for kernel in kernels.tolist()),
             len(here) - len(kernels),
             _busy_s(trace, here),
         )
@@ -178,11 +178,11 @@ def _threads(trace: RankProfile) -> Iterable[ThreadInventory]:
     events = trace.events
     for number, thread in enumerate(trace.threads):
         mine = events.category[events.thread == number]
-        ops, calls = int((mine == Category.CPU_OP).sum()), int((mine == Category.RUNTIME).sum())
+        ops, calls = int((mine == EventCategory.CPU_OP).sum()), int((mine == EventCategory.RUNTIME).sum())
         yield ThreadInventory(thread.process, thread.thread, thread.name, ops, calls)
 
 
-def _calls(trace: RankProfile, found: dict[int, Communication]) -> Iterable[CallInventory]:
+def _calls(trace: RankProfile, found: dict[int, RecordedCommunication]) -> Iterable[CallInventory]:
     together: dict[tuple[str, str, str, int], list[int]] = {}
     for event, one in found.items():
         key = (label(one.collective), one.group.name, one.group.description, one.group.size)
@@ -202,11 +202,11 @@ def _cannot_tell(
     if not len(events.of(*ON_DEVICE)):
         yield "what a GPU did: no kernel was recorded (ProfilerActivity.CUDA), so it cannot be simulated"
         return
-    if not len(events.of(Category.RUNTIME)):
+    if not len(events.of(EventCategory.RUNTIME)):
         yield "who launched a kernel: no runtime calls were recorded"
     if not recorded["shapes"]:
         yield "shapes of ops (record_shapes=True): another batch cannot be worked out"
-    if any(one.bytes is None for one in collectives):
+    if any(collective.bytes is None for collective in collectives):
         yield "bytes of some collectives: newer PyTorch writes them with each call"
     if not recorded["synchronisation"] and len(set(events.stream[events.of(*ON_DEVICE)].tolist())) > 1:
         yield "waits between streams (no cuda_sync events): they are taken from runtime calls and times"

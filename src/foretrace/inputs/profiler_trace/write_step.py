@@ -101,9 +101,13 @@ class StepWriter:
             self._launch(block, launches, done, holds)
         if waits:
             wait_name = self.rank.trace.strings[self.rank.trace.events.name[event]]
-            needed = [self._work[one.work] for one in host.targets[call] if not one.steps and one.work in self._work]
+            needed = [
+                self._work[target.work]
+                for target in host.targets[call]
+                if not target.steps and target.work in self._work
+            ]
             done = block.host(wait_name, float(times.own_s[call]), after=needed, **facts)
-            self._waits += [(done, one.work) for one in host.targets[call] if one.steps]
+            self._waits += [(done, target.work) for target in host.targets[call] if target.steps]
             if host.queue[call]:
                 self._launch(block, launches, done, holds)
         self._call[call] = done
@@ -140,7 +144,7 @@ class StepWriter:
         """Work on a stream, after its launch and what it waits for of other streams."""
         rank, times = self.rank, self.times
         event = int(rank.alike.device[0, column])
-        after = [*([by] if by is not None else []), *(self._work[one] for one in holds if one in self._work)]
+        after = [*([by] if by is not None else []), *(self._work[hold] for hold in holds if hold in self._work)]
         lane = _lane(int(rank.device.stream[column]))
         met = self.met.get(event)
         lane_kind: LaneKind = "communication" if met is not None else "compute"

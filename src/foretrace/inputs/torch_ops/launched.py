@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Category, Floats, Longs, RankProfile
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs, RankProfile
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.kinds import plain_name
 from foretrace.inputs.torch_ops.lists import list_kernels
 from foretrace.inputs.torch_ops.parameters import ACCUMULATE, Parameters, parameters
@@ -20,21 +20,21 @@ from foretrace.inputs.torch_ops.tensors import tensors
 from foretrace.program.kernels import Copy, Gemm, GroupedGemm, Kernel, Stream
 
 
-def device_kernels(trace: RankProfile, links: Links) -> dict[int, Kernel]:
+def device_kernels(trace: RankProfile, links: EventLinks) -> dict[int, Kernel]:
     """For everything in a trace that ran on a device, by the number of its event, what it computed or moved; what names
     and shapes do not tell is not there."""
     found = _Finder(trace, links)
     events = trace.events
-    for event in events.of(Category.MEMCPY).tolist():
+    for event in events.of(EventCategory.MEMCPY).tolist():
         found.memcpy(event)
-    kernels = events.of(Category.KERNEL)
+    kernels = events.of(EventCategory.KERNEL)
     kernels = kernels[links.op[kernels] >= 0]
     order = kernels[np.argsort(links.op[kernels], kind="stable")]
     ends = np.flatnonzero(np.diff(links.op[order])) + 1
     for group in np.split(order, ends) if len(order) else ():
         found.op(int(links.op[group[0]]), group)
     found.lists()
-    for event in events.of(Category.MEMSET).tolist():
+    for event in events.of(EventCategory.MEMSET).tolist():
         found.memset(event)
     return found.of_event
 
@@ -42,7 +42,7 @@ def device_kernels(trace: RankProfile, links: Links) -> dict[int, Kernel]:
 class _Finder:
     """Finds kernels op by op; ops over lists of unknown size wait until all are seen."""
 
-    def __init__(self, trace: RankProfile, links: Links) -> None:
+    def __init__(self, trace: RankProfile, links: EventLinks) -> None:
         self.of_event: dict[int, Kernel] = {}
         self._trace, self._links = trace, links
         self._parameters: Parameters = parameters(trace)
@@ -110,15 +110,15 @@ class _Finder:
         inputs = trace.inputs[number]
         kernel = kernel_of(trace.strings[op], inputs, trace.strings[main])
         if isinstance(kernel, Stream) and not kernel.fixed:
-            given = [one for one in tensors(inputs) if one is not None]
+            given = [tensor for tensor in tensors(inputs) if tensor is not None]
             if self._parameters.holds_all(given):
                 return replace(kernel, fixed=kernel.read + kernel.write)
         return kernel
 
 
-def _under(links: Links, trace: RankProfile, name: str) -> NDArray[np.bool_]:
+def _under(links: EventLinks, trace: RankProfile, name: str) -> NDArray[np.bool_]:
     """Which events ran under an op of this name, at most a few ops down."""
-    named = trace.named(name.__eq__) & (trace.events.category == Category.CPU_OP)
+    named = trace.named(name.__eq__) & (trace.events.category == EventCategory.CPU_OP)
     at, found = links.op, np.zeros(len(trace.events), dtype=bool)
     for _ in range(4):
         found |= (at >= 0) & named[at]

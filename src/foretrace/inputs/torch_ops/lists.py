@@ -28,7 +28,7 @@ def list_kernels(
         return
     events, steps = trace.events, _optimizer_steps(trace)
     for word, calls in launched.items():
-        seconds = [float(events.duration_s[one].sum()) for one in calls]
+        seconds = [float(events.duration_s[call].sum()) for call in calls]
         rounds = min(steps, len(calls)) or len(calls)
         for launches, taken in zip(calls, seconds, strict=True):
             share = 1.0 if rounds == len(calls) else rounds * taken / (sum(seconds) or 1.0)

@@ -10,7 +10,7 @@ from math import gcd
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Category, Inputs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Inputs, RankProfile
 from foretrace.inputs.torch_ops.tensors import Tensor, tensors
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -36,7 +36,7 @@ class Parameters:
 def gradients(trace: RankProfile) -> dict[int, Tensor]:
     """The events that accumulate a gradient, in order, with the gradient; only those whose size was recorded."""
     events = trace.events
-    sized = (events.category == Category.CPU_OP) & (events.inputs >= 0)
+    sized = (events.category == EventCategory.CPU_OP) & (events.inputs >= 0)
     ops = np.flatnonzero(trace.named(ACCUMULATE.__eq__) & sized)
     numbers = events.inputs[ops].tolist()
     given = {number: _first(trace.inputs[number]) for number in set(numbers)}
@@ -45,7 +45,7 @@ def gradients(trace: RankProfile) -> dict[int, Tensor]:
 
 def _first(inputs: Inputs) -> Tensor | None:
     """The gradient that an AccumulateGrad was given."""
-    found = next((one for one in tensors(inputs) if one is not None), None)
+    found = next((tensor for tensor in tensors(inputs) if tensor is not None), None)
     return Tensor(found.dims, found.type) if found is not None and found.dims else None
 
 

@@ -11,7 +11,7 @@ from foretrace.program.kernels import DTYPE_BYTES, Attention, Gemm, Kernel, Stre
 WIDE: Final = 4
 """Bytes of an fp32 element: in what parts of sums are kept."""
 
-FEWEST_PARTS: Final = 2
+MIN_PARTS: Final = 2
 """Into how many K is cut at least where it is cut; the name does not say into how many."""
 
 
@@ -22,7 +22,7 @@ def parts(kernel: Kernel, names: Sequence[str], seconds: Sequence[float]) -> lis
         return [kernel]
     if isinstance(kernel, Stream):
         total = sum(seconds) or 1.0
-        return [_share(kernel, one / total) for one in seconds]
+        return [_share(kernel, second / total) for second in seconds]
     main = max(range(len(names)), key=lambda i: seconds[i])
     return [kernel if i == main else _beside(kernel, name) for i, name in enumerate(names)]
 
@@ -35,7 +35,7 @@ def _share(kernel: Stream, share: float) -> Stream:
 def _beside(kernel: Kernel, name: str) -> Kernel | None:
     if isinstance(kernel, Gemm) and "splitK" in name:
         result = kernel.batch * kernel.m * kernel.n
-        return Stream("gemm_split_k", FEWEST_PARTS * WIDE * result, int(DTYPE_BYTES[kernel.out] * result))
+        return Stream("gemm_split_k", MIN_PARTS * WIDE * result, int(DTYPE_BYTES[kernel.out] * result))
     if not isinstance(kernel, Attention):
         return None
     size = DTYPE_BYTES[kernel.dtype]

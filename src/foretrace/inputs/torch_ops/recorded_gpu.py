@@ -20,5 +20,5 @@ def recorded_source(gpu: str) -> Source:
 
 def recorded_gpu(program: Program) -> str | None:
     """The GPU that a program's times were recorded on, as the profiler called it."""
-    named = (one.name for one in program.sources if one.name.startswith(RECORDED_ON))
+    named = (source.name for source in program.sources if source.name.startswith(RECORDED_ON))
     return next((name.removeprefix(RECORDED_ON) for name in named), None)

@@ -60,7 +60,7 @@ _Rule = Callable[[str, Inputs, list[Tensor]], Stream | None]
 
 def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | None:
     """What an op (its plain name) moves; None where it is none of those known, or its sizes were not recorded."""
-    given = [one for one in tensors(inputs, assumed) if one is not None]
+    given = [tensor for tensor in tensors(inputs, assumed) if tensor is not None]
     if op.startswith("triton_"):
         return _triton(given)
     if op == "cat":
@@ -99,8 +99,8 @@ def _elementwise(op: str, name: str, in_place: bool, given: list[Tensor]) -> Str
 
 def _is_scattered(operands: list[Tensor]) -> bool:
     """Whether PyTorch must work out an index for each element: operands that are not dense, or lie in other orders."""
-    orders = {tuple(_order(one)) for one in operands}
-    return len(orders) > 1 or not all(one.is_dense for one in operands)
+    orders = {tuple(_order(operand)) for operand in operands}
+    return len(orders) > 1 or not all(operand.is_dense for operand in operands)
 
 
 def _order(tensor: Tensor) -> list[int]:
@@ -110,7 +110,7 @@ def _order(tensor: Tensor) -> list[int]:
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    columns = list(zip_longest(*(reversed(one) for one in shapes), fillvalue=1))
+    columns = list(zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1))
     return tuple(0 if 0 in column else max(column) for column in reversed(columns))
 
 
@@ -128,8 +128,8 @@ def _cat(inputs: Inputs, assumed: str) -> Stream | None:
     parts = tensor_list(inputs, 0, _list_type(inputs, 0, assumed))
     if not parts:
         return None
-    total = sum(one.bytes for one in parts)
-    scattered = not all(one.is_contiguous for one in parts)
+    total = sum(part.bytes for part in parts)
+    scattered = not all(part.is_contiguous for part in parts)
     return Stream("cat_strided" if scattered else "cat", total, total)
 
 

@@ -116,7 +116,7 @@ def tensor_list(inputs: Inputs, at: int, assumed: str = "c10::BFloat16") -> list
     strides = inputs.strides[at] if at < len(inputs.strides) else ()
     if not dims or isinstance(dims[0], int):
         return []
-    per = [_flat(one) for one in strides if not isinstance(one, int)]
+    per = [_flat(stride) for stride in strides if not isinstance(stride, int)]
     return [
         Tensor(_flat(one), assumed, per[i] if i < len(per) else ())
         for i, one in enumerate(dims)
@@ -130,8 +130,8 @@ def value(inputs: Inputs, at: int) -> str:
 
 
 def _is_tensor(dims: Dims, type_: str) -> bool:
-    return type_ in ELEMENT_BYTES and all(isinstance(one, int) and one >= 0 for one in dims)
+    return type_ in ELEMENT_BYTES and all(isinstance(dim, int) and dim >= 0 for dim in dims)
 
 
 def _flat(dims: Dims) -> tuple[int, ...]:
-    return tuple(one for one in dims if isinstance(one, int))
+    return tuple(dim for dim in dims if isinstance(dim, int))

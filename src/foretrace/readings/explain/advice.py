@@ -11,8 +11,8 @@ from foretrace.basics.units import format_bandwidth, format_bytes, format_percen
 if TYPE_CHECKING:
     from foretrace.readings.explain.explain import Explanation
 
-MOST = 5
-LEAST = 2
+MAX_SENTENCES = 5
+MIN_SENTENCES = 2
 _WORTH_SAYING = 0.01
 """The share of the step from which on something is advice."""
 _UNEVEN = 1.1
@@ -38,9 +38,9 @@ def advice(found: Explanation) -> tuple[Advice, ...]:
         (one for one in told if one.seconds > _WORTH_SAYING * found.step_s),
         key=lambda one: -one.seconds,
     )
-    told = told[:MOST]
+    told = told[:MAX_SENTENCES]
     plain = [*_path(found), *_compute(found)]
-    return (*told, *plain[: max(LEAST - len(told), 0)])
+    return (*told, *plain[: max(MIN_SENTENCES - len(told), 0)])
 
 
 def _experts(found: Explanation) -> Iterator[Advice]:
@@ -63,8 +63,8 @@ def _experts(found: Explanation) -> Iterator[Advice]:
 def _stragglers(found: Explanation) -> Iterator[Advice]:
     loads = () if found.experts is None else found.experts.loads
     # What experts do to their ranks is said of the experts.
-    loaded = {rank for one in loads if one.load >= _UNEVEN for rank in one.ranks}
-    flagged = [one for one in found.ranks if one.flags and one.rank not in loaded]
+    loaded = {rank for load in loads if load.load >= _UNEVEN for rank in load.ranks}
+    flagged = [rank for rank in found.ranks if rank.flags and rank.rank not in loaded]
     if not flagged:
         return
     one = max(flagged, key=lambda each: each.held_others_s)
@@ -94,7 +94,7 @@ def _stages(found: Explanation) -> Iterator[Advice]:
     )
     yield Advice("pipeline", line.waits_share * step, text)
     slowest = line.slowest
-    mean = sum(one.microbatch_s for one in line.stages) / pp
+    mean = sum(stage.microbatch_s for stage in line.stages) / pp
     if slowest is not None and mean > 0 and slowest.microbatch_s > (1 + _JITTER) * mean:
         excess = slowest.microbatch_s - mean
         text = (
@@ -114,7 +114,7 @@ def _calls(found: Explanation) -> Iterator[Advice]:
     if not exposed:
         return
     axis = max(exposed, key=lambda one: exposed[one])
-    kind = max((one for one in found.calls if one.axis == axis), key=lambda one: one.transfer_s, default=None)
+    kind = max((call for call in found.calls if call.axis == axis), key=lambda call: call.transfer_s, default=None)
     if kind is None:
         return
     rate = "" if kind.bytes_per_s is None else f" at {format_bandwidth(kind.bytes_per_s)}"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.program.columns import Collective, Kind, label
-from foretrace.readings.explain.rows import ROUNDING, Floats, Longs, Place, Rows, weighted_median
+from foretrace.readings.explain.rows import ROUNDING, Floats, Longs, OpPlace, OpRows, weighted_median
 
 WORST_PER_AXIS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class CallTimes:
     """Seconds of single calls."""
 
     mean_s: float
@@ -39,8 +39,8 @@ class CallKind:
     transfer_s: float
     wait_s: float
     held_s: float
-    transfer: Spread
-    held: Spread
+    transfer: CallTimes
+    held: CallTimes
     bytes_per_s: float | None
 
 
@@ -54,16 +54,16 @@ class WorstCall:
 
     axis: str
     collective: str
-    place: Place
+    place: OpPlace
     start_s: float
     bytes: int
     transfer_s: float
     wait_s: float
     held_s: float
-    waited_for: Place | None
+    waited_for: OpPlace | None
 
 
-def call_kinds(rows: Rows) -> tuple[CallKind, ...]:
+def call_kinds(rows: OpRows) -> tuple[CallKind, ...]:
     """Every axis and collective that meets, those that take and cost most first."""
     meets = np.flatnonzero(rows.communicator >= 0)
     axis = rows.axis
@@ -74,7 +74,7 @@ def call_kinds(rows: Rows) -> tuple[CallKind, ...]:
     return tuple(sorted(found, key=lambda kind: -(kind.transfer_s + kind.held_s)))
 
 
-def _kind(rows: Rows, axis: str, collective: int, mine: Longs) -> CallKind:
+def _kind(rows: OpRows, axis: str, collective: int, mine: Longs) -> CallKind:
     weight = rows.ranks[mine]
     met = mine[(rows.bytes[mine] > 0) & (rows.members[mine] > 1)]
     carried = float((rows.bytes * rows.ranks)[met].sum())
@@ -93,11 +93,11 @@ def _kind(rows: Rows, axis: str, collective: int, mine: Longs) -> CallKind:
     )
 
 
-def _spread(seconds: Floats, weight: Floats) -> Spread:
-    return Spread(float(np.average(seconds, weights=weight)), weighted_median(seconds, weight), float(seconds.max()))
+def _spread(seconds: Floats, weight: Floats) -> CallTimes:
+    return CallTimes(float(np.average(seconds, weights=weight)), weighted_median(seconds, weight), float(seconds.max()))
 
 
-def worst_calls(rows: Rows) -> tuple[WorstCall, ...]:
+def worst_calls(rows: OpRows) -> tuple[WorstCall, ...]:
     """The calls of each axis that held a rank up longest, one of each rendezvous, the worst first."""
     held = np.flatnonzero((rows.held_s > ROUNDING * rows.step_s) & (rows.communicator >= 0))
     held = held[np.argsort(-rows.held_s[held], kind="stable")]
@@ -115,7 +115,7 @@ def worst_calls(rows: Rows) -> tuple[WorstCall, ...]:
     return tuple(found)
 
 
-def _worst(rows: Rows, axis: str, row: int) -> WorstCall:
+def _worst(rows: OpRows, axis: str, row: int) -> WorstCall:
     last = int(rows.last[row])
     return WorstCall(
         axis=axis,
@@ -130,7 +130,7 @@ def _worst(rows: Rows, axis: str, row: int) -> WorstCall:
     )
 
 
-def _busy_with(rows: Rows, row: int) -> int:
+def _busy_with(rows: OpRows, row: int) -> int:
     """The op a rank was busy with until it came to a call, work of the host passed over; the call itself if none."""
     before = int(rows.before[row])
     while before >= 0 and rows.kind[before] == Kind.HOST:

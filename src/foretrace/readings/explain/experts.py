@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.program.columns import Collective, Kind
-from foretrace.readings.explain.rows import Floats, Longs, Rows
+from foretrace.readings.explain.rows import Floats, Longs, OpRows
 from foretrace.readings.explain.stragglers import RankLateness
 
 
@@ -35,7 +35,7 @@ class ExpertLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertBalance:
     """The load of all experts, in the order of stages.
 
     `max_load` is the largest load. `busiest_compute_s` is what the busiest of a group compute per microbatch on the
@@ -53,10 +53,10 @@ class Experts:
     @property
     def busiest(self) -> ExpertLoad:
         """The most loaded."""
-        return max(self.loads, key=lambda one: one.load)
+        return max(self.loads, key=lambda load: load.load)
 
 
-def experts(rows: Rows, ranks: tuple[RankLateness, ...], microbatches: int) -> Experts | None:
+def experts(rows: OpRows, ranks: tuple[RankLateness, ...], microbatches: int) -> ExpertBalance | None:
     """The load of experts; None where no all-to-all runs over an expert axis of more than one rank."""
     mesh = rows.graph.program.mesh
     calls = np.flatnonzero((rows.collective == Collective.ALL_TO_ALL) & (rows.axis == "ep"))
@@ -71,7 +71,7 @@ def experts(rows: Rows, ranks: tuple[RankLateness, ...], microbatches: int) -> E
     sums = np.bincount(rows.owner[combines], weights=rows.bytes[combines], minlength=len(classes))
     received = (sums / np.maximum(seen, 1))[classes.of_rank]
     busy = np.bincount(rows.owner[combines], weights=compute, minlength=len(classes))[classes.of_rank]
-    guilt = np.array([one.held_others_s for one in ranks])[classes.of_rank]
+    guilt = np.array([rank.held_others_s for rank in ranks])[classes.of_rank]
     loads = []
     for stage in range(mesh.pp):
         here = np.flatnonzero((stages == stage) & (seen[classes.of_rank] > 0))
@@ -85,10 +85,10 @@ def experts(rows: Rows, ranks: tuple[RankLateness, ...], microbatches: int) -> E
                 loads.append(ExpertLoad(stage, ep, tuple(mine.tolist()), got, load, float(busy[mine].mean()), held))
     most, mean = _excess(rows, combines, compute, max(microbatches, 1))
     passes = max(microbatches, 1) + mesh.pp - 1
-    return Experts(tuple(loads), max(one.load for one in loads), most, mean, (most - mean) * passes)
+    return ExpertBalance(tuple(loads), max(load.load for load in loads), most, mean, (most - mean) * passes)
 
 
-def _sections(rows: Rows, calls: Longs) -> tuple[Longs, Floats]:
+def _sections(rows: OpRows, calls: Longs) -> tuple[Longs, Floats]:
     """The all-to-alls that give back what experts received, and what each rank computed for the experts before."""
     starts = np.searchsorted(rows.owner[calls], rows.owner[calls])
     turn = (np.arange(len(calls)) - starts) % 2
@@ -108,7 +108,7 @@ def _variation(values: Longs) -> float:
     return float(values.std()) / mean if mean > 0 else 0.0
 
 
-def _excess(rows: Rows, combines: Longs, compute: Floats, microbatches: int) -> tuple[float, float]:
+def _excess(rows: OpRows, combines: Longs, compute: Floats, microbatches: int) -> tuple[float, float]:
     """(The busiest's, the mean) expert compute of one microbatch in seconds, group by group and layer by layer, on the
     stage where the two differ most."""
     units = rows.graph.units

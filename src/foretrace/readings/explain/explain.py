@@ -9,11 +9,11 @@ from foretrace.readings.account import account
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.explain.advice import Advice, advice
 from foretrace.readings.explain.communication import CallKind, WorstCall, call_kinds, worst_calls
-from foretrace.readings.explain.experts import Experts, experts
+from foretrace.readings.explain.experts import ExpertBalance, experts
 from foretrace.readings.explain.path import HostGaps, PathReading, host_gaps, path_reading
-from foretrace.readings.explain.pipeline import Pipeline, pipeline
+from foretrace.readings.explain.pipeline import PipelineUse, pipeline
 from foretrace.readings.explain.remedy import Remedy
-from foretrace.readings.explain.rows import Rows
+from foretrace.readings.explain.rows import OpRows
 from foretrace.readings.explain.stragglers import RankLateness, lateness
 from foretrace.readings.explain.variation import Variation, variation
 
@@ -30,9 +30,9 @@ class Explanation:
     answer: Answer
     calls: tuple[CallKind, ...]
     worst_calls: tuple[WorstCall, ...]
-    pipeline: Pipeline
+    pipeline: PipelineUse
     ranks: tuple[RankLateness, ...]
-    experts: Experts | None
+    experts: ExpertBalance | None
     variation: tuple[Variation, ...]
     critical_path: PathReading
     host: HostGaps
@@ -69,12 +69,12 @@ class Explanation:
     @property
     def stragglers(self) -> tuple[RankLateness, ...]:
         """The ranks that are flagged, those that hold others up longest first."""
-        return tuple(sorted((one for one in self.ranks if one.flags), key=lambda one: -one.held_others_s))
+        return tuple(sorted((rank for rank in self.ranks if rank.flags), key=lambda rank: -rank.held_others_s))
 
 
 def explain(simulation: Answer) -> Explanation:
     """Reads a run: recorded or simulated, of any program."""
-    rows, spent = Rows.of(simulation), account(simulation)
+    rows, spent = OpRows.of(simulation), account(simulation)
     ranks = lateness(rows, spent)
     return Explanation(
         answer=simulation,
@@ -98,6 +98,6 @@ def _missing(found: Explanation) -> list[Diagnostic]:
     elif not found.calls:
         texts.append("nothing communicates: ranks do not wait for each other")
     count = found.pipeline.microbatches
-    if not found.variation and any(one.microbatch_s > 0 for one in found.pipeline.stages):
+    if not found.variation and any(stage.microbatch_s > 0 for stage in found.pipeline.stages):
         texts.append(f"{count} microbatch{'' if count == 1 else 'es'}: too few to see how much the same op varies")
     return [Diagnostic("note", "too-little-data", text) for text in texts]

@@ -8,16 +8,16 @@ import numpy as np
 
 from foretrace.program.columns import Kind
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.explain.rows import Place, Rows
+from foretrace.readings.explain.rows import OpPlace, OpRows
 
-LONGEST = 5
+MAX_OPS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class LongOp:
     """A single op and what it takes in seconds."""
 
-    place: Place
+    place: OpPlace
     seconds: float
 
 
@@ -46,7 +46,7 @@ class HostGaps:
     longest: tuple[LongOp, ...]
 
 
-def path_reading(simulation: Answer, rows: Rows) -> PathReading:
+def path_reading(simulation: Answer, rows: OpRows) -> PathReading:
     """Reads the critical path of a run."""
     path = simulation.critical_path
     place = np.searchsorted(rows.node, path.node)
@@ -58,7 +58,7 @@ def path_reading(simulation: Answer, rows: Rows) -> PathReading:
     ranks = np.bincount(owner, weights=per_step, minlength=len(rows.graph.classes))
     stages = np.bincount(rows.stage_of_class[owner], weights=per_step, minlength=rows.graph.program.mesh.pp)
     happens = np.flatnonzero((place < len(rows.node)) & (lasts > 0))
-    longest = happens[np.argsort(-lasts[happens], kind="stable")][:LONGEST]
+    longest = happens[np.argsort(-lasts[happens], kind="stable")][:MAX_OPS]
     by_rank = {
         int(rows.graph.classes.representative[number]): float(ranks[number])
         for number in np.argsort(-ranks, kind="stable").tolist()
@@ -75,11 +75,11 @@ def path_reading(simulation: Answer, rows: Rows) -> PathReading:
     )
 
 
-def host_gaps(rows: Rows) -> HostGaps:
+def host_gaps(rows: OpRows) -> HostGaps:
     """What the host takes of a run."""
     mine = np.flatnonzero((rows.kind == Kind.HOST) & (rows.running_s > 0))
     total = rows.mean_over_ranks(rows.running_s, mine)
-    longest = mine[np.argsort(-rows.running_s[mine], kind="stable")][:LONGEST]
+    longest = mine[np.argsort(-rows.running_s[mine], kind="stable")][:MAX_OPS]
     return HostGaps(
         gaps=round(float(rows.ranks[mine].sum())),
         total_s=total,

@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrace.readings.account import Account, PerMicrobatch
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.explain.rows import ACROSS_STAGES, Floats, Rows
+from foretrace.readings.explain.rows import ACROSS_STAGES, Floats, OpRows
 
 _ROUNDING = 1e-12
 """A mean below this share of the step is what adding up left over."""
@@ -43,7 +43,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class PipelineUse:
     """All stages. `waits_share` is the share of the step that ranks wait for other stages, mean over ranks;
     `ideal_bubble` is (pp - 1) / (m + pp - 1), what it is in a pipeline of equal stages that takes m microbatches one
     chunk at a time and does nothing else; None without pipeline or microbatches."""
@@ -57,11 +57,11 @@ class Pipeline:
     @property
     def slowest(self) -> Stage | None:
         """The stage that computes longest for a microbatch; None where there is no other or none does."""
-        most = max(self.stages, key=lambda one: one.microbatch_s, default=None)
+        most = max(self.stages, key=lambda stage: stage.microbatch_s, default=None)
         return most if len(self.stages) > 1 and most is not None and most.microbatch_s > 0 else None
 
 
-def pipeline(simulation: Answer, rows: Rows, account: Account) -> Pipeline:
+def pipeline(simulation: Answer, rows: OpRows, account: Account) -> PipelineUse:
     """The stages of a run."""
     mesh, classes = rows.graph.program.mesh, rows.graph.classes
     ranks = np.zeros((len(classes), mesh.pp))
@@ -79,11 +79,11 @@ def pipeline(simulation: Answer, rows: Rows, account: Account) -> Pipeline:
         stages.append(Stage(number, round(float(ranks[:, number].sum())), forward, backward, *means))
     total = max(rows.step_s * rows.world, 1e-300)
     count = account.microbatches
-    return Pipeline(
+    return PipelineUse(
         microbatches=count,
         stages=tuple(stages),
-        waits_share=sum(one.waits_s * one.ranks for one in stages) / total if mesh.pp > 1 else 0.0,
-        bubble_share=sum(one.bubble_s * one.ranks for one in stages) / total,
+        waits_share=sum(stage.waits_s * stage.ranks for stage in stages) / total if mesh.pp > 1 else 0.0,
+        bubble_share=sum(stage.bubble_s * stage.ranks for stage in stages) / total,
         ideal_bubble=(mesh.pp - 1) / (count + mesh.pp - 1) if mesh.pp > 1 and count else None,
     )
 

@@ -31,7 +31,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OpPlace:
     """Where an op is: its rank (the first of several alike), pipeline stage, name, the block it is part of, and its
     microbatch and layer (None: of none)."""
 
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class OpRows:
     """The ops that happen, class by class in the order of issue.
 
     `ranks` is how many ranks a row stands for. `last` is the row of the member of its rendezvous that came last, itself
@@ -73,7 +73,7 @@ class Rows:
     before: Longs
 
     @classmethod
-    def of(cls, simulation: Answer) -> Rows:
+    def of(cls, simulation: Answer) -> OpRows:
         """The rows of a run."""
         timeline = simulation.timeline
         graph, ops = timeline.graph, timeline.graph.ops
@@ -124,7 +124,7 @@ class Rows:
     @property
     def axis(self) -> NDArray[np.str_]:
         """The axis each row communicates over, empty where it does not."""
-        names = np.array([*(one.axis for one in self.graph.program.communicators), ""])
+        names = np.array([*(communicator.axis for communicator in self.graph.program.communicators), ""])
         return np.asarray(names[self.communicator])
 
     @property
@@ -136,14 +136,14 @@ class Rows:
         """Seconds of some rows as a mean over all ranks of the job."""
         return float((seconds * self.ranks)[which].sum()) / max(self.world, 1)
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> OpPlace:
         """Where a row is."""
         program, ops = self.graph.program, self.graph.ops
         op, owner = int(self.graph.op[self.node[row]]), int(self.owner[row])
         template = int(ops.template[op])
         block = int(program.placements.block[ops.placement[op]])
         microbatch, layer = int(self.microbatch[row]), int(self.layer[row])
-        return Place(
+        return OpPlace(
             rank=int(self.graph.classes.representative[owner]),
             alike=int(self.graph.classes.count[owner]),
             stage=int(self.stage_of_class[owner]),

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.readings.account import Account
-from foretrace.readings.explain.rows import ACROSS_STAGES, ROUNDING, Floats, Longs, Rows, weighted_median
+from foretrace.readings.explain.rows import ACROSS_STAGES, ROUNDING, Floats, Longs, OpRows, weighted_median
 
 FACTOR = 3.5 * 1.4826
-LEAST_COMPUTE = 0.02
-LEAST_WAIT = 0.01
+MIN_COMPUTE = 0.02
+MIN_WAIT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class RankLateness:
     flags: tuple[str, ...]
 
 
-def lateness(rows: Rows, account: Account) -> tuple[RankLateness, ...]:
+def lateness(rows: OpRows, account: Account) -> tuple[RankLateness, ...]:
     """Every rank class, in the order of ranks."""
     classes = rows.graph.classes
     count = classes.count.astype(np.float64)
@@ -83,7 +83,7 @@ def lateness(rows: Rows, account: Account) -> tuple[RankLateness, ...]:
     )
 
 
-def _meetings(rows: Rows) -> Longs:
+def _meetings(rows: OpRows) -> Longs:
     """How many rendezvous of more than one rank each class takes part in."""
     meets = (rows.communicator >= 0) & (rows.members > 1)
     return np.asarray(np.bincount(rows.owner[meets], minlength=len(rows.graph.classes)))
@@ -102,11 +102,11 @@ def _ratios(compute: Floats, stage: Longs, count: Floats) -> Floats:
 
 def _slow(ratio: Floats, count: Floats) -> NDArray[np.bool_]:
     known = np.flatnonzero(~np.isnan(ratio))
-    limit = max(LEAST_COMPUTE, FACTOR * weighted_median(np.abs(ratio[known] - 1), count[known]))
+    limit = max(MIN_COMPUTE, FACTOR * weighted_median(np.abs(ratio[known] - 1), count[known]))
     return np.asarray(np.where(np.isnan(ratio), 0.0, ratio - 1) > limit)
 
 
 def _late(lost: Floats, count: Floats, step_s: float) -> NDArray[np.bool_]:
     median = weighted_median(lost, count)
     deviation = weighted_median(np.abs(lost - median), count)
-    return np.asarray(lost - median > max(LEAST_WAIT * step_s, FACTOR * deviation))
+    return np.asarray(lost - median > max(MIN_WAIT * step_s, FACTOR * deviation))

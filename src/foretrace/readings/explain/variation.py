@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.program.columns import Kind, Phase, label
-from foretrace.readings.explain.rows import Floats, Longs, Rows
+from foretrace.readings.explain.rows import Floats, Longs, OpRows
 
-LEAST_MICROBATCHES = 3
+MIN_MICROBATCHES = 3
 """Of two values the median deviation says nothing that their difference does not."""
 
 
@@ -33,7 +33,7 @@ class Variation:
     of_passes: float
 
 
-def variation(rows: Rows) -> tuple[Variation, ...]:
+def variation(rows: OpRows) -> tuple[Variation, ...]:
     """Stages and phases in order; none where there are fewer than three microbatches."""
     stage = rows.stage_of_class[rows.owner]
     found = []
@@ -46,7 +46,7 @@ def variation(rows: Rows) -> tuple[Variation, ...]:
     return tuple(found)
 
 
-def _of(rows: Rows, mine: Longs, stage: int, phase: Phase) -> Variation | None:
+def _of(rows: OpRows, mine: Longs, stage: int, phase: Phase) -> Variation | None:
     deviations, medians, passes, weights, ops, least = 0.0, 0.0, 0.0, 0.0, 0, 0
     if not len(mine):
         return None
@@ -66,11 +66,11 @@ def _of(rows: Rows, mine: Longs, stage: int, phase: Phase) -> Variation | None:
     return Variation(stage, label(phase), least, ops, deviations / medians, passes / weights)
 
 
-def _table(rows: Rows, mine: Longs) -> Floats | None:
+def _table(rows: OpRows, mine: Longs) -> Floats | None:
     """Seconds [microbatches, ops] of one rank's passes; None where they are too few or not of the same ops."""
     order = np.argsort(rows.microbatch[mine], kind="stable")
     _, counts = np.unique(rows.microbatch[mine], return_counts=True)
-    if len(counts) < LEAST_MICROBATCHES or (counts != counts[0]).any():
+    if len(counts) < MIN_MICROBATCHES or (counts != counts[0]).any():
         return None
     return np.asarray(rows.running_s[mine[order]].reshape(len(counts), -1))
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Category
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.readings.profiler_views.statistics import tally
 
@@ -49,16 +49,16 @@ class AnnotationBreakdown:
 
     def of(self, side: Literal["host", "device"]) -> tuple[AnnotationTimes, ...]:
         """Those recorded on one side."""
-        return tuple(one for one in self.annotations if one.side == side)
+        return tuple(annotation for annotation in self.annotations if annotation.side == side)
 
 
 def ranges(rank: Rank) -> tuple[AnnotationTimes, ...]:
     """The ranges of one rank."""
     events = rank.trace.events
     found: list[AnnotationTimes] = []
-    sides: tuple[tuple[Literal["host", "device"], Category], ...] = (
-        ("host", Category.ANNOTATION),
-        ("device", Category.DEVICE_ANNOTATION),
+    sides: tuple[tuple[Literal["host", "device"], EventCategory], ...] = (
+        ("host", EventCategory.ANNOTATION),
+        ("device", EventCategory.DEVICE_ANNOTATION),
     )
     for side, category in sides:
         at = events.of(category)

@@ -11,7 +11,7 @@ from foretrace.inputs.profiler_trace.format.records import Floats, Longs
 from foretrace.readings.profiler_views.rank import Rank, WorkType
 from foretrace.readings.profiler_views.statistics import Spread
 
-_LEAST_S: Final = 1e-6
+_MIN_S: Final = 1e-6
 """What a copy recorded as taking no time is taken to take; HTA does the same."""
 
 
@@ -68,7 +68,7 @@ def _copy(
 ) -> CopyBandwidth:
     known = sizes >= 0
     start_s, size = start_s[known], sizes[known].astype(np.float64)
-    took_s = np.where(duration_s[known] > 0, duration_s[known], _LEAST_S)
+    took_s = np.where(duration_s[known] > 0, duration_s[known], _MIN_S)
     said = said_bytes_per_s[known]
     rate = np.where(said >= 0, said, size / took_s)
     time_s = np.concatenate([start_s, start_s + took_s])

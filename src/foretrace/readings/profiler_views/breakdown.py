@@ -78,7 +78,7 @@ def _name(state: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RankTimes:
+class DeviceTimes:
     """The temporal breakdown of one rank."""
 
     rank: int
@@ -92,19 +92,19 @@ class RankTimes:
 class TemporalBreakdown:
     """Idle, computing or neither, rank by rank; the three sum to the span."""
 
-    ranks: tuple[RankTimes, ...]
+    ranks: tuple[DeviceTimes, ...]
 
     @property
-    def mean(self) -> RankTimes:
+    def mean(self) -> DeviceTimes:
         """The mean over ranks; its rank is -1."""
         count = len(self.ranks)
         fields = ("span_s", "idle_s", "compute_s", "non_compute_s")
-        return RankTimes(-1, *(sum(getattr(one, field) for one in self.ranks) / count for field in fields))
+        return DeviceTimes(-1, *(sum(getattr(rank, field) for rank in self.ranks) / count for field in fields))
 
     @property
-    def worst(self) -> RankTimes:
+    def worst(self) -> DeviceTimes:
         """The rank that idles the largest part of its span."""
-        return max(self.ranks, key=lambda one: one.idle_s / one.span_s if one.span_s > 0 else 0.0)
+        return max(self.ranks, key=lambda rank: rank.idle_s / rank.span_s if rank.span_s > 0 else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class RankOverlap:
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class JobOverlap:
     """How much of communication ran beside computation, rank by rank."""
 
     ranks: tuple[RankOverlap, ...]
@@ -129,33 +129,38 @@ class Overlap:
     @property
     def worst(self) -> RankOverlap:
         """The rank with the most exposed communication."""
-        return max(self.ranks, key=lambda one: one.exposed_s)
+        return max(self.ranks, key=lambda rank: rank.exposed_s)
 
     @property
     def mean_exposed_s(self) -> float:
         """Exposed communication, the mean over ranks."""
-        return sum(one.exposed_s for one in self.ranks) / len(self.ranks)
+        return sum(rank.exposed_s for rank in self.ranks) / len(self.ranks)
 
 
 def temporal(occupancies: Sequence[Occupancy]) -> TemporalBreakdown:
     """The temporal breakdown of all ranks."""
     return TemporalBreakdown(
-        tuple(RankTimes(one.rank, one.span_s, one.idle_s, one.compute_s, one.non_compute_s) for one in occupancies)
+        tuple(
+            DeviceTimes(
+                occupancy.rank, occupancy.span_s, occupancy.idle_s, occupancy.compute_s, occupancy.non_compute_s
+            )
+            for occupancy in occupancies
+        )
     )
 
 
-def overlap(occupancies: Sequence[Occupancy]) -> Overlap:
+def overlap(occupancies: Sequence[Occupancy]) -> JobOverlap:
     """The overlap of communication of all ranks."""
-    return Overlap(
+    return JobOverlap(
         tuple(
             RankOverlap(
-                one.rank,
-                one.span_s,
-                one.communication_s,
-                one.overlapped_s,
-                one.exposed_communication_s,
-                one.overlap,
+                occupancy.rank,
+                occupancy.span_s,
+                occupancy.communication_s,
+                occupancy.overlapped_s,
+                occupancy.exposed_communication_s,
+                occupancy.overlap,
             )
-            for one in occupancies
+            for occupancy in occupancies
         )
     )

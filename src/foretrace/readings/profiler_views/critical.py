@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Category, Floats, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs
 from foretrace.readings.profiler_views.idle import CONSECUTIVE_DELAY_S
 from foretrace.readings.profiler_views.rank import Rank, WorkType
 
@@ -73,10 +73,12 @@ def critical_path(rank: Rank, step: int | None = None) -> TracePath:
         length_s=float(work.end_s[last]) - begin_s,
         parts_s={part: seconds for part, seconds in parts.items() if seconds > 0},
         kernels=_kernels(rank, stretches),
-        start_s=np.array([one[0] for one in stretches]),
-        end_s=np.array([one[1] for one in stretches]),
-        part=tuple(one[2] for one in stretches),
-        event=np.array([one[3] if one[3] < 0 else work.event[one[3]] for one in stretches], dtype=np.int64),
+        start_s=np.array([stretch[0] for stretch in stretches]),
+        end_s=np.array([stretch[1] for stretch in stretches]),
+        part=tuple(stretch[2] for stretch in stretches),
+        event=np.array(
+            [stretch[3] if stretch[3] < 0 else work.event[stretch[3]] for stretch in stretches], dtype=np.int64
+        ),
     )
 
 
@@ -142,7 +144,7 @@ def _host_waits(rank: Rank) -> tuple[Floats, Longs]:
     """When calls that wait for a device returned, and which work they waited for: the last that ended within."""
     work, events = rank.ran, rank.trace.events
     named = np.array([bool(_WAITS.match(name)) for name in rank.trace.strings], dtype=bool)
-    calls = events.of(Category.RUNTIME)
+    calls = events.of(EventCategory.RUNTIME)
     calls = calls[named[events.name[calls]]] if len(named) else calls
     by_end = np.argsort(work.end_s, kind="stable")
     at = np.searchsorted(work.end_s[by_end], events.end_s[calls], side="right") - 1

@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Longs
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Longs
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.readings.profiler_views.statistics import tally
 
-_HOST = (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION)
+_HOST = (EventCategory.CPU_OP, EventCategory.RUNTIME, EventCategory.ANNOTATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class TraceDiff:
 
     def of(self, side: Literal["host", "device"]) -> tuple[Change, ...]:
         """Only ops, or only kernels."""
-        return tuple(one for one in self.changes if one.side == side)
+        return tuple(change for change in self.changes if change.side == side)
 
 
 _Totals = dict[tuple[str, Literal["host", "device"]], tuple[float, float]]
@@ -70,7 +70,7 @@ def diff(before: Sequence[Rank], after: Sequence[Rank], step: str | None = None)
         before_count, before_s = first.get(key, (0.0, 0.0))
         after_count, after_s = second.get(key, (0.0, 0.0))
         changes.append(Change(*key, before_count, after_count, before_s, after_s))
-    changes.sort(key=lambda one: (-abs(one.change_s), one.name))
+    changes.sort(key=lambda change: (-abs(change.change_s), change.name))
     return TraceDiff(first_steps, second_steps, first_s, second_s, tuple(changes))
 
 
@@ -84,7 +84,7 @@ def _means(ranks: Sequence[Rank], wanted: str | None) -> tuple[_Totals, int, flo
         lengths_s += rank.taken.each_s[chosen].tolist()
         events = rank.trace.events
         inside = np.isin(rank.steps.of_event, chosen)
-        sides: tuple[tuple[Literal["host", "device"], tuple[Category, ...]], ...] = (
+        sides: tuple[tuple[Literal["host", "device"], tuple[EventCategory, ...]], ...] = (
             ("host", _HOST),
             ("device", ON_DEVICE),
         )

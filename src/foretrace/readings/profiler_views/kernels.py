@@ -13,7 +13,7 @@ from foretrace.readings.profiler_views.statistics import tally
 
 
 @dataclass(frozen=True, slots=True)
-class KernelTimes:
+class KernelUse:
     """All runs of one kernel on one rank."""
 
     rank: int
@@ -52,15 +52,15 @@ class KernelBreakdown:
     states_s: tuple[dict[str, float], ...]
     """Of each rank, how long compute, communication and memory ran, alone and together."""
     kinds: tuple[KindTimes, ...]
-    kernels: tuple[KernelTimes, ...]
+    kernels: tuple[KernelUse, ...]
 
-    def top(self, count: int = 10, type: str | None = None) -> tuple[KernelTimes, ...]:
+    def top(self, count: int = 10, type: str | None = None) -> tuple[KernelUse, ...]:
         """The kernels that took most, of one type or of all."""
-        found = [one for one in self.kernels if type is None or one.type == type]
+        found = [kernel for kernel in self.kernels if type is None or kernel.type == type]
         return tuple(sorted(found, key=lambda one: -one.total_s)[:count])
 
 
-def kernel_times(rank: Rank) -> tuple[KernelTimes, ...]:
+def kernel_times(rank: Rank) -> tuple[KernelUse, ...]:
     """Every kernel, copy and memset of a rank by name."""
     work, kinds = rank.work, tuple(WorkKind)
     key = work.name.astype(np.int64) * len(WorkType) + work.type
@@ -76,7 +76,7 @@ def kernel_times(rank: Rank) -> tuple[KernelTimes, ...]:
         strict=True,
     )
     return tuple(
-        KernelTimes(
+        KernelUse(
             rank.number,
             rank.trace.strings[group // len(WorkType)],
             WorkType(group % len(WorkType)).name.lower(),

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Floats, Ints, Longs, RankProfile
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Floats, Ints, Longs, RankProfile
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel
-from foretrace.readings.profiler_views.steps_taken import Taken, taken_steps
+from foretrace.readings.profiler_views.steps_taken import CountedSteps, taken_steps
 
 _PROFILER_STEP: Final = "ProfilerStep"
 
@@ -31,7 +31,7 @@ class WorkType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class DeviceWork:
     """A rank's work on its devices, in order of start."""
 
     event: Longs
@@ -55,15 +55,15 @@ class Work:
         """How long each ran."""
         return self.end_s - self.start_s
 
-    def some(self, which: NDArray[np.bool_]) -> Work:
+    def some(self, which: NDArray[np.bool_]) -> DeviceWork:
         """Only some of it."""
-        return Work(*(getattr(self, name)[which] for name in self.__slots__))
+        return DeviceWork(*(getattr(self, name)[which] for name in self.__slots__))
 
-    def and_also(self, other: Work) -> Work:
+    def and_also(self, other: DeviceWork) -> DeviceWork:
         """All of both."""
-        both = Work(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in self.__slots__))
+        both = DeviceWork(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in self.__slots__))
         order = np.argsort(both.start_s, kind="stable")
-        return Work(*(getattr(both, name)[order] for name in self.__slots__))
+        return DeviceWork(*(getattr(both, name)[order] for name in self.__slots__))
 
     def of(self, *types: WorkType) -> tuple[Floats, Floats]:
         """The intervals of some types."""
@@ -83,7 +83,7 @@ class Rank:
         self.number = number
         self.hta_steps = hta_steps
         self._among = among
-        self.links = Links(trace)
+        self.links = EventLinks(trace)
         if not len(trace.events.of(*ON_DEVICE)) or not len(self.ran):
             raise InputError(
                 "nothing-to-do",
@@ -93,7 +93,7 @@ class Rank:
             )
 
     @cached_property
-    def taken(self) -> Taken:
+    def taken(self) -> CountedSteps:
         """The recorded steps that a replay is made of."""
         return taken_steps(self.trace, self.links, self._among)
 
@@ -149,7 +149,7 @@ class Rank:
         """From when on HTA counts no more host events; infinite where it counts all."""
         marks = np.array([name.startswith(_PROFILER_STEP) for name in self.trace.strings], dtype=bool)
         events = self.trace.events
-        steps = events.of(Category.ANNOTATION)
+        steps = events.of(EventCategory.ANNOTATION)
         steps = steps[marks[events.name[steps]]] if len(marks) else steps
         if len(np.unique(events.name[steps])) < 2:
             return float("inf")
@@ -161,19 +161,19 @@ class Rank:
         return self._ran[1]
 
     @property
-    def ran(self) -> Work:
+    def ran(self) -> DeviceWork:
         """All that ran on devices, in the windows or not; by HTA's rule, what counts."""
         return self._ran[0]
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> DeviceWork:
         """What counts: the work that was launched in the steps that do."""
         if self.hta_steps or not len(self.counted):
             return self.ran
         return self.ran.some(np.isin(self.steps.of_event[self.ran.event], self.counted))
 
     @cached_property
-    def seen(self) -> Work:
+    def seen(self) -> DeviceWork:
         """What ran, as the windows show it. The first recorded step does not show what the step before it had left
         running: what the last one leaves stands for that."""
         if self.hta_steps or not len(self.counted) or self.counted[0] > 0:
@@ -185,7 +185,7 @@ class Rank:
         return self.ran.and_also(replace(left, start_s=start_s, end_s=left.end_s - back_s, launch=launch))
 
     @cached_property
-    def _ran(self) -> tuple[Work, tuple[tuple[int, int], ...]]:
+    def _ran(self) -> tuple[DeviceWork, tuple[tuple[int, int], ...]]:
         events = self.trace.events
         at = events.of(*ON_DEVICE)
         launch = self.links.launch[at]
@@ -194,9 +194,9 @@ class Rank:
             at, launch = at[kept], launch[kept]
         pairs = events.device[at].astype(np.int64) << 32 | (events.stream[at].astype(np.int64) & 0xFFFFFFFF)
         queues, stream = np.unique(pairs, return_inverse=True)
-        named = tuple((int(one >> 32), int(np.int32(np.uint32(one & 0xFFFFFFFF)))) for one in queues.tolist())
+        named = tuple((int(queue >> 32), int(np.int32(np.uint32(queue & 0xFFFFFFFF)))) for queue in queues.tolist())
         start_s = events.start_s[at]
-        work = Work(
+        work = DeviceWork(
             event=at,
             start_s=start_s,
             end_s=start_s + events.duration_s[at],
@@ -210,7 +210,7 @@ class Rank:
     def _types(self, at: Longs) -> NDArray[np.uint8]:
         events = self.trace.events
         types = np.full(len(at), WorkType.COMPUTE, dtype=np.uint8)
-        types[events.category[at] != Category.KERNEL] = WorkType.MEMORY
+        types[events.category[at] != EventCategory.KERNEL] = WorkType.MEMORY
         told = (types == WorkType.COMPUTE) & (self.kinds[events.name[at]] == _COMMUNICATION)
         types[told] = WorkType.COMMUNICATION
         return types

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Category, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Longs
 from foretrace.readings.profiler_views.rank import Rank
 
 
@@ -72,7 +72,7 @@ def _roots(rank: Rank, op: str) -> Longs:
     """For each piece of work the outermost op above it whose name contains a word; -1 where there is none."""
     events = rank.trace.events
     wanted = np.array([op in name for name in rank.trace.strings], dtype=bool)
-    matches = wanted[events.name] & (events.category == Category.CPU_OP)
+    matches = wanted[events.name] & (events.category == EventCategory.CPU_OP)
     above = rank.links.op[rank.work.event]
     root = np.full(len(above), -1, dtype=np.int64)
     while (above >= 0).any():

@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Floats, Longs, RankProfile
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.recorded_time import recorded_times
 from foretrace.inputs.profiler_trace.rank.steady_steps import alike_steps
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
@@ -18,7 +18,7 @@ from foretrace.inputs.profiler_trace.rank.trim import trimmed
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CountedSteps:
     """The steps that count: `foretrace simulate` takes the same, and as long."""
 
     steps: Steps
@@ -38,7 +38,7 @@ class Taken:
         return float((self.high_s - self.low_s).mean())
 
 
-def taken_steps(trace: RankProfile, links: Links, among: Collection[str] | None = None) -> Taken:
+def taken_steps(trace: RankProfile, links: EventLinks, among: Collection[str] | None = None) -> CountedSteps:
     """The steps of a trace that count, or those `among` them by name. A trace in which no step is whole counts from its
     first work to its last."""
     streams = Streams(trace, links)
@@ -49,14 +49,14 @@ def taken_steps(trace: RankProfile, links: Links, among: Collection[str] | None 
     except InputError:
         device = trace.events.of(*ON_DEVICE)
         low_s, high_s = trace.events.start_s[device].min(), trace.events.end_s[device].max()
-        return Taken(steps, np.arange(0), recorded.step_s, np.array([low_s]), np.array([high_s]), ())
+        return CountedSteps(steps, np.arange(0), recorded.step_s, np.array([low_s]), np.array([high_s]), ())
     numbers = np.sort(alike.steps)
     if among is not None:
-        numbers = numbers[[steps.names[one] in among for one in numbers]]
+        numbers = numbers[[steps.names[number] in among for number in numbers]]
     low_s = recorded.first_s[numbers] if recorded.bound == "device" else _begins_s(trace, steps, numbers)
     # The sum of a start and a length may come out behind the next start by a rounding.
     high_s = np.minimum(low_s + recorded.step_s[numbers], np.append(low_s[1:], np.inf))
-    return Taken(steps, numbers, recorded.step_s, low_s, high_s, alike.notes)
+    return CountedSteps(steps, numbers, recorded.step_s, low_s, high_s, alike.notes)
 
 
 def _begins_s(trace: RankProfile, steps: Steps, numbers: Longs) -> Floats:

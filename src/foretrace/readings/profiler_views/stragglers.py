@@ -17,7 +17,7 @@ from foretrace.inputs.profiler_trace.format.records import Floats, Longs
 from foretrace.readings.profiler_views.rank import Rank, WorkType
 
 _PAIRS: Final = ("send", "recv", "isend", "irecv")
-LEAST_SHARE: Final = 0.01
+MIN_SHARE: Final = 0.01
 """Of a step: shorter kernels are not looked at by HTA's rule."""
 
 
@@ -71,9 +71,11 @@ def stragglers(ranks: Sequence[Rank], count: int) -> Stragglers:
             last[number] += int(np.count_nonzero(latest == row))
             caused[number] += float(waits_s[:, latest == row].sum())
             lost[number] += float(waits_s[row].sum())
-    arrivals = [RankArrival(one, calls[one], last[one], caused[one], lost[one]) for one in calls]
+    arrivals = [RankArrival(call, calls[call], last[call], caused[call], lost[call]) for call in calls]
     candidates, kernel = _candidates(ranks, count)
-    return Stragglers(tuple(sorted(arrivals, key=lambda one: (-one.caused_s, one.rank))), shared, candidates, kernel)
+    return Stragglers(
+        tuple(sorted(arrivals, key=lambda arrival: (-arrival.caused_s, arrival.rank))), shared, candidates, kernel
+    )
 
 
 def _groups(ranks: Sequence[Rank]) -> list[_Group]:
@@ -89,7 +91,7 @@ def _groups(ranks: Sequence[Rank]) -> list[_Group]:
             group = groups.setdefault(key, _Group())
             group.ranks.append(rank.number)
             group.duration_s.append(rank.work.duration_s[np.array(found)])
-    return [one for one in groups.values() if len(one.ranks) > 1]
+    return [group for group in groups.values() if len(group.ranks) > 1]
 
 
 def _keys(rank: Rank, mine: Longs) -> list[tuple[object, ...] | None]:
@@ -130,7 +132,7 @@ def _candidates(ranks: Sequence[Rank], count: int) -> tuple[tuple[int, ...], str
     found: dict[tuple[str, int], dict[object, dict[int, float]]] = {}
     for rank in ranks:
         work, steps = rank.work, rank.steps
-        least_s = LEAST_SHARE * rank.span_s / max(len(np.unique(steps.of_event[work.event])), 1)
+        least_s = MIN_SHARE * rank.span_s / max(len(np.unique(steps.of_event[work.event])), 1)
         long = np.flatnonzero((work.type == WorkType.COMMUNICATION) & (work.duration_s >= least_s))
         for at in long.tolist():
             step = int(steps.of_event[work.event[at]])
@@ -144,12 +146,12 @@ def _candidates(ranks: Sequence[Rank], count: int) -> tuple[tuple[int, ...], str
     best = max(known, key=lambda key: known[key])
     late = dict.fromkeys((rank.number for rank in ranks), 0)
     for durations in found[best].values():
-        for number in sorted(durations, key=lambda one: (durations[one], one))[:count]:
+        for number in sorted(durations, key=lambda duration: (durations[duration], duration))[:count]:
             late[number] += 1
     order = sorted(late, key=lambda one: (-late[one], one))
     return tuple(one for one in order[:count] if late[one]), best[0]
 
 
 def _mean_deviation(steps: dict[object, dict[int, float]]) -> float | None:
-    several = [np.std(list(one.values()), ddof=1) for one in steps.values() if len(one) > 1]
+    several = [np.std(list(step.values()), ddof=1) for step in steps.values() if len(step) > 1]
     return float(np.mean(several)) if several else None

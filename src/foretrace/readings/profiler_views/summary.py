@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.units import format_percent, format_time
-from foretrace.inputs.profiler_trace.format.records import Device
+from foretrace.inputs.profiler_trace.format.records import TracedDevice
 from foretrace.readings.profiler_views.breakdown import Occupancy
 from foretrace.readings.profiler_views.idle import IdleTimes, RankIdle
 from foretrace.readings.profiler_views.kernels import KindTimes
@@ -84,18 +84,20 @@ def summary(
     stragglers: Stragglers,
 ) -> TraceSummary:
     """The look at some ranks, from what the other analyses found."""
-    count = max(sum(len(one.counted) for one in ranks) / len(ranks), 1.0)
+    count = max(sum(len(rank.counted) for rank in ranks) / len(ranks), 1.0)
     per = len(ranks) * count
-    states = {state: sum(one.states_s[state] for one in occupancies) / per for state in occupancies[0].states_s}
-    idle = IdleTimes(*(sum(getattr(one.device, name) for one in idles) / per for name in IdleTimes.__slots__))
+    states = {
+        state: sum(occupancy.states_s[state] for occupancy in occupancies) / per for state in occupancies[0].states_s
+    }
+    idle = IdleTimes(*(sum(getattr(idle.device, name) for idle in idles) / per for name in IdleTimes.__slots__))
     span_s = sum(states.values())
-    work = sum(len(one.work) for one in ranks) / per
-    delays_s = np.concatenate([one.delay_s for one in launches])
-    kernel_s = float(np.median(np.concatenate([one.work.duration_s for one in ranks])))
-    exposed_s = sum(one.exposed_communication_s for one in occupancies) / per
+    work = sum(len(rank.work) for rank in ranks) / per
+    delays_s = np.concatenate([launch.delay_s for launch in launches])
+    kernel_s = float(np.median(np.concatenate([rank.work.duration_s for rank in ranks])))
+    exposed_s = sum(occupancy.exposed_communication_s for occupancy in occupancies) / per
     first = ranks[0].trace
     return TraceSummary(
-        ranks=tuple(one.number for one in ranks),
+        ranks=tuple(rank.number for rank in ranks),
         world=first.world,
         devices=tuple(dict.fromkeys(one.name for rank in ranks for one in _used(rank))),
         step_s=steps.step_s,
@@ -104,7 +106,7 @@ def summary(
         states_s={state: seconds for state, seconds in states.items() if seconds > 0 or state == "idle"},
         idle=idle,
         exposed_communication_s=exposed_s,
-        communication_s=sum(one.communication_s for one in occupancies) / per,
+        communication_s=sum(occupancy.communication_s for occupancy in occupancies) / per,
         kinds=_kind_shares(kinds, per),
         kernels=work,
         median_kernel_s=kernel_s,
@@ -114,13 +116,13 @@ def summary(
     )
 
 
-def _used(rank: Rank) -> list[Device]:
+def _used(rank: Rank) -> list[TracedDevice]:
     numbers = {device for device, _ in rank.streams}
-    return [one for one in rank.trace.devices if one.number in numbers] or list(rank.trace.devices[:1])
+    return [device for device in rank.trace.devices if device.number in numbers] or list(rank.trace.devices[:1])
 
 
 def _kind_shares(kinds: Sequence[KindTimes], per: float) -> tuple[KindShare, ...]:
-    whole_s = sum(one.total_s for one in kinds)
+    whole_s = sum(kind.total_s for kind in kinds)
     totals: dict[str, list[float]] = {}
     for one in kinds:
         sums = totals.setdefault(one.kind, [0.0, 0.0])
@@ -156,7 +158,7 @@ def _advice(
     def part(seconds: float) -> str:
         return f"{format_time(seconds)} a step, {format_percent(seconds / span_s)}"
 
-    lost_s = sum(one.lost_s for one in stragglers.arrivals) / per
+    lost_s = sum(arrival.lost_s for arrival in stragglers.arrivals) / per
     worst = stragglers.arrivals[0].rank if stragglers.arrivals else -1
     copies_s = states["memory"]
     found = [

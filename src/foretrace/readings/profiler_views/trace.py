@@ -54,7 +54,7 @@ class ProfilerTrace:
             rank = next(one for one in range(number + len(traces) + 1) if one not in taken) if rank is None else rank
             taken.add(rank)
             ranks.append(Rank(in_whole_us(trace) if whole_us else trace, rank, hta_steps=hta_steps))
-        ranks.sort(key=lambda one: one.number)
+        ranks.sort(key=lambda rank: rank.number)
         self.ranks: tuple[Rank, ...] = tuple(ranks if hta_steps else _together(ranks))
 
     @classmethod
@@ -73,7 +73,7 @@ class ProfilerTrace:
         for one in self.ranks:
             if one.number == number:
                 return one
-        known = ", ".join(str(one.number) for one in self.ranks)
+        known = ", ".join(str(rank.number) for rank in self.ranks)
         raise InputError("no-such-rank", f"rank {number} is not among the traces", hint=f"known: {known}")
 
     @property
@@ -89,7 +89,7 @@ class ProfilerTrace:
     def _left_out(self, rank: Rank) -> list[Diagnostic]:
         """Why steps of a rank do not count; of several ranks, each says whose."""
         where = Path(rank.trace.path).name if len(self.ranks) > 1 else None
-        return [replace(one, where=where) for one in rank.taken.notes]
+        return [replace(note, where=where) for note in rank.taken.notes]
 
     @cached_property
     def occupancies(self) -> tuple[_breakdown.Occupancy, ...]:
@@ -100,7 +100,7 @@ class ProfilerTrace:
         """Idle, computing, neither: HTA's get_temporal_breakdown."""
         return _breakdown.temporal(self.occupancies)
 
-    def overlap(self) -> _breakdown.Overlap:
+    def overlap(self) -> _breakdown.JobOverlap:
         """How much of communication runs beside computation, and how much is exposed: HTA's get_comm_comp_overlap."""
         return _breakdown.overlap(self.occupancies)
 
@@ -113,14 +113,14 @@ class ProfilerTrace:
                 hint="expected seconds, such as 30e-6",
             )
         return _idle.IdleBreakdown(
-            consecutive_delay_s, tuple(_idle.idle(one, consecutive_delay_s) for one in self.ranks)
+            consecutive_delay_s, tuple(_idle.idle(rank, consecutive_delay_s) for rank in self.ranks)
         )
 
     @cached_property
     def _kernel_breakdown(self) -> _kernels.KernelBreakdown:
-        kinds = tuple(row for one in self.ranks for row in _kernels.kind_times(one))
-        named = tuple(row for one in self.ranks for row in _kernels.kernel_times(one))
-        return _kernels.KernelBreakdown(tuple(one.states_s for one in self.occupancies), kinds, named)
+        kinds = tuple(row for rank in self.ranks for row in _kernels.kind_times(rank))
+        named = tuple(row for rank in self.ranks for row in _kernels.kernel_times(rank))
+        return _kernels.KernelBreakdown(tuple(occupancy.states_s for occupancy in self.occupancies), kinds, named)
 
     def kernels(self) -> _kernels.KernelBreakdown:
         """Which kernels ran, by kind and by name: HTA's get_gpu_kernel_breakdown."""
@@ -134,31 +134,31 @@ class ProfilerTrace:
     ) -> _launches.LaunchStatistics:
         """What launches take and how long what they launch waits: HTA's get_cuda_kernel_launch_stats. `calls` counts
         only these runtime calls."""
-        found = tuple(_launches.launches(one, long_call_s, long_delay_s, calls) for one in self.ranks)
+        found = tuple(_launches.launches(rank, long_call_s, long_delay_s, calls) for rank in self.ranks)
         return _launches.LaunchStatistics(long_call_s, long_delay_s, found)
 
     def queues(self, calls: Collection[str] | None = None) -> _queues.QueueLengths:
         """How much launched work waits, over time: HTA's get_queue_length_summary and _time_series, and
         get_time_spent_blocked_on_full_queue."""
-        return _queues.QueueLengths(tuple(row for one in self.ranks for row in _queues.queues(one, calls)))
+        return _queues.QueueLengths(tuple(row for rank in self.ranks for row in _queues.queues(rank, calls)))
 
     def memory_bandwidth(self) -> _bandwidth.MemoryBandwidth:
         """How fast copies and memsets are: HTA's get_memory_bw_summary and _time_series."""
-        return _bandwidth.MemoryBandwidth(tuple(row for one in self.ranks for row in _bandwidth.copies(one)))
+        return _bandwidth.MemoryBandwidth(tuple(row for rank in self.ranks for row in _bandwidth.copies(rank)))
 
     def annotations(self) -> _annotations.AnnotationBreakdown:
         """What ranges that users marked take: HTA's get_gpu_user_annotation_breakdown, both sides."""
-        return _annotations.AnnotationBreakdown(tuple(row for one in self.ranks for row in _annotations.ranges(one)))
+        return _annotations.AnnotationBreakdown(tuple(row for rank in self.ranks for row in _annotations.ranges(rank)))
 
     def launched(self) -> tuple[_annotations.LaunchedTimes, ...]:
         """The device time of work launched within users' ranges: what HTA's get_gpu_kernels_with_user_annotations leads
         to."""
-        return tuple(row for one in self.ranks for row in _annotations.launched(one))
+        return tuple(row for rank in self.ranks for row in _annotations.launched(rank))
 
     def sequences(self, op: str = "", least_length: int = 3) -> _sequences.KernelSequences:
         """Which sequences of kernels come again and again under ops whose name contains a word: HTA's
         get_frequent_cuda_kernel_sequences."""
-        found = [row for one in self.ranks for row in _sequences.sequences(one, op, least_length)]
+        found = [row for rank in self.ranks for row in _sequences.sequences(rank, op, least_length)]
         return _sequences.KernelSequences(op, tuple(sorted(found, key=lambda one: -one.count)))
 
     def stragglers(self, candidates: int = 2) -> _stragglers.Stragglers:
@@ -178,9 +178,9 @@ class ProfilerTrace:
 
     def steps(self) -> _steps.StepStatistics:
         """The steps one by one."""
-        found = tuple(row for one in self.ranks for row in _steps.steps(one))
-        how = " · ".join(dict.fromkeys(one.steps.how for one in self.ranks))
-        step_s = sum(one.taken.step_s for one in self.ranks) / len(self.ranks)
+        found = tuple(row for rank in self.ranks for row in _steps.steps(rank))
+        how = " · ".join(dict.fromkeys(rank.steps.how for rank in self.ranks))
+        step_s = sum(rank.taken.step_s for rank in self.ranks) / len(self.ranks)
         return _steps.StepStatistics(
             how, step_s, found, Spread.of(np.array([one.host_s for one in found if one.whole]))
         )

@@ -29,22 +29,22 @@ from foretrace.program.columns import ONE_TO_ONE, SHARDED, WHOLE, Collective, la
 from foretrace.simulation.network.flow_network import FlowNetwork
 
 CHUNK_BYTES: Final = 512 * 1024
-LEAST_CHUNK_BYTES: Final = 32 * 1024
+MIN_CHUNK_BYTES: Final = 32 * 1024
 CHUNKS_IN_A_ROW: Final = 4
 """What NCCL passes on at a time: a buffer of 4 MiB in 8 slots (`NCCL_BUFFSIZE`, `NCCL_STEPS`), halved down to 32 KiB
 while there are few of them for the length of the tree or chain (NCCL, src/enqueue.cc)."""
 
-MOST_MESSAGES: Final = 300_000
+MAX_MESSAGES: Final = 300_000
 """More messages of rings, chains and trees that differ are not run one by one: they keep the rates they have with all
 of them at work. More of an even all-to-all are run by kinds of sources."""
 
 FEW_UNLIKE: Final = 300
-MOST_UNLIKE: Final = 20_000
+MAX_UNLIKE: Final = 20_000
 ROUGHLY: Final = 0.01
 """Of an uneven all-to-all, so many messages are run exactly. More give their links back together if they end within a
 hundredth of what the busiest link needs; still more are taken to be paced so that the busiest link never rests."""
 
-MOST_LISTED: Final = 4_200_000
+MAX_LISTED: Final = 4_200_000
 """More pairs are not routed one by one: they would take several gigabytes."""
 
 HOTTEST: Final = 5
@@ -215,8 +215,8 @@ def _trees(call: _Call, size_bytes: float, chunks: int | None) -> FlowAnswer:
     """An all-reduce over trees."""
     parents = [tree_parents(nodes) for nodes in call.nodes]
     channels = len(parents[0])
-    sends = [tree(one, size_bytes) for one in parents]
-    depth = max(int(one.step.max()) + 1 for one in sends)
+    sends = [tree(parent, size_bytes) for parent in parents]
+    depth = max(int(send.step.max()) + 1 for send in sends)
     pieces = chunks or _chunks(size_bytes / channels, depth)
     hops = call.messages(sends, depth)
 
@@ -245,7 +245,7 @@ def _pipelines(
     apart = bool((fair >= alone * (1 - SAME_TIME)).all())
     small = None if apart else fold(hops, capacity)
     kinds = len(hops if small is None else small.messages) * (steps or 1) * chunks
-    if apart or kinds > MOST_MESSAGES:
+    if apart or kinds > MAX_MESSAGES:
         return call.answer(in_turn(fair), link_bytes, algorithm, channels, count, "" if apart else FIXED_RATES)
     messages, rates = (hops, capacity) if small is None else (small.messages, small.capacity)
     ran = run_flows(rates, repeated(messages, chunks, steps))
@@ -257,7 +257,7 @@ def _pipelines(
 def _chunks(channel_bytes: float, depth: int) -> int:
     """Into how many chunks a channel's bytes are cut that pass so many hops."""
     size = float(CHUNK_BYTES)
-    while channel_bytes / size < CHUNKS_IN_A_ROW * depth and size > LEAST_CHUNK_BYTES:
+    while channel_bytes / size < CHUNKS_IN_A_ROW * depth and size > MIN_CHUNK_BYTES:
         size /= 2
     return max(ceil(channel_bytes / size), 1)
 
@@ -284,7 +284,7 @@ def _along(
 def _many_alike(call: _Call) -> bool:
     """Whether an even all-to-all is better run by kinds of sources."""
     groups, n = call.groups.shape
-    return groups == 1 and n * (n - 1) > MOST_MESSAGES and call.network.spreads and not np.ptp(call.arrival_s)
+    return groups == 1 and n * (n - 1) > MAX_MESSAGES and call.network.spreads and not np.ptp(call.arrival_s)
 
 
 def _all_to_all(call: _Call, size_bytes: float) -> FlowAnswer:
@@ -302,9 +302,9 @@ def _pairs(call: _Call, collective: Collective, size_bytes: float, pair_bytes: F
     n = call.groups.shape[1]
     even = n * (n - 1) if collective is Collective.ALL_TO_ALL else n
     listed = len(call.groups) * (even if pair_bytes is None else int(np.count_nonzero(pair_bytes)))
-    if listed > MOST_LISTED:
+    if listed > MAX_LISTED:
         hint = (
-            f"at most {MOST_LISTED:,}; one even all-to-all without ecmp may have any number; --network analytic has all"
+            f"at most {MAX_LISTED:,}; one even all-to-all without ecmp may have any number; --network analytic has all"
         )
         raise InputError("too-large", f"{listed:,} messages are too many to route one by one", hint=hint)
     one = pair_sends(collective, size_bytes, n) if pair_bytes is None else pairs(pair_bytes)
@@ -315,7 +315,7 @@ def _pairs(call: _Call, collective: Collective, size_bytes: float, pair_bytes: F
     run, rates = (messages, capacity) if small is None else (small.messages, small.capacity)
     unlike = len(run) > FEW_UNLIKE
     busiest_s = float((link_bytes / capacity).max(initial=0.0))
-    paced = unlike and len(run) > MOST_UNLIKE
+    paced = unlike and len(run) > MAX_UNLIKE
     rough = "" if not unlike else PACED if paced else TOGETHER
     if paced:
         end_s = call.arrival_s.max() + float(messages.latency_s.max()) + np.full(call.groups.shape, busiest_s)

@@ -20,11 +20,11 @@ from foretrace.cost.network import MeasuredNetwork, NcclNetwork, Network
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.candidates import Candidate, candidates
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.simulation.network.placed_groups import PlacedGroups, groups_of_placement, placed_groups
-from foretrace.simulation.network.words import Called, check_ranks, check_size, name_of, read_collective
+from foretrace.simulation.network.words import CollectiveRequest, check_ranks, check_size, name_of, read_collective
 
 if TYPE_CHECKING:
     from foretrace.simulation.network.on_links import LinkRun, OnLinks
@@ -99,7 +99,7 @@ class NetworkTable:
 class CollectiveQuestion:
     """Everything a question about a collective says besides its size and number of ranks."""
 
-    called: Called
+    called: CollectiveRequest
     machine: Machine
     cluster: Cluster
     """The machine's cluster as its NCCL sees it."""
@@ -321,7 +321,7 @@ def _named(places: Sequence[str]) -> str:
 def _candidates(network: Network, what: Collective, layout: Hashable, size_bytes: float) -> tuple[Candidate, ...]:
     """Returns the algorithms and protocols that NCCL could have chosen."""
     model = _model(network)
-    if not isinstance(model, NcclNetwork) or not isinstance(layout, Layout):
+    if not isinstance(model, NcclNetwork) or not isinstance(layout, GroupLayout):
         return ()
     return candidates(model, what, layout, size_bytes)
 

@@ -26,10 +26,10 @@ from foretrace.simulation.network.flow_network import FlowNetwork
 from foretrace.simulation.network.flows import pair_sends, ring_steps, runs_as
 from foretrace.simulation.network.packets_ns3 import SEGMENT_BYTES
 
-MOST_PACKETS: Final = 5_000_000
+MAX_PACKETS: Final = 5_000_000
 """Packets times links that are run; ns-3 takes some minutes for as many."""
 
-MOST_DEVICES: Final = 2_000
+MAX_DEVICES: Final = 2_000
 POLLS: Final = 200
 """How often is looked whether a flow has ended, over the time the busiest link needs; later as often over the time so
 far."""
@@ -66,8 +66,8 @@ def packet_time(
     routes = network.routing(source, target)
     link_bytes = bytes_by_link(independent(size, routes, np.zeros(len(size))), network.fabric.links)
     packets = float(link_bytes.sum()) / SEGMENT_BYTES
-    if packets > MOST_PACKETS or network.fabric.devices > MOST_DEVICES:
-        limits = f"at most {MOST_PACKETS:,} packets times links and {MOST_DEVICES:,} devices"
+    if packets > MAX_PACKETS or network.fabric.devices > MAX_DEVICES:
+        limits = f"at most {MAX_PACKETS:,} packets times links and {MAX_DEVICES:,} devices"
         raise InputError(
             "too-large",
             f"{packets:,.0f} packets over {network.fabric.devices:,} devices are too many to run one by one",
@@ -131,7 +131,7 @@ def _flows(
     return (
         np.concatenate([gpus[one.source] for one, gpus in rows]),
         np.concatenate([gpus[one.target] for one, gpus in rows]),
-        np.concatenate([one.bytes for one in sends]),
+        np.concatenate([send.bytes for send in sends]),
     )
 
 

@@ -18,13 +18,13 @@ from foretrace.cost.network.nccl_tests.names import collective_called
 from foretrace.program.columns import Collective, label
 from foretrace.program.dispatch import parse_dispatch
 
-MOST_BYTES: Final = 2**50
+MAX_BYTES: Final = 2**50
 """More than any buffer of any GPU holds."""
 
-MOST_RANKS: Final = 2**20
+MAX_RANKS: Final = 2**20
 """Ranks of all groups together: more than any machine has GPUs."""
 
-MOST_VALUES: Final = 200
+MAX_VALUES: Final = 200
 """More rows would not be read."""
 
 _SHORT: Final = {
@@ -48,7 +48,7 @@ DEFAULT_WAY: Final = "style=deepep experts=256 topk=8 groups=8 chosen=4"
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CollectiveRequest:
     """A collective as a user called it; where it takes tokens to experts or back, `way` says how they go."""
 
     collective: Collective
@@ -57,7 +57,7 @@ class Called:
     notes: tuple[Diagnostic, ...] = ()
 
 
-def read_collective(name: str, way: str | None = None) -> Called:
+def read_collective(name: str, way: str | None = None) -> CollectiveRequest:
     """The collective that is called so, however it is spelled; `way` is how tokens go to experts, in the words of
     programs (`style=deepep experts=256 topk=8`, commas or spaces between)."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower().removesuffix("_perf"))
@@ -78,7 +78,7 @@ def read_collective(name: str, way: str | None = None) -> Called:
             hint=f"known: {', '.join(known)}",
         )
     if not tokens:
-        return Called(found, name_of(found))
+        return CollectiveRequest(found, name_of(found))
     if found is not Collective.ALL_TO_ALL:
         raise UsageError(
             "option-not-for-command",
@@ -91,7 +91,7 @@ def read_collective(name: str, way: str | None = None) -> Called:
         if way
         else (Diagnostic("note", "assumed", f"how tokens go to experts is taken to be {DEFAULT_WAY} (--way)"),)
     )
-    return Called(found, letters if letters in EXPERTS else name_of(found), said, notes)
+    return CollectiveRequest(found, letters if letters in EXPERTS else name_of(found), said, notes)
 
 
 def name_of(collective: Collective) -> str:
@@ -113,9 +113,9 @@ def check_size(size_bytes: int) -> None:
     """Raises an error where no buffer is so large, or there is none."""
     if size_bytes < 1:
         raise InputError("out-of-range", "a collective of 0 bytes moves nothing", hint="the smallest size is 1B")
-    if size_bytes > MOST_BYTES:
+    if size_bytes > MAX_BYTES:
         raise InputError(
-            "out-of-range", "the size is more than any GPU holds", hint=f"at most {format_bytes(MOST_BYTES)}"
+            "out-of-range", "the size is more than any GPU holds", hint=f"at most {format_bytes(MAX_BYTES)}"
         )
 
 
@@ -125,10 +125,10 @@ def check_ranks(ranks: int, groups: int) -> None:
         raise InputError("out-of-range", "a group of 0 ranks communicates nothing", hint="for example --ranks 64")
     if groups < 1:
         raise InputError("out-of-range", "there is at least 1 group", hint="for example --groups 8")
-    if ranks * groups > MOST_RANKS:
+    if ranks * groups > MAX_RANKS:
         words = "so many ranks" if groups == 1 else "so many groups of so many ranks"
         raise InputError(
-            "out-of-range", f"{words} are more than any machine has", hint=f"at most {MOST_RANKS:,} ranks in all"
+            "out-of-range", f"{words} are more than any machine has", hint=f"at most {MAX_RANKS:,} ranks in all"
         )
 
 
@@ -144,9 +144,9 @@ def _values(
                     "bad-value", f"{what} {text}: a comma parts two values", hint=f"write {text.replace(',', '')}"
                 )
             found.update(dict.fromkeys(_range(part.strip(), parse, shown, f"{what} {part.strip()}", example)))
-        if len(found) > MOST_VALUES:
+        if len(found) > MAX_VALUES:
             raise UsageError(
-                "out-of-range", f"{what} {text}: more than {MOST_VALUES} values", hint="take larger steps: :x4"
+                "out-of-range", f"{what} {text}: more than {MAX_VALUES} values", hint="take larger steps: :x4"
             )
     return list(found)
 
@@ -175,6 +175,6 @@ def _range(
 
 def _steps(low: int, high: int, step: float) -> list[int]:
     values = [low]
-    while len(values) <= MOST_VALUES and values[-1] * step <= high:
+    while len(values) <= MAX_VALUES and values[-1] * step <= high:
         values.append(max(round(values[-1] * step), values[-1] + 1))
     return values

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from foretrace.compat.simai import SimaiFlags, parse_flags
-from foretrace.inputs.aicb.format import Header, Pass, Row, Workload
+from foretrace.inputs.aicb.format import Header, Pass, Workload, WorkloadRow
 
 NOTHING = Pass(0, "NONE", 0)
 
@@ -18,11 +18,11 @@ def simai(arguments: str, *, gpus: int = 128) -> SimaiFlags:
 
 def row(
     forward: Pass = NOTHING, input_grad: Pass = NOTHING, weight_grad: Pass = NOTHING, *, name: str = "layer"
-) -> Row:
-    return Row(name, -1, forward, input_grad, weight_grad, 100)
+) -> WorkloadRow:
+    return WorkloadRow(name, -1, forward, input_grad, weight_grad, 100)
 
 
-def workload(*rows: Row, declared: int | None = None, **header: Any) -> Workload:
+def workload(*rows: WorkloadRow, declared: int | None = None, **header: Any) -> Workload:
     """A workload of these rows, from line 3 on; header keys that are not given are 1."""
     sizes = {"tp": 1, "ep": 1, "pp": 1, "vpp": 1, "ga": 1} | header
     policy = sizes.pop("policy", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")

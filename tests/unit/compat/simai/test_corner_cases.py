@@ -7,7 +7,7 @@ import pytest
 from foretrace.compat.simai import RatioTable, RatioTables, end_to_end_csv, figures, run_name
 from foretrace.compat.simai.load import load_rows
 from foretrace.compat.simai.machine import f32, scaled, tick
-from foretrace.compat.simai.times import CollectiveTimes, Spread
+from foretrace.compat.simai.times import CollectiveTimes, GroupSpread
 from foretrace.compat.simai.totals import report
 from foretrace.inputs.aicb.format import Pass, Workload
 from unit.compat.simai.cases import NOTHING, row, simai, workload
@@ -26,42 +26,42 @@ def times(**changed: int) -> CollectiveTimes:
 @pytest.mark.parametrize(
     ("changed", "group", "ranks", "spread"),
     [
-        ({"tp": 8}, "TP", 8, Spread(1, 8, 8)),
-        ({"tp": 16}, "TP", 16, Spread(2, 8, 8)),
-        ({"tp": 12}, "TP", 12, Spread(1, 8, 8)),
-        ({"tp": 2}, "EP", 4, Spread(1, 4, 8)),
-        ({"tp": 2}, "EP", 8, Spread(2, 4, 4)),
-        ({"tp": 8}, "EP", 4, Spread(4, 1, 1)),
-        ({"tp": 16}, "EP", 4, Spread(8, 1, 1)),
-        ({"tp": 5}, "EP", 2, Spread(1, 1, 1)),
-        ({"tp": 2}, "DP", 4, Spread(4, 4, 4)),
-        ({"tp": 16}, "DP", 4, Spread(4, 1, 1)),
-        ({"tp": 2, "ep": 2}, "DP_EP", 4, Spread(4, 2, 2)),
-        ({"tp": 8, "ep": 2}, "DP_EP", 4, Spread(4, 1, 1)),
+        ({"tp": 8}, "TP", 8, GroupSpread(1, 8, 8)),
+        ({"tp": 16}, "TP", 16, GroupSpread(2, 8, 8)),
+        ({"tp": 12}, "TP", 12, GroupSpread(1, 8, 8)),
+        ({"tp": 2}, "EP", 4, GroupSpread(1, 4, 8)),
+        ({"tp": 2}, "EP", 8, GroupSpread(2, 4, 4)),
+        ({"tp": 8}, "EP", 4, GroupSpread(4, 1, 1)),
+        ({"tp": 16}, "EP", 4, GroupSpread(8, 1, 1)),
+        ({"tp": 5}, "EP", 2, GroupSpread(1, 1, 1)),
+        ({"tp": 2}, "DP", 4, GroupSpread(4, 4, 4)),
+        ({"tp": 16}, "DP", 4, GroupSpread(4, 1, 1)),
+        ({"tp": 2, "ep": 2}, "DP_EP", 4, GroupSpread(4, 2, 2)),
+        ({"tp": 8, "ep": 2}, "DP_EP", 4, GroupSpread(4, 1, 1)),
         ({}, "DP", 1, None),
         ({}, "EP", 1, None),
         ({}, "NONE", 8, None),
     ],
 )
-def test_where_groups_stand(changed: dict[str, int], group: str, ranks: int, spread: Spread | None) -> None:
+def test_where_groups_stand(changed: dict[str, int], group: str, ranks: int, spread: GroupSpread | None) -> None:
     assert times(**changed).spread(group, ranks) == spread  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("kind", "spread", "gb_per_s", "nvlink"),
     [
-        ("ALLGATHER", Spread(1, 8, 8), 370.8, False),
-        ("ALLGATHER", Spread(2, 1, 3), 145.5, False),
-        ("ALLGATHER", Spread(2, 8, 4), 194.0, False),
-        ("ALLGATHER", Spread(2, 8, 8), 388.0, False),  # 370.8 × 8/7 is more
-        ("ALLGATHER", Spread(2, 8, 16), 370.8 * 8 / 7, True),
-        ("ALLTOALL", Spread(1, 8, 8), 370.8, True),
-        ("ALLTOALL", Spread(16, 8, 8), 48.5 * 127 / 120, False),
-        ("ALLREDUCE", Spread(1, 1, 8), 0.0, False),
-        ("ALLREDUCE", Spread(4, 2, 0), -1.0, False),
+        ("ALLGATHER", GroupSpread(1, 8, 8), 370.8, False),
+        ("ALLGATHER", GroupSpread(2, 1, 3), 145.5, False),
+        ("ALLGATHER", GroupSpread(2, 8, 4), 194.0, False),
+        ("ALLGATHER", GroupSpread(2, 8, 8), 388.0, False),  # 370.8 × 8/7 is more
+        ("ALLGATHER", GroupSpread(2, 8, 16), 370.8 * 8 / 7, True),
+        ("ALLTOALL", GroupSpread(1, 8, 8), 370.8, True),
+        ("ALLTOALL", GroupSpread(16, 8, 8), 48.5 * 127 / 120, False),
+        ("ALLREDUCE", GroupSpread(1, 1, 8), 0.0, False),
+        ("ALLREDUCE", GroupSpread(4, 2, 0), -1.0, False),
     ],
 )
-def test_bus_bandwidth(kind: str, spread: Spread, gb_per_s: float, nvlink: bool) -> None:
+def test_bus_bandwidth(kind: str, spread: GroupSpread, gb_per_s: float, nvlink: bool) -> None:
     got = times().bus_bandwidth(kind, spread)  # type: ignore[arg-type]
     assert (got.gb_per_s, got.nvlink_bound) == (pytest.approx(gb_per_s, rel=1e-6), nvlink)
 

@@ -6,7 +6,7 @@ import pytest
 
 from foretrace.compat.simai import Defect, RatioTables, SimaiFlags, explain, figures, load_tables, remainder
 from foretrace.compat.simai.totals import report
-from foretrace.inputs.aicb.format import Pass, Row, Workload, read_workload
+from foretrace.inputs.aicb.format import Pass, Workload, WorkloadRow, read_workload
 from shared_files import shared
 from unit.compat.simai.cases import NOTHING, row, simai, workload
 
@@ -19,7 +19,7 @@ def tables() -> RatioTables:
     return load_tables(shared("data", "simai"))
 
 
-def forward(collective: str, size_bytes: int) -> Row:
+def forward(collective: str, size_bytes: int) -> WorkloadRow:
     return row(Pass(0, collective, size_bytes))
 
 

@@ -32,7 +32,7 @@ from foretrace.workload.step_spec import step_spec
 from shared_files import ROOT
 
 MEASURED = ROOT / "benchmarks" / "gpu" / "clocks_h200.jsonl"
-MOST_MHZ = 1980
+MAX_MHZ = 1980
 H200, A100 = presets.gpu("h200-sxm"), presets.gpu("a100-80g-sxm")
 PRODUCT, PASS = Gemm(8192, 11264, 2048), Stream("add", 2**29, 2**28)
 
@@ -47,7 +47,7 @@ def test_measured_mixes_come_out() -> None:
         share = row["share"]
         fixed = FIXED + MEMORY_FIXED * (1 - share)
         dynamic = share * ARITHMETIC_DYNAMIC * reached[row["mix"]] + (1 - share) * MEMORY_DYNAMIC
-        assert MOST_MHZ * clock_of(fixed, dynamic) == pytest.approx(row["clock_mhz"], rel=0.05), row
+        assert MAX_MHZ * clock_of(fixed, dynamic) == pytest.approx(row["clock_mhz"], rel=0.05), row
 
 
 LLAMA = {"head_dim": 128, "style": "llama", "vocab": 32000, "step_ms": 1.0}
@@ -68,11 +68,11 @@ def test_clocks_of_training_steps_come_out(name: str, tmp_path: Path) -> None:
     slower = products_factor(H200, mix, kernel_pricer(H200, prices="model"))
     rows = [json.loads(line) for line in MEASURED.read_text().splitlines()]
     (measured,) = (row["clock_mhz"] for row in rows if row.get("step") == name)
-    assert MOST_MHZ * profiled_clock() / slower ** (1 / CLOCK_POWER) == pytest.approx(measured, rel=0.02)
+    assert MAX_MHZ * profiled_clock() / slower ** (1 / CLOCK_POWER) == pytest.approx(measured, rel=0.02)
 
 
 def test_the_mix_of_kernel_profiles_has_their_clock() -> None:
-    assert MOST_MHZ * profiled_clock() == pytest.approx(1560, rel=0.02)  # what the H200's profile has beside its times
+    assert MAX_MHZ * profiled_clock() == pytest.approx(1560, rel=0.02)  # what the H200's profile has beside its times
 
 
 def factor(products: float, passes: float, busy: float = 1.0, gpu: object = H200) -> float:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.kernels.kernel_profile import Measured, read_profile, write_profile
+from foretrace.cost.kernels.kernel_profile import KernelTimes, read_profile, write_profile
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
 
 HEAD = "# foretrace kernel profile: 1\n# gpu: NVIDIA H200\n"
@@ -33,7 +33,7 @@ def profile(tmp_path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("name", ["gpu.profile", "gpu.profile.gz"])
 def test_what_is_written_is_read_back(tmp_path: Path, name: str) -> None:
-    rows = [Measured(kernel, 1e-4 * (i + 1), 1.2e-4 * (i + 1), 1500 + i, 650) for i, kernel in enumerate(KERNELS)]
+    rows = [KernelTimes(kernel, 1e-4 * (i + 1), 1.2e-4 * (i + 1), 1500 + i, 650) for i, kernel in enumerate(KERNELS)]
     write_profile(tmp_path / name, {"gpu": "NVIDIA H200", "method": "two\nlines: here"}, rows, ["not measured: x"])
     read = read_profile(tmp_path / name)
     assert read.kernels == KERNELS
@@ -47,7 +47,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, name: str) -> None:
 @given(times=st.lists(st.floats(1e-7, 10), min_size=2, max_size=2), size=st.integers(1, 1 << 40))
 def test_times_keep_five_digits(tmp_path_factory: pytest.TempPathFactory, times: list[float], size: int) -> None:
     path = tmp_path_factory.mktemp("profile") / "gpu.profile"
-    write_profile(path, {}, [Measured(Stream("add", size, 0), *times)])
+    write_profile(path, {}, [KernelTimes(Stream("add", size, 0), *times)])
     read = read_profile(path)
     assert read.kernels == (Stream("add", size, 0),)
     assert [read.burst_s[0], read.sustained_s[0]] == pytest.approx(times, rel=1e-4)
@@ -55,7 +55,7 @@ def test_times_keep_five_digits(tmp_path_factory: pytest.TempPathFactory, times:
 
 def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.gz", "b.gz"):
-        write_profile(tmp_path / name, {}, [Measured(KERNELS[0], 1e-4, 1e-4)])
+        write_profile(tmp_path / name, {}, [KernelTimes(KERNELS[0], 1e-4, 1e-4)])
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 

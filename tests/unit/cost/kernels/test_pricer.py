@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.kernels.kernel_profile import Measured, write_profile
+from foretrace.cost.kernels.kernel_profile import KernelTimes, write_profile
 from foretrace.cost.kernels.model import floor_s
 from foretrace.cost.kernels.pricer import kernel_pricer
 from foretrace.hardware import presets
@@ -21,7 +21,7 @@ KERNELS: list[Kernel] = [Gemm(4096, 4096, 4096), Stream("add", 10**8, 10**8)]
 def profile(folder: Path, factor: float) -> Path:
     """A profile in which everything takes `factor` times what the model says."""
     modelled = kernel_pricer(H200, "model").price(KERNELS).duration_s
-    rows = [Measured(kernel, s, factor * s) for kernel, s in zip(KERNELS, modelled.tolist(), strict=True)]
+    rows = [KernelTimes(kernel, s, factor * s) for kernel, s in zip(KERNELS, modelled.tolist(), strict=True)]
     write_profile(folder / "mine.profile", {"gpu": "NVIDIA H200"}, rows)
     return folder / "mine.profile"
 

@@ -11,7 +11,7 @@ import pytest
 from foretrace.cost.kernels.parameters import efficiency
 from foretrace.cost.network import MeasuredNetwork, Network, network_of
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl_tests import Measurements, Table, read_measurements
+from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable, read_measurements
 from foretrace.cost.network.silicon import NAME, silicon_collectives, slowdown_in_training
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.silicon import SYSTEMS, installed
@@ -26,7 +26,9 @@ tables = pytest.mark.skipif(not installed(), reason="the extra [silicon] is not 
 def measured(name: str, *tables: tuple[Collective, int, float]) -> Measurements:
     """Tables of one node in which a call of 1 MiB takes so many seconds, and one of 1 GiB a thousand times that."""
     size = np.array([2.0**20, 2.0**30])
-    found = tuple(Table(what, gpus, 1, size, np.array([1.0, 1e3]) * time_s, (name,)) for what, gpus, time_s in tables)
+    found = tuple(
+        MeasurementTable(what, gpus, 1, size, np.array([1.0, 1e3]) * time_s, (name,)) for what, gpus, time_s in tables
+    )
     return Measurements((), found, name=name, source=name)
 
 

@@ -11,7 +11,7 @@ import pytest
 from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
-from foretrace.hardware.fabric.build import MOST_GPUS, fabric_of
+from foretrace.hardware.fabric.build import MAX_GPUS, fabric_of
 from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.simai_topology import read_topology
 from foretrace.hardware.fabric.tiers import tiers_of
@@ -187,7 +187,7 @@ def test_presets_build_and_block_nothing(name: str) -> None:
         (Topology("hpn", tors=1, planes=3), 4, "cannot be dealt evenly to 3 planes"),
         (Topology("dragonfly+", leaf_ports=1, pod_gpus=8), 40, "cannot join 40 groups"),
         (Topology(), 0, "0 nodes cannot be built"),
-        (Topology(), MOST_GPUS // 8 + 1, "is not built link by link"),
+        (Topology(), MAX_GPUS // 8 + 1, "is not built link by link"),
     ],
 )
 def test_what_cannot_be_built(topology: Topology, nodes: int, problem: str) -> None:

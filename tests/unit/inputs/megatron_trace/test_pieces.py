@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrace import Mesh
-from foretrace.inputs.megatron_trace.pieces import Piece, pieces_of
+from foretrace.inputs.megatron_trace.pieces import TracePiece, pieces_of
 from unit.inputs.megatron_trace.rank_files import Rank, Sub, all_to_all, sub
 
 MESH = Mesh(tp=2, dp=4, ep=4)
@@ -11,12 +11,12 @@ MESH = Mesh(tp=2, dp=4, ep=4)
 
 def pieces(
     *subs: Sub, op: str = "forward_step", ms: float = 100, layers: int | None = None, place: str = "only"
-) -> list[Piece]:
+) -> list[TracePiece]:
     (made,) = Rank(0).op(op, ms, subs=subs).ops
     return pieces_of(made, MESH, "x", layers, place, ex_situ=False)
 
 
-def computed_ms(found: list[Piece]) -> list[float]:
+def computed_ms(found: list[TracePiece]) -> list[float]:
     return [round(one.compute_s * 1e3, 6) for one in found]
 
 

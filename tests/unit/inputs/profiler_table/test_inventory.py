@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foretrace.inputs.profiler_table.format import Table, read_tables
+from foretrace.inputs.profiler_table.format import ProfilerTable, read_tables
 from foretrace.inputs.profiler_table.inventory import MAX_ROWS, tables_inventory
 from shared_files import ROOT
 
 FAIRSEQ = ROOT / "examples/moe_fairseq_profile.txt"
 
 
-def fairseq() -> Table:
+def fairseq() -> ProfilerTable:
     """The table of the example."""
     (table,) = read_tables(FAIRSEQ)
     return table

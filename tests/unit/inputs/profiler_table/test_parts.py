@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretrace.inputs.profiler_table.communication import communication
-from foretrace.inputs.profiler_table.format import Column, Field, Row, Table, read_tables
+from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow, read_tables
 from foretrace.inputs.profiler_table.host import count_steps, host_time
 from foretrace.inputs.profiler_table.labels import label_tree
 from foretrace.inputs.profiler_table.parts import device_time
@@ -28,30 +28,30 @@ COLUMNS = tuple(
 )
 
 
-def host(name: str, cpu: float = 1.0, own: float = 0.0, total: float | None = None, calls: int = 1) -> Row:
+def host(name: str, cpu: float = 1.0, own: float = 0.0, total: float | None = None, calls: int = 1) -> TableRow:
     """A row of the host, in milliseconds."""
     device = own if total is None else total
-    return Row(name, 0, name.endswith("..."), self_cpu_s=cpu / 1e3, cpu_total_s=cpu / 1e3, self_device_s=own / 1e3,
+    return TableRow(name, 0, name.endswith("..."), self_cpu_s=cpu / 1e3, cpu_total_s=cpu / 1e3, self_device_s=own / 1e3,
                device_total_s=device / 1e3, calls=calls)  # fmt: skip
 
 
-def kernel(name: str, own: float, calls: int = 1) -> Row:
+def kernel(name: str, own: float, calls: int = 1) -> TableRow:
     """A row of the device, in milliseconds."""
-    return Row(name, 0, name.endswith("..."), self_cpu_s=0.0, cpu_total_s=0.0, self_device_s=own / 1e3,
+    return TableRow(name, 0, name.endswith("..."), self_cpu_s=0.0, cpu_total_s=0.0, self_device_s=own / 1e3,
                device_total_s=own / 1e3, calls=calls)  # fmt: skip
 
 
-def table(*rows: Row) -> Table:
-    return Table(
-        "t.txt", 1, COLUMNS, tuple(Row(**{**_facts(row), "line": 4 + n}) for n, row in enumerate(rows)), "CUDA"
+def table(*rows: TableRow) -> ProfilerTable:
+    return ProfilerTable(
+        "t.txt", 1, COLUMNS, tuple(TableRow(**{**_facts(row), "line": 4 + n}) for n, row in enumerate(rows)), "CUDA"
     )
 
 
-def _facts(row: Row) -> dict[str, object]:
-    return {name: getattr(row, name) for name in Row.__slots__}
+def _facts(row: TableRow) -> dict[str, object]:
+    return {name: getattr(row, name) for name in TableRow.__slots__}
 
 
-def kinds(*rows: Row) -> list[RowKind]:
+def kinds(*rows: TableRow) -> list[RowKind]:
     return list(sort_rows(table(*rows)).kinds)
 
 

@@ -11,7 +11,7 @@ import foretrace
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.cost.machine import Machine
 from foretrace.cost.sources import PriceSources
-from foretrace.inputs.profiler_table.format import Column, Field, Row, Table, write_table
+from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow, write_table
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
 from foretrace.program.program import Program
@@ -153,7 +153,7 @@ class TestErrors:
 
     def test_a_table_of_the_host_only(self, tmp_path: Path) -> None:
         columns = (Column("Name", Field.NAME), Column("CPU total", Field.CPU_TOTAL), Column("# of Calls", Field.CALLS))
-        table = Table("t", 1, columns, (Row("aten::mm", 1, cpu_total_s=1.0, calls=1),))
+        table = ProfilerTable("t", 1, columns, (TableRow("aten::mm", 1, cpu_total_s=1.0, calls=1),))
         (tmp_path / "t.txt").write_text(write_table(table), encoding="utf-8")
         with pytest.raises(InputError) as caught:
             program_of(tmp_path / "t.txt")
@@ -252,8 +252,8 @@ class TestWithoutCommunication:
     def test_inference_has_no_gradients(self, tmp_path: Path) -> None:
         columns = (Column("Name", Field.NAME), Column("Self CPU", Field.SELF_CPU), Column("CPU total", Field.CPU_TOTAL),
                    Column("Self CUDA", Field.SELF_DEVICE), Column("# of Calls", Field.CALLS))  # fmt: skip
-        row = Row("aten::mm", 1, self_cpu_s=0.01, cpu_total_s=0.01, self_device_s=0.02, calls=2)
-        (tmp_path / "t.txt").write_text(write_table(Table("t", 1, columns, (row,), "CUDA")), encoding="utf-8")
+        row = TableRow("aten::mm", 1, self_cpu_s=0.01, cpu_total_s=0.01, self_device_s=0.02, calls=2)
+        (tmp_path / "t.txt").write_text(write_table(ProfilerTable("t", 1, columns, (row,), "CUDA")), encoding="utf-8")
         program = program_of(tmp_path / "t.txt", mesh="dp=8")
         assert calls(program) == [] and "no backward pass" in words(program)
 

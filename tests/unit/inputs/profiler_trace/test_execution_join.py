@@ -12,7 +12,7 @@ from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.execution_join import attach_execution_traces, data_flow, with_shapes_of
 from foretrace.inputs.profiler_trace.format import read_trace
 from foretrace.inputs.profiler_trace.format.execution_trace import read_execution_trace
-from foretrace.inputs.profiler_trace.format.records import Category
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from kineto_files import document, kernel, span
 from kineto_files import write as write_trace
 from shared_files import shared
@@ -58,7 +58,7 @@ def _execution(folder: Path, *, before: int = 0, process: int = PROCESS) -> Path
 def test_ops_are_joined(tmp_path: Path, shift: int, before: int, how: str) -> None:
     trace = read_trace(_trace(tmp_path, shift))
     joined = with_shapes_of(trace, read_execution_trace(_execution(tmp_path, before=before)))
-    ops = joined.events.of(Category.CPU_OP)
+    ops = joined.events.of(EventCategory.CPU_OP)
     found = [joined.inputs[number].dims[0] for number in joined.events.inputs[ops].tolist()]
     assert found == [(before + 1, 8), (before + 2, 8), (before + 3, 8)]
     assert how in joined.diagnostics[-1].message and "3 of 3 ops" in joined.diagnostics[-1].message
@@ -70,7 +70,7 @@ def test_the_pair_of_the_samples() -> None:
     assert (trace.events.inputs < 0).all()
     et = shared("data", "kineto", "execution_trace_benchmark_simple_add_et.json.gz")
     [joined] = attach_execution_traces([trace], [et])
-    add = [at for at in joined.events.of(Category.CPU_OP) if joined.strings[joined.events.name[at]] == "aten::add"]
+    add = [at for at in joined.events.of(EventCategory.CPU_OP) if joined.strings[joined.events.name[at]] == "aten::add"]
     dims = [joined.inputs[joined.events.inputs[at]].dims[:2] for at in add]
     assert dims == [((256, 256), (256, 256))] * 2
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from foretrace.inputs.profiler_trace.format.nsys import read_nsys
-from foretrace.inputs.profiler_trace.format.records import Category
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.format.records import EventCategory
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.registry import open_input
 from nsys_export import steps, write_export
 from opened import program_of
@@ -26,8 +26,8 @@ def test_its_file_is_a_profile(export: Path) -> None:
 
 def test_kernels_run_under_the_ops_of_nvtx(export: Path) -> None:
     trace = read_nsys(export)
-    links = Links(trace)
-    gemms = [at for at in trace.events.of(Category.KERNEL) if "gemm" in trace.strings[trace.events.name[at]]]
+    links = EventLinks(trace)
+    gemms = [at for at in trace.events.of(EventCategory.KERNEL) if "gemm" in trace.strings[trace.events.name[at]]]
     assert len(gemms) == 4
     assert {trace.strings[trace.events.name[links.op[at]]] for at in gemms} == {"aten::mm"}
 

@@ -8,34 +8,34 @@ import numpy as np
 import pytest
 
 from foretrace.inputs.profiler_trace import profiling_cost as overhead
-from foretrace.inputs.profiler_trace.format.records import Category, Device, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile, TracedDevice
 from foretrace.inputs.profiler_trace.profiling_cost import ProfilingCost, profiling_cost
 from small_machine import Row, trace_of
 
 
 def _trace(launch_s: float = 5.9e-6, gpu: str = "NVIDIA H200", *more: Row) -> RankProfile:
     rows = [
-        Row(Category.CPU_OP, "aten::mm", 0.0, 30e-6, 0),
-        Row(Category.RUNTIME, "cudaLaunchKernel", 10e-6, launch_s, 0, -1, 1),
-        Row(Category.RUNTIME, "cudaDeviceSynchronize", 40e-6, 5e-3, 0, -1, 2),
-        Row(Category.KERNEL, "gemm", 20e-6, 30e-6, -1, 7, 1),
+        Row(EventCategory.CPU_OP, "aten::mm", 0.0, 30e-6, 0),
+        Row(EventCategory.RUNTIME, "cudaLaunchKernel", 10e-6, launch_s, 0, -1, 1),
+        Row(EventCategory.RUNTIME, "cudaDeviceSynchronize", 40e-6, 5e-3, 0, -1, 2),
+        Row(EventCategory.KERNEL, "gemm", 20e-6, 30e-6, -1, 7, 1),
         *more,
     ]
-    return replace(trace_of(rows), devices=(Device(0, gpu),), facts={})
+    return replace(trace_of(rows), devices=(TracedDevice(0, gpu),), facts={})
 
 
 def test_more_is_taken_off_the_more_was_recorded() -> None:
     plain = _trace()
     shapes = replace(plain, facts={"record_shapes": "1"})
     stack = replace(plain, facts={"record_shapes": "1", "with_stack": "1"})
-    calls = trace_of([Row(Category.RUNTIME, "cudaLaunchKernel", 0.0, 5e-6, 0, -1, 1)])
+    calls = trace_of([Row(EventCategory.RUNTIME, "cudaLaunchKernel", 0.0, 5e-6, 0, -1, 1)])
     shares = [profiling_cost(one).share for one in (calls, replace(plain, producer="nsys"), plain, shapes, stack)]
     assert shares == sorted(shares)
     assert shares[0] == shares[1] < shares[2] < shares[3] < shares[4]
 
 
 def test_python_functions_in_a_trace_are_stacks_whatever_its_header_says() -> None:
-    traced = _trace(5.9e-6, "NVIDIA H200", Row(Category.PYTHON, "train.py(3): step", 0.0, 50e-6, 0))
+    traced = _trace(5.9e-6, "NVIDIA H200", Row(EventCategory.PYTHON, "train.py(3): step", 0.0, 50e-6, 0))
     assert profiling_cost(traced).share == overhead.STACK_SHARE
 
 
@@ -58,7 +58,7 @@ def test_the_usual_pace_is_known_for_some_gpus_and_one_profiler_only() -> None:
     assert profiling_cost(_trace(5.3e-6, "NVIDIA A100-SXM4-80GB")).pace == 1.0
     assert profiling_cost(replace(_trace(5.3e-6), producer="nsys")).pace == 1.0
     kernels = replace(
-        trace_of([Row(Category.KERNEL, "gemm", 0.0, 1e-5, -1, 7, 1)]), devices=(Device(0, "NVIDIA H200"),)
+        trace_of([Row(EventCategory.KERNEL, "gemm", 0.0, 1e-5, -1, 7, 1)]), devices=(TracedDevice(0, "NVIDIA H200"),)
     )
     assert profiling_cost(kernels).pace == 1.0
 
@@ -68,8 +68,8 @@ def test_waits_do_not_count_as_launches() -> None:
 
 
 def test_short_launches_tell_the_pace_since_long_ones_may_have_waited() -> None:
-    waited = [Row(Category.RUNTIME, "cudaLaunchKernel", at * 1e-3, at * 1e-5, 0, -1, at) for at in range(3, 12)]
-    quick = Row(Category.RUNTIME, "cudaLaunchKernelExC", 20e-3, 5.9e-6, 0, -1, 12)
+    waited = [Row(EventCategory.RUNTIME, "cudaLaunchKernel", at * 1e-3, at * 1e-5, 0, -1, at) for at in range(3, 12)]
+    quick = Row(EventCategory.RUNTIME, "cudaLaunchKernelExC", 20e-3, 5.9e-6, 0, -1, 12)
     trace = _trace(5.9e-6, "NVIDIA H200", *waited, quick)
     assert len(overhead.launches_s(trace)) == 11
     assert profiling_cost(trace).launch_s == pytest.approx(5.9e-6)

@@ -9,7 +9,7 @@ import pytest
 
 from foretrace.inputs.profiler_trace.format import read_trace
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, RankProfile
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.launched import device_kernels
 from foretrace.inputs.torch_ops.parameters import parameters
 from foretrace.inputs.torch_ops.parts import parts
@@ -53,7 +53,7 @@ class Recorder:
 
 def kernels(trace: RankProfile) -> dict[str, Kernel]:
     """By the name of what ran."""
-    found = device_kernels(trace, Links(trace))
+    found = device_kernels(trace, EventLinks(trace))
     return {trace.strings[trace.events.name[event]]: one for event, one in found.items()}
 
 
@@ -136,7 +136,7 @@ def test_what_runs_beside_attentions_backward() -> None:
 
 def test_a_trace_of_tinyllama_holds_the_models_work() -> None:
     trace = read_trace(shared("data", "h200", "tinyllama_mbs4.json.gz"))
-    found = device_kernels(trace, Links(trace))
+    found = device_kernels(trace, EventLinks(trace))
     tokens, steps = 4 * 2048, 2
     table, norms = 32000 * 2048, 45 * 2048
     assert parameters(trace).elements == 1_100_048_384

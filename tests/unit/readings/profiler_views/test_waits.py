@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_trace.format.records import Call, RankProfile
+from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, RankProfile
 from foretrace.readings.profiler_views import ProfilerTrace
 from small_traces import copy, kernel, launch, mark, small_trace
 
@@ -13,7 +13,7 @@ US = 1e-6
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def rank(number: int, *durations_us: float, call: Call | None = None) -> RankProfile:
+def rank(number: int, *durations_us: float, call: CollectiveArguments | None = None) -> RankProfile:
     rows = [mark("ProfilerStep#1", 0, 1000)]
     for place, duration in enumerate(durations_us):
         start = 100 * place + 50 - duration
@@ -40,14 +40,17 @@ def test_candidates_by_the_last_long_kernel() -> None:
 
 
 def test_collectives_of_different_groups_do_not_meet() -> None:
-    first, second = Call("allreduce", group="1", ranks=(0, 2)), Call("allreduce", group="1", ranks=(1, 3))
+    first, second = (
+        CollectiveArguments("allreduce", group="1", ranks=(0, 2)),
+        CollectiveArguments("allreduce", group="1", ranks=(1, 3)),
+    )
     assert ProfilerTrace([rank(0, 10, call=first), rank(1, 3, call=second)]).stragglers().calls == 0
-    both = Call("allreduce", group="1", ranks=(0, 1))
+    both = CollectiveArguments("allreduce", group="1", ranks=(0, 1))
     assert ProfilerTrace([rank(0, 10, call=both), rank(1, 3, call=both)]).stragglers().calls == 1
 
 
 def test_transfers_of_pairs_are_no_collectives() -> None:
-    send = Call("send", group="1", ranks=(0, 1), peer=1)
+    send = CollectiveArguments("send", group="1", ranks=(0, 1), peer=1)
     assert ProfilerTrace([rank(0, 10, call=send), rank(1, 3, call=send)]).stragglers().calls == 0
 
 

@@ -7,8 +7,8 @@ import pytest
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.program.columns import Collective
 from foretrace.simulation.network.words import (
-    MOST_BYTES,
-    MOST_RANKS,
+    MAX_BYTES,
+    MAX_RANKS,
     check_ranks,
     check_size,
     name_of,
@@ -93,11 +93,11 @@ def test_too_many_values() -> None:
 
 def test_limits() -> None:
     check_size(1)
-    check_size(MOST_BYTES)
-    check_ranks(1, MOST_RANKS)
-    for size in (0, -5, MOST_BYTES + 1, 10**400):
+    check_size(MAX_BYTES)
+    check_ranks(1, MAX_RANKS)
+    for size in (0, -5, MAX_BYTES + 1, 10**400):
         with pytest.raises(InputError):
             check_size(size)
-    for ranks, groups in ((0, 1), (1, 0), (MOST_RANKS, 2), (10**400, 1)):
+    for ranks, groups in ((0, 1), (1, 0), (MAX_RANKS, 2), (10**400, 1)):
         with pytest.raises(InputError):
             check_ranks(ranks, groups)

@@ -1,8 +1,8 @@
 """Collectives as NCCL runs them: what it chooses, and what the choice takes."""
 
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.network import NcclNetwork
 
-__all__ = ["Forced", "Layout", "NcclMachine", "NcclNetwork", "machine_of"]
+__all__ = ["Forced", "GroupLayout", "NcclMachine", "NcclNetwork", "machine_of"]

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.tables import NVLS_EFFICIENCY, row_of
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, SHARDED, WHOLE, Collective
@@ -22,7 +22,7 @@ def passes(what: Collective, ranks: int) -> float:
     return (2 if what in _ALL_REDUCE else 1) * (ranks - 1) / ranks
 
 
-def bound_s(cluster: Cluster, what: Collective, layout: Layout, size_bytes: Floats) -> Floats:
+def bound_s(cluster: Cluster, what: Collective, layout: GroupLayout, size_bytes: Floats) -> Floats:
     """Seconds that the bytes need to cross the busiest port at line rates, by any algorithm: where switches reduce, an
     all-reduce passes each port once, not 2(n − 1)/n times."""
     node, gpu, n = cluster.node, cluster.gpu, layout.size

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.cost.network.nccl.choose import all_reckoned_s
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.nccl.plan import way_s
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
@@ -26,7 +26,7 @@ class Candidate:
 
 
 def candidates(
-    network: NcclNetwork, collective: Collective, layout: Layout, size_bytes: float
+    network: NcclNetwork, collective: Collective, layout: GroupLayout, size_bytes: float
 ) -> tuple[Candidate, ...]:
     """Every way that is allowed, the fastest by NCCL's reckoning first; none where NCCL has no choice to make."""
     if layout.size == 1 or collective in PAIRWISE or collective in ONE_TO_ONE:

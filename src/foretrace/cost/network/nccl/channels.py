@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.cost.network.nccl.layout import Layout
-from foretrace.cost.network.nccl.tables import GB, INTER_SPEEDS, INTRA_SPEEDS, LINK_GB, MOST_CHANNELS, row_of
+from foretrace.cost.network.nccl.layout import GroupLayout
+from foretrace.cost.network.nccl.tables import GB, INTER_SPEEDS, INTRA_SPEEDS, LINK_GB, MAX_CHANNELS, row_of
 from foretrace.hardware.cluster import Node
 
 OTHER_LINK_GB: Final = 48.0
@@ -33,7 +33,7 @@ DUPLICATED_FROM_GB: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class ChannelGraph:
     """What the search finds for an algorithm: channels, and the rate of one in bytes per second within and between
     nodes."""
 
@@ -44,7 +44,7 @@ class Graph:
     """How many run at once, where a log says so; 0: each twice."""
 
 
-def graphs_of(node: Node, layout: Layout) -> dict[str, Graph]:
+def graphs_of(node: Node, layout: GroupLayout) -> dict[str, ChannelGraph]:
     """What NCCL's search finds for a group, by algorithm."""
     row = row_of(node.gpu.architecture)
     links = _links_gb(node, layout, row)
@@ -60,17 +60,17 @@ def graphs_of(node: Node, layout: Layout) -> dict[str, Graph]:
     speeds = [one for one in INTRA_SPEEDS.get(row, INTRA_SPEEDS["ampere"]) if one * heads <= links]
     per_head = (speeds[0] if speeds else links / heads) * GB
     # NVLS has one channel of the search for each GPU of a node: each reduces its own part.
-    found["nvls"] = Graph(heads, per_head, plain.channels * plain.inter_bytes_per_s / heads)
+    found["nvls"] = ChannelGraph(heads, per_head, plain.channels * plain.inter_bytes_per_s / heads)
     found["nvls-tree"] = found["nvls"]
     return found
 
 
-def run_channels(graph: Graph) -> int:
+def run_channels(graph: ChannelGraph) -> int:
     """How many channels run at once."""
-    return graph.running or min(2 * graph.channels, MOST_CHANNELS)
+    return graph.running or min(2 * graph.channels, MAX_CHANNELS)
 
 
-def _links_gb(node: Node, layout: Layout, row: str) -> float:
+def _links_gb(node: Node, layout: GroupLayout, row: str) -> float:
     """What NCCL reckons leaves a GPU within its node."""
     gpu = node.gpu
     if layout.domains > layout.islands or not gpu.links or node.domain_gpus == 1 or layout.most_in_domain == 1:
@@ -81,21 +81,21 @@ def _links_gb(node: Node, layout: Layout, row: str) -> float:
 
 def _widest(total_gb: float, speeds: tuple[float, ...]) -> tuple[int, float]:
     """Channels and their speed: the most in all, and of equal ones the fastest."""
-    most = MOST_CHANNELS // 2  # each is run twice
+    most = MAX_CHANNELS // 2  # each is run twice
     ways = [(min(int(total_gb // speed), most), speed) for speed in speeds if total_gb >= speed]
-    return max(ways, key=lambda one: (one[0] * one[1], one[1])) if ways else (1, total_gb)
+    return max(ways, key=lambda way: (way[0] * way[1], way[1])) if ways else (1, total_gb)
 
 
-def _duplicated(channels: int, speed_gb: float) -> Graph:
-    if speed_gb >= DUPLICATED_FROM_GB and 2 * channels <= MOST_CHANNELS:
+def _duplicated(channels: int, speed_gb: float) -> ChannelGraph:
+    if speed_gb >= DUPLICATED_FROM_GB and 2 * channels <= MAX_CHANNELS:
         channels, speed_gb = 2 * channels, speed_gb / 2
-    return Graph(channels, speed_gb * GB, speed_gb * GB)
+    return ChannelGraph(channels, speed_gb * GB, speed_gb * GB)
 
 
-def _over_nics(node: Node, layout: Layout, row: str, links_gb: float, twice: int = 1) -> Graph:
+def _over_nics(node: Node, layout: GroupLayout, row: str, links_gb: float, twice: int = 1) -> ChannelGraph:
     """A channel leaves a node through one NIC: one channel for each rank that has a NIC there, or twice as many."""
     channels = twice * max(1, min(layout.least_in_island, node.nics))
     room = min(NIC_GB[row], links_gb / channels if layout.most_in_domain > 1 else NIC_GB[row])
     speeds = INTER_SPEEDS.get(row, INTER_SPEEDS["ampere"])
-    speed = next((one for one in speeds if one <= room), room)
+    speed = next((speed for speed in speeds if speed <= room), room)
     return _duplicated(channels, speed)

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tables import (
     ALGORITHMS,
     BASE_US,
@@ -43,7 +43,7 @@ RING_SIMPLE_NODES: Final = 1.4
 RING_SIMPLE_BYTES: Final = 64.0
 
 
-def ways(group: Group, what: Collective, collnet: bool = False, ll128: bool = False) -> list[Way]:
+def ways(group: NcclGroup, what: Collective, collnet: bool = False, ll128: bool = False) -> list[Way]:
     """How NCCL can run a collective in a group, least latency first by its tables: over a network that reduces
     (`collnet`), and by LL128 even where NCCL would not trust it by itself."""
     return [
@@ -55,7 +55,7 @@ def ways(group: Group, what: Collective, collnet: bool = False, ll128: bool = Fa
     ]
 
 
-def _ll128(group: Group) -> bool:
+def _ll128(group: NcclGroup) -> bool:
     """Whether NCCL trusts a machine with LL128, which needs stores of 128 bytes to arrive whole: over links and NICs,
     not over PCIe between GPUs. On one node of Blackwell it is not taken: NVIDIA's tables show the steps of Simple right
     above the sizes of LL."""
@@ -64,7 +64,7 @@ def _ll128(group: Group) -> bool:
     return group.over_links or group.layout.most_in_island == 1
 
 
-def _runs(group: Group, what: Collective, algorithm: str, collnet: bool) -> bool:
+def _runs(group: NcclGroup, what: Collective, algorithm: str, collnet: bool) -> bool:
     """Whether an algorithm is there for a collective: NCCL's rules of availability."""
     several, switch = group.nodes > 1, _reduces(group)
     match algorithm:
@@ -83,13 +83,13 @@ def _runs(group: Group, what: Collective, algorithm: str, collnet: bool) -> bool
             return several and collnet and (what is Collective.ALL_REDUCE or direct)
 
 
-def _reduces(group: Group) -> bool:
+def _reduces(group: NcclGroup) -> bool:
     """Whether a switch joins these GPUs that can reduce; NCCL uses it for three and more."""
     node = group.cluster.node
     return node.switched and group.over_links and group.row in NVLS_EFFICIENCY and group.layout.least_in_island > 2
 
 
-def reckoned_s(group: Group, what: Collective, way: Way, size_bytes: Floats, rule: tuple[float, float]) -> Floats:
+def reckoned_s(group: NcclGroup, what: Collective, way: Way, size_bytes: Floats, rule: tuple[float, float]) -> Floats:
     """Seconds that NCCL reckons a way takes: its latency and rate, corrected by size."""
     algorithm, protocol = way
     latency, rate = (np.full(size_bytes.shape, one) for one in rule)
@@ -102,7 +102,7 @@ def reckoned_s(group: Group, what: Collective, way: Way, size_bytes: Floats, rul
     return np.asarray(latency + size_bytes / rate)
 
 
-def latency_us(group: Group, what: Collective, way: Way) -> float:
+def latency_us(group: NcclGroup, what: Collective, way: Way) -> float:
     """What NCCL reckons a way takes before bytes count."""
     algorithm, protocol = way
     at = PROTOCOLS.index(protocol)
@@ -134,7 +134,7 @@ def latency_us(group: Group, what: Collective, way: Way) -> float:
             return base + depth * far / 3.5 + 2.8 * n
 
 
-def bandwidth_gb(group: Group, what: Collective, way: Way) -> float:
+def bandwidth_gb(group: NcclGroup, what: Collective, way: Way) -> float:
     """What NCCL reckons a way moves of the buffer, in GB/s."""
     algorithm, protocol = way
     n, nodes, per_node = group.layout.size, group.nodes, group.layout.most_in_island
@@ -166,7 +166,7 @@ def bandwidth_gb(group: Group, what: Collective, way: Way) -> float:
     return bus if what in SHARDED else 0.5 * bus
 
 
-def _ring_gb(group: Group, protocol: str, bus: float, ll_most: float) -> float:
+def _ring_gb(group: NcclGroup, protocol: str, bus: float, ll_most: float) -> float:
     if protocol == "ll":
         return min(ll_most, 0.5 * bus)
     if protocol == "ll128":
@@ -175,7 +175,7 @@ def _ring_gb(group: Group, protocol: str, bus: float, ll_most: float) -> float:
     return bus
 
 
-def _tree_gb(group: Group, protocol: str, bus: float, ll_most: float) -> float:
+def _tree_gb(group: NcclGroup, protocol: str, bus: float, ll_most: float) -> float:
     channels, column = group.graphs["tree"].channels, group.nodes_column
     bus = min(0.92 * bus, channels * CHANNEL_TREE[group.row][column])
     if protocol == "ll":
@@ -186,7 +186,7 @@ def _tree_gb(group: Group, protocol: str, bus: float, ll_most: float) -> float:
     return bus
 
 
-def _nvls_gb(group: Group, what: Collective, algorithm: str) -> float:
+def _nvls_gb(group: NcclGroup, what: Collective, algorithm: str) -> float:
     """Of one channel."""
     graph, per_node = group.graphs[algorithm], group.layout.most_in_island
     near = graph.intra_bytes_per_s / GB * NVLS_EFFICIENCY[group.row] * (graph.channels - 1) / graph.channels
@@ -201,7 +201,7 @@ def _nvls_gb(group: Group, what: Collective, algorithm: str) -> float:
 
 
 def all_reckoned_s(
-    group: Group, what: Collective, allowed: list[Way], size_bytes: Floats, observed: Observed | None = None
+    group: NcclGroup, what: Collective, allowed: list[Way], size_bytes: Floats, observed: Observed | None = None
 ) -> list[Floats]:
     """Seconds that NCCL reckons for each of these ways: by the table it printed on the user's machine, or by its
     own."""
@@ -217,7 +217,7 @@ def all_reckoned_s(
 
 
 def chosen(
-    group: Group, what: Collective, allowed: list[Way], size_bytes: Floats, observed: Observed | None = None
+    group: NcclGroup, what: Collective, allowed: list[Way], size_bytes: Floats, observed: Observed | None = None
 ) -> Longs:
     """For each size the number of the way that NCCL takes: the one it was seen to take on the user's machine, else the
     one it reckons fastest, by the table it printed there or by its own."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from foretrace.cost.network.nccl.channels import Graph, run_channels
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.channels import ChannelGraph, run_channels
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.tables import (
     LINK_US,
@@ -25,13 +25,13 @@ PCIE_PAYLOAD: Final = 256 / (256 + 24)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NcclGroup:
     """The ranks of one communicator on a cluster. Rates are what one rank can send, in bytes per second."""
 
     cluster: Cluster
-    layout: Layout
+    layout: GroupLayout
     machine: NcclMachine
-    graphs: dict[str, Graph]
+    graphs: dict[str, ChannelGraph]
     oversubscription: float = 1.0
     """What the network beyond the NICs divides all traffic by, where its layout does not say."""
 

@@ -20,7 +20,7 @@ beyond the NICs slows traffic of rings, of trees and of all-to-alls; seconds tha
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GroupLayout:
     """Where the ranks of a group sit: how many in all, over how many islands and link domains, and how many in the
     island and in the domain that hold the fewest and the most; and the NICs that each rank has to itself.
 
@@ -66,7 +66,7 @@ class Seats:
             facts += self._crowding(groups)
         first, number = _kinds(facts)
         size = groups.shape[1]
-        return [Layout(size, *(fact[group].item() for fact in facts)) for group in first.tolist()], number
+        return [GroupLayout(size, *(fact[group].item() for fact in facts)) for group in first.tolist()], number
 
 
 def nics_per_rank(node: Node, placement: Placement) -> Floats:

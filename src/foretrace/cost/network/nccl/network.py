@@ -14,10 +14,10 @@ from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.channels import graphs_of
 from foretrace.cost.network.nccl.choose import ways
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl.group import Group
-from foretrace.cost.network.nccl.layout import CrowdingRule, Layout, Seats
+from foretrace.cost.network.nccl.group import NcclGroup
+from foretrace.cost.network.nccl.layout import CrowdingRule, GroupLayout, Seats
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
-from foretrace.cost.network.nccl.plan import PAIR_WAYS, Plan
+from foretrace.cost.network.nccl.plan import PAIR_WAYS, CallPlan
 from foretrace.cost.network.nccl_log.observed import Observed, Way
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
@@ -53,7 +53,7 @@ class NcclNetwork:
         self._seats = Seats(cluster, placement, crowding)
         self.notes: tuple[Diagnostic, ...] = _notes(cluster)
         self._oversubscription = 1.0 if crowding is not None else cluster.oversubscription
-        self._plans: dict[tuple[Collective, Layout], Plan] = {}
+        self._plans: dict[tuple[Collective, GroupLayout], CallPlan] = {}
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups among these, and which kind each is."""
@@ -61,7 +61,7 @@ class NcclNetwork:
 
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
         """What these sizes take in a group of this layout."""
-        assert isinstance(layout, Layout)
+        assert isinstance(layout, GroupLayout)
         size = np.asarray(size_bytes, dtype=np.float64)
         source = np.zeros(size.shape, dtype=np.int64)
         if layout.size == 1:
@@ -71,12 +71,12 @@ class NcclNetwork:
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
         """How a call of this size runs."""
-        assert isinstance(layout, Layout)
+        assert isinstance(layout, GroupLayout)
         if layout.size == 1:
             return Explained(0.0, 0.0, 0.0, "", "", 0, "nothing: one rank alone")
         return self.plan(collective, layout).explain(size_bytes)
 
-    def plan(self, collective: Collective, layout: Layout) -> Plan:
+    def plan(self, collective: Collective, layout: GroupLayout) -> CallPlan:
         """How calls of a collective in a group of this layout run."""
         what = Collective.ALL_REDUCE if collective is Collective.BARRIER else collective
         key = (what, layout)
@@ -84,11 +84,11 @@ class NcclNetwork:
             graphs = graphs_of(self.cluster.node, layout)
             if self.observed is not None:
                 graphs = self.observed.applied_to(graphs, layout.size, layout.islands)
-            group = Group(self.cluster, layout, self.machine, graphs, self._oversubscription)
-            self._plans[key] = Plan(group, what, self._ways(group, what), self.observed)
+            group = NcclGroup(self.cluster, layout, self.machine, graphs, self._oversubscription)
+            self._plans[key] = CallPlan(group, what, self._ways(group, what), self.observed)
         return self._plans[key]
 
-    def _ways(self, group: Group, what: Collective) -> list[Way]:
+    def _ways(self, group: NcclGroup, what: Collective) -> list[Way]:
         if what in PAIRWISE or what in ONE_TO_ONE:
             return PAIR_WAYS
         possible = self._possible(group, what)
@@ -100,7 +100,7 @@ class NcclNetwork:
             raise self.forced.nothing_left(what, f"{group.layout.size:,} GPUs on {nodes}", possible)
         return allowed
 
-    def _possible(self, group: Group, what: Collective) -> list[Way]:
+    def _possible(self, group: NcclGroup, what: Collective) -> list[Way]:
         """What NCCL can choose from: by its rules, and by what the user's machine says it has or does not have."""
         insisted = self.forced is not None and self.forced.insists_on(what, "ll128")
         collnet = self.cluster.topology.in_network_reduction

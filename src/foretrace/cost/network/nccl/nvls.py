@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tables import (
     CHANNEL_NVLS_TREE,
     DIRECT_PEER_US,
@@ -28,7 +28,7 @@ CHUNKS_BYTES: Final = 17.9e6
 more, half of it at CHUNKS_BYTES. Fitted as in times.py."""
 
 
-def nvls_s(group: Group, what: Collective, algorithm: str, size_bytes: Floats) -> tuple[float, Floats]:
+def nvls_s(group: NcclGroup, what: Collective, algorithm: str, size_bytes: Floats) -> tuple[float, Floats]:
     """The latency of a call and the seconds it takes in all."""
     latency = group.machine.launch_s + START_S
     rate = _switch_rate(group, what)
@@ -40,14 +40,14 @@ def nvls_s(group: Group, what: Collective, algorithm: str, size_bytes: Floats) -
     return latency, latency + chunks + size_bytes / rate
 
 
-def _switch_rate(group: Group, what: Collective) -> float:
+def _switch_rate(group: NcclGroup, what: Collective) -> float:
     """Bytes of the buffer per second through the NVSwitch: of n GPUs, n − 1 parts in n come over the links."""
     n = group.layout.most_in_island
     rate = group.link_rate * NVLS_EFFICIENCY[group.row] * (n - 1) / n
     return rate if what is Collective.ALL_REDUCE else rate * group.layout.size / max(group.layout.size - 1, 1)
 
 
-def _network_rate(group: Group, algorithm: str) -> float:
+def _network_rate(group: NcclGroup, algorithm: str) -> float:
     layout = group.layout
     if algorithm != "nvls-tree":
         return layout.least_in_island * group.nic_rate(layout.ring_crowding)
@@ -56,7 +56,7 @@ def _network_rate(group: Group, algorithm: str) -> float:
     return min(out * (1.0 if layout.islands == 2 else 0.5), tree)
 
 
-def collnet_s(group: Group, what: Collective, algorithm: str, size_bytes: Floats) -> tuple[float, Floats]:
+def collnet_s(group: NcclGroup, what: Collective, algorithm: str, size_bytes: Floats) -> tuple[float, Floats]:
     """A call whose sum is made by the switches of the network: all bytes leave and enter each node once."""
     near = group.near_s(algorithm, "simple")
     hops = group.layout.most_in_island - 1
@@ -68,7 +68,7 @@ def collnet_s(group: Group, what: Collective, algorithm: str, size_bytes: Floats
     return latency, latency + size_bytes * others / min(out, inside)
 
 
-def pat_s(group: Group, size_bytes: Floats) -> tuple[float, Floats]:
+def pat_s(group: NcclGroup, size_bytes: Floats) -> tuple[float, Floats]:
     """All-gather and reduce-scatter of one GPU a node by a tree over all of them (NCCL's PAT)."""
     n = group.layout.size
     depth = int(np.ceil(np.log2(n)))

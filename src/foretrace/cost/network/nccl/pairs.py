@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tables import GB, LL_MOST
 from foretrace.cost.network.nccl.times import ramp_s, step_s
 from foretrace.program.program import Floats
@@ -28,7 +28,7 @@ PER_ISLAND_S: Final = 1e-6
 """What the CPU thread that drives a NIC spends on each island it sends to (NCCL's network overhead, tuning.cc)."""
 
 
-def transfer_s(group: Group, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
+def transfer_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
     """One rank to another; an exchange goes both ways at once, as links and NICs do."""
     layout, far = group.layout, group.layout.islands > 1
     latency = (group.far_s if far else group.near_s)("ring", protocol)
@@ -39,7 +39,7 @@ def transfer_s(group: Group, protocol: str, size_bytes: Floats) -> tuple[float, 
     return launch + latency, launch + step_s(size_bytes / rate, latency)
 
 
-def all_to_all_s(group: Group, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
+def all_to_all_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
     """Every rank to every other at once: over links, PCIe and NICs side by side, the slowest deciding."""
     layout, n = group.layout, group.layout.size
     far = n - layout.least_in_island
@@ -56,7 +56,7 @@ def all_to_all_s(group: Group, protocol: str, size_bytes: Floats) -> tuple[float
     return launch + latency, launch + ramp + (1 + OWN / (n - 1)) * step_s(data, latency)
 
 
-def _busiest_s(group: Group, size_bytes: Floats) -> Floats:
+def _busiest_s(group: NcclGroup, size_bytes: Floats) -> Floats:
     """What the bytes take on the busiest of links, PCIe and NICs."""
     layout, n = group.layout, group.layout.size
     across = max(layout.most_in_island - layout.least_in_domain, 0) if layout.domains > layout.islands else 0
@@ -72,6 +72,6 @@ def _busiest_s(group: Group, size_bytes: Floats) -> Floats:
     return np.asarray(size_bytes * per_byte)
 
 
-def _one_channel(group: Group) -> float:
+def _one_channel(group: NcclGroup) -> float:
     """What LL moves on one channel."""
     return LL_MOST[group.row][group.nodes_column] * GB * group.machine.clock / group.channels("ring")

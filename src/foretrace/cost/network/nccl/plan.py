@@ -9,7 +9,7 @@ import numpy as np
 from foretrace.cost.network.interface import Explained
 from foretrace.cost.network.nccl.bound import bound_s
 from foretrace.cost.network.nccl.choose import chosen
-from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.nvls import collnet_s, nvls_s, pat_s
 from foretrace.cost.network.nccl.pairs import all_to_all_s, transfer_s
 from foretrace.cost.network.nccl.ring import ring_s
@@ -27,7 +27,7 @@ GRID: Final = np.concatenate([[0.0], 2.0 ** (np.arange(8 * 46 + 1) / 8)])
 between two of them runs as NCCL runs the smaller."""
 
 
-class Plan:
+class CallPlan:
     """Calls of one collective in one group.
 
     NCCL changes its way where its own reckoning says so, which is not always where it pays: a call just beyond may be
@@ -35,7 +35,7 @@ class Plan:
     way takes at the end of its range is the least for all beyond.
     """
 
-    def __init__(self, group: Group, what: Collective, ways: list[Way], observed: Observed | None = None) -> None:
+    def __init__(self, group: NcclGroup, what: Collective, ways: list[Way], observed: Observed | None = None) -> None:
         self.group, self.what, self.ways = group, what, ways
         self._pick: Longs | None = None
         self._held = np.zeros(len(GRID))
@@ -90,7 +90,7 @@ class Plan:
         return latency, np.maximum(np.maximum(duration, self._held[cell]), least), number
 
 
-def way_s(group: Group, what: Collective, way: Way, size_bytes: Floats) -> tuple[float, Floats]:
+def way_s(group: NcclGroup, what: Collective, way: Way, size_bytes: Floats) -> tuple[float, Floats]:
     """The latency and the seconds of calls of these sizes that go this way."""
     algorithm, protocol = way
     match algorithm:

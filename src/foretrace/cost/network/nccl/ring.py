@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tables import CHANNEL_RING_LL128, GB, LL_MOST, THREAD_BYTES, THREADS
 from foretrace.cost.network.nccl.times import ramp_s, step_s
 from foretrace.program.columns import WHOLE, Collective
@@ -32,7 +32,7 @@ LINK_SHARES: Final = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
 """Payload of all that crosses a link: LL flags every 4 bytes with 4 more, LL128 sends 8 bytes of flags with 120."""
 
 
-def ring_s(group: Group, what: Collective, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
+def ring_s(group: NcclGroup, what: Collective, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
     """The latency of a call and the seconds it takes in all."""
     n, turns = group.layout.size, TURNS[what]
     hops = turns * (n - 1)
@@ -50,7 +50,7 @@ def ring_s(group: Group, what: Collective, protocol: str, size_bytes: Floats) ->
     return launch + (hops + extra) * latency, launch + ramp + steps + own
 
 
-def _rate(group: Group, protocol: str, size_bytes: Floats) -> Floats:
+def _rate(group: NcclGroup, protocol: str, size_bytes: Floats) -> Floats:
     """What all channels move past a rank: as many of them as NCCL takes for the size, within what the links carry."""
     most = LINK_SHARES[protocol] * group.ring_rate
     channels = group.channels("ring")
@@ -62,7 +62,7 @@ def _rate(group: Group, protocol: str, size_bytes: Floats) -> Floats:
     return np.asarray(np.minimum(used * each, most))
 
 
-def _channel_rate(group: Group, protocol: str) -> float:
+def _channel_rate(group: NcclGroup, protocol: str) -> float:
     """What all channels together can move by their SMs."""
     column = group.nodes_column
     if protocol == "ll":

@@ -142,7 +142,7 @@ THREAD_BYTES: Final = {"ll": 8, "ll128": 8, "simple": 64}
 """Bytes of a call for each thread, below which NCCL takes fewer channels (`enqueue.cc`); of a ring's LL, times its
 ranks."""
 
-MOST_CHANNELS: Final = 32
+MAX_CHANNELS: Final = 32
 
 PCIE_SHARE: Final = 0.75
 """NCCL reckons 12 GB/s of the 16 of a PCIe 3.0 ×16 slot."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.ring import LINK_SHARES
 from foretrace.cost.network.nccl.tables import GB, LL_MOST, TREE_CORRECTION
 from foretrace.program.program import Floats
@@ -16,7 +16,7 @@ CHAIN: Final = 0.5 * 0.85
 reduces and copies on at 0.85 (tuning.cc)."""
 
 
-def tree_s(group: Group, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
+def tree_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
     """The latency of an all-reduce and the seconds it takes in all."""
     depth = int(np.log2(group.nodes))
     chain = (group.layout.most_in_island - 1) * group.near_s("tree", protocol)
@@ -31,7 +31,7 @@ def _filled(protocol: str, size_bytes: Floats) -> Floats:
     return np.asarray(np.interp(place, np.arange(len(factors)), factors))
 
 
-def tree_rate(group: Group, protocol: str) -> float:
+def tree_rate(group: NcclGroup, protocol: str) -> float:
     """Bytes of the buffer per second.
 
     All of it passes a chain's links twice, up and down. Over two nodes each sends all of it once, half up one tree and

@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import Final
 
 from foretrace.cost.network.nccl.bound import passes
-from foretrace.cost.network.nccl.group import Group
+from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.program.columns import ONE_TO_ONE, Collective
 
 GBPS: Final = 8e-9
 _TREES: Final = ("tree", "nvls-tree")
 
 
-def limited_by(group: Group, what: Collective, way: tuple[str, str], latency_s: float, duration_s: float) -> str:
+def limited_by(group: NcclGroup, what: Collective, way: tuple[str, str], latency_s: float, duration_s: float) -> str:
     """What a call spends most of its time on."""
     algorithm, protocol = way
     if latency_s > duration_s / 2:
         return _latency(group, what, algorithm)
     names = _rates(group, what, algorithm)
-    name = min(names, key=lambda one: names[one])
+    name = min(names, key=lambda name: names[name])
     if protocol == "ll":
         return f"LL, which sends a flag with every word over {name}"
     return name
 
 
-def _latency(group: Group, what: Collective, algorithm: str) -> str:
+def _latency(group: NcclGroup, what: Collective, algorithm: str) -> str:
     n = group.layout.size
     if algorithm == "ring":
         hops = (2 if what is Collective.ALL_REDUCE else 1) * (n - 1)
@@ -34,7 +34,7 @@ def _latency(group: Group, what: Collective, algorithm: str) -> str:
     return "latency"
 
 
-def _rates(group: Group, what: Collective, algorithm: str) -> dict[str, float]:
+def _rates(group: NcclGroup, what: Collective, algorithm: str) -> dict[str, float]:
     """What each kind of wire carries for a rank of the bytes it must, by name."""
     layout = group.layout
     near, far = shares(group, what, algorithm)
@@ -51,21 +51,21 @@ def _rates(group: Group, what: Collective, algorithm: str) -> dict[str, float]:
     return rates or {link_name(group): 1.0}
 
 
-def nic_name(group: Group, crowding: float) -> str:
+def nic_name(group: NcclGroup, crowding: float) -> str:
     """What holds up traffic that leaves islands."""
     if crowding * group.oversubscription > 1:
         return "the network beyond the NICs"
     return f"NICs ({group.cluster.node.nic.bytes_per_s * GBPS:g} Gb/s each)"
 
 
-def link_name(group: Group) -> str:
+def link_name(group: NcclGroup) -> str:
     """What holds up traffic within islands."""
     if not group.over_links:
         return "PCIe"
     return "NVLink" if group.cluster.gpu.vendor.lower() == "nvidia" else "links between GPUs"
 
 
-def shares(group: Group, what: Collective, algorithm: str) -> tuple[float, float]:
+def shares(group: NcclGroup, what: Collective, algorithm: str) -> tuple[float, float]:
     """What a rank sends within its island and out of it, as multiples of the size; the mean over ranks."""
     layout, n = group.layout, group.layout.size
     held = n / layout.islands
@@ -88,7 +88,7 @@ def shares(group: Group, what: Collective, algorithm: str) -> tuple[float, float
     return 2 * within, out
 
 
-def draws(group: Group, what: Collective, algorithm: str, size_bytes: float) -> tuple[tuple[str, float], ...]:
+def draws(group: NcclGroup, what: Collective, algorithm: str, size_bytes: float) -> tuple[tuple[str, float], ...]:
     """What each rank sends over links and over its share of the NICs, in bytes for one call; the mean over ranks."""
     near, far = shares(group, what, algorithm)
     found = (("link", near * size_bytes), ("nic", far * size_bytes))

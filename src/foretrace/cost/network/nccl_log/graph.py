@@ -46,7 +46,7 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class LoggedGraph:
     """What was found for one kind of algorithm: how many channels, and what each carries within and between nodes."""
 
     id: int
@@ -90,7 +90,7 @@ class Graphs:
     """A whole file."""
 
     version: int
-    graphs: tuple[Graph, ...]
+    graphs: tuple[LoggedGraph, ...]
     others: tuple[tuple[str, str], ...] = ()
 
 
@@ -125,7 +125,7 @@ def write_graphs(graphs: Graphs) -> bytes:
     return write_xml(Element("graphs", (("version", str(graphs.version)), *graphs.others), children))
 
 
-def _graph(element: Element, name: str) -> Graph:
+def _graph(element: Element, name: str) -> LoggedGraph:
     channels = tuple(_channel(one, name) for one in element.children if one.tag == "channel")
     count = whole_number(element, "nchannels", name)
     if len(channels) != count:
@@ -133,7 +133,7 @@ def _graph(element: Element, name: str) -> Graph:
         raise InputError(
             "conflicting-values", problem, where=f"{name}:{element.line}", hint="the dump looks cut or edited"
         )
-    return Graph(
+    return LoggedGraph(
         id=whole_number(element, "id", name),
         pattern=whole_number(element, "pattern", name),
         crossnic=whole_number(element, "crossnic", name, 0),
@@ -155,7 +155,7 @@ def _channel(element: Element, name: str) -> Channel:
     return Channel(gpus, nets, element.children)
 
 
-def _element(graph: Graph) -> Element:
+def _element(graph: LoggedGraph) -> Element:
     texts = {
         "id": str(graph.id),
         "pattern": str(graph.pattern),

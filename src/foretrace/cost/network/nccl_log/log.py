@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.network.nccl_log.graph import Graph
+from foretrace.cost.network.nccl_log.graph import LoggedGraph
 from foretrace.cost.network.nccl_log.names import algorithm_called, function_called, protocol_called
 from foretrace.program.columns import Collective
 
 EXPECTED: Final = "expected a log with lines such as host:123:456 [0] NCCL INFO …: set NCCL_DEBUG=INFO"
-LONGEST_LINE: Final = 1 << 16
+MAX_LINE: Final = 1 << 16
 
 _N, _F = r"([0-9]{1,15})", r"([0-9]{1,12}(?:\.[0-9]{1,12})?)"
 """A count and a decimal number, none so long that it could not be one."""
@@ -90,7 +90,7 @@ class Channels:
 
 
 @dataclass(frozen=True, slots=True)
-class Communicator:
+class LoggedCommunicator:
     """What one rank says about a communicator; None where its log does not say."""
 
     host: str
@@ -99,7 +99,7 @@ class Communicator:
     nodes: int | None
     local_ranks: int | None
     channels: Channels | None
-    graphs: tuple[Graph, ...]
+    graphs: tuple[LoggedGraph, ...]
     tuning: tuple[Tuning, ...]
     choices: tuple[Choice, ...]
 
@@ -110,7 +110,7 @@ class NcclLog:
 
     name: str
     versions: tuple[str, ...]
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[LoggedCommunicator, ...]
     environment: tuple[tuple[str, str], ...]
     """What ranks had set, each variable and value once."""
     nics: tuple[tuple[str, float], ...]
@@ -133,7 +133,7 @@ class _Communicator:
     nodes: int | None = None
     local_ranks: int | None = None
     channels: Channels | None = None
-    graphs: list[Graph] = field(default_factory=list)
+    graphs: list[LoggedGraph] = field(default_factory=list)
     tuning: dict[tuple[Collective, str, str], Tuning] = field(default_factory=dict)
     choices: Counter[tuple[Collective, int, str, str, int]] = field(default_factory=Counter)
     finished: bool = False
@@ -159,7 +159,7 @@ def read_log(path: str | Path) -> NcclLog:
     """The log of a file."""
     try:
         with Path(path).open("rb") as stream:
-            return parse_log(iter(lambda: stream.readline(LONGEST_LINE), b""), str(path))
+            return parse_log(iter(lambda: stream.readline(MAX_LINE), b""), str(path))
     except OSError as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
         raise InputError(code, f"the log cannot be read: {error.strerror}", where=str(path), hint=EXPECTED) from None
@@ -254,12 +254,12 @@ class _Reader:
             function = state.call[0]
         ours = self.processes.get(process, [])
         if address is not None:
-            ours = [one for one in ours if one.address == address] or ours
+            ours = [our for our in ours if our.address == address] or ours
         elif len(ours) > 1:
-            ours = [one for one in ours if one.rank == 0]
+            ours = [our for our in ours if our.rank == 0]
         what = None if function is None else function_called(function)
         way = algorithm_called(algorithm), protocol_called(protocol)
-        if len({(one.ranks, one.nodes) for one in ours}) != 1 or what is None or way[0] is None or way[1] is None:
+        if len({(our.ranks, our.nodes) for our in ours}) != 1 or what is None or way[0] is None or way[1] is None:
             self.unplaced += 1
             return
         used = _USED.search(rest)
@@ -317,14 +317,14 @@ class _Reader:
 
 
 def _channels(found: re.Match[str]) -> Channels:
-    coll, collnet, nvls, p2p, per_peer = (None if one is None else int(one) for one in found.groups())
+    coll, collnet, nvls, p2p, per_peer = (None if group is None else int(group) for group in found.groups())
     assert coll is not None and p2p is not None and per_peer is not None
     return Channels(coll, collnet, nvls, p2p, per_peer)
 
 
-def _graph(found: re.Match[str]) -> Graph:
+def _graph(found: re.Match[str]) -> LoggedGraph:
     pattern, crossnic, channels, intra, inter, type_intra, type_inter, same = found.groups()
-    return Graph(
+    return LoggedGraph(
         -1,
         int(pattern),
         int(crossnic),
@@ -338,10 +338,10 @@ def _graph(found: re.Match[str]) -> Graph:
     )
 
 
-def _finished(one: _Communicator) -> Communicator:
+def _finished(one: _Communicator) -> LoggedCommunicator:
     choices = tuple(Choice(*key, calls) for key, calls in sorted(one.choices.items()))
     tuning = tuple(one.tuning.values())
     graphs = tuple(one.graphs)
-    return Communicator(
+    return LoggedCommunicator(
         one.host, one.rank, one.ranks, one.nodes, one.local_ranks, one.channels, graphs, tuning, choices
     )

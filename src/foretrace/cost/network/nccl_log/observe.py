@@ -11,10 +11,10 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import read_whole
-from foretrace.cost.network.nccl import channels as searched
+from foretrace.cost.network.nccl.channels import ChannelGraph
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl_log.graph import Graph, Graphs, graphs_of
-from foretrace.cost.network.nccl_log.log import Choice, Communicator, NcclLog, Tuning, is_log, read_log
+from foretrace.cost.network.nccl_log.graph import Graphs, LoggedGraph, graphs_of
+from foretrace.cost.network.nccl_log.log import Choice, LoggedCommunicator, NcclLog, Tuning, is_log, read_log
 from foretrace.cost.network.nccl_log.observed import Expectation, Observation, Observed, refuse_empty
 from foretrace.cost.network.nccl_log.system import System, system_of
 from foretrace.cost.network.nccl_log.xml import parse_xml
@@ -92,16 +92,16 @@ def _is_text(head: bytes) -> bool:
 
 
 def _of_logs(logs: Sequence[NcclLog], notes: list[Diagnostic]) -> list[Observation]:
-    kinds: dict[tuple[int, int], list[Communicator]] = defaultdict(list)
+    kinds: dict[tuple[int, int], list[LoggedCommunicator]] = defaultdict(list)
     unsaid = 0
     for log in logs:
         hosts = _hosts_of(log.communicators)
-        for one in log.communicators:
-            nodes = one.nodes or (hosts.get(one.ranks) if one.ranks else None)
-            if one.ranks is None or nodes is None or one.ranks % nodes:
+        for communicator in log.communicators:
+            nodes = communicator.nodes or (hosts.get(communicator.ranks) if communicator.ranks else None)
+            if communicator.ranks is None or nodes is None or communicator.ranks % nodes:
                 unsaid += 1
-            elif one.ranks > 1:
-                kinds[one.ranks, nodes].append(one)
+            elif communicator.ranks > 1:
+                kinds[communicator.ranks, nodes].append(communicator)
         if log.unplaced:
             message = f"{log.unplaced:,} calls do not say whose they are and are left out"
             notes.append(Diagnostic("note", "rows-skipped", message, log.name))
@@ -114,7 +114,7 @@ def _of_logs(logs: Sequence[NcclLog], notes: list[Diagnostic]) -> list[Observati
     return [_observation(gpus, nodes, ours, notes) for (gpus, nodes), ours in sorted(kinds.items())]
 
 
-def _hosts_of(communicators: Iterable[Communicator]) -> dict[int, int]:
+def _hosts_of(communicators: Iterable[LoggedCommunicator]) -> dict[int, int]:
     """On how many hosts communicators of so many ranks are, where all of the ranks are in the log: NCCL says it itself
     only since 2.19."""
     ranks: dict[int, dict[int, str]] = defaultdict(dict)
@@ -124,9 +124,9 @@ def _hosts_of(communicators: Iterable[Communicator]) -> dict[int, int]:
     return {size: len(set(hosts.values())) for size, hosts in ranks.items() if len(hosts) == size}
 
 
-def _observation(gpus: int, nodes: int, ours: Sequence[Communicator], notes: list[Diagnostic]) -> Observation:
+def _observation(gpus: int, nodes: int, ours: Sequence[LoggedCommunicator], notes: list[Diagnostic]) -> Observation:
     where = f"{gpus:,} GPUs on {nodes:,} node{'s' if nodes > 1 else ''}"
-    graphs = _by_algorithm(graph for one in ours for graph in _named(one.graphs))
+    graphs = _by_algorithm(graph for our in ours for graph in _named(our.graphs))
     counts = _running(ours, where, notes)
     for name, kinds in graphs.items():
         if len({(graph.nchannels, graph.speed_intra, graph.speed_inter) for graph in kinds}) > 1:
@@ -144,21 +144,21 @@ def _observation(gpus: int, nodes: int, ours: Sequence[Communicator], notes: lis
             several_nodes=nodes > 1,
             gpus=gpus,
             nodes=nodes,
-            choices=_choices((choice for one in ours for choice in one.choices), where, notes),
-            tuning=_tuning(entry for one in ours for entry in one.tuning),
+            choices=_choices((choice for our in ours for choice in our.choices), where, notes),
+            tuning=_tuning(entry for our in ours for entry in our.tuning),
         ),
         {name: min(kinds, key=lambda graph: graph.nchannels * graph.speed_intra) for name, kinds in graphs.items()},
         counts,
     )
 
 
-def _running(ours: Sequence[Communicator], where: str, notes: list[Diagnostic]) -> dict[str, int]:
+def _running(ours: Sequence[LoggedCommunicator], where: str, notes: list[Diagnostic]) -> dict[str, int]:
     """Channels that work at once, by the graph they run over; ranks that differ count with the fewest."""
     said: dict[str, set[int]] = defaultdict(set)
-    for one in ours:
-        if one.channels is not None:
-            counts = {"ring": one.channels.coll, "tree": one.channels.coll, "nvls": one.channels.nvls}
-            counts |= {"collnet-chain": one.channels.collnet, "collnet-direct": one.channels.collnet}
+    for our in ours:
+        if our.channels is not None:
+            counts = {"ring": our.channels.coll, "tree": our.channels.coll, "nvls": our.channels.nvls}
+            counts |= {"collnet-chain": our.channels.collnet, "collnet-direct": our.channels.collnet}
             for name, count in counts.items():
                 if count:
                     said[name].add(count)
@@ -170,7 +170,7 @@ def _running(ours: Sequence[Communicator], where: str, notes: list[Diagnostic]) 
     return {name: min(counts) for name, counts in said.items() if counts}
 
 
-def _named(graphs: Iterable[Graph]) -> list[tuple[str, Graph]]:
+def _named(graphs: Iterable[LoggedGraph]) -> list[tuple[str, LoggedGraph]]:
     """Graphs of a log with their algorithms: the second search for a tree is CollNet's chain."""
     named, trees = [], 0
     for graph in graphs:
@@ -185,17 +185,17 @@ def _named(graphs: Iterable[Graph]) -> list[tuple[str, Graph]]:
     return named
 
 
-def _by_algorithm(named: Iterable[tuple[str, Graph]]) -> dict[str, list[Graph]]:
-    found: dict[str, list[Graph]] = defaultdict(list)
+def _by_algorithm(named: Iterable[tuple[str, LoggedGraph]]) -> dict[str, list[LoggedGraph]]:
+    found: dict[str, list[LoggedGraph]] = defaultdict(list)
     for name, graph in named:
         found[name].append(graph)
     return found
 
 
-def _with_graphs(one: Observation, graphs: Mapping[str, Graph], running: Mapping[str, int]) -> Observation:
+def _with_graphs(one: Observation, graphs: Mapping[str, LoggedGraph], running: Mapping[str, int]) -> Observation:
     """An observation with the channels of its graphs: those found and those that run, which may be more."""
     found = {
-        name: searched.Graph(graph.nchannels, graph.speed_intra * _GIGA, graph.speed_inter * _GIGA)
+        name: ChannelGraph(graph.nchannels, graph.speed_intra * _GIGA, graph.speed_inter * _GIGA)
         for name, graph in graphs.items()
     }
     paths = {name: (graph.type_intra, graph.type_inter) for name, graph in graphs.items()}
@@ -216,8 +216,8 @@ def _of_graphs(files: Sequence[tuple[Graphs, str]]) -> list[Observation]:
 def _choices(choices: Iterable[Choice], where: str, notes: list[Diagnostic]) -> dict[Collective, tuple[Choice, ...]]:
     """The choice of each size: the one that most calls had."""
     calls: dict[tuple[Collective, int], Counter[tuple[str, str, int]]] = defaultdict(Counter)
-    for one in choices:
-        calls[one.collective, one.size_bytes][one.algorithm, one.protocol, one.channels] += one.calls
+    for choice in choices:
+        calls[choice.collective, choice.size_bytes][choice.algorithm, choice.protocol, choice.channels] += choice.calls
     found: dict[Collective, list[Choice]] = defaultdict(list)
     mixed = 0
     for (collective, size), ways in sorted(calls.items()):
@@ -232,9 +232,9 @@ def _choices(choices: Iterable[Choice], where: str, notes: list[Diagnostic]) -> 
 
 def _tuning(entries: Iterable[Tuning]) -> dict[tuple[Collective, str, str], Expectation]:
     found: dict[tuple[Collective, str, str], Expectation] = {}
-    for one in entries:
-        expected = Expectation(one.latency_us * 1e-6, one.speed * _GIGA)
-        found.setdefault((one.collective, one.algorithm, one.protocol), expected)
+    for entry in entries:
+        expected = Expectation(entry.latency_us * 1e-6, entry.speed * _GIGA)
+        found.setdefault((entry.collective, entry.algorithm, entry.protocol), expected)
     return found
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.cost.network.nccl.channels import Graph
+from foretrace.cost.network.nccl.channels import ChannelGraph
 from foretrace.cost.network.nccl.forced import Forced
 from foretrace.hardware.cluster import Cluster, Nic
 from foretrace.program.columns import Collective
@@ -55,7 +55,7 @@ class Observation:
     gpus: int | None = None
     """In all; None where only a node was dumped."""
     nodes: int | None = None
-    graphs: Mapping[str, Graph] = field(default_factory=dict)
+    graphs: Mapping[str, ChannelGraph] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
     """How many channels run at once, of the same algorithms."""
     path_types: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Observed:
     notes: tuple[Diagnostic, ...] = ()
     files: tuple[str, ...] = ()
 
-    def applied_to(self, graphs: Mapping[str, Graph], gpus: int, nodes: int) -> dict[str, Graph]:
+    def applied_to(self, graphs: Mapping[str, ChannelGraph], gpus: int, nodes: int) -> dict[str, ChannelGraph]:
         """Channels by algorithm of a group of so many GPUs spread evenly over so many nodes: as NCCL found them where
         it says so, else as given."""
         result = dict(graphs)
@@ -105,8 +105,8 @@ class Observed:
     def choice(self, collective: Collective, size_bytes: float, gpus: int, nodes: int) -> Way | None:
         """How NCCL ran the call of the nearest size (by its logarithm) in such a group; None outside what it ran."""
         what = _RUNS_AS.get(collective, collective)
-        for one in self.observations:
-            seen = one.choices.get(what, ()) if (one.gpus, one.nodes) == (gpus, nodes) else ()
+        for observation in self.observations:
+            seen = observation.choices.get(what, ()) if (observation.gpus, observation.nodes) == (gpus, nodes) else ()
             if seen and seen[0].size_bytes <= size_bytes <= seen[-1].size_bytes:
                 nearest = _nearest(seen, size_bytes)
                 return nearest.algorithm, nearest.protocol
@@ -115,16 +115,20 @@ class Observed:
     def expectations(self, collective: Collective, gpus: int, nodes: int) -> Mapping[Way, Expectation]:
         """NCCL's tuning table for a collective in such a group, without what it does not use; empty if unknown."""
         what = _RUNS_AS.get(collective, collective)
-        for one in self.observations:
-            if (one.gpus, one.nodes) == (gpus, nodes) and one.tuning:
-                entries = one.tuning.items()
+        for observation in self.observations:
+            if (observation.gpus, observation.nodes) == (gpus, nodes) and observation.tuning:
+                entries = observation.tuning.items()
                 return {(way, proto): said for (of, way, proto), said in entries if of == what and said.bytes_per_s > 0}
         return {}
 
     def seen(self, collective: Collective, gpus: int, nodes: int) -> frozenset[Way]:
         """The ways that NCCL was seen to run a collective in such a group."""
         what = _RUNS_AS.get(collective, collective)
-        ours = [one.choices.get(what, ()) for one in self.observations if (one.gpus, one.nodes) == (gpus, nodes)]
+        ours = [
+            observation.choices.get(what, ())
+            for observation in self.observations
+            if (observation.gpus, observation.nodes) == (gpus, nodes)
+        ]
         return frozenset((choice.algorithm, choice.protocol) for choices in ours for choice in choices)
 
     def on(self, cluster: Cluster) -> tuple[Cluster, tuple[Diagnostic, ...]]:
@@ -145,11 +149,14 @@ class Observed:
         """Observations whose nodes look like those of such a group, the same group first."""
         if nodes < 1 or gpus % nodes:
             return ()
-        same = [one for one in self.observations if (one.gpus, one.nodes) == (gpus, nodes)]
+        same = [
+            observation for observation in self.observations if (observation.gpus, observation.nodes) == (gpus, nodes)
+        ]
         alike = [
-            one
-            for one in self.observations
-            if one not in same and (one.gpus_per_node, one.several_nodes) == (gpus // nodes, nodes > 1)
+            observation
+            for observation in self.observations
+            if observation not in same
+            and (observation.gpus_per_node, observation.several_nodes) == (gpus // nodes, nodes > 1)
         ]
         return (*same, *alike)
 
@@ -158,7 +165,7 @@ class Observed:
         if self.system is None:
             return
         gpu, found = cluster.gpu, self.system.gpus[0]
-        if (links := max(one.links for one in self.system.gpus)) != gpu.links:
+        if (links := max(gpu.links for gpu in self.system.gpus)) != gpu.links:
             yield _warning(
                 "machine-differs",
                 f"NCCL found {links} NVLinks on a GPU, {gpu.name} has {gpu.links}: the cluster's count",
@@ -168,7 +175,7 @@ class Observed:
             yield _warning(
                 "machine-differs", f"NCCL found GPUs of compute capability {found.sm / 10:g}, {gpu.name} is {family}"
             )
-        hosts = {one.host for one in self.system.gpus}
+        hosts = {gpu.host for gpu in self.system.gpus}
         if len(self.system.gpus) > cluster.node.gpus * len(hosts):
             count = len(self.system.gpus)
             yield _warning(

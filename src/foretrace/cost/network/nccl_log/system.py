@@ -108,8 +108,8 @@ def _with_ancestors(element: Element, above: tuple[Element, ...]) -> Iterator[tu
 
 def _gpu(element: Element, above: tuple[Element, ...], name: str) -> SystemGpu:
     links = [one for one in element.children if one.tag == "nvlink"]
-    counts = [whole_number(one, "count", name) for one in links]
-    switched = any(not (one.get("tclass") or "").startswith(_GPU_CLASS) for one in links)
+    counts = [whole_number(link, "count", name) for link in links]
+    switched = any(not (link.get("tclass") or "").startswith(_GPU_CLASS) for link in links)
     return SystemGpu(
         dev=whole_number(element, "dev", name),
         sm=whole_number(element, "sm", name, 0),

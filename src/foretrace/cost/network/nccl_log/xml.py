@@ -10,7 +10,7 @@ from xml.sax.saxutils import quoteattr
 
 from foretrace.basics.errors import InputError, shortened
 
-MOST_DEEP: Final = 64
+MAX_DEEP: Final = 64
 """PCI bridges nest a few levels deep; a document that nests further is none of NCCL's."""
 
 
@@ -46,9 +46,9 @@ def parse_xml(data: bytes, name: str, expected: str) -> Element:
 
     def opened(tag: str, attributes: list[str]) -> None:
         line = parser.CurrentLineNumber
-        if len(stack) > MOST_DEEP:
+        if len(stack) > MAX_DEEP:
             raise InputError(
-                "bad-syntax", f"more than {MOST_DEEP} levels of tags", where=f"{name}:{line}", hint=expected
+                "bad-syntax", f"more than {MAX_DEEP} levels of tags", where=f"{name}:{line}", hint=expected
             )
         pairs = tuple(zip(attributes[::2], attributes[1::2], strict=True))
         stack.append(_Open(tag, pairs, line))

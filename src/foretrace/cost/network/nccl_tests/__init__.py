@@ -2,6 +2,6 @@
 
 from foretrace.cost.network.nccl_tests.combine import falling_removed, measurements_of
 from foretrace.cost.network.nccl_tests.read import read_measurements
-from foretrace.cost.network.nccl_tests.records import Measurement, Measurements, Table
+from foretrace.cost.network.nccl_tests.records import Measurement, Measurements, MeasurementTable
 
-__all__ = ["Measurement", "Measurements", "Table", "falling_removed", "measurements_of", "read_measurements"]
+__all__ = ["Measurement", "MeasurementTable", "Measurements", "falling_removed", "measurements_of", "read_measurements"]

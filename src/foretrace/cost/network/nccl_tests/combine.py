@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.cost.network.nccl_tests.records import Measurement, Measurements, Table
+from foretrace.cost.network.nccl_tests.records import Measurement, Measurements, MeasurementTable
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats
 
@@ -96,8 +96,8 @@ def _fallen_notes(fallen: Sequence[_Fallen]) -> list[Diagnostic]:
 def _once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
     """The same message of several files, once."""
     first: dict[tuple[str, str, str], Diagnostic] = {}
-    for one in diagnostics:
-        first.setdefault((one.level, one.code, one.message), one)
+    for diagnostic in diagnostics:
+        first.setdefault((diagnostic.level, diagnostic.code, diagnostic.message), diagnostic)
     return list(first.values())
 
 
@@ -110,7 +110,7 @@ def falling_removed(time_s: Floats) -> Floats:
     return np.asarray(np.minimum.accumulate(time_s[::-1])[::-1])
 
 
-def _table(key: Key, by_file: Mapping[str, Run]) -> Table:
+def _table(key: Key, by_file: Mapping[str, Run]) -> MeasurementTable:
     sizes = sorted(set().union(*by_file.values()))
     if len(by_file) == 1:
         (run,) = by_file.values()
@@ -118,7 +118,7 @@ def _table(key: Key, by_file: Mapping[str, Run]) -> Table:
     else:
         medians = [_middle([run[size] for run in by_file.values() if size in run]) for size in sizes]
         times = falling_removed(np.array(medians))
-    return Table(*key, np.array(sizes, dtype=np.float64), times, tuple(by_file))
+    return MeasurementTable(*key, np.array(sizes, dtype=np.float64), times, tuple(by_file))
 
 
 def _spread(rows: Iterable[Measurement]) -> tuple[float, float]:

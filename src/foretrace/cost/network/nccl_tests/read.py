@@ -30,10 +30,10 @@ def read_measurements(path: str | Path) -> Measurements:
     notes: list[Diagnostic] = []
     if start.is_dir():
         skipped = []
-        for one in _files(start):
-            found = _read(one)
+        for file in _files(start):
+            found = _read(file)
             if found is None:
-                skipped.append(one.name)
+                skipped.append(file.name)
             else:
                 rows += found[0]
                 notes += found[1]

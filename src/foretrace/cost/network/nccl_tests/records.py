@@ -28,7 +28,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class MeasurementTable:
     """What one collective takes among so many GPUs on so many nodes: sizes in rising order, and seconds that never fall
     from one to the next."""
 
@@ -46,7 +46,7 @@ class Measurements:
     """Everything that was read: the times as they stand in the files, and the tables made of them."""
 
     rows: tuple[Measurement, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[MeasurementTable, ...]
     spread: tuple[float, float] = (1.0, 1.0)
     """Where files repeat each other: nine in ten of their times lie between these factors of the median. (1, 1) where
     nothing is repeated."""

@@ -11,7 +11,7 @@ from foretrace.program.columns import Collective
 
 US: Final = 1e-6
 LARGEST_BYTES: Final = 2**60
-LONGEST_US: Final = 1e12
+MAX_US: Final = 1e12
 """A day is 8.64e10 µs; what is longer is no time of a collective."""
 
 
@@ -49,7 +49,7 @@ def measurement(
             where=where,
             hint="each node has at least one",
         )
-    if time_us > LONGEST_US:
+    if time_us > MAX_US:
         raise InputError(
             "out-of-range", f"a time of {time_us:g} µs cannot be meant", where=where, hint="times are microseconds"
         )

@@ -117,7 +117,7 @@ def _named_row(fields: Mapping[str, str], named: Named, _: _Seen, place: tuple[s
 def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _Seen, name: str) -> list[Diagnostic]:
     found = []
     used = {*_SIZE, *_TIME, "collective", "gpus", "nodes", "busbw_gbps"}
-    if unknown := [one for one in columns if one and one not in used | _UNUSED]:
+    if unknown := [column for column in columns if column and column not in used | _UNUSED]:
         found.append(
             Diagnostic(
                 "note", "unknown-field", f"columns that are not known are not used: {', '.join(unknown)}", f"{name}:1"
@@ -153,7 +153,7 @@ def _columns(head: str | list[str]) -> dict[str, int]:
 
 
 def _first(columns: Mapping[str, int], names: tuple[str, ...]) -> str | None:
-    return next((one for one in names if one in columns), None)
+    return next((name for name in names if name in columns), None)
 
 
 def _form() -> str:

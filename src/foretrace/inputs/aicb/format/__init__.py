@@ -1,14 +1,14 @@
 """SimAI/AICB workload files: a header, a row count, and one row per layer with its three passes."""
 
 from foretrace.inputs.aicb.format.read import parse_workload, read_workload
-from foretrace.inputs.aicb.format.records import Header, Pass, Row, Workload, base_name, split_collective
+from foretrace.inputs.aicb.format.records import Header, Pass, Workload, WorkloadRow, base_name, split_collective
 from foretrace.inputs.aicb.format.write import workload_text, write_workload
 
 __all__ = [
     "Header",
     "Pass",
-    "Row",
     "Workload",
+    "WorkloadRow",
     "base_name",
     "parse_workload",
     "read_workload",

@@ -8,7 +8,7 @@ from typing import Final
 LARGEST: Final = 2**63 - 1
 """What a number may be at most: 292 years in nanoseconds, 8 EiB in bytes."""
 
-_LONGEST = 400
+_MAX_DIGITS = 400
 _SHOWN = 60
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(rb"[+-]?[0-9]+")
@@ -19,7 +19,7 @@ def number(word: bytes, *, negative: bool = False) -> int | float:
     """The number a word says, whole where it is whole; ValueError says what the word is instead."""
     if word.isdigit() and len(word) < 19:
         return int(word)
-    if len(word) > _LONGEST:
+    if len(word) > _MAX_DIGITS:
         raise ValueError(f"is too long for a number: {len(word):,} characters")
     if not _NUMBER.fullmatch(word):
         raise ValueError("is not a finite number" if _NOT_FINITE.fullmatch(word) else "is not a number")

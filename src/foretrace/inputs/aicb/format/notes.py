@@ -8,7 +8,7 @@ from typing import Final, Literal
 from foretrace.basics.errors import Diagnostic, did_you_mean
 from foretrace.inputs.aicb.format.fields import quoted, shown
 from foretrace.inputs.aicb.format.header import KEYS, LISTS
-from foretrace.inputs.aicb.format.records import POLICIES, Header, Row
+from foretrace.inputs.aicb.format.records import POLICIES, Header, WorkloadRow
 from foretrace.inputs.aicb.format.rows import COMBINED, KNOWN, Oddity, Sighting
 
 ROW_NOTES: Final[Mapping[str, tuple[Literal["note", "warning"], str, str]]] = {
@@ -99,7 +99,7 @@ def _missing(header: Header, where: str) -> list[Diagnostic]:
     ]
 
 
-def count_notes(declared: int, rows: Sequence[Row], where: str) -> list[Diagnostic]:
+def count_notes(declared: int, rows: Sequence[WorkloadRow], where: str) -> list[Diagnostic]:
     """A number of rows in line 2 that is not the number of rows there are."""
     if declared == len(rows):
         return []

@@ -9,7 +9,7 @@ from foretrace.basics.files import AnyFile, read_whole
 from foretrace.inputs.aicb.format.fields import quoted, whole
 from foretrace.inputs.aicb.format.header import EXAMPLE, parse_header
 from foretrace.inputs.aicb.format.notes import count_notes, header_notes, row_notes, text_notes
-from foretrace.inputs.aicb.format.records import Layout, Workload
+from foretrace.inputs.aicb.format.records import FileLayout, Workload
 from foretrace.inputs.aicb.format.rows import RowReader
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -63,7 +63,7 @@ def parse_workload(data: bytes, name: str = "workload") -> Workload:
     diagnostics += count_notes(declared_rows, rows, f"{name}:{second + 1}")
     diagnostics += row_notes(reader.seen, name)
     diagnostics += text_notes(data, reader.seen.get(("trailing", "")), reader.seen.get(("blank", "")), name)
-    layout = Layout(data, header, declared_rows, second + 1, rows)
+    layout = FileLayout(data, header, declared_rows, second + 1, rows)
     return Workload(header, declared_rows, rows, name, layout, tuple(diagnostics), first + 1, second + 1)
 
 

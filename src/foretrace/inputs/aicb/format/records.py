@@ -44,7 +44,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WorkloadRow:
     """One layer. `policy` is the 13th column, which only HYBRID_CUSTOMIZED files have; `line` is where it stands."""
 
     name: str
@@ -79,7 +79,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """The file as it was read and the records that were read from it, so that it can be written back to the byte.
 
     A line's text is used only for a record that still equals the one read from it; a workload made in code has none.
@@ -89,7 +89,7 @@ class Layout:
     header: Header | None = None
     declared_rows: int | None = None
     count_line: int = 0
-    rows: tuple[Row, ...] = field(default=(), repr=False)
+    rows: tuple[WorkloadRow, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class Workload:
 
     header: Header
     declared_rows: int
-    rows: tuple[Row, ...]
+    rows: tuple[WorkloadRow, ...]
     path: str = field(default="workload", compare=False)
-    layout: Layout = field(default=Layout(), compare=False)
+    layout: FileLayout = field(default=FileLayout(), compare=False)
     diagnostics: tuple[Diagnostic, ...] = field(default=(), compare=False)
     header_line: int = field(default=1, compare=False)
     count_line: int = field(default=2, compare=False)

@@ -9,7 +9,15 @@ from typing import Final, NoReturn
 
 from foretrace.basics.errors import InputError
 from foretrace.inputs.aicb.format.fields import number, quoted, whole
-from foretrace.inputs.aicb.format.records import COLLECTIVES, CUSTOMIZED, POLICIES, SUFFIXES, Pass, Row, base_name
+from foretrace.inputs.aicb.format.records import (
+    COLLECTIVES,
+    CUSTOMIZED,
+    POLICIES,
+    SUFFIXES,
+    Pass,
+    WorkloadRow,
+    base_name,
+)
 
 COLUMNS: Final = (
     "name",
@@ -29,7 +37,10 @@ COLUMNS: Final = (
 """What the columns are; only HYBRID_CUSTOMIZED files have the last."""
 
 KNOWN: Final = frozenset(
-    ("NONE", *(f"{one}{suffix}" for one in COLLECTIVES if one != "NONE" for suffix in ("", *SUFFIXES)))
+    (
+        "NONE",
+        *(f"{collective}{suffix}" for collective in COLLECTIVES if collective != "NONE" for suffix in ("", *SUFFIXES)),
+    )
 )
 """Every collective with every suffix it may have."""
 
@@ -71,7 +82,7 @@ class RowReader:
         self._collectives: dict[bytes, _Collective] = {}
         self._passes: dict[tuple[bytes, bytes, bytes], tuple[Pass, tuple[Oddity, ...]]] = {}
 
-    def read(self, lines: Sequence[bytes], first: int) -> tuple[Row, ...]:
+    def read(self, lines: Sequence[bytes], first: int) -> tuple[WorkloadRow, ...]:
         """The rows in lines numbered from `first`; the last line is where a file that is cut short ends."""
         self._last = first + len(lines) - 1
         rows, tails = [], self._tails
@@ -86,7 +97,7 @@ class RowReader:
             tail = tails.get(rest) or self._new_tail(head, rest, at)
             dependency, forward, input_grad, weight_grad, update_ns, policy, oddities = tail
             name = head.decode()
-            rows.append(Row(name, dependency, forward, input_grad, weight_grad, update_ns, policy, at))
+            rows.append(WorkloadRow(name, dependency, forward, input_grad, weight_grad, update_ns, policy, at))
             if oddities:
                 for oddity in oddities:
                     self.see(oddity, at, name)

@@ -11,7 +11,7 @@ from foretrace.basics.files import write_whole
 from foretrace.inputs.aicb.format.fields import quoted, shown
 from foretrace.inputs.aicb.format.header import KEYS, LISTS, parse_header
 from foretrace.inputs.aicb.format.read import line_end
-from foretrace.inputs.aicb.format.records import CUSTOMIZED, Header, Layout, Pass, Row, Workload
+from foretrace.inputs.aicb.format.records import CUSTOMIZED, FileLayout, Header, Pass, Workload, WorkloadRow
 from foretrace.inputs.aicb.format.rows import RowReader
 
 
@@ -61,7 +61,7 @@ def _place(workload: Workload, index: int) -> str:
 class _Source:
     """The lines of the file that was read, by the records that they hold."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: FileLayout) -> None:
         self.layout = layout
         self.end = line_end(layout.data)
         self.lines = layout.data.split(self.end)
@@ -80,7 +80,7 @@ class _Source:
             raise InputError("out-of-range", f"{workload.declared_rows} rows cannot be declared", where=workload.path)
         return str(workload.declared_rows).encode() + self.newline
 
-    def row(self, row: Row) -> bytes | None:
+    def row(self, row: WorkloadRow) -> bytes | None:
         """The text of a row that is still what was read from its line."""
         index = self.index.get(row.line)
         if index is None:
@@ -115,10 +115,15 @@ def header_text(header: Header, where: str = "header") -> str:
     return text
 
 
-def _row_text(row: Row, reader: RowReader, where: str) -> bytes:
+def _row_text(row: WorkloadRow, reader: RowReader, where: str) -> bytes:
     """A row, without its line end; one that would not read back from it is refused."""
     passes = (row.forward, row.input_grad, row.weight_grad)
-    words = [row.name, str(row.dependency), *(word for one in passes for word in _pass_words(one)), str(row.update_ns)]
+    words = [
+        row.name,
+        str(row.dependency),
+        *(word for pass_ in passes for word in _pass_words(pass_)),
+        str(row.update_ns),
+    ]
     if row.policy is not None:
         words.append(row.policy)
     text = _encoded("\t".join(words), where)

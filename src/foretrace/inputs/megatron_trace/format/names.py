@@ -38,7 +38,7 @@ _FOLDER_WORDS: Final = {
     "sl": "sequence",
     "bs": "micro_batch",
 }
-_LONGEST_NUMBER = 18
+_MAX_NUMBER = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def trace_name(facts: Facts, rank: int, stamp: str) -> str:
 
 
 def _number(word: str | None) -> int | None:
-    return int(word) if word and word != "None" and len(word) <= _LONGEST_NUMBER else None
+    return int(word) if word and word != "None" and len(word) <= _MAX_NUMBER else None
 
 
 def _joined(own: Facts, above: Facts, path: Path, folder: Path) -> Facts:

@@ -11,7 +11,7 @@ from foretrace.inputs.megatron_trace.format.lines import EXAMPLE, KEYS, SUB_KEYS
 from foretrace.inputs.megatron_trace.format.records import RankTrace, TraceOp
 from foretrace.inputs.megatron_trace.format.sniff import BYTE_ORDER_MARK, begins_like_trace
 
-_MOST_NEAR = 1000
+_MAX_NEAR = 1000
 _BLANKS = " \t\r"
 
 

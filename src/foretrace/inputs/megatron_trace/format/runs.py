@@ -131,8 +131,8 @@ def _read(file: InputFile) -> _File:
 def _told_apart(files: list[_File]) -> list[list[_File]]:
     """Files as runs: those with the same facts, in order of time, until a rank appears again."""
     groups: list[list[_File]] = []
-    for facts in dict.fromkeys(one.facts for one in files):
-        alike = [one for one in files if one.facts == facts]
+    for facts in dict.fromkeys(file.facts for file in files):
+        alike = [file for file in files if file.facts == facts]
         alike.sort(key=lambda one: (one.stamp or "", one.trace.rank, one.path.name))
         together = {stamp for stamp, count in Counter(one.stamp for one in alike).items() if count > 1}
         current: dict[int, _File] = {}

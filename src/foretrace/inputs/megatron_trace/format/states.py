@@ -16,14 +16,14 @@ _FOLLOWS = {
 """Whose word an op takes over, that of the same microbatch."""
 
 
-class Turn(NamedTuple):
+class OpKey(NamedTuple):
     """An op and its batch id."""
 
     op: str
     batch: int
 
 
-def states(turns: Sequence[Turn], stage: int, stages: int) -> list[str | None]:
+def states(turns: Sequence[OpKey], stage: int, stages: int) -> list[str | None]:
     """The word for each op of a stage, given in the order of issue; None where there is none.
 
     Steady is where forwards and backwards alternate, as Megatron's 1F1B counts it: after one forward per later stage.
@@ -32,7 +32,7 @@ def states(turns: Sequence[Turn], stage: int, stages: int) -> list[str | None]:
     first_steady = next((turn for turn in turns if turn.op == _FORWARD and known[turn] == "steady"), None)
     words: list[str | None] = []
     for turn in turns:
-        followed = Turn(_FOLLOWS.get(turn.op, turn.op), turn.batch)
+        followed = OpKey(_FOLLOWS.get(turn.op, turn.op), turn.batch)
         word = known.get(followed)
         if turn.op == "recv_forward" and followed == first_steady:
             word = "help"
@@ -42,14 +42,14 @@ def states(turns: Sequence[Turn], stage: int, stages: int) -> list[str | None]:
     return words
 
 
-def _alternation(turns: Sequence[Turn], later_stages: int) -> dict[Turn, str]:
+def _alternation(turns: Sequence[OpKey], later_stages: int) -> dict[OpKey, str]:
     """Which forwards and backwards are steady: a forward that a backward follows, and that backward."""
     forwards = sum(turn.op == _FORWARD for turn in turns)
     leading = next((at for at, turn in enumerate(turns) if turn.op == _BACKWARD), len(turns))
     warmup = min(later_stages, forwards)
     # Where all forwards come first, only Megatron's count tells whether the last of them is already steady.
     all_lead = leading == forwards and warmup != forwards - 1
-    words: dict[Turn, str] = {}
+    words: dict[OpKey, str] = {}
     for at, turn in enumerate(turns):
         if turn.op == _FORWARD:
             followed = at + 1 < len(turns) and turns[at + 1].op == _BACKWARD

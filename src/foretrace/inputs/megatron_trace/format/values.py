@@ -56,8 +56,8 @@ COMMS: Final = {
 }
 """The collectives by the spellings that tracers use."""
 
-_LONGEST_NUMBER = 40
-_MOST_DIMENSIONS = 64
+_MAX_NUMBER = 40
+_MAX_DIMENSIONS = 64
 _SHOWN = 60
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
@@ -66,7 +66,7 @@ _SHAPE = re.compile(r"(?:torch\.Size\()?\[((?:[0-9]+(?:, ?[0-9]+)*,?)?)\]\)?")
 
 def milliseconds(word: str) -> float:
     """A duration or a time."""
-    if len(word) > _LONGEST_NUMBER or not _NUMBER.fullmatch(word):
+    if len(word) > _MAX_NUMBER or not _NUMBER.fullmatch(word):
         raise ValueError(_not_a_number(word))
     value = float(word)
     if value < 0:
@@ -80,7 +80,7 @@ def whole(word: str) -> int:
     """A whole number, 0 or more."""
     if word.isascii() and word.isdigit() and len(word) < 19:
         return int(word)
-    if len(word) > _LONGEST_NUMBER or not _NUMBER.fullmatch(word):
+    if len(word) > _MAX_NUMBER or not _NUMBER.fullmatch(word):
         raise ValueError(_not_a_number(word))
     raise ValueError("is negative" if word.startswith("-") else "is not a whole number below 10^18")
 
@@ -91,7 +91,7 @@ def shape(word: str) -> tuple[int, ...]:
     if match is None or word.startswith("t") != word.endswith(")"):
         raise ValueError("is no shape such as [4096, 1, 5120]")
     sizes = tuple(whole(size.strip()) for size in match[1].split(",") if size)
-    if len(sizes) > _MOST_DIMENSIONS or math.prod(sizes) > LARGEST:
+    if len(sizes) > _MAX_DIMENSIONS or math.prod(sizes) > LARGEST:
         raise ValueError("is too large: no tensor has 2^63 elements")
     return sizes
 
@@ -129,6 +129,6 @@ def quoted(word: str) -> str:
 
 
 def _not_a_number(word: str) -> str:
-    if len(word) > _LONGEST_NUMBER:
+    if len(word) > _MAX_NUMBER:
         return f"is too long for a number: {len(word):,} characters"
     return "is not a finite number" if _NOT_FINITE.fullmatch(word) else "is not a number"

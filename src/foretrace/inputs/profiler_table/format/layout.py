@@ -60,7 +60,7 @@ def read_dashes(line: str) -> Spans | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableLines:
     """Where a table is: lines by their position from 0. Rows are from `first` up to but not with `end`."""
 
     spans: Spans
@@ -73,9 +73,9 @@ class Place:
     """The first line of the table itself: the dashes above the headings, where they are there."""
 
 
-def find_tables(lines: Sequence[str]) -> list[Place]:
+def find_tables(lines: Sequence[str]) -> list[TableLines]:
     """Every table of a text: headings, a line of dashes below them, rows, and a line of dashes."""
-    places: list[Place] = []
+    places: list[TableLines] = []
     at = 1
     while at < len(lines):
         spans = read_dashes(lines[at])
@@ -90,7 +90,7 @@ def find_tables(lines: Sequence[str]) -> list[Place]:
         if not closed:
             end = _last_row(lines, at + 1)
         top = at - 2 if at >= 2 and read_dashes(lines[at - 2]) is not None else at - 1
-        places.append(Place(spans, at - 1, at + 1, end, closed, top))
+        places.append(TableLines(spans, at - 1, at + 1, end, closed, top))
         at = end + 1
     return places
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from foretrace.basics.errors import Diagnostic, InputError, shortened
 from foretrace.basics.files import AnyFile, head_bytes, read_whole
 from foretrace.inputs.profiler_table.format.headings import looks_like_headings, read_headings, split_headings
-from foretrace.inputs.profiler_table.format.layout import Place, find_tables, read_dashes
-from foretrace.inputs.profiler_table.format.records import Column, Field, Row, Table
+from foretrace.inputs.profiler_table.format.layout import TableLines, find_tables, read_dashes
+from foretrace.inputs.profiler_table.format.records import Column, Field, ProfilerTable, TableRow
 from foretrace.inputs.profiler_table.format.values import (
     MISSING,
     NoNumberError,
@@ -26,7 +26,7 @@ _TOP_LEVEL: Final = "This report only display top-level ops statistics"
 _TOTAL: Final = re.compile(r"(?:Self )?(\w+) time total: *(\S+)")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEAD_BYTES: Final = 1 << 20
-_LONGEST_TITLE: Final = 30
+_MAX_TITLE: Final = 30
 """Lines above a table among which its title is looked for."""
 
 _SHARES: Final = (Field.SELF_CPU_SHARE, Field.CPU_TOTAL_SHARE, Field.SELF_DEVICE_SHARE, Field.DEVICE_TOTAL_SHARE)
@@ -34,13 +34,13 @@ _MEMORY: Final = (Field.CPU_MEMORY, Field.SELF_CPU_MEMORY, Field.DEVICE_MEMORY, 
 _TEXTS: Final = (Field.NAME, Field.OVERLOAD, Field.SHAPES, Field.STACK)
 
 
-def read_tables(path: AnyFile) -> tuple[Table, ...]:
+def read_tables(path: AnyFile) -> tuple[ProfilerTable, ...]:
     """Every table of a file, in order; at least one."""
     data = read_whole(path, "profiler table", _HINT)
     return parse_tables(_decode(data, str(path)), str(path))
 
 
-def parse_tables(text: str, path: str) -> tuple[Table, ...]:
+def parse_tables(text: str, path: str) -> tuple[ProfilerTable, ...]:
     """The tables of a text; `path` is what errors call it."""
     plain, colours = _COLOURS.subn("", text)
     lines = [line.removesuffix("\r") for line in plain.split("\n")]
@@ -90,7 +90,7 @@ def _no_table(lines: Sequence[str], path: str) -> InputError:
     )
 
 
-def _read(lines: Sequence[str], place: Place, path: str, before: Sequence[Diagnostic] = ()) -> Table:
+def _read(lines: Sequence[str], place: TableLines, path: str, before: Sequence[Diagnostic] = ()) -> ProfilerTable:
     where = f"{path}:{place.headings + 1}"
     headings = split_headings(lines[place.headings][place.spans.offset :])
     if len(headings) != len(place.spans.widths):
@@ -129,7 +129,7 @@ def _read(lines: Sequence[str], place: Place, path: str, before: Sequence[Diagno
         )
     totals = _totals(lines, place)
     title, top_level = _title(lines, place)
-    return Table(
+    return ProfilerTable(
         path=path,
         line=place.headings + 1,
         columns=tuple(column for column in columns if column is not None),
@@ -168,7 +168,7 @@ class _RowReader:
             "bad-syntax", what, where=f"{self.path}:{line}", hint="a table's rows follow each other without a gap"
         )
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[TableRow, ...]:
         """The rows; where stacks and FLOPs are under each other's heading, the right way round."""
         self._unswap()
         bare: list[int] = []
@@ -194,7 +194,7 @@ class _RowReader:
             text = "source locations stand under the heading of FLOPs, and FLOPs under theirs: read as they are meant"
             self.notes.append(Diagnostic("note", "repaired-input", text, f"{self.path}:{self._found[0][0]}"))
 
-    def _row(self, line: int, cells: list[str], more: list[str], bare: list[int]) -> Row:
+    def _row(self, line: int, cells: list[str], more: list[str], bare: list[int]) -> TableRow:
         values: dict[str, Any] = {"line": line}
         for column, cell in zip(self.columns, cells, strict=True):
             if column is None:
@@ -206,7 +206,7 @@ class _RowReader:
         name = values["name"]
         source = values.pop("stack", "")
         stack = (*((source,) if source else ()), *more)
-        return Row(**values, cut=name.endswith("..."), stack=stack)
+        return TableRow(**values, cut=name.endswith("..."), stack=stack)
 
     def _value(self, column: Column, cell: str, line: int, values: dict[str, Any], bare: list[int]) -> Any:
         field = column.field
@@ -252,7 +252,7 @@ def _is_flops(cell: str) -> bool:
     return True
 
 
-def _totals(lines: Sequence[str], place: Place) -> dict[str, float | None]:
+def _totals(lines: Sequence[str], place: TableLines) -> dict[str, float | None]:
     """What the lines below a table say: the sums of Self CPU and of Self CUDA, or XPU, …; in seconds."""
     totals: dict[str, float | None] = {}
     for line in lines[place.end + 1 : place.end + 4]:
@@ -266,11 +266,11 @@ def _totals(lines: Sequence[str], place: Place) -> dict[str, float | None]:
     return totals
 
 
-def _title(lines: Sequence[str], place: Place) -> tuple[str, bool]:
+def _title(lines: Sequence[str], place: TableLines) -> tuple[str, bool]:
     """What is written above a table, between it and a line of equals signs; and whether it has top-level ops only."""
     found: list[str] = []
     title: list[str] = []
-    for number in range(place.top - 1, max(place.top - 1 - _LONGEST_TITLE, -1), -1):
+    for number in range(place.top - 1, max(place.top - 1 - _MAX_TITLE, -1), -1):
         line = lines[number][place.spans.offset :].strip()
         if line and not line.strip("="):
             title, found = [*found, *title], []

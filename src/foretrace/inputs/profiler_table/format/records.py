@@ -45,7 +45,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """What was called under one name, all calls together. None is "no such column", or NaN or -- in it.
 
     Shares are fractions of one. A row is asynchronous where its share of CPU total is a bare 0: it began and ended
@@ -81,14 +81,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ProfilerTable:
     """One table of a file; `device` is the word its headings use (CUDA, XPU, …), "" where it has no device columns."""
 
     path: str
     line: int
     """Of the headings."""
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     device: str = ""
     title: str = ""
     top_level_only: bool = False

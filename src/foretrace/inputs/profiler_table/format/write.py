@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from foretrace.inputs.profiler_table.format.records import Column, Field, Row, Table
+from foretrace.inputs.profiler_table.format.records import Column, Field, ProfilerTable, TableRow
 from foretrace.inputs.profiler_table.format.values import write_memory, write_share, write_time
 
 _WIDTH: Final = {"right": 12, "left": 15}
@@ -24,7 +24,11 @@ _WIDE: Final = (Field.NAME, Field.OVERLOAD, Field.SHAPES, Field.STACK)
 
 
 def write_table(
-    table: Table, *, align: Literal["right", "left"] = "right", time_unit: str | None = None, capital: bool = True
+    table: ProfilerTable,
+    *,
+    align: Literal["right", "left"] = "right",
+    time_unit: str | None = None,
+    capital: bool = True,
 ) -> str:
     """The text of a table, which `parse_tables` reads back: with its columns in their order, numbers to the right or,
     as up to PyTorch 1.6, to the left; times in one unit where it is given; sizes as KB or as Kb. Stacks take a line for
@@ -50,7 +54,7 @@ def write_table(
     return "\n".join(lines) + "\n"
 
 
-def _line(cells: list[str], table: Table, widths: list[int], align: Literal["right", "left"]) -> str:
+def _line(cells: list[str], table: ProfilerTable, widths: list[int], align: Literal["right", "left"]) -> str:
     parts = []
     for column, cell, width in zip(table.columns, cells, widths, strict=True):
         left = align == "left" or column.field is Field.STACK
@@ -58,13 +62,13 @@ def _line(cells: list[str], table: Table, widths: list[int], align: Literal["rig
     return "".join(parts)
 
 
-def _continued(table: Table, row: Row) -> Iterator[list[str]]:
+def _continued(table: ProfilerTable, row: TableRow) -> Iterator[list[str]]:
     """The lines below a row: the rest of its stack, and an empty one."""
     for entry in (*row.stack[1:], ""):
         yield [entry if column.field is Field.STACK else "" for column in table.columns]
 
 
-def _width(table: Table, number: int, cells: list[list[str]], align: Literal["right", "left"]) -> int:
+def _width(table: ProfilerTable, number: int, cells: list[list[str]], align: Literal["right", "left"]) -> int:
     column = table.columns[number]
     if column.field not in _WIDE:
         return _WIDTH[align]
@@ -72,11 +76,11 @@ def _width(table: Table, number: int, cells: list[list[str]], align: Literal["ri
     return min(longest + 4, max(longest, _WIDEST_NAME)) if column.field is Field.NAME else longest + 4
 
 
-def _cells(table: Table, row: Row, time_unit: str | None, capital: bool) -> list[str]:
+def _cells(table: ProfilerTable, row: TableRow, time_unit: str | None, capital: bool) -> list[str]:
     return [_cell(column, row, time_unit, capital) for column in table.columns]
 
 
-def _cell(column: Column, row: Row, time_unit: str | None, capital: bool) -> str:
+def _cell(column: Column, row: TableRow, time_unit: str | None, capital: bool) -> str:
     field = column.field
     value = getattr(row, field)
     if field in _TIMES:

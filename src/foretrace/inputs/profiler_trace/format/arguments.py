@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from marshal import dumps
 from typing import Any, Final
 
-from foretrace.inputs.profiler_trace.format.records import Call, Dims, Inputs
+from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, Dims, Inputs
 
 COLLECTIVE: Final = "Collective name"
 DIMS: Final = ("Input Dims", "Input dims")
@@ -85,7 +85,7 @@ class CallTable:
     """Distinct collectives, numbered as they come. `elided` counts those whose ranks were not all written."""
 
     def __init__(self) -> None:
-        self.found: list[Call] = []
+        self.found: list[CollectiveArguments] = []
         self.elided = 0
         self._numbers: dict[tuple[str, ...], int] = {}
 
@@ -98,7 +98,7 @@ class CallTable:
             self.found.append(self._call(arguments))
         return known
 
-    def _call(self, said: Mapping[str, Any]) -> Call:
+    def _call(self, said: Mapping[str, Any]) -> CollectiveArguments:
         name = str(said[COLLECTIVE])
         size = whole(said.get("Group size"))
         ranks, complete = group_ranks(said, size)
@@ -107,7 +107,7 @@ class CallTable:
         source, target = whole(said.get("Src Rank")), whole(said.get("Dst Rank"))
         peer = target if "send" in name.lower() or source < 0 else source
         group = said.get("Process Group Name", said.get("Process Group ID", ""))
-        return Call(
+        return CollectiveArguments(
             name=name,
             in_elements=whole(said.get("In msg nelems")),
             out_elements=whole(said.get("Out msg nelems")),

@@ -14,10 +14,16 @@ from numpy.typing import NDArray
 
 from foretrace.inputs.profiler_trace.format.arguments import COLLECTIVE, CallTable, InputTable, whole
 from foretrace.inputs.profiler_trace.format.categories import CATEGORIES, FLOWS, LEGACY, SPANS
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Longs
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Longs
 
-_HOST: Final = (Category.CPU_OP, Category.ANNOTATION, Category.OVERHEAD, Category.PYTHON, Category.OTHER)
-_DEVICE: Final = (*ON_DEVICE, Category.SYNC, Category.DEVICE_ANNOTATION)
+_HOST: Final = (
+    EventCategory.CPU_OP,
+    EventCategory.ANNOTATION,
+    EventCategory.OVERHEAD,
+    EventCategory.PYTHON,
+    EventCategory.OTHER,
+)
+_DEVICE: Final = (*ON_DEVICE, EventCategory.SYNC, EventCategory.DEVICE_ANNOTATION)
 _FURTHEST_US: Final = 9e15
 """Times further from 0 do not fit 64 bits as nanoseconds."""
 
@@ -53,14 +59,14 @@ _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What is an argument: its names."""
 
-_TAKEN: Final[dict[Category, tuple[str, ...]]] = {
+_TAKEN: Final[dict[EventCategory, tuple[str, ...]]] = {
     **dict.fromkeys(_HOST, ("external",)),
-    Category.CPU_OP: ("external", "sequence"),
-    Category.RUNTIME: ("correlation", "external", "size"),
+    EventCategory.CPU_OP: ("external", "sequence"),
+    EventCategory.RUNTIME: ("correlation", "external", "size"),
     **dict.fromkeys(_DEVICE, ("correlation", "external", "device", "stream")),
-    Category.MEMCPY: ("correlation", "external", "device", "stream", "bytes"),
-    Category.MEMSET: ("correlation", "external", "device", "stream", "bytes"),
-    Category.SYNC: ("correlation", "external", "device", "stream", "waits_stream", "waits_correlation"),
+    EventCategory.MEMCPY: ("correlation", "external", "device", "stream", "bytes"),
+    EventCategory.MEMSET: ("correlation", "external", "device", "stream", "bytes"),
+    EventCategory.SYNC: ("correlation", "external", "device", "stream", "waits_stream", "waits_correlation"),
 }
 """Which of them events of a category have."""
 
@@ -129,7 +135,7 @@ class Columns:
                 self.unread["no event"] += 1
         return by_category
 
-    def _category(self, written: str, events: list[dict[str, Any]]) -> Category | None:
+    def _category(self, written: str, events: list[dict[str, Any]]) -> EventCategory | None:
         """What events of a written category are; None for what is no span, which is dealt with here."""
         known = CATEGORIES.get(written.lower())
         if known is not None:
@@ -145,11 +151,11 @@ class Columns:
         if not spans:
             return None
         self.unknown[written] += spans
-        return Category.OTHER
+        return EventCategory.OTHER
 
     def _plain(self, events: list[dict[str, Any]]) -> None:
         """Events without a category: names of threads, and those of PyTorch before Kineto."""
-        legacy: defaultdict[Category, list[dict[str, Any]]] = defaultdict(list)
+        legacy: defaultdict[EventCategory, list[dict[str, Any]]] = defaultdict(list)
         for event in events:
             phase = event.get("ph")
             if phase == "M":
@@ -158,8 +164,8 @@ class Columns:
                     name = arguments.get("name") if isinstance(arguments, dict) else None
                     self.thread_names[str(event.get("pid")), str(event.get("tid"))] = str(name or "").strip()
             elif phase == "X":
-                known = LEGACY.get(str(event.get("pid")), Category.OTHER)
-                if known is Category.OTHER:
+                known = LEGACY.get(str(event.get("pid")), EventCategory.OTHER)
+                if known is EventCategory.OTHER:
                     self.unknown["none"] += 1
                 legacy[known].append(event)
             elif phase not in ("i", "I", "s", "f", "t"):
@@ -167,14 +173,14 @@ class Columns:
         for category, some in sorted(legacy.items()):
             self._spans(category, some)
 
-    def _spans(self, category: Category, events: list[dict[str, Any]]) -> None:
+    def _spans(self, category: EventCategory, events: list[dict[str, Any]]) -> None:
         try:
             self._columns(category, events)
         except (KeyError, TypeError, ValueError, AttributeError):
             if good := self._timed(events):
                 self._columns(category, good)
 
-    def _columns(self, category: Category, events: list[dict[str, Any]]) -> None:
+    def _columns(self, category: EventCategory, events: list[dict[str, Any]]) -> None:
         names, processes, threads, starts, durations = zip(*map(_HEAD, events), strict=True)
         arguments = [event.get("args") or _NOTHING for event in events]
         filled: dict[str, NDArray[Any]] = {
@@ -191,18 +197,18 @@ class Columns:
         else:
             pairs = zip(processes, threads, strict=True)
             filled["thread"] = np.array([self.threads[pair] for pair in pairs], np.int32)
-        if category is Category.RUNTIME:
+        if category is EventCategory.RUNTIME:
             filled["bytes"] = filled.pop("size")  # ROCm says a copy's bytes where it is called
-        if category in (Category.MEMCPY, Category.MEMSET):
-            said = _floats([one.get(_BANDWIDTH, -1) for one in arguments])
+        if category in (EventCategory.MEMCPY, EventCategory.MEMSET):
+            said = _floats([argument.get(_BANDWIDTH, -1) for argument in arguments])
             filled["bytes_per_s"] = np.where(said >= 0, said * 1e9, -1.0)
-        if category is Category.KERNEL:
-            filled["blocks_per_sm"] = _floats([one.get(_BLOCKS, -1) for one in arguments])
-        if category in (Category.CPU_OP, Category.ANNOTATION):
+        if category is EventCategory.KERNEL:
+            filled["blocks_per_sm"] = _floats([argument.get(_BLOCKS, -1) for argument in arguments])
+        if category in (EventCategory.CPU_OP, EventCategory.ANNOTATION):
             self.stacks = self.stacks or bool(arguments[-1].get("Call stack"))
             number = self.inputs.number
-            filled["inputs"] = np.array([number(one) for one in arguments], np.int32)
-        if category in (Category.CPU_OP, Category.KERNEL):
+            filled["inputs"] = np.array([number(argument) for argument in arguments], np.int32)
+        if category in (EventCategory.CPU_OP, EventCategory.KERNEL):
             filled["call"] = self._calls(arguments)
         for column, kind in _COLUMNS.items():
             values = filled.get(column)
@@ -252,7 +258,7 @@ def _is_time(value: object) -> bool:
 def _taken(arguments: Iterable[dict[str, Any]], keys: tuple[str, ...], default: int = -1) -> Longs:
     """One argument of each, as whole numbers."""
     first = keys[0]
-    values = [one.get(first, default) for one in arguments]
+    values = [argument.get(first, default) for argument in arguments]
     for other in keys[1:]:
         if default in values:
             values = [

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from foretrace.basics.errors import InputError
 from foretrace.basics.files import AnyFile, read_whole
 from foretrace.inputs.profiler_trace.format.arguments import listed, strided
-from foretrace.inputs.profiler_trace.format.records import Call, Dims, Inputs
+from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, Dims, Inputs
 from foretrace.inputs.profiler_trace.format.text import head_of
 
 _HEAD_BYTES: Final = 4096
@@ -28,7 +28,7 @@ _COMMUNICATION: Final = "record_param_comms"
 _SCALARS: Final = frozenset({"Int", "Double", "Bool", "ComplexDouble", "SymInt"})
 
 
-class Tensor(NamedTuple):
+class ExecutionTensor(NamedTuple):
     """A tensor as a node names it."""
 
     number: int
@@ -39,7 +39,7 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExecutionNode:
     """An op or a range: `function` is PyTorch's number of it (rf_id), which a Kineto trace of the same run has too."""
 
     number: int
@@ -50,9 +50,9 @@ class Node:
     thread: int
     schema: str
     inputs: Inputs
-    reads: tuple[Tensor, ...]
-    writes: tuple[Tensor, ...]
-    call: Call | None = None
+    reads: tuple[ExecutionTensor, ...]
+    writes: tuple[ExecutionTensor, ...]
+    call: CollectiveArguments | None = None
 
     @property
     def in_place(self) -> bool:
@@ -67,11 +67,11 @@ class ExecutionTrace:
     path: str
     schema: str
     process: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[ExecutionNode, ...]
     groups: Mapping[str, tuple[int, ...]]
     """Ranks of process groups by name; () where only their number is written."""
 
-    def leaves(self) -> list[Node]:
+    def leaves(self) -> list[ExecutionNode]:
         """Ops that call no other: what really runs."""
         parents = {node.parent for node in self.nodes}
         return [node for node in self.nodes if node.number not in parents and (node.reads or node.writes)]
@@ -94,7 +94,7 @@ def read_execution_trace(path: AnyFile) -> ExecutionTrace:
     nodes, schema = data.get("nodes"), data.get("schema")
     if not isinstance(nodes, list) or not isinstance(schema, str):
         raise InputError("wrong-format", "this is no execution trace", where=where, hint=_HINT)
-    found: list[Node] = []
+    found: list[ExecutionNode] = []
     groups: dict[str, tuple[int, ...]] = {}
     for at, raw in enumerate(nodes):
         try:
@@ -129,7 +129,7 @@ def _document(path: AnyFile) -> dict[str, Any]:
     return found
 
 
-def _node(raw: Mapping[str, Any]) -> Node:
+def _node(raw: Mapping[str, Any]) -> ExecutionNode:
     """A node of either form."""
     if "attrs" in raw:
         facts = {one["name"]: one["value"] for one in raw["attrs"]}
@@ -142,7 +142,7 @@ def _node(raw: Mapping[str, Any]) -> Node:
             for side in ("input", "output")
         )
     name = str(raw["name"])
-    return Node(
+    return ExecutionNode(
         number=int(raw["id"]),
         name=name,
         parent=int(parent),
@@ -191,7 +191,7 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, list) else str(value)
 
 
-def _tensors(values: Sequence[Any], types: Sequence[Any]) -> Iterator[Tensor]:
+def _tensors(values: Sequence[Any], types: Sequence[Any]) -> Iterator[ExecutionTensor]:
     for value, word in zip(values, types, strict=True):
         kind = str(word)
         if kind.startswith("Tensor(") and isinstance(value, list):
@@ -201,18 +201,18 @@ def _tensors(values: Sequence[Any], types: Sequence[Any]) -> Iterator[Tensor]:
             yield from map(_tensor, inner)
 
 
-def _tensor(value: Sequence[Any]) -> Tensor:
-    return Tensor(int(value[0]), int(value[1]), int(value[3]), int(value[4]), str(value[5]))
+def _tensor(value: Sequence[Any]) -> ExecutionTensor:
+    return ExecutionTensor(int(value[0]), int(value[1]), int(value[3]), int(value[4]), str(value[5]))
 
 
-def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> Call | None:
+def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> CollectiveArguments | None:
     """A communication, from its attributes; in versions that have none, from its inputs: the first text that is no
     group's name."""
     if "collective_name" in facts:
         start, stride, size = (
             int(facts.get(name, -1)) for name in ("global_rank_start", "global_rank_stride", "pg_size")
         )
-        return Call(
+        return CollectiveArguments(
             name=str(facts["collective_name"]),
             in_elements=int(facts.get("in_msg_nelems", -1)),
             out_elements=int(facts.get("out_msg_nelems", -1)),
@@ -229,7 +229,7 @@ def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> Call | None:
         return None
     elements = sum(tensor.elements for tensor in _tensors(inputs["values"], inputs["types"]))
     kinds = re.findall(r"Tensor\(([^)]*)\)", " ".join(map(str, inputs["types"])))
-    return Call(name=str(words[-1]), in_elements=elements, dtype=kinds[0] if kinds else "")
+    return CollectiveArguments(name=str(words[-1]), in_elements=elements, dtype=kinds[0] if kinds else "")
 
 
 def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -17,7 +17,14 @@ from foretrace.inputs.profiler_trace.format.arguments import whole
 from foretrace.inputs.profiler_trace.format.columns import NO_TIME, Columns
 from foretrace.inputs.profiler_trace.format.kineto_json import NO_PROFILE, KinetoJson
 from foretrace.inputs.profiler_trace.format.names import rank_in_name
-from foretrace.inputs.profiler_trace.format.records import Category, Device, Events, Longs, RankProfile, Thread
+from foretrace.inputs.profiler_trace.format.records import (
+    EventCategory,
+    Events,
+    Longs,
+    RankProfile,
+    Thread,
+    TracedDevice,
+)
 from foretrace.inputs.profiler_trace.format.text import PIECE_BYTES, TextFile
 
 _NO_STREAM: Final = (1 << 32) - 1
@@ -176,8 +183,8 @@ def _small(values: Longs) -> NDArray[np.int32]:
 
 def _copied_bytes(events: Events) -> None:
     """The bytes of copies that only the call of them says (ROCm), in place."""
-    bare = np.flatnonzero((events.category == Category.MEMCPY) & (events.bytes < 0) & (events.correlation >= 0))
-    said = np.flatnonzero((events.category == Category.RUNTIME) & (events.bytes >= 0))
+    bare = np.flatnonzero((events.category == EventCategory.MEMCPY) & (events.bytes < 0) & (events.correlation >= 0))
+    said = np.flatnonzero((events.category == EventCategory.RUNTIME) & (events.bytes >= 0))
     if len(bare) and len(said):
         known = dict(zip(events.correlation[said].tolist(), events.bytes[said].tolist(), strict=True))
         events.bytes[bare] = [known.get(one, -1) for one in events.correlation[bare].tolist()]
@@ -215,9 +222,9 @@ def _groups(distributed: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]],
     return groups, descriptions
 
 
-def _devices(written: object) -> tuple[Device, ...]:
+def _devices(written: object) -> tuple[TracedDevice, ...]:
     return tuple(
-        Device(
+        TracedDevice(
             number=whole(one.get("id", number)),
             name=str(one.get("name", "")),
             sms=max(whole(one.get("numSms", 0)), 0),
@@ -240,7 +247,7 @@ def _facts(
     }
     seen = {
         "record_shapes": bool(columns.inputs.found),
-        "with_stack": bool((events.category == Category.PYTHON).any()) or columns.stacks,
+        "with_stack": bool((events.category == EventCategory.PYTHON).any()) or columns.stacks,
         "profile_memory": columns.unread["memory"] > 0,
     }
     return facts | {key: "1" for key, true in seen.items() if true and key not in facts}

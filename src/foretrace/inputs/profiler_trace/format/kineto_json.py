@@ -25,9 +25,9 @@ _CLOSED = re.compile(r"[\]}]")
 _UP_TO_EVENT = re.compile(r"[ \t\r\n,]*")
 _BETWEEN = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _EVENT_END = re.compile(r"\}(?=[ \t\r\n]*(?:,[ \t\r\n]*\{|\]))")
-_MOST_ENDS = 3
+_MAX_ENDS = 3
 """Places where a malformed event may end that are tried."""
-_MOST_SINGLE = 4096
+_MAX_SINGLE = 4096
 
 
 class KinetoJson:
@@ -118,7 +118,7 @@ class KinetoJson:
                 self._at += 1
             else:
                 single += self._event()
-            if len(single) == _MOST_SINGLE:
+            if len(single) == _MAX_SINGLE:
                 yield single
                 single = []
         if single:
@@ -169,7 +169,7 @@ class KinetoJson:
         look = malformed.at
         broken_after = look - self._at
         ends: list[int] = []
-        while len(ends) < _MOST_ENDS:
+        while len(ends) < _MAX_ENDS:
             found = _EVENT_END.search(self._text, look)
             if found is None:
                 if ends or not self._more():

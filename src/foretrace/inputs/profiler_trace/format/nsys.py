@@ -21,14 +21,14 @@ from foretrace.inputs.profiler_trace.format.nsys_tables import NsysTables, opene
 from foretrace.inputs.profiler_trace.format.nvtx_text import read_nvtx_text
 from foretrace.inputs.profiler_trace.format.records import (
     ON_DEVICE,
-    Category,
-    Device,
+    EventCategory,
     Events,
     Inputs,
     Ints,
     Longs,
     RankProfile,
     Thread,
+    TracedDevice,
 )
 
 _S: Final = 1e-9
@@ -159,14 +159,14 @@ class _Reader:
         kernels = self.tables.numbers(f"{_KIND}KERNEL", (*common, "demangledName"))
         if "demangledName" not in self.tables.columns(f"{_KIND}KERNEL"):
             kernels["demangledName"] = self.tables.numbers(f"{_KIND}KERNEL", ("shortName",))["shortName"]
-        self._add(Category.KERNEL, kernels, self._named(kernels["demangledName"]))
+        self._add(EventCategory.KERNEL, kernels, self._named(kernels["demangledName"]))
         copies = self.tables.numbers(f"{_KIND}MEMCPY", (*common, "copyKind", "bytes"))
         kind = np.where((copies["copyKind"] >= 0) & (copies["copyKind"] < len(_COPIES)), copies["copyKind"], 0)
-        names = np.array([self._string(f"Memcpy {one}".rstrip()) for one in _COPIES], dtype=np.int64)
-        self._add(Category.MEMCPY, copies, names[kind], bytes=copies["bytes"])
+        names = np.array([self._string(f"Memcpy {copy}".rstrip()) for copy in _COPIES], dtype=np.int64)
+        self._add(EventCategory.MEMCPY, copies, names[kind], bytes=copies["bytes"])
         sets = self.tables.numbers(f"{_KIND}MEMSET", (*common, "bytes"))
         memset = np.full(len(sets["start"]), self._string("Memset (Device)"), dtype=np.int64)
-        self._add(Category.MEMSET, sets, memset, bytes=sets["bytes"])
+        self._add(EventCategory.MEMSET, sets, memset, bytes=sets["bytes"])
         graphs = self.tables.numbers(f"{_KIND}GRAPH_TRACE", (*common, "graphId"))
         if len(graphs["start"]):
             self._note(
@@ -175,14 +175,14 @@ class _Reader:
                 f"{len(graphs['start']):,} CUDA graphs were traced as wholes, their kernels not: "
                 "profile with --cuda-graph-trace=node to see them",
             )
-        named = np.array([self._string(f"CUDA graph {one}") for one in graphs["graphId"].tolist()], dtype=np.int64)
-        self._add(Category.KERNEL, graphs, named)
+        named = np.array([self._string(f"CUDA graph {graph}") for graph in graphs["graphId"].tolist()], dtype=np.int64)
+        self._add(EventCategory.KERNEL, graphs, named)
 
     def _runtime(self) -> None:
         for table in (f"{_KIND}RUNTIME", f"{_KIND}DRIVER"):
             calls = self.tables.numbers(table, ("start", "end", "globalTid", "correlationId", "nameId"))
             names = self._named(calls["nameId"], _VERSIONED)
-            self._add(Category.RUNTIME, calls, names, thread=self._thread_of(calls["globalTid"]))
+            self._add(EventCategory.RUNTIME, calls, names, thread=self._thread_of(calls["globalTid"]))
 
     def _waits(self) -> None:
         wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
@@ -190,10 +190,10 @@ class _Reader:
         if not len(waits["start"]):
             return
         kind = np.where((waits["syncType"] >= 0) & (waits["syncType"] < len(_WAITS)), waits["syncType"], 0)
-        names = np.array([self._string(one) for one in _WAITS], dtype=np.int64)
+        names = np.array([self._string(wait) for wait in _WAITS], dtype=np.int64)
         waits["streamId"] = np.where(waits["streamId"] == _NONE_32, -1, waits["streamId"])
         stream, correlation = self._waited_for(waits)
-        self._add(Category.SYNC, waits, names[kind], waits_stream=stream, waits_correlation=correlation)
+        self._add(EventCategory.SYNC, waits, names[kind], waits_stream=stream, waits_correlation=correlation)
 
     def _waited_for(self, waits: Mapping[str, Longs]) -> tuple[Longs, Longs]:
         """The stream and the correlation of the cudaEventRecord that each wait is for: the last of its event before."""
@@ -241,7 +241,7 @@ class _Reader:
             self._thread_of(ranges["globalTid"], "start/end ranges"),
             self._thread_of(ranges["globalTid"]),
         )
-        category = np.where(facts[:, 1] == 1, Category.CPU_OP, Category.ANNOTATION).astype(np.int64)
+        category = np.where(facts[:, 1] == 1, EventCategory.CPU_OP, EventCategory.ANNOTATION).astype(np.int64)
         columns = {"thread": thread, "sequence": facts[:, 2], "inputs": facts[:, 3]}
         self._add(category, ranges, facts[:, 0], **columns)
 
@@ -254,7 +254,7 @@ class _Reader:
         inputs = -1 if found.inputs is None else self.inputs.setdefault(found.inputs, len(self.inputs))
         return self._string(found.name), found.is_op, found.sequence, inputs
 
-    def _add(self, category: Category | Longs, rows: Mapping[str, Longs], name: Longs, **more: Longs) -> None:
+    def _add(self, category: EventCategory | Longs, rows: Mapping[str, Longs], name: Longs, **more: Longs) -> None:
         """Appends the rows of a table as events."""
         count = len(rows["start"])
         none = np.full(count, -1, dtype=np.int64)
@@ -301,7 +301,7 @@ class _Reader:
         mask = (1 << _PROCESS_BITS) - 1
         return (global_id >> _PROCESS_BITS) & mask, global_id & mask
 
-    def _devices(self, pid: int) -> tuple[Device, ...]:
+    def _devices(self, pid: int) -> tuple[TracedDevice, ...]:
         table = self.tables.rows("TARGET_INFO_GPU", "id", "name", "smCount", "totalMemory") or [
             (*row, 0, 0) for row in self.tables.rows("TARGET_INFO_GPU", "id", "name")
         ]
@@ -309,8 +309,8 @@ class _Reader:
         pairs = self.tables.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
         numbers = {_whole(cuda): _whole(gpu) for gpu, cuda, owner in pairs if _whole(owner) == pid}
         return tuple(
-            Device(number, str(gpus[gpu][1] or ""), max(_whole(gpus[gpu][2]), 0), max(_whole(gpus[gpu][3]), 0))
-            for number, gpu in sorted((numbers or {one: one for one in gpus}).items())
+            TracedDevice(number, str(gpus[gpu][1] or ""), max(_whole(gpus[gpu][2]), 0), max(_whole(gpus[gpu][3]), 0))
+            for number, gpu in sorted((numbers or {gpu: gpu for gpu in gpus}).items())
             if gpu in gpus
         )
 

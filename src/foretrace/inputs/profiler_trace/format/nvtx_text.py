@@ -52,7 +52,7 @@ def _dims(text: str) -> tuple[Dims, ...] | None:
         return None
     if not isinstance(sizes, list):
         return None
-    found = [_nested(one) for one in sizes]
+    found = [_nested(size) for size in sizes]
     return (
         tuple(one for one in found if isinstance(one, tuple)) if all(isinstance(one, tuple) for one in found) else None
     )

@@ -14,7 +14,7 @@ from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.format.sniff import ENDINGS, SQLITE
 from foretrace.inputs.profiler_trace.format.text import head_of
 
-MOST_NAMED: Final = 5
+MAX_NAMED: Final = 5
 
 
 def read_ranks(paths: Iterable[AnyPath]) -> list[RankProfile]:
@@ -54,8 +54,8 @@ def read_ranks(paths: Iterable[AnyPath]) -> list[RankProfile]:
 
 
 def _skip_note(others: Sequence[Path]) -> Diagnostic:
-    named = ", ".join(path.name for path in others[:MOST_NAMED])
-    more = f" and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
+    named = ", ".join(path.name for path in others[:MAX_NAMED])
+    more = f" and {len(others) - MAX_NAMED:,} more" if len(others) > MAX_NAMED else ""
     return Diagnostic("note", "files-skipped", f"no profiler traces, left out: {named}{more}", str(others[0].parent))
 
 

@@ -23,7 +23,7 @@ Dims: TypeAlias = "tuple[int | Dims, ...]"
 """A tensor's sizes; of a list of tensors, theirs; () where an input is no tensor."""
 
 
-class Category(IntEnum):
+class EventCategory(IntEnum):
     """What an event is."""
 
     CPU_OP = 0
@@ -45,11 +45,11 @@ class Category(IntEnum):
     OTHER = 10
 
 
-ON_DEVICE: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+ON_DEVICE: Final = (EventCategory.KERNEL, EventCategory.MEMCPY, EventCategory.MEMSET)
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class TracedDevice:
     """A GPU as the profiler saw it; 0 where it does not say."""
 
     number: int
@@ -78,7 +78,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveArguments:
     """A collective or a transfer as its arguments say: elements of this rank's input and output; -1 or () where they do
     not."""
 
@@ -144,10 +144,10 @@ class Events:
 
     def taken(self, at: NDArray[np.generic]) -> Events:
         """Some of them, by number or mask."""
-        columns: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return Events(**{name: column[at] for name, column in columns.items() if column is not None})
 
-    def of(self, *categories: Category) -> Longs:
+    def of(self, *categories: EventCategory) -> Longs:
         """The numbers of the events of these categories."""
         return np.flatnonzero(np.isin(self.category, categories))
 
@@ -160,7 +160,7 @@ class RankProfile:
     producer: Literal["kineto", "nsys"]
     rank: int | None
     world: int | None
-    devices: tuple[Device, ...]
+    devices: tuple[TracedDevice, ...]
     groups: Mapping[str, tuple[int, ...]]
     """Ranks of process groups by name."""
     facts: Mapping[str, str]
@@ -168,7 +168,7 @@ class RankProfile:
     strings: tuple[str, ...]
     threads: tuple[Thread, ...]
     inputs: tuple[Inputs, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[CollectiveArguments, ...]
     events: Events
     diagnostics: tuple[Diagnostic, ...] = ()
     origin_ns: int = 0

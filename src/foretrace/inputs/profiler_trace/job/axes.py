@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_trace.job.communication import Group
+from foretrace.inputs.profiler_trace.job.communication import ProcessGroup
 from foretrace.program.columns import Collective
 
 AXES: Final = ("tp", "cp", "dp", "pp", "ep", "etp", "edp", "shard", "replicate", "embd")
@@ -53,7 +53,7 @@ def said_axes(sizes: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
 
 
 def axes_of(
-    group: Group, collective: Collective, world: int, said: Mapping[str, tuple[str, ...]] | None = None
+    group: ProcessGroup, collective: Collective, world: int, said: Mapping[str, tuple[str, ...]] | None = None
 ) -> tuple[str, ...] | None:
     """The axes along which a group's ranks differ; None where nothing tells.
 
@@ -76,7 +76,7 @@ def axes_of(
     return None
 
 
-def axis_word(group: Group, collective: Collective) -> str:
+def axis_word(group: ProcessGroup, collective: Collective) -> str:
     """What reports call the time spent in a group."""
     axes = axes_of(group, collective, -1)
     if axes:

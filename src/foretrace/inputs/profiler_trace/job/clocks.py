@@ -24,8 +24,8 @@ def clock_offsets(
     ahead: dict[tuple[int, int], list[float]] = {}
     for meeting in meetings:
         members = sorted(meeting)
-        for one in members[1:]:
-            ahead.setdefault((members[0], one), []).append(meeting[one] - meeting[members[0]])
+        for member in members[1:]:
+            ahead.setdefault((members[0], member), []).append(meeting[member] - meeting[members[0]])
     offset: dict[int, float] = {}
     islands = 0
     while len(offset) < count:
@@ -43,7 +43,9 @@ def clock_offsets(
             offset[low] = offset[high] - by
     notes = []
     if count > 1 and meetings:
-        spread = [max(ends.values()) - min(ends.values()) for ends in (_shifted(one, offset) for one in meetings)]
+        spread = [
+            max(ends.values()) - min(ends.values()) for ends in (_shifted(meeting, offset) for meeting in meetings)
+        ]
         apart = [offset[at] + (origin - origins_ns[0]) * 1e-9 for at, origin in enumerate(origins_ns)]
         text = (
             f"clocks of {count} traces are set by the ends of {len(meetings):,} communications: they are up to "

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Call, Category, Inputs, RankProfile
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.format.records import CollectiveArguments, EventCategory, Inputs, RankProfile
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.collectives import collective_of
 from foretrace.inputs.torch_ops.kinds import communicates
 from foretrace.inputs.torch_ops.tensors import ELEMENT_BYTES, tensors
@@ -31,7 +31,7 @@ _NOT_SENT: Final = ("wait", "init", "coalesced", "start_coalescing", "end_coales
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProcessGroup:
     """A process group: its name, its ranks (() where not recorded), what it was made for, and its size (or -1)."""
 
     name: str = ""
@@ -41,14 +41,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class RecordedCommunication:
     """What a kernel does. `bytes` are counted as in `cost.network`, -1 where not recorded; `sends` are the bytes to
     each member of the group where they differ; of a transfer, `peer` is the other rank (or -1) and `to_peer` says
     which way it goes."""
 
     collective: Collective
     bytes: int
-    group: Group
+    group: ProcessGroup
     name: str
     dtype: str = ""
     sends: tuple[int, ...] = ()
@@ -56,14 +56,14 @@ class Communication:
     to_peer: bool = False
 
 
-def communications(trace: RankProfile, links: Links) -> dict[int, Communication]:
+def communications(trace: RankProfile, links: EventLinks) -> dict[int, RecordedCommunication]:
     """What each communication kernel does, by the number of its event."""
     events = trace.events
-    kernels = (events.category == Category.KERNEL) & (trace.named(communicates) | (events.call >= 0))
+    kernels = (events.category == EventCategory.KERNEL) & (trace.named(communicates) | (events.call >= 0))
     return {event: _of_kernel(trace, links, event) for event in np.flatnonzero(kernels).tolist()}
 
 
-def _of_kernel(trace: RankProfile, links: Links, event: int) -> Communication:
+def _of_kernel(trace: RankProfile, links: EventLinks, event: int) -> RecordedCommunication:
     name = trace.strings[trace.events.name[event]]
     call = _call_of(trace, links, event)
     if call is not None:
@@ -76,10 +76,10 @@ def _of_kernel(trace: RankProfile, links: Links, event: int) -> Communication:
     full = local
     if what is Collective.ALL_GATHER and local > 0:
         full = local * world if world > 0 else UNKNOWN_BYTES
-    return Communication(what or Collective.BARRIER, full, Group(size=world), label)
+    return RecordedCommunication(what or Collective.BARRIER, full, ProcessGroup(size=world), label)
 
 
-def _call_of(trace: RankProfile, links: Links, event: int) -> Call | None:
+def _call_of(trace: RankProfile, links: EventLinks, event: int) -> CollectiveArguments | None:
     """The arguments of a kernel, or of the op that launched it."""
     at = event
     while at >= 0:
@@ -90,7 +90,7 @@ def _call_of(trace: RankProfile, links: Links, event: int) -> Call | None:
     return None
 
 
-def _range_around(trace: RankProfile, links: Links, event: int) -> tuple[str, Inputs | None] | None:
+def _range_around(trace: RankProfile, links: EventLinks, event: int) -> tuple[str, Inputs | None] | None:
     for at in links.chain(event):
         name = trace.strings[trace.events.name[at]]
         if name.startswith("nccl:"):
@@ -99,7 +99,7 @@ def _range_around(trace: RankProfile, links: Links, event: int) -> tuple[str, In
     return None
 
 
-def from_call(call: Call, trace: RankProfile, kernel: str = "") -> Communication:
+def from_call(call: CollectiveArguments, trace: RankProfile, kernel: str = "") -> RecordedCommunication:
     """What a call's arguments say, and the trace of its group."""
     what = collective_of(call.name) or collective_of(kernel) or Collective.BARRIER
     ranks = call.ranks or trace.groups.get(call.group, ())
@@ -108,10 +108,10 @@ def from_call(call: Call, trace: RankProfile, kernel: str = "") -> Communication
     element = element_bytes(call.dtype)
     elements = _whole_elements(what, call, size)
     total = UNKNOWN_BYTES if elements < 0 or element is None else elements * element
-    return Communication(
+    return RecordedCommunication(
         collective=what,
         bytes=total,
-        group=Group(call.group, ranks, description, size),
+        group=ProcessGroup(call.group, ranks, description, size),
         name=call.name,
         dtype=call.dtype,
         sends=_sends(call, total, size) if what is Collective.ALL_TO_ALL else (),
@@ -120,7 +120,7 @@ def from_call(call: Call, trace: RankProfile, kernel: str = "") -> Communication
     )
 
 
-def _whole_elements(what: Collective, call: Call, size: int) -> int:
+def _whole_elements(what: Collective, call: CollectiveArguments, size: int) -> int:
     """Elements of what `cost.network` counts: the whole buffer, or what a rank gives to an all-to-all."""
     here, there = call.in_elements, call.out_elements
     if what is Collective.ALL_TO_ALL:
@@ -133,7 +133,7 @@ def _whole_elements(what: Collective, call: Call, size: int) -> int:
     return whole
 
 
-def _sends(call: Call, total: int, size: int) -> tuple[int, ...]:
+def _sends(call: CollectiveArguments, total: int, size: int) -> tuple[int, ...]:
     """The bytes to each member, where they differ."""
     rows = sum(call.in_split)
     if len(call.in_split) != size or rows <= 0 or total <= 0 or len(set(call.in_split)) == 1:
@@ -150,6 +150,6 @@ def element_bytes(dtype: str) -> int | None:
 
 def _input_bytes(inputs: Inputs | None) -> int:
     """The bytes of what a range says went in."""
-    found = [one for one in tensors(inputs) if one is not None] if inputs is not None else []
+    found = [tensor for tensor in tensors(inputs) if tensor is not None] if inputs is not None else []
     sizes = [prod(one.dims) * one.size for one in found if one.dims]
     return sum(sizes) if sizes else UNKNOWN_BYTES

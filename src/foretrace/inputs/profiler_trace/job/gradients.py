@@ -14,13 +14,20 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Call, Category, Events, Floats, RankProfile
+from foretrace.inputs.profiler_trace.format.records import (
+    ON_DEVICE,
+    CollectiveArguments,
+    EventCategory,
+    Events,
+    Floats,
+    RankProfile,
+)
 from foretrace.inputs.profiler_trace.job.communication import communications, element_bytes
 from foretrace.inputs.profiler_trace.job.layout import ADDED, find_layout
 from foretrace.inputs.profiler_trace.job.resize import target_mesh
 from foretrace.inputs.profiler_trace.job.user_groups import check_said
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.phases import phases
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.inputs.torch_ops.parameters import ACCUMULATE, gradients
@@ -50,7 +57,7 @@ def with_gradients_reduced(traces: Sequence[RankProfile], options: ProfilerTrace
 
 
 def _with_reduced(trace: RankProfile, options: ProfilerTraceOptions) -> RankProfile:
-    links = Links(trace)
+    links = EventLinks(trace)
     layout = find_layout([trace], communications(trace, links).values(), options)
     target = target_mesh(layout.mesh, options, trace.path)
     reduced = any({"dp", "shard", "edp", "replicate"} & set(axes) for axes in layout.of_group.values())
@@ -73,7 +80,7 @@ def _with_reduced(trace: RankProfile, options: ProfilerTraceOptions) -> RankProf
 
 
 def _buckets(
-    trace: RankProfile, links: Links, steps: Steps, options: ProfilerTraceOptions
+    trace: RankProfile, links: EventLinks, steps: Steps, options: ProfilerTraceOptions
 ) -> tuple[list[list[_Bucket]], str]:
     """The buckets of each step in which gradients come, and from what they are known."""
     said, sized = _said_gradients(options), gradients(trace)
@@ -107,7 +114,7 @@ class _Rounds:
     """The microbatches of steps: gradients of the last are reduced, those of the others only added up. A microbatch
     begins with a forward."""
 
-    def __init__(self, trace: RankProfile, links: Links, steps: Steps) -> None:
+    def __init__(self, trace: RankProfile, links: EventLinks, steps: Steps) -> None:
         self.trace, self.links, self.steps = trace, links, steps
         device = trace.events.of(*ON_DEVICE)
         self.device = device[links.launch[device] >= 0]
@@ -163,15 +170,15 @@ def _filled(gradients: Sequence[tuple[float, int, str]]) -> list[_Bucket]:
     """Returns gradients, in the order they come, in DDP's buckets; each is ready when its last gradient is."""
     sized = [(count * (element_bytes(dtype) or 4), dtype) for _, count, dtype in gradients]
     return [
-        _Bucket(gradients[one[-1]][0], sum(gradients[number][1] for number in one), gradients[one[0]][2])
-        for one in ddp_buckets(sized)
+        _Bucket(gradients[bucket[-1]][0], sum(gradients[number][1] for number in bucket), gradients[bucket[0]][2])
+        for bucket in ddp_buckets(sized)
     ]
 
 
 class _Added:
     """A trace with calls added to it."""
 
-    def __init__(self, trace: RankProfile, links: Links) -> None:
+    def __init__(self, trace: RankProfile, links: EventLinks) -> None:
         self.before, self.links = trace, links
         events = trace.events
         device = events.of(*ON_DEVICE)
@@ -195,11 +202,13 @@ class _Added:
             self._wait(bucket.at_s, self.stream, self.main, mark)
             launch = self._call("cudaLaunchKernelExC", bucket.at_s)
             # As recorded on one rank; what it is on more is for `resize` to say.
-            call = Call("allreduce", bucket.elements, bucket.elements, bucket.dtype, ADDED, 1, description="dp")
+            call = CollectiveArguments(
+                "allreduce", bucket.elements, bucket.elements, bucket.dtype, ADDED, 1, description="dp"
+            )
             self.calls.append(call)
             start = max(bucket.at_s, self.busy_until_s)
             kernel = {
-                "category": Category.KERNEL,
+                "category": EventCategory.KERNEL,
                 "name": self._string("ncclDevKernel_AllReduce_Sum"),
                 "start_s": start,
             }
@@ -231,14 +240,14 @@ class _Added:
     def _call(self, name: str, at_s: float) -> int:
         """A runtime call of no time; its correlation."""
         self.correlation += 1
-        row = {"category": Category.RUNTIME, "name": self._string(name), "start_s": at_s, "thread": self.thread}
+        row = {"category": EventCategory.RUNTIME, "name": self._string(name), "start_s": at_s, "thread": self.thread}
         self.rows.append({**row, "correlation": self.correlation})
         return self.correlation
 
     def _wait(self, at_s: float, stream: int, waits_for: int, mark: int) -> None:
         """A stream that waits for what another had been given when a mark was made."""
         called = self._call("cudaStreamWaitEvent", at_s)
-        row = {"category": Category.SYNC, "name": self._string("Stream Wait Event"), "start_s": at_s}
+        row = {"category": EventCategory.SYNC, "name": self._string("Stream Wait Event"), "start_s": at_s}
         row |= {"device": self.device, "stream": stream, "correlation": called}
         self.rows.append({**row, "waits_stream": waits_for, "waits_correlation": mark})
 

@@ -10,7 +10,7 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.job.axes import axes_of, said_axes
-from foretrace.inputs.profiler_trace.job.communication import Communication, Group
+from foretrace.inputs.profiler_trace.job.communication import ProcessGroup, RecordedCommunication
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 
 _DENSE = ("tp", "cp", "pp")
@@ -20,25 +20,27 @@ ADDED = "gradients"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RecordedMesh:
     """The recorded mesh; `of_group` says along which axes the ranks of each group and collective differ."""
 
     mesh: Mesh
-    of_group: Mapping[tuple[Group, int], tuple[str, ...]]
+    of_group: Mapping[tuple[ProcessGroup, int], tuple[str, ...]]
     notes: tuple[Diagnostic, ...] = field(default=())
 
-    def axes(self, what: Communication) -> tuple[str, ...]:
+    def axes(self, what: RecordedCommunication) -> tuple[str, ...]:
         """The axes of a communication's group."""
         return self.of_group[what.group, what.collective]
 
 
-def find_layout(traces: Sequence[RankProfile], found: Iterable[Communication], options: ProfilerTraceOptions) -> Layout:
+def find_layout(
+    traces: Sequence[RankProfile], found: Iterable[RecordedCommunication], options: ProfilerTraceOptions
+) -> RecordedMesh:
     """The layout of a recorded job, from its groups and what the user says (`group.3=tp`, `traced=tp=2,dp=4`)."""
     said, where = said_axes(options.sizes), traces[0].path
     kinds = dict.fromkeys((what.group, what.collective) for what in found)
     world = max((trace.world or 1 for trace in traces), default=1)
     world = max(world, *(group.size for group, _ in kinds), 1)
-    of_group: dict[tuple[Group, int], tuple[str, ...]] = {}
+    of_group: dict[tuple[ProcessGroup, int], tuple[str, ...]] = {}
     for group, collective in kinds:
         axes = axes_of(group, collective, world, said)
         if axes is None:
@@ -60,7 +62,7 @@ def find_layout(traces: Sequence[RankProfile], found: Iterable[Communication], o
             hint="say on what mesh it was recorded: --set traced=tp=2,dp=4",
         )
     mesh = traced or _mesh(_sizes(of_group, world), world, where)
-    return Layout(mesh, of_group, tuple(_group_notes(of_group)))
+    return RecordedMesh(mesh, of_group, tuple(_group_notes(of_group)))
 
 
 def traced_mesh(options: ProfilerTraceOptions) -> Mesh | None:
@@ -72,7 +74,7 @@ def traced_mesh(options: ProfilerTraceOptions) -> Mesh | None:
     return None if text is None else Mesh.parse(text, where="--set traced")
 
 
-def _sizes(of_group: Mapping[tuple[Group, int], tuple[str, ...]], world: int) -> dict[str, int]:
+def _sizes(of_group: Mapping[tuple[ProcessGroup, int], tuple[str, ...]], world: int) -> dict[str, int]:
     """The length of each axis that a group runs along. Of axes that run together only one may be unknown: else the
     first is taken to be all of it."""
     sizes: dict[str, int] = {}
@@ -112,7 +114,7 @@ def _mesh(sizes: Mapping[str, int], world: int, where: str) -> Mesh:
     return Mesh(tp=tp, cp=cp, pp=pp, dp=dp, ep=sizes.get("ep", 1), shard=None if replicate == 1 else shard)
 
 
-def _group_notes(of_group: Mapping[tuple[Group, int], tuple[str, ...]]) -> Iterable[Diagnostic]:
+def _group_notes(of_group: Mapping[tuple[ProcessGroup, int], tuple[str, ...]]) -> Iterable[Diagnostic]:
     shown: dict[str, str] = {}
     for (group, _), axes in of_group.items():
         if group.name == ADDED:

@@ -17,8 +17,8 @@ from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_trace.format.records import Longs, RankProfile
 from foretrace.inputs.profiler_trace.job.axes import axis_word
 from foretrace.inputs.profiler_trace.job.clocks import clock_offsets
-from foretrace.inputs.profiler_trace.job.communication import Communication, communications
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.program.block import BlockBuilder, OpRef
 from foretrace.program.columns import UNPRICED, Collective, label
 from foretrace.program.program import Communicator, Source
@@ -77,13 +77,13 @@ class _Issued(NamedTuple):
     """A communication that a trace issues, how long it was recorded to take, and when it ended there."""
 
     event: int
-    what: Communication
+    what: RecordedCommunication
     taken_s: float
     end_s: float
 
 
 def meet(
-    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], *, priced: bool = False
+    traces: Sequence[RankProfile], links: Sequence[EventLinks], taken: Sequence[Longs], *, priced: bool = False
 ) -> Meetings:
     """The communications of all traces brought together. `taken` are the device events of each that the program holds,
     of the same steps, in the order of launches. With `priced`, communications whose members all have traces are left to
@@ -121,7 +121,7 @@ def meet(
 class _Job:
     """The communications of all traces, by channel and trace, in the order of issue."""
 
-    def __init__(self, traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs]) -> None:
+    def __init__(self, traces: Sequence[RankProfile], links: Sequence[EventLinks], taken: Sequence[Longs]) -> None:
         self.traces = traces
         self.ranks = [at if trace.rank is None else trace.rank for at, trace in enumerate(traces)]
         self.world = max((trace.world or 0 for trace in traces), default=0) or len(traces)
@@ -130,7 +130,7 @@ class _Job:
         for at, (trace, joins, events) in enumerate(zip(traces, links, taken, strict=True)):
             self._add(at, trace, joins, events)
 
-    def _add(self, at: int, trace: RankProfile, joins: Links, taken: Longs) -> None:
+    def _add(self, at: int, trace: RankProfile, joins: EventLinks, taken: Longs) -> None:
         found = communications(trace, joins)
         for event in taken.tolist():
             if event not in found:
@@ -139,7 +139,7 @@ class _Job:
             one = _Issued(event, found[event], *times)
             self.channels.setdefault(self._channel(at, one.what), {}).setdefault(at, []).append(one)
 
-    def _channel(self, at: int, what: Communication) -> _Channel:
+    def _channel(self, at: int, what: RecordedCommunication) -> _Channel:
         group = what.group
         if what.collective is Collective.TRANSFER:
             if what.peer < 0:
@@ -203,7 +203,7 @@ def _alone(one: _Issued, channel: _Channel, world: int, at: int) -> Met:
     return Met(collective, communicator, max(what.bytes, 0), one.taken_s, what.name, what.dtype)
 
 
-def _communicator(channel: _Channel, members: Sequence[int], what: Communication) -> Communicator:
+def _communicator(channel: _Channel, members: Sequence[int], what: RecordedCommunication) -> Communicator:
     axis = "pp" if channel.transfer else axis_word(what.group, what.collective)
     return Communicator(_name(channel), axis, groups=(tuple(members),))
 
@@ -215,7 +215,7 @@ def _name(channel: _Channel) -> str:
     return f"group {channel.group or '?'} [{shown}]"
 
 
-def _own_part(met: Met, what: Communication, channel: _Channel) -> Met:
+def _own_part(met: Met, what: RecordedCommunication, channel: _Channel) -> Met:
     """One member's side of a call: what it gives to an all-to-all, and whether it sends a transfer."""
     if met.collective is Collective.ALL_TO_ALL:
         met = replace(met, bytes=max(what.bytes, 0))

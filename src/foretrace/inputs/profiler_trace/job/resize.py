@@ -16,12 +16,12 @@ import numpy as np
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_trace.format.records import Longs, RankProfile
-from foretrace.inputs.profiler_trace.job.communication import Communication, communications
-from foretrace.inputs.profiler_trace.job.layout import Layout, find_layout
+from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications
+from foretrace.inputs.profiler_trace.job.layout import RecordedMesh, find_layout
 from foretrace.inputs.profiler_trace.job.ranks import Meetings, Met, meet
 from foretrace.inputs.profiler_trace.job.user_groups import said_in_vain
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.user_sizes import Said
 from foretrace.program.columns import SHARDED, UNPRICED, Collective, label
 from foretrace.program.program import Communicator
@@ -36,7 +36,7 @@ _WHY_FIXED: Final = {
 
 
 def communicate(
-    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
+    traces: Sequence[RankProfile], links: Sequence[EventLinks], taken: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
     """The communications of the work taken (see `ranks.meet`): as recorded, or priced anew on the mesh that is asked
     for, or, with a cluster, on the recorded one."""
@@ -83,7 +83,7 @@ def target_mesh(traced: Mesh, options: ProfilerTraceOptions, where: str) -> Mesh
 
 
 def _resized(
-    traces: Sequence[RankProfile], links: Sequence[Links], taken: Sequence[Longs], options: ProfilerTraceOptions
+    traces: Sequence[RankProfile], links: Sequence[EventLinks], taken: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
     found = [
         {event: all_[event] for event in those.tolist() if event in all_}
@@ -112,7 +112,9 @@ def _resized(
     return Meetings(target, ranks, tuple(calls), (0.0,) * len(traces), tuple(notes))
 
 
-def _check_experts(layout: Layout, target: Mesh, found: Sequence[Mapping[int, Communication]], where: str) -> None:
+def _check_experts(
+    layout: RecordedMesh, target: Mesh, found: Sequence[Mapping[int, RecordedCommunication]], where: str
+) -> None:
     """Raises an error where experts are to be divided that the trace shows no dispatch of."""
     if target.ep == layout.mesh.ep:
         return
@@ -129,13 +131,13 @@ def _check_experts(layout: Layout, target: Mesh, found: Sequence[Mapping[int, Co
 class _Resizer:
     """Makes the calls of the wanted mesh of those recorded."""
 
-    layout: Layout
+    layout: RecordedMesh
     target: Mesh
     options: ProfilerTraceOptions
     where: str
     unsized: int = 0
 
-    def met(self, what: Communication, recorded_s: float) -> Met:
+    def met(self, what: RecordedCommunication, recorded_s: float) -> Met:
         """A recorded communication on the wanted mesh."""
         axes = self.layout.axes(what)
         size, before = (self._length(mesh, axes) for mesh in (self.target, self.layout.mesh))
@@ -152,7 +154,7 @@ class _Resizer:
         # One rank's uneven splits, repeated on all, would send everything to the same few: they are taken as even.
         return Met(collective, communicator, total, UNPRICED, what.name, what.dtype)
 
-    def _said_bytes(self, what: Communication) -> int | None:
+    def _said_bytes(self, what: RecordedCommunication) -> int | None:
         name = f"{label(what.collective)}.bytes"
         said = Said(dict(self.options.sizes)).bytes(name)
         if said is not None:
@@ -200,7 +202,7 @@ def _standing_for(traces: Sequence[RankProfile], traced: Mesh, target: Mesh) -> 
     return tuple(map(tuple, ranks))
 
 
-def _notes(traces: Sequence[RankProfile], layout: Layout, target: Mesh) -> list[Diagnostic]:
+def _notes(traces: Sequence[RankProfile], layout: RecordedMesh, target: Mesh) -> list[Diagnostic]:
     traced, where = layout.mesh, traces[0].path
     known = [str(trace.rank) for trace in traces if trace.rank is not None]
     who = f"rank {', '.join(known[:4])}{', …' if len(known) > 4 else ''}" if known else "the traced one"

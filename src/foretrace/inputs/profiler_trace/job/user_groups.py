@@ -7,7 +7,7 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.profiler_trace.job.axes import said_axes
-from foretrace.inputs.profiler_trace.job.communication import Communication
+from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication
 from foretrace.inputs.profiler_trace.job.layout import ADDED, traced_mesh
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 from foretrace.inputs.torch_ops.user_sizes import OVERLAPS, Said
@@ -47,7 +47,7 @@ def check_said(options: ProfilerTraceOptions, where: str) -> None:
         )
 
 
-def said_in_vain(options: ProfilerTraceOptions, found: Iterable[Communication], where: str) -> list[Diagnostic]:
+def said_in_vain(options: ProfilerTraceOptions, found: Iterable[RecordedCommunication], where: str) -> list[Diagnostic]:
     """A warning of what is said and has no use for these communications."""
     every, said = list(found), dict(options.sizes)
     groups = {one.group.name for one in every}

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Category, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 
 
 class Does(IntEnum):
@@ -45,7 +45,7 @@ def does(trace: RankProfile) -> NDArray[np.uint8]:
     """For each event what it does as a runtime call; OTHER for all else."""
     by_name = np.array([int(_of_name(name)) for name in trace.strings] or [0], dtype=np.uint8)
     found = by_name[trace.events.name]
-    found[trace.events.category != Category.RUNTIME] = Does.OTHER
+    found[trace.events.category != EventCategory.RUNTIME] = Does.OTHER
     return found
 
 

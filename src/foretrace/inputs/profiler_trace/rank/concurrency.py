@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Category, Floats, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs
 from foretrace.inputs.profiler_trace.rank.streams import Streams
 from foretrace.inputs.torch_ops.kinds import communicates
 
@@ -75,4 +75,4 @@ def alone_s(streams: Streams, device: Longs) -> Floats:
 def _computes(streams: Streams) -> NDArray[np.bool_]:
     """Which events are kernels other than communication."""
     trace = streams.trace
-    return np.asarray((trace.events.category == Category.KERNEL) & ~trace.named(communicates))
+    return np.asarray((trace.events.category == EventCategory.KERNEL) & ~trace.named(communicates))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from foretrace.inputs.profiler_trace.format.records import Floats, Longs
 from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, mean_time
-from foretrace.inputs.profiler_trace.rank.streams import CLOCK_S, LONGEST_GAP_S, CrossWaits, Streams
+from foretrace.inputs.profiler_trace.rank.streams import CLOCK_S, MAX_GAP_S, CrossWaits, Streams
 
 EARLY_S = 50e-6
 """A launch so long before its start was not what held work up."""
@@ -63,7 +63,7 @@ def device_step(streams: Streams, alike: Alike, cross: CrossWaits) -> DeviceStep
     return DeviceStep(
         busy_s=events.duration_s[device].mean(axis=0),
         gap_s=gap_s,
-        idle_s=np.where(late > np.where(early, CLOCK_S, LONGEST_GAP_S), late, 0.0),
+        idle_s=np.where(late > np.where(early, CLOCK_S, MAX_GAP_S), late, 0.0),
         idle_early=early,
         call=call,
         stream=streams.key[device[0]],

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Category, Floats, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs
 from foretrace.inputs.profiler_trace.rank.calls import WAITING
 from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, mean_time
 from foretrace.inputs.profiler_trace.rank.steps import Steps
@@ -184,7 +184,9 @@ def _pauses_s(streams: Streams, steps: Steps, alike: Alike, at: Longs) -> Floats
     also after the last."""
     events = streams.trace.events
     thread = int(events.thread[alike.calls[0, at[0]]])
-    mine = np.flatnonzero((events.thread == thread) & np.isin(events.category, (Category.CPU_OP, Category.RUNTIME)))
+    mine = np.flatnonzero(
+        (events.thread == thread) & np.isin(events.category, (EventCategory.CPU_OP, EventCategory.RUNTIME))
+    )
     reached = np.maximum.accumulate(streams.end_s[mine])
     pause = np.maximum(events.start_s[mine] - np.append(events.start_s[mine][:1], reached[:-1]), 0.0)
     total = np.append(0.0, np.cumsum(np.where(pause > _PAUSE_S, pause, 0.0)))
@@ -204,7 +206,7 @@ def _sequences(streams: Streams, thread: Longs) -> Longs:
         return thread
     threads, counts = np.unique(thread, return_counts=True)
     main = int(threads[np.argmax(counts)])
-    busy = {int(one): _busy(streams, int(one)) for one in threads}
+    busy = {int(thread): _busy(streams, int(thread)) for thread in threads}
     number = {main: 0}
     for one in threads.tolist():
         if one == main:
@@ -217,7 +219,7 @@ def _sequences(streams: Streams, thread: Longs) -> Longs:
 def _busy(streams: Streams, thread: int) -> Floats:
     """Stretches in which a thread was in an op or a call: rows of start and end."""
     events = streams.trace.events
-    mine = (events.thread == thread) & np.isin(events.category, (Category.CPU_OP, Category.RUNTIME))
+    mine = (events.thread == thread) & np.isin(events.category, (EventCategory.CPU_OP, EventCategory.RUNTIME))
     begin, reached = events.start_s[mine], np.maximum.accumulate(streams.end_s[mine])
     first = np.append(True, begin[1:] > reached[:-1])
     last = np.append(np.flatnonzero(first)[1:] - 1, len(begin) - 1)
@@ -243,12 +245,12 @@ def _counts(streams: Streams, steps: Steps, alike: Alike, sequence: Longs) -> Co
     threads = {n: np.unique(events.thread[alike.calls[0, sequence == n]]) for n in np.unique(sequence).tolist()}
     full = streams.trace.named(lambda name: name.startswith(_QUEUE_FULL))
 
-    def counted(category: Category, weights: bool = False) -> Floats:
+    def counted(category: EventCategory, weights: bool = False) -> Floats:
         found = np.zeros(alike.calls.shape)
         for number, those in threads.items():
             at = np.flatnonzero(sequence == number)
             mine = (events.category == category) & ~full
-            mine &= np.isin(events.thread, those) | (category == Category.OVERHEAD)
+            mine &= np.isin(events.thread, those) | (category == EventCategory.OVERHEAD)
             begin = events.start_s[mine]
             total = np.append(0.0, np.cumsum(events.duration_s[mine] if weights else np.ones(len(begin))))
             bounds = np.column_stack([steps.start_s[alike.steps], events.start_s[alike.calls[:, at]]])
@@ -260,6 +262,6 @@ def _counts(streams: Streams, steps: Steps, alike: Alike, sequence: Longs) -> Co
 
     ops, calls, marks, python = (
         np.rint(counted(one)).astype(np.int64)
-        for one in (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.PYTHON)
+        for one in (EventCategory.CPU_OP, EventCategory.RUNTIME, EventCategory.ANNOTATION, EventCategory.PYTHON)
     )
-    return Counts(ops, calls, marks, python, counted(Category.OVERHEAD, weights=True))
+    return Counts(ops, calls, marks, python, counted(EventCategory.OVERHEAD, weights=True))

@@ -7,15 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Events, Floats, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Events, Floats, Longs, RankProfile
 
 _PER_S: Final = 1e9
 """Times are compared as whole nanoseconds: sums of floats would put a range's end after its neighbour's start."""
 
-_LAUNCHED: Final = (*ON_DEVICE, Category.SYNC)
+_LAUNCHED: Final = (*ON_DEVICE, EventCategory.SYNC)
 
 
-class Links:
+class EventLinks:
     """The joins of one trace, found when first asked for; -1 stands for none.
 
     Events on a device have the op and the annotations of the call that launched them.
@@ -29,7 +29,7 @@ class Links:
         """For each event on a device, and each wait, the number of its runtime call."""
         events = self.trace.events
         launch = np.full(len(events), -1, dtype=np.int64)
-        calls = events.of(Category.RUNTIME)
+        calls = events.of(EventCategory.RUNTIME)
         calls = calls[events.correlation[calls] >= 0]
         device = events.of(*_LAUNCHED)
         launch[device] = _latest(events, device, calls)
@@ -56,12 +56,12 @@ class Links:
     def op(self) -> Longs:
         """For each event the innermost CPU_OP it ran under; of an op, the op around it."""
         events = self.trace.events
-        found = self._around(Category.CPU_OP)
+        found = self._around(EventCategory.CPU_OP)
         # Where the call was not recorded, Kineto still says by External id under which op work was launched.
         lost = events.of(*ON_DEVICE)
         lost = lost[(found[lost] < 0) & (events.external[lost] > 0) & (self.launch[lost] < 0)]
         if len(lost):
-            ops = events.of(Category.CPU_OP)
+            ops = events.of(EventCategory.CPU_OP)
             found[lost] = _matched(events.external[lost], events.external[ops], ops)
         return found
 
@@ -71,8 +71,8 @@ class Links:
         thread that has most: backward ops run on a thread of their own, under the main thread's annotation. Of an
         annotation, the one around it."""
         events = self.trace.events
-        found = self._around(Category.ANNOTATION)
-        ranges = events.of(Category.ANNOTATION)
+        found = self._around(EventCategory.ANNOTATION)
+        ranges = events.of(EventCategory.ANNOTATION)
         ranges = ranges[events.thread[ranges] >= 0]
         if not len(ranges):
             return found
@@ -91,7 +91,7 @@ class Links:
             at = int(self.annotation[at])
         return found
 
-    def _around(self, category: Category) -> Longs:
+    def _around(self, category: EventCategory) -> Longs:
         """For each event the innermost range of a category around the host event that caused it."""
         events = self.trace.events
         host = np.flatnonzero(events.thread >= 0)

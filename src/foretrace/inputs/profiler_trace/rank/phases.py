@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, RankProfile
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.ranges import ENGINE, phase_within
 from foretrace.program.columns import Phase
 
@@ -16,7 +16,7 @@ _DEEPEST: Final = 64
 """Ranges within ranges that are looked through."""
 
 
-def phases(trace: RankProfile, links: Links) -> NDArray[np.uint8]:
+def phases(trace: RankProfile, links: EventLinks) -> NDArray[np.uint8]:
     """For each event the phase (as `Phase`) of the innermost range around its launch that names one.
 
     Work that no range names comes before a backward (then it is forward) or before an optimizer (then it is
@@ -24,7 +24,7 @@ def phases(trace: RankProfile, links: Links) -> NDArray[np.uint8]:
     """
     found = _by_ranges(trace, links)
     events = trace.events
-    asked = np.flatnonzero((events.category == Category.RUNTIME) | np.isin(events.category, ON_DEVICE))
+    asked = np.flatnonzero((events.category == EventCategory.RUNTIME) | np.isin(events.category, ON_DEVICE))
     asked = asked[~np.isnan(links.issued_s[asked])]
     order = asked[np.argsort(links.issued_s[asked], kind="stable")]
     named = np.flatnonzero(found[order] != Phase.NONE)
@@ -38,7 +38,7 @@ def phases(trace: RankProfile, links: Links) -> NDArray[np.uint8]:
     return found
 
 
-def _by_ranges(trace: RankProfile, links: Links) -> NDArray[np.uint8]:
+def _by_ranges(trace: RankProfile, links: EventLinks) -> NDArray[np.uint8]:
     """By the innermost op of autograd's engine, else the innermost annotation that names a phase."""
     events = trace.events
     engine = trace.named(lambda name: name.startswith(ENGINE))

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.device import DeviceStep, device_step
 from foretrace.inputs.profiler_trace.rank.host import HostStep, host_step
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.recorded_time import Recorded, recorded_times
 from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, alike_steps
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
@@ -30,7 +30,7 @@ class RankStep:
     """The step of one trace."""
 
     trace: RankProfile
-    links: Links
+    links: EventLinks
     streams: Streams
     steps: Steps
     recorded: Recorded
@@ -60,7 +60,7 @@ class RankStep:
 def read_step(trace: RankProfile, chosen: tuple[int, ...] | None = None) -> RankStep:
     """The step of a trace, from all steady steps in it or those chosen by their position."""
     _check(trace)
-    links = Links(trace)
+    links = EventLinks(trace)
     streams = Streams(trace, links)
     steps = trimmed(streams, find_steps(trace, links))
     recorded = recorded_times(streams, steps)
@@ -75,7 +75,7 @@ def _check(trace: RankProfile) -> None:
     events = trace.events
     device = events.of(*ON_DEVICE)
     if not len(device):
-        held = f"{len(events.of(Category.CPU_OP)):,} ops of the host" if len(events) else "no events"
+        held = f"{len(events.of(EventCategory.CPU_OP)):,} ops of the host" if len(events) else "no events"
         raise InputError(
             "nothing-to-do", f"the trace holds {held} and no work on a device", where=trace.path, hint=_RECORDING
         )

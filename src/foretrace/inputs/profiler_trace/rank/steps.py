@@ -9,15 +9,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Floats, Ints, Longs, RankProfile
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Floats, Ints, Longs, RankProfile
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.ranges import ENGINE, OPTIMIZER_STEP, PROFILER_STEP
 
 WHOLE_TRACE: Final = "whole trace"
 """How steps were found where nothing marks any: the trace is taken as one."""
 _STEP_WORD: Final = re.compile(r"(?<![a-z])(train(ing)?[_ -]?)?(step|iter|iteration|batch)(?![a-z])", re.IGNORECASE)
 _PART_WORD: Final = re.compile(r"optim|sched|zero_grad|load|nccl|forward|backward|wait", re.IGNORECASE)
-_FEWEST_KERNELS: Final = 8
+_MIN_KERNELS: Final = 8
 """Of a step: fewer that repeat are more likely a loop within one."""
 
 
@@ -51,10 +51,10 @@ class _Cut:
     closed: bool
 
 
-def find_steps(trace: RankProfile, links: Links | None = None) -> Steps:
+def find_steps(trace: RankProfile, links: EventLinks | None = None) -> Steps:
     """The steps of a trace: by ProfilerStep, else by an annotation that repeats, else by where backwards turn into
     forwards, else by kernels that repeat, else the whole trace as one."""
-    links = links or Links(trace)
+    links = links or EventLinks(trace)
     cut = (
         _by_profiler_step(trace)
         or _by_annotation(trace, links)
@@ -68,14 +68,14 @@ def find_steps(trace: RankProfile, links: Links | None = None) -> Steps:
 def _by_profiler_step(trace: RankProfile) -> _Cut | None:
     events = trace.events
     marks = trace.named(lambda name: name.startswith(PROFILER_STEP))
-    on_host = np.isin(events.category, (Category.ANNOTATION, Category.CPU_OP)) & (events.thread >= 0)
+    on_host = np.isin(events.category, (EventCategory.ANNOTATION, EventCategory.CPU_OP)) & (events.thread >= 0)
     found = np.flatnonzero(marks & on_host)
     if not len(found):
         return None
     return _Cut(PROFILER_STEP, tuple(trace.names(found)), events.start_s[found], events.end_s[found], closed=True)
 
 
-def _by_annotation(trace: RankProfile, links: Links) -> _Cut | None:
+def _by_annotation(trace: RankProfile, links: EventLinks) -> _Cut | None:
     """Ranges that look like steps by their name; else those that repeat once a step."""
     events = trace.events
     launches = np.sort(links.issued_s[_in_order(trace, links)])
@@ -108,7 +108,7 @@ def _by_annotation(trace: RankProfile, links: Links) -> _Cut | None:
     )
 
 
-def _by_forward(trace: RankProfile, links: Links) -> _Cut | None:
+def _by_forward(trace: RankProfile, links: EventLinks) -> _Cut | None:
     """Where work launched by autograd's engine is followed by work that is not and leads to a backward again."""
     marks = trace.named(lambda name: name.startswith(ENGINE))
     device = _in_order(trace, links)
@@ -131,7 +131,7 @@ def _by_forward(trace: RankProfile, links: Links) -> _Cut | None:
     return _Cut("first kernel of each forward", names, start_s, np.append(start_s[1:], np.inf), closed=False)
 
 
-def _by_kernels(trace: RankProfile, links: Links) -> _Cut | None:
+def _by_kernels(trace: RankProfile, links: EventLinks) -> _Cut | None:
     """Where a kernel comes again and again after the same number of others, as in a trace of kernels alone."""
     device = _in_order(trace, links)
     period, at = _period(trace.events.name[device])
@@ -149,7 +149,7 @@ def _period(names: Ints) -> tuple[int, int]:
     starts = np.flatnonzero(np.diff(names[order], prepend=-1))
     for group in np.split(order, starts[1:]):
         apart = np.diff(group)
-        if len(group) < 2 or apart[0] < _FEWEST_KERNELS or (apart != apart[0]).any():
+        if len(group) < 2 or apart[0] < _MIN_KERNELS or (apart != apart[0]).any():
             continue
         period = int(apart[0])
         same = float(np.mean(names[period:] == names[:-period]))
@@ -160,12 +160,14 @@ def _period(names: Ints) -> tuple[int, int]:
 
 def _whole_trace(trace: RankProfile) -> _Cut:
     events = trace.events
-    kept = np.flatnonzero(~np.isin(events.category, (Category.OTHER, Category.OVERHEAD, Category.PYTHON)))
+    kept = np.flatnonzero(
+        ~np.isin(events.category, (EventCategory.OTHER, EventCategory.OVERHEAD, EventCategory.PYTHON))
+    )
     first, last = (events.start_s[kept].min(), events.end_s[kept].max()) if len(kept) else (0.0, 0.0)
     return _Cut(WHOLE_TRACE, (WHOLE_TRACE,), np.array([first]), np.array([last]), closed=True)
 
 
-def _placed(trace: RankProfile, links: Links, cut: _Cut) -> Steps:
+def _placed(trace: RankProfile, links: EventLinks, cut: _Cut) -> Steps:
     """Which step each event was issued in, and which steps are whole."""
     events = trace.events
     end_s = np.append(cut.start_s[1:], cut.own_end_s[-1:])
@@ -194,7 +196,7 @@ def _between(step: NDArray[np.integer[Any]], issued: Floats, cut: _Cut) -> int:
 def _families(trace: RankProfile) -> dict[str, Longs]:
     """Annotations by name, numbers in it left out."""
     events = trace.events
-    ranges = events.of(Category.ANNOTATION)
+    ranges = events.of(EventCategory.ANNOTATION)
     ranges = ranges[events.thread[ranges] >= 0]
     families: dict[str, list[int]] = {}
     for number, name in zip(ranges.tolist(), trace.names(ranges), strict=True):
@@ -217,7 +219,7 @@ def _held(trace: RankProfile, found: Longs, launches_s: Floats) -> float:
     return float(inside.sum()) / len(launches_s)
 
 
-def _in_order(trace: RankProfile, links: Links) -> Longs:
+def _in_order(trace: RankProfile, links: EventLinks) -> Longs:
     """Device events by when they were launched, where that is known."""
     device = trace.events.of(*ON_DEVICE)
     known = device[~np.isnan(links.issued_s[device])]

@@ -13,17 +13,17 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, Floats, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Floats, Longs, RankProfile
 from foretrace.inputs.profiler_trace.rank.calls import Does, does
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 
-LONGEST_GAP_S: Final = 10e-6
+MAX_GAP_S: Final = 10e-6
 """Between kernels queued back to back; a longer pause has a reason of its own. Measured gaps are 0.8 to 5 µs."""
 
 DEFAULT_GAP_S: Final = 1.2e-6
 """Where no two kernels of a trace follow each other back to back (A100 and H200 traces: medians 1.2 to 1.6 µs)."""
 
-LONGEST_LAUNCH_S: Final = 30e-6
+MAX_LAUNCH_S: Final = 30e-6
 DEFAULT_LAUNCH_S: Final = 8e-6
 """From a launch to the start on an idle stream, where a trace does not show it (A100, H200 traces: medians 6 to 13)."""
 
@@ -37,7 +37,7 @@ CLOCK_S: Final = 1e-6
 class Streams:
     """Work on devices, stream by stream in the order of launches; what has none was launched before the trace began."""
 
-    def __init__(self, trace: RankProfile, links: Links) -> None:
+    def __init__(self, trace: RankProfile, links: EventLinks) -> None:
         self.trace, self.links = trace, links
         events = trace.events
         device = events.of(*ON_DEVICE)
@@ -87,7 +87,7 @@ class Streams:
         events, at = self.trace.events, self.queued
         free = (self.free_s[at] < self.issued_s[at]) & (self.links.launch[at] >= 0)
         delays = (events.start_s[at] - self.issued_s[at])[free]
-        delays = delays[delays < LONGEST_LAUNCH_S]
+        delays = delays[delays < MAX_LAUNCH_S]
         return float(np.median(delays)) if len(delays) >= 8 else DEFAULT_LAUNCH_S
 
     @cached_property
@@ -113,7 +113,7 @@ class Streams:
         gap = events.start_s - self.free_s
         with np.errstate(invalid="ignore"):
             queued = (self.issued_s + self.launch_s < self.free_s) | (self.links.launch < 0) | (gap < 0)
-            return np.where(queued & (gap < LONGEST_GAP_S), gap, np.nan)
+            return np.where(queued & (gap < MAX_GAP_S), gap, np.nan)
 
     @cached_property
     def gap_s(self) -> float:
@@ -155,11 +155,11 @@ def _recorded(streams: Streams) -> tuple[list[tuple[int, int]], bool]:
     """Waits of streams as the driver recorded them, and whether it did at all."""
     trace, links = streams.trace, streams.links
     events = trace.events
-    waits = events.of(Category.SYNC)
+    waits = events.of(EventCategory.SYNC)
     waits = waits[(events.waits_stream[waits] >= 0) & (events.stream[waits] >= 0)]
     waits = waits[events.waits_stream[waits] != events.stream[waits]]
     found: list[tuple[int, int]] = []
-    calls = events.of(Category.RUNTIME)
+    calls = events.of(EventCategory.RUNTIME)
     at_mark = dict(zip(events.correlation[calls].tolist(), events.start_s[calls].tolist(), strict=True))
     for wait in waits.tolist():
         issued = float(events.start_s[links.launch[wait]]) if links.launch[wait] >= 0 else float(events.start_s[wait])
@@ -208,7 +208,7 @@ def _by_calls(streams: Streams) -> list[tuple[int, int]]:
 def _held_streams(streams: Streams) -> dict[int, int]:
     """By call, the stream it lets wait, where that was recorded."""
     events = streams.trace.events
-    waits = events.of(Category.SYNC)
+    waits = events.of(EventCategory.SYNC)
     call = streams.links.launch[waits]
     known = (events.stream[waits] >= 0) & (call >= 0)
     known[known] = streams.does[call[known]] == Does.HOLDS_STREAM
@@ -233,7 +233,7 @@ def _by_times(streams: Streams, known: set[tuple[int, int]]) -> list[tuple[int, 
     """Work that began later than its launch, its stream and its known waits explain, just after work on another stream
     that was launched before it had ended: by a wait that was not recorded, or for want of room on the GPU."""
     events = streams.trace.events
-    late = streams.queued[unexplained_s(streams, known)[streams.queued] > LONGEST_GAP_S]
+    late = streams.queued[unexplained_s(streams, known)[streams.queued] > MAX_GAP_S]
     work = streams.queued[np.argsort(streams.end_s[streams.queued], kind="stable")]
     ends = streams.end_s[work]
     last = np.searchsorted(ends, events.start_s[late] + CLOCK_S, side="right")

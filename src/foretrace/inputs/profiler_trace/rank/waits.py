@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Category, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Longs
 from foretrace.inputs.profiler_trace.rank.calls import WAITING, Does
 from foretrace.inputs.profiler_trace.rank.streams import Streams
 
@@ -66,9 +66,9 @@ def _synchronising(streams: Streams) -> list[tuple[int, int]]:
 def _recorded_waits(streams: Streams) -> tuple[dict[int, int], dict[int, int]]:
     """By call: the stream it waits for, and the work before the mark it waits for, where the driver recorded them."""
     events, links = streams.trace.events, streams.links
-    waits = events.of(Category.SYNC)
+    waits = events.of(EventCategory.SYNC)
     waits = waits[links.launch[waits] >= 0]
-    calls = events.of(Category.RUNTIME)
+    calls = events.of(EventCategory.RUNTIME)
     at_mark = dict(zip(events.correlation[calls].tolist(), events.start_s[calls].tolist(), strict=True))
     stream_of: dict[int, int] = {}
     mark_of: dict[int, int] = {}
@@ -112,7 +112,7 @@ def _copying(streams: Streams) -> list[tuple[int, int]]:
     """Copies whose call returned only when they were done."""
     trace, links = streams.trace, streams.links
     events = trace.events
-    copies = streams.queued[events.category[streams.queued] == Category.MEMCPY]
+    copies = streams.queued[events.category[streams.queued] == EventCategory.MEMCPY]
     copies = copies[links.launch[copies] >= 0]
     call = links.launch[copies]
     within = trace.named(lambda name: "DtoD" in name or "Device -> Device" in name)

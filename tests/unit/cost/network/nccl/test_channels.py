@@ -8,15 +8,15 @@ import pytest
 from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.nccl.channels import graphs_of, run_channels
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.tables import LINK_GB, LL_MOST, row_of
 from foretrace.hardware import presets
 
 
-def layout(cluster: str, gpus: int) -> Layout:
+def layout(cluster: str, gpus: int) -> GroupLayout:
     place = presets.cluster(cluster)
     found = NcclNetwork(place, Placement.packed(gpus, place.node.gpus)).layouts(np.arange(gpus)[None])[0][0]
-    assert isinstance(found, Layout)
+    assert isinstance(found, GroupLayout)
     return found
 
 

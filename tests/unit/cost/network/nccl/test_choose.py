@@ -11,7 +11,7 @@ from foretrace.basics.errors import InputError
 from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 
@@ -23,7 +23,7 @@ def way(cluster: str, gpus: int, what: Collective, size: float, forced: Forced |
     place = presets.cluster(cluster)
     network = NcclNetwork(place, Placement.packed(gpus, place.node.gpus), forced=forced)
     layout = network.layouts(np.arange(gpus)[None])[0][0]
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, GroupLayout)
     found = network.explain(what, layout, size)
     return found.algorithm, found.protocol
 

@@ -10,7 +10,7 @@ import pytest
 from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.interface import Explained
-from foretrace.cost.network.nccl.layout import Layout
+from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.hardware import presets
@@ -118,7 +118,7 @@ def test_groups_of_one_kind_are_found_together() -> None:
     network = NcclNetwork(presets.cluster("h100-dgx"), Placement.packed(24, 8))
     layouts, number = network.layouts(np.arange(24).reshape(8, 3))
     assert number.tolist() == [0, 0, 1, 0, 0, 1, 0, 0]
-    assert isinstance(layouts[0], Layout) and isinstance(layouts[1], Layout)
+    assert isinstance(layouts[0], GroupLayout) and isinstance(layouts[1], GroupLayout)
     assert (layouts[0].islands, layouts[0].least_in_island) == (1, 3)
     assert (layouts[1].islands, layouts[1].least_in_island, layouts[1].most_in_island) == (2, 1, 2)
 

@@ -8,8 +8,8 @@ import pytest
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.nccl.channels import graphs_of, run_channels
 from foretrace.cost.network.nccl.choose import Way, reckoned_s, ways
-from foretrace.cost.network.nccl.group import Group
-from foretrace.cost.network.nccl.layout import Layout, Seats
+from foretrace.cost.network.nccl.group import NcclGroup
+from foretrace.cost.network.nccl.layout import GroupLayout, Seats
 from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.pairs import PER_PEER_S
 from foretrace.cost.network.nccl.plan import way_s
@@ -23,17 +23,17 @@ NO_LATENCY = NcclMachine(launch_s=0.0, step_scale=0.0, simple_step_s=0.0, link_s
 LARGE = float(1 << 36)
 
 
-def group(nodes: int, per_node: int, machine: NcclMachine = PLAIN, cluster: str = "h100-dgx") -> Group:
+def group(nodes: int, per_node: int, machine: NcclMachine = PLAIN, cluster: str = "h100-dgx") -> NcclGroup:
     """So many GPUs of each of so many nodes, one to a NIC."""
     place = presets.cluster(cluster)
     placement = Placement.packed(nodes * place.node.gpus, place.node.gpus)
     ranks = (np.arange(nodes)[:, None] * place.node.gpus + np.arange(per_node)).ravel()
     layout = Seats(place, placement).layouts(ranks[None])[0][0]
-    assert isinstance(layout, Layout)
-    return Group(place, layout, machine, graphs_of(place.node, layout))
+    assert isinstance(layout, GroupLayout)
+    return NcclGroup(place, layout, machine, graphs_of(place.node, layout))
 
 
-def taken(one: Group, what: Collective, way: Way, size: float) -> tuple[float, float]:
+def taken(one: NcclGroup, what: Collective, way: Way, size: float) -> tuple[float, float]:
     latency, seconds = way_s(one, what, way, np.array([size]))
     return latency, float(seconds[0])
 

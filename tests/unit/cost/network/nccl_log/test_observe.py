@@ -10,7 +10,7 @@ import pytest
 
 from foretrace.basics.errors import InputError
 from foretrace.cost.network import NcclSettings, network_of
-from foretrace.cost.network.nccl.channels import Graph
+from foretrace.cost.network.nccl.channels import ChannelGraph
 from foretrace.cost.network.nccl_log.observe import observe
 from foretrace.cost.network.nccl_log.observed import Observed
 from foretrace.hardware import presets
@@ -84,9 +84,9 @@ def test_channels_of_a_log(put: Put) -> None:
     assert graphs["pat"] == graphs["ring"], "PAT runs over the ring's channels"
 
 
-def network_graphs(observed: Observed, gpus: int, nodes: int) -> dict[str, Graph]:
+def network_graphs(observed: Observed, gpus: int, nodes: int) -> dict[str, ChannelGraph]:
     names = ("ring", "tree", "pat", "nvls", "nvls-tree", "collnet-chain", "collnet-direct")
-    return observed.applied_to({name: Graph(1, 1.0, 1.0) for name in names}, gpus, nodes)
+    return observed.applied_to({name: ChannelGraph(1, 1.0, 1.0) for name in names}, gpus, nodes)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.network.nccl_tests import Measurements, Table, read_measurements
+from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable, read_measurements
 from foretrace.program.columns import Collective
 from shared_files import shared
 
@@ -15,7 +15,7 @@ US = 1e-6
 HEAD = "#   size  count  type  redop  root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
 
 
-def table(of: Measurements, collective: Collective, gpus: int, nodes: int) -> Table:
+def table(of: Measurements, collective: Collective, gpus: int, nodes: int) -> MeasurementTable:
     """The one table of a kind of call."""
     (found,) = [one for one in of.tables if (one.collective, one.gpus, one.nodes) == (collective, gpus, nodes)]
     return found

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.inputs.aicb.format import Pass, Row, Workload, base_name, parse_workload, read_workload, split_collective
+from foretrace.inputs.aicb.format import (
+    Pass,
+    Workload,
+    WorkloadRow,
+    base_name,
+    parse_workload,
+    read_workload,
+    split_collective,
+)
 from shared_files import shared
 
 HEADER = (
@@ -41,7 +49,7 @@ class TestRecords:
         assert workload.diagnostics == ()
         assert workload.path == "job.txt"
         assert workload.declared_rows == 1
-        expected = Row(
+        expected = WorkloadRow(
             "mlp_layer", -1, Pass(10, "ALLREDUCE", 4096), Pass(20, "NONE", 0), Pass(30, "REDUCESCATTER", 512), 100
         )
         assert workload.rows == (expected,)

@@ -11,8 +11,8 @@ from foretrace.basics.errors import InputError
 from foretrace.inputs.aicb.format import (
     Header,
     Pass,
-    Row,
     Workload,
+    WorkloadRow,
     parse_workload,
     read_workload,
     workload_text,
@@ -40,7 +40,7 @@ def made(rows: int = 2) -> Workload:
     return Workload(
         Header("HYBRID_TRANSFORMER_FWD_IN_BCKWD", tp=8, checkpoints=(), pp_comm_bytes=0.5, extra=(("seq", "4096"),)),
         rows,
-        tuple(Row(f"layer_{n}", -1, Pass(n, "ALLREDUCE", 1024), idle, idle, 100) for n in range(rows)),
+        tuple(WorkloadRow(f"layer_{n}", -1, Pass(n, "ALLREDUCE", 1024), idle, idle, 100) for n in range(rows)),
     )
 
 
@@ -140,7 +140,7 @@ class TestRefusals:
             (replace(made().rows[0], policy="DATA"), "workload, row 0 .layer_0.: the row has a policy"),
         ],
     )
-    def test_rows_that_would_not_read_back(self, row: Row, message: str) -> None:
+    def test_rows_that_would_not_read_back(self, row: WorkloadRow, message: str) -> None:
         with pytest.raises(InputError, match=message):
             workload_text(replace(made(), rows=(row,)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foretrace.inputs.profiler_table.format import Row, Table, parse_tables
+from foretrace.inputs.profiler_table.format import ProfilerTable, TableRow, parse_tables
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -34,7 +34,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def the_table(text: str) -> Table:
+def the_table(text: str) -> ProfilerTable:
     (table,) = parse_tables(f"before\n{text}after\n", "t.txt")
     return table
 
@@ -71,7 +71,7 @@ def test_every_option(switches: tuple[bool, bool, bool, bool]) -> None:
             assert table.top_level_only == ("top_level_events_only" in options)
 
 
-def _check(table: Table, events: Any, options: dict[str, Any]) -> None:
+def _check(table: ProfilerTable, events: Any, options: dict[str, Any]) -> None:
     """What was read against PyTorch's own records, to the digits it prints."""
     limit = options.get("row_limit", 100)
     if "top_level_events_only" not in options:
@@ -93,7 +93,7 @@ def event(key: str, **facts: Any) -> Any:
     return one
 
 
-def written(events: list[Any], device: str, **options: Any) -> Table:
+def written(events: list[Any], device: str, **options: Any) -> ProfilerTable:
     for one in events:
         one.use_device = device
     switches = {name: options.pop(name) for name in ("profile_memory", "with_flops") if name in options}
@@ -146,4 +146,4 @@ def test_overloads_nodes_shapes_flops_and_stacks_at_once() -> None:
 
 def test_nothing_took_any_time() -> None:
     (row,) = written([event("aten::t")], "cuda").rows
-    assert isinstance(row, Row) and row.self_cpu_share is None and row.self_cpu_s == 0.0
+    assert isinstance(row, TableRow) and row.self_cpu_share is None and row.self_cpu_s == 0.0

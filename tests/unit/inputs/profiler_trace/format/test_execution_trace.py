@@ -11,7 +11,7 @@ import pytest
 
 from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format.execution_trace import looks_like_execution_trace, read_execution_trace
-from foretrace.inputs.profiler_trace.format.records import Call
+from foretrace.inputs.profiler_trace.format.records import CollectiveArguments
 from shared_files import shared
 
 TENSOR = [6, 7, 0, 32, 4, "cuda:0"]
@@ -61,7 +61,7 @@ def test_communications_have_their_arguments(tmp_path: Path) -> None:
         "out_split_size": "[]",
     }  # fmt: skip
     [read] = read_execution_trace(write(tmp_path, [node(5, "record_param_comms", 9, [], [], [], **said)])).nodes
-    assert read.call == Call("allreduce", 32, 32, "Float", "0", 2, (4, 6), description="default_pg")
+    assert read.call == CollectiveArguments("allreduce", 32, 32, "Float", "0", 2, (4, 6), description="default_pg")
 
 
 def test_the_first_version_has_fields_instead_of_attributes() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from foretrace.inputs.profiler_trace.format import read_trace
-from foretrace.inputs.profiler_trace.format.records import Category, RankProfile, Thread
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile, Thread
 from kineto_files import document, kernel, small_step, span, write
 from shared_files import shared
 
@@ -25,11 +25,11 @@ def test_a_small_step(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, document(small_step(), record_shapes=1)))
     events = trace.events
     assert trace.names(np.arange(len(events))) == ["ProfilerStep#3", "aten::mm", "cudaLaunchKernel", "sgemm"]
-    assert [Category(one) for one in events.category] == [
-        Category.ANNOTATION,
-        Category.CPU_OP,
-        Category.RUNTIME,
-        Category.KERNEL,
+    assert [EventCategory(one) for one in events.category] == [
+        EventCategory.ANNOTATION,
+        EventCategory.CPU_OP,
+        EventCategory.RUNTIME,
+        EventCategory.KERNEL,
     ]
     assert events.start_s == pytest.approx([0, 1.5e-6, 5e-6, 12.125e-6], abs=1e-15)
     assert events.duration_s == pytest.approx([50e-6, 20.25e-6, 4e-6, 7.5e-6], abs=1e-15)
@@ -79,37 +79,37 @@ def test_whole_microseconds_of_old_traces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "category"),
     [
-        ("cpu_op", Category.CPU_OP),
-        ("Operator", Category.CPU_OP),
-        ("user_annotation", Category.ANNOTATION),
-        ("cuda_runtime", Category.RUNTIME),
-        ("cuda_driver", Category.RUNTIME),
-        ("Runtime", Category.RUNTIME),
-        ("hip_runtime", Category.RUNTIME),
-        ("xpu_runtime", Category.RUNTIME),
-        ("kernel", Category.KERNEL),
-        ("Kernel", Category.KERNEL),
-        ("gpu_memcpy", Category.MEMCPY),
-        ("Memcpy", Category.MEMCPY),
-        ("gpu_memset", Category.MEMSET),
-        ("Memset", Category.MEMSET),
-        ("cuda_sync", Category.SYNC),
-        ("gpu_user_annotation", Category.DEVICE_ANNOTATION),
-        ("overhead", Category.OVERHEAD),
-        ("python_function", Category.PYTHON),
-        ("something_new", Category.OTHER),
+        ("cpu_op", EventCategory.CPU_OP),
+        ("Operator", EventCategory.CPU_OP),
+        ("user_annotation", EventCategory.ANNOTATION),
+        ("cuda_runtime", EventCategory.RUNTIME),
+        ("cuda_driver", EventCategory.RUNTIME),
+        ("Runtime", EventCategory.RUNTIME),
+        ("hip_runtime", EventCategory.RUNTIME),
+        ("xpu_runtime", EventCategory.RUNTIME),
+        ("kernel", EventCategory.KERNEL),
+        ("Kernel", EventCategory.KERNEL),
+        ("gpu_memcpy", EventCategory.MEMCPY),
+        ("Memcpy", EventCategory.MEMCPY),
+        ("gpu_memset", EventCategory.MEMSET),
+        ("Memset", EventCategory.MEMSET),
+        ("cuda_sync", EventCategory.SYNC),
+        ("gpu_user_annotation", EventCategory.DEVICE_ANNOTATION),
+        ("overhead", EventCategory.OVERHEAD),
+        ("python_function", EventCategory.PYTHON),
+        ("something_new", EventCategory.OTHER),
     ],
 )
-def test_categories_of_every_version(written: str, category: Category, tmp_path: Path) -> None:
+def test_categories_of_every_version(written: str, category: EventCategory, tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, document([span(written, "a", 1, 2, pid=0, tid=7)])))
     assert trace.events.category.tolist() == [category]
-    assert ("something_new" in messages(trace)) == (category is Category.OTHER)
+    assert ("something_new" in messages(trace)) == (category is EventCategory.OTHER)
     on_device = category in (
-        Category.KERNEL,
-        Category.MEMCPY,
-        Category.MEMSET,
-        Category.SYNC,
-        Category.DEVICE_ANNOTATION,
+        EventCategory.KERNEL,
+        EventCategory.MEMCPY,
+        EventCategory.MEMSET,
+        EventCategory.SYNC,
+        EventCategory.DEVICE_ANNOTATION,
     )
     assert trace.events.stream.tolist() == [7 if on_device else -1]
 
@@ -118,7 +118,7 @@ def test_events_of_pytorch_before_kineto(tmp_path: Path) -> None:
     op = {"name": "add", "ph": "X", "ts": 101.5, "dur": 134.4, "tid": 1, "pid": "CPU functions", "args": {}}
     on_gpu = {**op, "ts": 103.0, "tid": 0, "pid": "CUDA functions"}
     trace = read_trace(write(tmp_path, [op, on_gpu]))
-    assert trace.events.category.tolist() == [Category.CPU_OP, Category.KERNEL]
+    assert trace.events.category.tolist() == [EventCategory.CPU_OP, EventCategory.KERNEL]
     assert trace.diagnostics == ()
 
 
@@ -272,15 +272,15 @@ def test_every_sample_is_read_as_json_itself_has_it(folder: str) -> None:
 
 def test_golden_counts_of_samples() -> None:
     nccl = read_trace(shared("data", "kineto", "nccl_parser_config_nccl_data.json.gz"))
-    counts = {one: int((nccl.events.category == one).sum()) for one in Category}
+    counts = {one: int((nccl.events.category == one).sum()) for one in EventCategory}
     assert {one: count for one, count in counts.items() if count} == {
-        Category.CPU_OP: 14346,
-        Category.ANNOTATION: 42,
-        Category.RUNTIME: 8740,
-        Category.KERNEL: 2700,
-        Category.MEMCPY: 960,
-        Category.MEMSET: 114,
-        Category.DEVICE_ANNOTATION: 30,
+        EventCategory.CPU_OP: 14346,
+        EventCategory.ANNOTATION: 42,
+        EventCategory.RUNTIME: 8740,
+        EventCategory.KERNEL: 2700,
+        EventCategory.MEMCPY: 960,
+        EventCategory.MEMSET: 114,
+        EventCategory.DEVICE_ANNOTATION: 30,
     }
     assert (nccl.rank, nccl.world, nccl.groups) == (0, 2, {"0": (0, 1)})
     assert nccl.facts["nccl_version"] == "2.17.1"
@@ -289,4 +289,4 @@ def test_golden_counts_of_samples() -> None:
     assert (len(h200.events), len(h200.inputs), len(h200.strings)) == (43975, 229, 157)
     assert [(one.name, one.sms) for one in h200.devices] == [("NVIDIA H200", 132)]
     amd = read_trace(shared("data", "kineto", "amd_trace_mi250*"))
-    assert amd.events.bytes[amd.events.of(Category.MEMCPY)].min() > 0
+    assert amd.events.bytes[amd.events.of(EventCategory.MEMCPY)].min() > 0

@@ -13,7 +13,7 @@ from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format import read_traces
 from foretrace.inputs.profiler_trace.format.nsys import read_nsys, read_nsys_processes
 from foretrace.inputs.profiler_trace.format.nvtx_text import read_nvtx_text
-from foretrace.inputs.profiler_trace.format.records import Category, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 from nsys_export import PROCESS, one_step, write_export
 
 
@@ -29,10 +29,10 @@ def step(tmp_path: Path) -> RankProfile:
 def test_kernels_copies_and_calls(step: RankProfile) -> None:
     events = step.events
     gemm, copy = _named(step, "void gemm<float>(int)"), _named(step, "Memcpy HtoD")
-    assert events.category[gemm] == Category.KERNEL and events.stream[gemm] == 7 and events.thread[gemm] == -1
+    assert events.category[gemm] == EventCategory.KERNEL and events.stream[gemm] == 7 and events.thread[gemm] == -1
     assert events.start_s[gemm] == pytest.approx(9e-6) and events.duration_s[gemm] == pytest.approx(20e-6)
-    assert events.bytes[copy] == 4096 and events.category[copy] == Category.MEMCPY
-    launches = [at for at in events.of(Category.RUNTIME) if events.correlation[at] == events.correlation[gemm]]
+    assert events.bytes[copy] == 4096 and events.category[copy] == EventCategory.MEMCPY
+    launches = [at for at in events.of(EventCategory.RUNTIME) if events.correlation[at] == events.correlation[gemm]]
     assert step.names(np.array(launches)) == ["cudaLaunchKernel"]  # the version's suffix is not part of the name
     assert step.threads[events.thread[launches[0]]].name == "python3"
     assert (np.diff(events.start_s) >= 0).all()
@@ -41,16 +41,16 @@ def test_kernels_copies_and_calls(step: RankProfile) -> None:
 def test_ranges_are_ops_where_pytorch_wrote_them(step: RankProfile) -> None:
     events = step.events
     mm, user, load = _named(step, "aten::mm"), _named(step, "step"), _named(step, "load")
-    assert events.category[mm] == Category.CPU_OP and events.sequence[mm] == 4
+    assert events.category[mm] == EventCategory.CPU_OP and events.sequence[mm] == 4
     assert step.inputs[events.inputs[mm]].dims == ((8, 4), (4, 2), ())
-    assert events.category[user] == events.category[load] == Category.ANNOTATION
+    assert events.category[user] == events.category[load] == EventCategory.ANNOTATION
     assert events.thread[load] != events.thread[user]  # start/end ranges need not nest with the others
     assert "a mark" not in step.strings
 
 
 def test_a_stream_that_waits_names_the_record_it_waits_for(step: RankProfile) -> None:
     wait = _named(step, "Stream Wait Event")
-    assert step.events.category[wait] == Category.SYNC and step.events.stream[wait] == 13
+    assert step.events.category[wait] == EventCategory.SYNC and step.events.stream[wait] == 13
     assert step.events.waits_stream[wait] == 7
     assert step.events.waits_correlation[wait] == 103  # the last record before the wait, not the first nor a later one
 
@@ -67,7 +67,7 @@ def test_kernels_of_a_graph_share_its_launch(tmp_path: Path) -> None:
         (10_000 + at * 1_000, 10_900 + at * 1_000, 0, 1, 7, 101, PROCESS, 1, 2, 500 + at) for at in range(5)
     ]
     trace = read_nsys(write_export(tmp_path / "graph.sqlite", rows))
-    kernels = trace.events.of(Category.KERNEL)
+    kernels = trace.events.of(EventCategory.KERNEL)
     assert len(kernels) == 5 and set(trace.events.correlation[kernels].tolist()) == {101}
 
 
@@ -82,7 +82,7 @@ def test_missing_columns_and_tables_are_noted(tmp_path: Path) -> None:
     without = ["CUPTI_ACTIVITY_KIND_KERNEL.globalPid", "CUPTI_ACTIVITY_KIND_KERNEL.demangledName"]
     rows = {name: values for name, values in one_step().items() if name not in ("CUPTI_ACTIVITY_KIND_CUDA_EVENT",)}
     trace = read_nsys(write_export(tmp_path / "old.sqlite", rows, without=without))
-    assert trace.names(trace.events.of(Category.KERNEL)) == ["gemm", "add"]
+    assert trace.names(trace.events.of(EventCategory.KERNEL)) == ["gemm", "add"]
     assert any("CUPTI_ACTIVITY_KIND_KERNEL.globalPid" in one.message for one in trace.diagnostics)
     assert trace.events.waits_correlation[_named(trace, "Stream Wait Event")] == -1
 
@@ -93,11 +93,11 @@ def test_each_process_is_a_trace(tmp_path: Path) -> None:
     rows["CUPTI_ACTIVITY_KIND_RUNTIME"] += [(9_000, 9_100, other | 2, 101, 3)]
     path = write_export(tmp_path / "two.sqlite", rows)
     both = read_nsys_processes(path)
-    assert [len(one.events.of(Category.KERNEL)) for one in both] == [2, 1]
+    assert [len(one.events.of(EventCategory.KERNEL)) for one in both] == [2, 1]
     assert [one.facts["process"] for one in both] == ["77 python3 train.py", "88"]
     assert [(one.rank, one.world) for one in both] == [(0, 2), (1, 2)] and len(read_traces([path])) == 2
     busiest = read_nsys(path)
-    assert len(busiest.events.of(Category.KERNEL)) == 2
+    assert len(busiest.events.of(EventCategory.KERNEL)) == 2
     assert any(one.code == "guessed" for one in busiest.diagnostics)
 
 

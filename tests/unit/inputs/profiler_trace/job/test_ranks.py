@@ -14,7 +14,7 @@ from foretrace.inputs.profiler_trace.format import read_traces
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE
 from foretrace.inputs.profiler_trace.job.clocks import clock_offsets
 from foretrace.inputs.profiler_trace.job.ranks import Meetings, meet
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.program.columns import Collective
 from opened import program_of
 from rank_traces import COMM, Work, all_reduce, step, write_ranks
@@ -25,7 +25,7 @@ CLOCKS_US = {1: 5e6, 2: -300.0, 3: 123_456.0}
 
 def _met(paths: list[Path], *, priced: bool = False) -> Meetings:
     traces = read_traces(paths)
-    links = [Links(trace) for trace in traces]
+    links = [EventLinks(trace) for trace in traces]
     return meet(traces, links, [trace.events.of(*ON_DEVICE) for trace in traces], priced=priced)
 
 

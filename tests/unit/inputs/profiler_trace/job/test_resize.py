@@ -14,11 +14,11 @@ from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_trace.format import read_traces
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE
 from foretrace.inputs.profiler_trace.job.axes import axes_of
-from foretrace.inputs.profiler_trace.job.communication import Group
+from foretrace.inputs.profiler_trace.job.communication import ProcessGroup
 from foretrace.inputs.profiler_trace.job.ranks import Meetings
 from foretrace.inputs.profiler_trace.job.resize import communicate
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
-from foretrace.inputs.profiler_trace.rank.links import Links
+from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.program.columns import Collective
 from opened import program_of
 from rank_traces import COMM, Work, all_reduce, step, write_ranks
@@ -38,7 +38,7 @@ def _call(name: str, inner: int, outer: int, **said: Any) -> Work:
 def _resized(folder: Path, work: list[Work], options: ProfilerTraceOptions) -> Meetings:
     paths, _ = write_ranks(folder, [Work("gemm_a", [1000.0]), *work], RANKS, only=[3])
     traces = read_traces(paths)
-    links = [Links(trace) for trace in traces]
+    links = [EventLinks(trace) for trace in traces]
     return communicate(traces, links, [trace.events.of(*ON_DEVICE) for trace in traces], options)
 
 
@@ -141,7 +141,7 @@ def test_a_cluster_without_known_axes_leaves_times_as_recorded(tmp_path: Path) -
     ],
 )
 def test_axes_by_description(description: str, axes: tuple[str, ...] | None) -> None:
-    assert axes_of(Group("3", (), description, 2), Collective.ALL_REDUCE, 8) == axes
+    assert axes_of(ProcessGroup("3", (), description, 2), Collective.ALL_REDUCE, 8) == axes
 
 
 def test_an_axis_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace.inputs.profiler_trace.format.records import Category
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.profiler_trace.host_modes import times
 from foretrace.inputs.profiler_trace.rank.concurrency import alone_s, gpu_share
 from foretrace.inputs.profiler_trace.rank.rank_step import RankStep, read_step
@@ -21,10 +21,10 @@ def _apart() -> RankStep:
 
 def test_of_the_time_two_kernels_run_at_once_each_has_half() -> None:
     rows = [
-        Row(Category.RUNTIME, "cudaLaunchKernel", 0.0, 1e-6, 0, -1, 1),
-        Row(Category.RUNTIME, "cudaLaunchKernel", 2e-6, 1e-6, 0, -1, 2),
-        Row(Category.KERNEL, "gemm", 10e-6, 30e-6, -1, 7, 1),
-        Row(Category.KERNEL, "gemm", 20e-6, 40e-6, -1, 20, 2),
+        Row(EventCategory.RUNTIME, "cudaLaunchKernel", 0.0, 1e-6, 0, -1, 1),
+        Row(EventCategory.RUNTIME, "cudaLaunchKernel", 2e-6, 1e-6, 0, -1, 2),
+        Row(EventCategory.KERNEL, "gemm", 10e-6, 30e-6, -1, 7, 1),
+        Row(EventCategory.KERNEL, "gemm", 20e-6, 40e-6, -1, 20, 2),
     ]
     rank = read_step(trace_of(rows))
     assert alone_s(rank.streams, rank.alike.device) == pytest.approx([20e-6, 30e-6])
@@ -43,7 +43,7 @@ def test_kernels_that_never_met_share_the_gpu_once_they_do() -> None:
 def test_a_kernel_with_few_blocks_draws_their_part_of_the_sms() -> None:
     rank = _apart()
     trace = rank.trace
-    few = np.where(trace.events.category == Category.KERNEL, 0.25, -1.0)
+    few = np.where(trace.events.category == EventCategory.KERNEL, 0.25, -1.0)
     rank = read_step(replace(trace, events=replace(trace.events, blocks_per_sm=few)))
     assert gpu_share(rank.streams, rank.alike.device) == pytest.approx([0.25, 0.25])
 

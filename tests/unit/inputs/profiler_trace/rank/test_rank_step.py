@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_trace.format.records import Category
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.profiler_trace.rank.device import Wait
 from foretrace.inputs.profiler_trace.rank.host import Target
 from foretrace.inputs.profiler_trace.rank.rank_step import RankStep, read_step, step_notes
@@ -65,8 +65,8 @@ def test_a_wait_for_the_device_waits_for_every_stream() -> None:
         begin = machine.now_s
         machine.run(1)
         done = max(machine.free_s.values())
-        call = Row(Category.RUNTIME, "hipDeviceSynchronize", machine.now_s, done + 4e-6 - machine.now_s, 0)
-        machine.rows += [call, Row(Category.ANNOTATION, f"ProfilerStep#{number}", begin, done + 5e-6 - begin, 0)]
+        call = Row(EventCategory.RUNTIME, "hipDeviceSynchronize", machine.now_s, done + 4e-6 - machine.now_s, 0)
+        machine.rows += [call, Row(EventCategory.ANNOTATION, f"ProfilerStep#{number}", begin, done + 5e-6 - begin, 0)]
         machine.now_s = done + 5e-6
     rank = read_step(trace_of(machine.rows))
     assert set(rank.host.targets[2]) == {Target(0), Target(1)}
@@ -122,11 +122,11 @@ def test_a_copy_that_blocks_holds_the_host_until_it_is_done() -> None:
     for number in range(3):
         at = number * 1e-3
         rows += [
-            Row(Category.ANNOTATION, f"ProfilerStep#{number}", at, 1e-3, 0),
-            Row(Category.RUNTIME, "cudaLaunchKernel", at + 10e-6, 4e-6, 0, -1, 10 * number + 1),
-            Row(Category.KERNEL, "gemm", at + 20e-6, 800e-6, -1, 7, 10 * number + 1),
-            Row(Category.RUNTIME, "cudaMemcpyAsync", at + 30e-6, 805e-6, 0, -1, 10 * number + 2),
-            Row(Category.MEMCPY, "Memcpy DtoH (Device -> Pageable)", at + 822e-6, 5e-6, -1, 7, 10 * number + 2),
+            Row(EventCategory.ANNOTATION, f"ProfilerStep#{number}", at, 1e-3, 0),
+            Row(EventCategory.RUNTIME, "cudaLaunchKernel", at + 10e-6, 4e-6, 0, -1, 10 * number + 1),
+            Row(EventCategory.KERNEL, "gemm", at + 20e-6, 800e-6, -1, 7, 10 * number + 1),
+            Row(EventCategory.RUNTIME, "cudaMemcpyAsync", at + 30e-6, 805e-6, 0, -1, 10 * number + 2),
+            Row(EventCategory.MEMCPY, "Memcpy DtoH (Device -> Pageable)", at + 822e-6, 5e-6, -1, 7, 10 * number + 2),
         ]
     rank = read_step(trace_of(rows))
     assert rank.host.targets == ((), (Target(1),))
@@ -138,14 +138,14 @@ def test_a_launch_that_waits_for_room_waits_for_the_device() -> None:
     kernels = 1100
     for number in range(2):
         at, device = number * 30e-3, 40e-6 + number * 30e-3
-        rows.append(Row(Category.ANNOTATION, f"ProfilerStep#{number}", at, 29e-3, 0))
+        rows.append(Row(EventCategory.ANNOTATION, f"ProfilerStep#{number}", at, 29e-3, 0))
         for one in range(kernels):
             blocked = one == kernels - 1
             call = at + one * 5e-6
             took = 10e-3 if blocked else 4e-6
             correlation = 2000 * number + one
-            rows.append(Row(Category.RUNTIME, "cudaLaunchKernel", call, took, 0, -1, correlation))
-            rows.append(Row(Category.KERNEL, "gemm", device + one * 25e-6, 24e-6, -1, 7, correlation))
+            rows.append(Row(EventCategory.RUNTIME, "cudaLaunchKernel", call, took, 0, -1, correlation))
+            rows.append(Row(EventCategory.KERNEL, "gemm", device + one * 25e-6, 24e-6, -1, 7, correlation))
     rank = read_step(trace_of(rows))
     assert rank.host.queue.tolist() == [False] * (kernels - 1) + [True]
     assert rank.host.targets[-1]
@@ -157,9 +157,9 @@ def test_threads_that_take_turns_are_one_sequence_and_others_are_not() -> None:
     assert _read(turns).host.sequence.tolist() == [0, 0, 0, 0]
     machine = Machine(_HOST_BOUND * 10).run(4)
     beside = [
-        (Row(Category.CPU_OP, "load", start + 5e-6, 60e-6, 9),
-         Row(Category.RUNTIME, "cudaLaunchKernel", start + 60e-6, 4e-6, 9, -1, 90000 + at),
-         Row(Category.KERNEL, "copy", start + 70e-6, 2e-6, -1, 30, 90000 + at))
+        (Row(EventCategory.CPU_OP, "load", start + 5e-6, 60e-6, 9),
+         Row(EventCategory.RUNTIME, "cudaLaunchKernel", start + 60e-6, 4e-6, 9, -1, 90000 + at),
+         Row(EventCategory.KERNEL, "copy", start + 70e-6, 2e-6, -1, 30, 90000 + at))
         for at, start in enumerate(machine.starts_s)
     ]  # fmt: skip
     machine.rows += [row for rows in beside for row in rows]
@@ -209,8 +209,8 @@ def test_waits_that_only_the_first_and_last_step_have_are_no_part_of_them() -> N
     machine = Machine(_HOST_BOUND).run(4)
     first, last = machine.starts_s[0], machine.now_s
     machine.rows += [
-        Row(Category.RUNTIME, "cudaDeviceSynchronize", first + 1e-6, 2e-6, 0),
-        Row(Category.RUNTIME, "cudaDeviceSynchronize", last - 4e-6, 3e-6, 0),
+        Row(EventCategory.RUNTIME, "cudaDeviceSynchronize", first + 1e-6, 2e-6, 0),
+        Row(EventCategory.RUNTIME, "cudaDeviceSynchronize", last - 4e-6, 3e-6, 0),
     ]
     rank = read_step(recorded(machine, sync_at_end=False))
     assert rank.alike.steps.tolist() == [0, 1, 2, 3]
@@ -218,11 +218,11 @@ def test_waits_that_only_the_first_and_last_step_have_are_no_part_of_them() -> N
 
 
 def test_a_trace_without_a_device_says_what_to_record() -> None:
-    rows = [Row(Category.CPU_OP, "aten::mm", 0.0, 1e-6, 0), Row(Category.CPU_OP, "aten::mm", 2e-6, 1e-6, 0)]
+    rows = [Row(EventCategory.CPU_OP, "aten::mm", 0.0, 1e-6, 0), Row(EventCategory.CPU_OP, "aten::mm", 2e-6, 1e-6, 0)]
     with pytest.raises(InputError) as error:
         read_step(trace_of(rows))
     assert error.value.code == "nothing-to-do"
     assert "ProfilerActivity" in str(error.value)
     with pytest.raises(InputError) as caught:
-        read_step(trace_of([Row(Category.KERNEL, "gemm", 0.0, 1e-6, -1, 7)]))
+        read_step(trace_of([Row(EventCategory.KERNEL, "gemm", 0.0, 1e-6, -1, 7)]))
     assert caught.value.code == "nothing-to-do"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Category, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from small_machine import Do, Machine, Row, recorded, trace_of
 
@@ -37,7 +37,7 @@ def test_a_repeating_annotation_that_names_steps_is_one(name: str) -> None:
     machine = _unmarked()
     for number, start in enumerate(machine.starts_s):
         end = [*machine.starts_s[1:], machine.now_s][number]
-        machine.rows.append(Row(Category.ANNOTATION, name.format(number), start, (end - start) * 0.999, 0))
+        machine.rows.append(Row(EventCategory.ANNOTATION, name.format(number), start, (end - start) * 0.999, 0))
     steps = find_steps(recorded(machine))
     assert steps.how.startswith("annotation ")
     assert len(steps) == 3
@@ -46,7 +46,7 @@ def test_a_repeating_annotation_that_names_steps_is_one(name: str) -> None:
 def test_an_annotation_of_a_part_cuts_steps_at_its_start() -> None:
     machine = _unmarked()
     for start in machine.starts_s:
-        machine.rows.append(Row(Category.ANNOTATION, "## forward ##", start + 1e-6, 60e-6, 0))
+        machine.rows.append(Row(EventCategory.ANNOTATION, "## forward ##", start + 1e-6, 60e-6, 0))
     trace = recorded(machine)
     steps = find_steps(trace)
     assert steps.how == "annotation ## forward ##"
@@ -56,10 +56,10 @@ def test_an_annotation_of_a_part_cuts_steps_at_its_start() -> None:
 def test_several_forwards_to_an_optimizer_are_one_step() -> None:
     machine = _unmarked(6)
     for number, start in enumerate(machine.starts_s):
-        machine.rows.append(Row(Category.ANNOTATION, "forward", start + 1e-6, 60e-6, 0))
+        machine.rows.append(Row(EventCategory.ANNOTATION, "forward", start + 1e-6, 60e-6, 0))
         if number % 2:
             end = [*machine.starts_s[1:], machine.now_s][number]
-            machine.rows.append(Row(Category.ANNOTATION, "Optimizer.step#AdamW.step", end - 20e-6, 19e-6, 0))
+            machine.rows.append(Row(EventCategory.ANNOTATION, "Optimizer.step#AdamW.step", end - 20e-6, 19e-6, 0))
     trace = recorded(machine)
     steps = find_steps(trace)
     assert _held(trace, steps)[:2] == [18, 18]
@@ -69,7 +69,7 @@ def test_several_forwards_to_an_optimizer_are_one_step() -> None:
 def test_without_annotations_a_forward_follows_a_backward() -> None:
     machine = _unmarked()
     for start in machine.starts_s:
-        row = Row(Category.CPU_OP, "autograd::engine::evaluate_function: MmBackward0", start + 110e-6, 90e-6, 0)
+        row = Row(EventCategory.CPU_OP, "autograd::engine::evaluate_function: MmBackward0", start + 110e-6, 90e-6, 0)
         machine.rows.append(row)
     steps = find_steps(recorded(machine))
     assert steps.how == "first kernel of each forward"
@@ -78,7 +78,7 @@ def test_without_annotations_a_forward_follows_a_backward() -> None:
 
 def test_kernels_alone_are_cut_where_they_repeat() -> None:
     machine = _unmarked()
-    trace = trace_of(row for row in machine.rows if row.category == Category.KERNEL)
+    trace = trace_of(row for row in machine.rows if row.category == EventCategory.KERNEL)
     steps = find_steps(trace)
     assert steps.how == "repeating kernels"
     assert _held(trace, steps) == [9, 9, 9]
@@ -93,7 +93,7 @@ def test_what_shows_no_steps_is_one() -> None:
 
 def test_a_step_without_work_on_a_device_is_not_whole() -> None:
     machine = Machine(_STEP).run(2)
-    machine.rows.append(Row(Category.ANNOTATION, "ProfilerStep#2", machine.now_s, 1e-4, 0))
+    machine.rows.append(Row(EventCategory.ANNOTATION, "ProfilerStep#2", machine.now_s, 1e-4, 0))
     steps = find_steps(recorded(machine))
     assert steps.whole.tolist() == [True, True, False]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace.inputs.profiler_trace.format.records import Category
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.profiler_trace.host_modes import times
 from foretrace.inputs.profiler_trace.profiling_cost import profiling_cost
 from foretrace.inputs.profiler_trace.rank.concurrency import gpu_share
@@ -37,7 +37,7 @@ def test_of_two_streams_a_call_waits_for_the_one_that_ended_last() -> None:
 def test_what_the_profiler_notes_as_its_own_is_no_work_of_the_host() -> None:
     machine = Machine([Do(30e-6, 5e-6), Do(500e-6, 6e-6), Do(40e-6, 7e-6)]).run(5)
     plain = read_step(recorded(machine))
-    own = [Row(Category.OVERHEAD, "Activity Buffer Request", at + 100e-6, 300e-6, 0) for at in machine.starts_s]
+    own = [Row(EventCategory.OVERHEAD, "Activity Buffer Request", at + 100e-6, 300e-6, 0) for at in machine.starts_s]
     machine.rows += own
     rank = read_step(recorded(machine))
     np.testing.assert_allclose(rank.host.work_s, plain.host.work_s)
