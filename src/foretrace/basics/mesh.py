@@ -16,11 +16,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from foretrace.basics.arrays import Ints
 from foretrace.basics.errors import InputError, did_you_mean
-
-RankArray: TypeAlias = npt.NDArray[np.int32]
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 """Megatron-core's default, fastest axis first."""
@@ -112,7 +110,7 @@ class Mesh:
                 size: int = getattr(self, known)
                 return size
 
-    def coordinate(self, axis: str) -> RankArray:
+    def coordinate(self, axis: str) -> Ints:
         """Coordinate of every rank on the axis, [world], read-only."""
         known = _axis(axis)
         # shard is the fast part of dp and directly below replicate, so dp counts on from it.
@@ -137,40 +135,40 @@ class Mesh:
             )
         return sum(_stride(dims, axis) * given.get(axis, 0) for axis, _ in dims)
 
-    def where(self, **coordinates: int) -> RankArray:
+    def where(self, **coordinates: int) -> Ints:
         """The ranks at these coordinates, ascending; axes not given are free."""
         match = np.ones(self.world, dtype=np.bool_)
         for axis, value in self._check_coordinates(coordinates).items():
             match &= self.coordinate(axis) == value
         return np.flatnonzero(match).astype(np.int32)
 
-    def stage_ranks(self) -> list[RankArray]:
+    def stage_ranks(self) -> list[Ints]:
         """Returns the ranks of every pipeline stage, ascending."""
         order = np.argsort(self.coordinate(Axis.PP), kind="stable").astype(np.int32)
         return list(order.reshape(self.pp, -1))
 
-    def group_of(self, *axes: str) -> RankArray:
+    def group_of(self, *axes: str) -> Ints:
         """Group of every rank, [world], read-only, where these axes vary together and all others are fixed.
 
         Groups are numbered by their lowest rank. Dense and expert axes do not mix; pp goes with either.
         """
         return _group_of(*self._group_key(axes))
 
-    def groups(self, *axes: str) -> RankArray:
+    def groups(self, *axes: str) -> Ints:
         """Ranks of every group, [groups, size], read-only; numbered as in ``group_of``.
 
         Members come in the order of their coordinates, the first named axis fastest.
         """
         return _groups(*self._group_key(axes))
 
-    def pairs(self, axis: str, a: int, b: int) -> RankArray:
+    def pairs(self, axis: str, a: int, b: int) -> Ints:
         """Ranks at a and at b on the axis, all else equal, [pairs, 2]."""
         known = _axis(axis)
         for coordinate in (a, b):
             _check_coordinate(known, coordinate, self.size(known))
         return self.groups(known)[:, [a, b]]
 
-    def embedding_groups(self) -> RankArray:
+    def embedding_groups(self) -> Ints:
         """First and last stage of every pipeline, [pipelines, 2]; one stage is alone, [pipelines, 1]."""
         return self.groups(Axis.PP) if self.pp == 1 else self.pairs(Axis.PP, 0, self.pp - 1)
 
@@ -287,12 +285,12 @@ def order_from_torch(dims: str) -> str:
 
 
 @lru_cache(maxsize=_CACHED_ARRAYS)
-def _coordinate(world: int, stride: int, size: int) -> RankArray:
+def _coordinate(world: int, stride: int, size: int) -> Ints:
     return _read_only(np.arange(world, dtype=np.int32) // np.int32(stride) % np.int32(size))
 
 
 @lru_cache(maxsize=_CACHED_ARRAYS)
-def _groups(dims: _Dims, axes: tuple[Axis, ...]) -> RankArray:
+def _groups(dims: _Dims, axes: tuple[Axis, ...]) -> Ints:
     # numpy's last dimension is its fastest; with the fixed axes first, slowest first, rows come out in the
     # order of their lowest rank.
     slowest_first = [axis for axis, _ in reversed(dims)]
@@ -305,14 +303,14 @@ def _groups(dims: _Dims, axes: tuple[Axis, ...]) -> RankArray:
 
 
 @lru_cache(maxsize=_CACHED_ARRAYS)
-def _group_of(dims: _Dims, axes: tuple[Axis, ...]) -> RankArray:
+def _group_of(dims: _Dims, axes: tuple[Axis, ...]) -> Ints:
     groups = _groups(dims, axes)
     group_of = np.empty(groups.size, dtype=np.int32)
     group_of[groups] = np.arange(len(groups), dtype=np.int32)[:, np.newaxis]
     return _read_only(group_of)
 
 
-def _read_only(array: RankArray) -> RankArray:
+def _read_only(array: Ints) -> Ints:
     array.setflags(write=False)
     return array
 

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError, did_you_mean
-from foretrace.basics.mesh import RankArray
 
 if TYPE_CHECKING:
     import yaml
@@ -38,8 +37,8 @@ MAX_BYTES = 100_000_000
 class Placement:
     """The host of every rank, numbered from 0, and its slot (local GPU) there; both [world], read-only."""
 
-    host: RankArray
-    slot: RankArray
+    host: Ints
+    slot: Ints
     names: tuple[str, ...] = ()
     """Host names where a file gave them, by host number."""
 
@@ -90,7 +89,7 @@ class Placement:
         bounds = np.cumsum(np.bincount(self.host))[:-1]
         return [ranks.tolist() for ranks in np.split(order, bounds)]
 
-    def ranks_per_host(self) -> npt.NDArray[np.int64]:
+    def ranks_per_host(self) -> Longs:
         """Number of ranks on every host, [hosts]."""
         return np.bincount(self.host)
 

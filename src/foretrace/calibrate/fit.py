@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.calibration import FamilyFit
 from foretrace.cost.kernels.measured import Family, MeasuredCorrections, family
 from foretrace.program.kernels import Kernel
-from foretrace.program.program import Floats
 
 _NINE_IN_TEN: Final = (0.05, 0.95)
 _WORDS: Final = {True: "backward", False: "forward"}

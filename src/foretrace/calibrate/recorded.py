@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Floats, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.profiling_cost import unprofiled_gap_s
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step

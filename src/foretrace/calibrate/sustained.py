@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.kernels.model import EfficiencyModel
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel
-from foretrace.program.program import Floats
 
 MIN_S: Final = 5e-5
 """Shorter products say more about their launch than about the clock."""

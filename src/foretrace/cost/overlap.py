@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.cost.network.interface import Explained
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel, Stream
-from foretrace.program.program import Floats, Longs
 
 TILES: Final = ((256, 128), (128, 256))
 """The tiles of most products on Hopper, by the names of cuBLAS's kernels; smaller results are split along k."""
@@ -125,7 +124,7 @@ class _Rows:
 
     moved_bytes: Floats
     tiles: Floats
-    dealt: NDArray[np.bool_]
+    dealt: Mask
     spare: Floats
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.network.experts import explain_call
 from foretrace.cost.network.interface import Network
 from foretrace.cost.network.layouts import CallKey, Layouts
@@ -15,7 +16,6 @@ from foretrace.cost.overlap import ResourceUse, slowdowns, taken_by
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.dispatch import COPIES
 from foretrace.program.kernels import Kernel
-from foretrace.program.program import Floats, Longs
 
 STEP: Final = 0.02
 """Calls whose share of the memory's rate differs by less are alike."""

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask, distinct
 from foretrace.basics.errors import InputError
 from foretrace.cost.kernels.interface import KernelPricer
 from foretrace.cost.network.experts import price_call
@@ -25,11 +26,10 @@ from foretrace.cost.overlapped import CallsTaken, calls_taken, text_slowdowns
 from foretrace.cost.prices import Draws, Prices
 from foretrace.cost.streaming import stream_s, stream_source, streams
 from foretrace.hardware.cluster import Gpu
-from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective, Kind
 from foretrace.program.expand import Ops
 from foretrace.program.kernels import Kernel, parse_kernels
-from foretrace.program.program import Floats, Longs, Source
+from foretrace.program.program import Source
 
 _OWN: Final = -2
 """Calls of template t whose price is their own have this less t where others have the string that says how they go."""
@@ -81,7 +81,7 @@ class _Found:
         self._overlaps: Overlaps | None = None
 
     @property
-    def missing(self) -> NDArray[np.bool_]:
+    def missing(self) -> Mask:
         """Which rows have no price yet."""
         return np.asarray(np.isnan(self._duration[0]))
 
@@ -368,9 +368,7 @@ def _meeting(ops: Ops, draws: Draws) -> Longs:
     return np.where(ops.order >= 0, numbers, -1)
 
 
-def _check_priced(
-    rows: _Rows, missing: NDArray[np.bool_], network: Network | None, kernels: KernelPricer | None
-) -> None:
+def _check_priced(rows: _Rows, missing: Mask, network: Network | None, kernels: KernelPricer | None) -> None:
     """Raises an error that names the first op without a price; templates that no role places need none."""
     if not missing.any():
         return

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask, distinct
 from foretrace.basics.errors import InputError
 from foretrace.cost.overlap import Overlaps
-from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
-from foretrace.program.program import Floats, Resource, Source
-
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
+from foretrace.program.program import Resource, Source
 
 BOUND_BY = 0.5
 """An op is bound by a resource if what it draws would keep that busy for this share of the op's time. A judgement, not
@@ -66,7 +62,7 @@ class Draws:
             profile_of,
         )
 
-    def of_ops(self, chosen: NDArray[np.bool_]) -> Draws:
+    def of_ops(self, chosen: Mask) -> Draws:
         """What the chosen ops draw."""
         rows = np.flatnonzero(chosen[self.op])
         return replace(
@@ -82,7 +78,7 @@ class Draws:
         """The profile that each row is for, -1 where it is for all."""
         return np.full(len(self.op), -1, dtype=np.int64) if self.profile is None else self.profile
 
-    def narrowest(self, ops: int, ranks: NDArray[np.bool_]) -> Floats:
+    def narrowest(self, ops: int, ranks: Mask) -> Floats:
         """For each op the longest time any resource needs for what one of these ranks draws from it with the op; 0
         where it draws nothing."""
         longest = np.zeros(ops)
@@ -150,7 +146,7 @@ class Prices:
     mixes: Floats
     draws: Draws
     meeting: Longs
-    profile_of: NDArray[np.int32]
+    profile_of: Ints
     overlaps: Overlaps | None = None
 
     def durations(self, graph: Graph) -> Floats:
@@ -183,7 +179,7 @@ class Prices:
         together = np.bincount(self.mix[mixed], weights=taken_s[mixed], minlength=len(self.mixes))
         return np.asarray(alone + together @ self.mixes)
 
-    def slowed(self, ranks: Sequence[int], factor: float, ops: NDArray[np.bool_] | bool = True) -> Prices:
+    def slowed(self, ranks: Sequence[int], factor: float, ops: Mask | bool = True) -> Prices:
         """The same prices with these ranks paying `factor` times as much, for all ops or those selected."""
         world = len(self.profile_of)
         chosen = distinct(np.asarray(ranks, dtype=np.int64))

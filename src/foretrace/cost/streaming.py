@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Mask
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import Kind
-from foretrace.program.program import Floats, Source
+from foretrace.program.program import Source
 
 STREAM_SHARE: Final = 0.88
 """What a long stream of reads and writes reaches of the memory rate in the datasheet: an H200 scales a buffer of 1 to 8
@@ -24,7 +25,7 @@ STREAM_BAND: Final = (0.9, 1.1)
 """How far that may be off on another GPU, as factors of the time: a judgement, one GPU having been measured."""
 
 
-def streams(kind: NDArray[np.integer], flops: Floats, moved_bytes: Floats, duration_s: Floats) -> NDArray[np.bool_]:
+def streams(kind: NDArray[np.integer], flops: Floats, moved_bytes: Floats, duration_s: Floats) -> Mask:
     """Which ops only stream memory and have no duration of their own."""
     return np.asarray((kind == Kind.COMPUTE) & (flops == 0) & (moved_bytes > 0) & np.isnan(duration_s))
 

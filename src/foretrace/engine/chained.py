@@ -13,16 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, ranges, stable_order
 from foretrace.engine.chains import find_chains
 from foretrace.engine.order import peel
-from foretrace.program.arrays import ranges, stable_order
 from foretrace.program.graph import Graph
-
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 BLOCK_COST = 80
 """A block costs about as much as the plain loop takes for this many nodes."""

@@ -10,13 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.program.arrays import ranges
+from foretrace.basics.arrays import Ints, Longs, Mask, ranges
 from foretrace.program.graph import Graph
-
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
 
 MIN_MEAN = 4
 """Chains that hold fewer nodes than this on average are not worth the search for them."""
@@ -67,7 +63,7 @@ def find_chains(graph: Graph) -> Chains | None:
     )
 
 
-def _undominated(graph: Graph, counts: Ints, free: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _undominated(graph: Graph, counts: Ints, free: Mask) -> Mask:
     """Of all waits, those that stay when a free node's are left out that another of its waits implies, because that
     one waits for it itself.
 
@@ -92,7 +88,7 @@ def _undominated(graph: Graph, counts: Ints, free: NDArray[np.bool_]) -> NDArray
     return kept
 
 
-def _waits(graph: Graph, counts: Ints, kept: NDArray[np.bool_]) -> tuple[Longs, Ints]:
+def _waits(graph: Graph, counts: Ints, kept: Mask) -> tuple[Longs, Ints]:
     """How many waits each node is left with, and the first of them."""
     left, edge = counts.astype(np.int64), graph.pred_start[:-1].astype(np.int64)
     dropped = np.flatnonzero(~kept)
@@ -107,7 +103,7 @@ def _waits(graph: Graph, counts: Ints, kept: NDArray[np.bool_]) -> tuple[Longs, 
     return left, graph.pred[np.minimum(edge, len(graph.pred) - 1)]
 
 
-def _runs(single: NDArray[np.bool_], before: Ints) -> tuple[Longs, Longs, Longs]:
+def _runs(single: Mask, before: Ints) -> tuple[Longs, Longs, Longs]:
     """Nodes that continue the one listed right before them make runs: (the first node of every run, the nodes that
     continue one listed elsewhere, what these continue). `before` is what a single node waits for."""
     adjacent = single & (before == np.arange(-1, len(before) - 1))

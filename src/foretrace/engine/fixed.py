@@ -10,12 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats
 from foretrace.engine import jit
 from foretrace.engine.tape import Tape
-
-Floats = NDArray[np.float64]
 
 LEVEL_COST = 60
 """A vectorised level costs about as much as the plain loop takes for this many instructions."""

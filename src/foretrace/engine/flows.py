@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs
 from foretrace.basics.errors import InputError
 from foretrace.engine.order import sort_by
 from foretrace.program.graph import Graph
 from foretrace.program.program import Resource
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class SharedDraws(Protocol):
@@ -33,9 +30,9 @@ class SharedDraws(Protocol):
     """
 
     @property
-    def op(self) -> Ints: ...
+    def op(self) -> Longs: ...
     @property
-    def resource(self) -> Ints: ...
+    def resource(self) -> Longs: ...
     @property
     def amount(self) -> Floats: ...
     @property
@@ -43,9 +40,9 @@ class SharedDraws(Protocol):
     @property
     def resources(self) -> tuple[Resource, ...]: ...
     @property
-    def profile(self) -> Ints | None: ...
+    def profile(self) -> Longs | None: ...
     @property
-    def profile_of(self) -> NDArray[np.int32] | None: ...
+    def profile_of(self) -> Ints | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +56,10 @@ class Flows:
     work: Floats
     full_rate: Floats
     threshold: Floats
-    member_start: Ints
-    member: Ints
-    use_start: Ints
-    use_resource: Ints
+    member_start: Longs
+    member: Longs
+    use_start: Longs
+    use_resource: Longs
     use_load: Floats
     use_held: Floats
     capacity: Floats
@@ -115,7 +112,7 @@ def make_flows(graph: Graph, durations: Floats, latency_s: Floats, draws: Shared
     )
 
 
-def _work(graph: Graph, draws: SharedDraws, node: Ints, row: Ints, busy: Floats) -> Floats:
+def _work(graph: Graph, draws: SharedDraws, node: Longs, row: Longs, busy: Floats) -> Floats:
     """The work of each unit: the most that any member's first draw amounts to; of what only holds, to last."""
     work = np.zeros(graph.units)
     drawn = draws.amount[row] > 0
@@ -127,7 +124,7 @@ def _work(graph: Graph, draws: SharedDraws, node: Ints, row: Ints, busy: Floats)
     return work
 
 
-def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Ints, Floats, Floats]:
+def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Longs, Floats, Floats]:
     """(instance each class draws on, capacity of each instance, ranks of the class on that instance), the first and
     last per resource and class. Instances that hold the same classes in the same numbers are one."""
     classes, world = graph.classes, graph.program.world
@@ -155,7 +152,7 @@ def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Ints, Flo
     return number, np.concatenate(capacity) if capacity else np.empty(0), crowd
 
 
-def rows_of_nodes(graph: Graph, draws: SharedDraws) -> tuple[Ints, Ints]:
+def rows_of_nodes(graph: Graph, draws: SharedDraws) -> tuple[Longs, Longs]:
     """(node, row) for every draw of every node."""
     order, start = sort_by(draws.op, len(graph.ops), False)
     counts = np.diff(start)[graph.op]
@@ -170,7 +167,7 @@ def rows_of_nodes(graph: Graph, draws: SharedDraws) -> tuple[Ints, Ints]:
     return node[mine], row[mine]
 
 
-def _check_alone(graph: Graph, draws: SharedDraws, node: Ints, row: Ints, busy: Floats, capacity: Floats) -> None:
+def _check_alone(graph: Graph, draws: SharedDraws, node: Longs, row: Longs, busy: Floats, capacity: Floats) -> None:
     """An op may not draw more than there is even when it runs alone: its duration would be a lie."""
     over = draws.amount[row] > capacity * busy * (1 + 1e-9)
     if over.any():

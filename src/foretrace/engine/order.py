@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Ints, Longs, ranges, stable_order
 from foretrace.basics.errors import DeadlockError, InputError
 from foretrace.engine import jit
-from foretrace.program.arrays import ranges, stable_order
 from foretrace.program.fold import fold
 from foretrace.program.graph import Graph
-
-Ints = NDArray[np.int64]
 
 FRONTIER_COST = 100
 """One step of the vectorised search costs about as much as the plain search takes for this many units."""
@@ -28,11 +26,11 @@ MAX_ALIKE = 4
 class Order:
     """The level of every unit: the length of the longest chain of units before it."""
 
-    level: NDArray[np.int32]
+    level: Ints
     levels: int
 
 
-def sort_by(keys: NDArray[np.integer], count: int, fast: bool) -> tuple[Ints, Ints]:
+def sort_by(keys: NDArray[np.integer], count: int, fast: bool) -> tuple[Longs, Longs]:
     """(order, start): positions sorted by key, stably; those with key k are `order[start[k] : start[k + 1]]`."""
     start = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=count), out=start[1:])
@@ -80,7 +78,7 @@ def _levels(graph: Graph, fast: bool) -> Order:
     return Order(level, int(level.max()) + 1 if graph.units else 0)
 
 
-def peel(units: int, source: NDArray[np.integer], waiter: NDArray[np.integer], fast: bool) -> NDArray[np.int32]:
+def peel(units: int, source: NDArray[np.integer], waiter: NDArray[np.integer], fast: bool) -> Ints:
     """The level of each unit, given that every waiter waits for its source; -1 on or behind a cycle."""
     by_source, start = sort_by(source, units, fast)
     successor = waiter[by_source]
@@ -166,9 +164,7 @@ def _peel_compiled(start: Any, successor: Any, waiting: Any, level: Any) -> int:
     return filled
 
 
-def _peel_wide(
-    start: Ints, successor: NDArray[np.integer], waiting: NDArray[np.int32], level: NDArray[np.int32]
-) -> bool:
+def _peel_wide(start: Longs, successor: NDArray[np.integer], waiting: Ints, level: Ints) -> bool:
     """The same with whole frontiers at a time; gives up (False) where they are too narrow for that to pay."""
     frontier = np.flatnonzero(waiting == 0)
     mark = np.empty(len(waiting), dtype=np.int64)
@@ -189,7 +185,7 @@ def _peel_wide(
     return True
 
 
-def _cycle(graph: Graph, level: NDArray[np.int32]) -> InputError | DeadlockError:
+def _cycle(graph: Graph, level: Ints) -> InputError | DeadlockError:
     """The error for units that wait for each other: follow what each waits for until a unit comes back."""
     stuck = level < 0
     members, member_start = sort_by(graph.unit, graph.units, False)

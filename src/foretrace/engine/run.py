@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic
 from foretrace.engine import jit
 from foretrace.engine.chained import ChainPlayer, compile_chains
@@ -13,8 +13,6 @@ from foretrace.engine.steady import until_settled
 from foretrace.engine.tape import compile_tape
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline, ready_times
-
-Floats = NDArray[np.float64]
 
 CELLS_AT_ONCE = 1 << 24
 """Scenarios run together as long as their cells fit in this many numbers (128 MiB)."""

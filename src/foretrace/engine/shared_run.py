@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, distinct
 from foretrace.basics.errors import DeadlockError
 from foretrace.engine import jit
 from foretrace.engine.flows import Flows, SharedDraws, make_flows
@@ -14,11 +14,8 @@ from foretrace.engine.room import Room
 from foretrace.engine.run import timeline_of
 from foretrace.engine.shared import SharedState, simulate
 from foretrace.engine.steady import Settled
-from foretrace.program.arrays import distinct
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
-
-Floats = NDArray[np.float64]
 
 FIRST_STEPS, MAX_STEPS = 4, 32
 EVENTS_WORTH = 200_000

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Mask
 from foretrace.basics.errors import Diagnostic
-
-Floats = NDArray[np.float64]
 
 MAX_STEPS = 64
 MAX_CYCLE = 6
@@ -56,7 +54,7 @@ class Settled:
         growth = (self.history[-1] - self.history[-1 - half]).max(axis=0)
         self.period = np.where(np.isnan(self.period), growth / half, self.period)
 
-    def _settle(self, which: NDArray[np.bool_], period: Floats, cycle: int, drifts: bool) -> None:
+    def _settle(self, which: Mask, period: Floats, cycle: int, drifts: bool) -> None:
         fresh = which & np.isnan(self.period)
         if fresh.any():
             self.period = np.where(fresh, period, self.period)
@@ -65,7 +63,7 @@ class Settled:
     def _slack(self) -> Floats:
         return np.asarray(TOLERANCE * np.abs(self.history[-1]).max(axis=0))
 
-    def _constant(self) -> NDArray[np.bool_]:
+    def _constant(self) -> Mask:
         """Where every carried end has grown by its own constant over the last three steps."""
         x, y, z, now = self.history[-4:]
         slack = self._slack()

@@ -12,14 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Ints, Longs, ranges
 from foretrace.engine.order import Order, find_order, sort_by
-from foretrace.program.arrays import ranges
 from foretrace.program.graph import Graph
-
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask, distinct
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.megatron_trace.calls import GRADIENT_OPS
 from foretrace.inputs.megatron_trace.format import Facts, RankTrace, SubOp, TraceOp, dtype_bytes, make_op, make_sub
@@ -41,12 +41,9 @@ from foretrace.inputs.megatron_trace.format.states import OpKey, states
 from foretrace.inputs.megatron_trace.format.values import DTYPE_BYTES
 from foretrace.inputs.megatron_trace.format.write import STAMP
 from foretrace.inputs.megatron_trace.work import CUT_OPS, OPTIMIZER_PHASES
-from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective, Kind, Phase, label
-from foretrace.program.program import Floats, Ints, Longs, Program
+from foretrace.program.program import Program
 from foretrace.program.timeline import Timeline
-
-Flags = NDArray[np.bool_]
 
 ORIGIN_MS: Final = 1_000_000_000.0
 """When steps begin: milliseconds since the start of an imaginary host, twelve days."""
@@ -249,7 +246,7 @@ class _Writer:
             )
         ]
 
-    def _spans(self, nodes: Longs, ops: Ints) -> tuple[Floats, Floats, Flags, Flags]:
+    def _spans(self, nodes: Longs, ops: Ints) -> tuple[Floats, Floats, Mask, Mask]:
         """(begin, end, whether it overlaps computation, whether it is on its lane) of nodes of one rank; computation
         begins when it starts."""
         start, end = self.timeline.start_s[nodes], self.timeline.end_s[nodes]
@@ -259,7 +256,7 @@ class _Writer:
         ready = np.maximum(np.minimum(self.timeline.ready_s[nodes], start), 0.0)
         free = np.minimum(_busy_until(start, start[stream], end[stream]), start)
         begin = np.where(computes, start, np.maximum(ready, free))
-        overlaps: Flags = ~computes & (_busy_until(end, start[computes], end[computes]) > begin + _NS)
+        overlaps: Mask = ~computes & (_busy_until(end, start[computes], end[computes]) > begin + _NS)
         return begin, end, overlaps, stream
 
     def _lines(self, rows: Sequence[_Row], stage: int) -> list[_Line]:

@@ -22,14 +22,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, distinct
 from foretrace.basics.errors import InputError
 from foretrace.basics.units import format_bytes
 from foretrace.export import protobuf as pb
-from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops
 from foretrace.program.graph import Graph
-from foretrace.program.program import Floats, Longs, Program
+from foretrace.program.program import Program
 from foretrace.program.timeline import Timeline
 
 Memory = Mapping[int, tuple[Floats, Mapping[str, NDArray[Any]]]]

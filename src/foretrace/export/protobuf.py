@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs
+
 VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH_DELIMITED: Final = 2
@@ -298,9 +300,9 @@ class Words:
 
 
 def events(
-    time_ns: NDArray[np.int64],
-    types: NDArray[np.int64],
-    tracks: NDArray[np.int64],
+    time_ns: Longs,
+    types: Longs,
+    tracks: Longs,
     parts: Sequence[Sequence[bytes]],
 ) -> bytes:
     """A packet for each event: its time, type and track, and the further fields that each of `parts` has for it."""

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from foretrace.basics.arrays import Ints
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.program.block import BlockBuilder
 from foretrace.program.columns import COLUMNS
-from foretrace.program.program import Ints, Links, Placements, Resident, Templates
+from foretrace.program.program import Links, Placements, Resident, Templates
 from foretrace.program.role import RoleBuilder
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, distinct
 from foretrace.basics.errors import InputError
-from foretrace.program.arrays import distinct
 from foretrace.program.columns import COLUMNS, Category, Collective, Kind, Phase, label
 from foretrace.program.program import Program, Resource
 from foretrace.program.rendezvous import Members, check_rendezvous
@@ -289,11 +289,11 @@ def _check_sends(program: Program, members: Members) -> None:
         )
 
 
-def _whole(values: Rows) -> NDArray[np.int64]:
+def _whole(values: Rows) -> Longs:
     return values.astype(np.int64)
 
 
-def _values(program: Program, name: str) -> NDArray[np.float64]:
+def _values(program: Program, name: str) -> Floats:
     """A column with the values that overrides give it."""
     mine = [i for i, column in enumerate(program.placements.override_column) if column == name]
     return np.concatenate([program.templates.columns[name].astype(np.float64), program.placements.override_value[mine]])
@@ -312,7 +312,7 @@ def _starts(values: Rows, total: int, count: int, place: str) -> None:
         raise InputError("invalid-program", f"{place}: offsets do not divide {total} rows among {count}")
 
 
-def _placed_op(placement: Rows, op: Rows, sizes: NDArray[np.int64], place: str) -> None:
+def _placed_op(placement: Rows, op: Rows, sizes: Longs, place: str) -> None:
     _within(placement, len(sizes), place, "placement")
     lost = np.flatnonzero((_whole(op) < 0) | (_whole(op) >= sizes[_whole(placement)]))
     if len(lost):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.program.program import Ints
+from foretrace.basics.arrays import Ints, Longs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ def each_rank(world: int) -> RankClasses:
     return RankClasses(ranks, ranks, np.ones(world, dtype=np.int32))
 
 
-def _compact(colour: NDArray[np.integer]) -> tuple[NDArray[np.int64], int]:
+def _compact(colour: NDArray[np.integer]) -> tuple[Longs, int]:
     """The same partition with classes numbered by their first rank."""
     _, first, inverse = np.unique(colour, return_index=True, return_inverse=True)
     rank_of_first = np.argsort(np.argsort(first))
     return rank_of_first[inverse].astype(np.int64), len(first)
 
 
-def _combine(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _combine(keys: Sequence[Longs]) -> Longs:
     """One number per rank that differs wherever any key differs."""
     combined = keys[0]
     for key in keys[1:]:
@@ -66,9 +66,7 @@ def _combine(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return combined
 
 
-def _company(
-    classes: NDArray[np.int64], rows: NDArray[np.integer], count: int, population: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _company(classes: Longs, rows: NDArray[np.integer], count: int, population: Longs) -> Longs:
     """One number per rank that says which classes its group holds, in which numbers; 0 for ranks in no group.
 
     Empty where the classes as they are already tell: each keeps one kind of company.
@@ -84,14 +82,14 @@ def _company(
     return np.empty(0, dtype=np.int64) if (seen[classes] == company).all() else company
 
 
-def _even(members: NDArray[np.int64], population: NDArray[np.int64]) -> bool:
+def _even(members: Longs, population: Longs) -> bool:
     """Whether all groups hold the same classes in the same places, and no rank of these classes is outside: the usual
     case of the pairs of two stages."""
     found = set(members[0].tolist())
     return sum(population[list(found)].tolist()) == members.size and bool((members == members[0]).all())
 
 
-def _row_codes(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def _row_codes(rows: Longs, count: int) -> Longs:
     """A number per row, equal for equal rows. Rows of one class or of two members, the usual cases, are cheap."""
     if rows.shape[1] <= 2:
         return rows[:, 0] * count + rows[:, -1]
@@ -103,6 +101,6 @@ def _row_codes(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return codes
 
 
-def classes_of(of_rank: NDArray[np.int64]) -> RankClasses:
+def classes_of(of_rank: Longs) -> RankClasses:
     _, representative, count = np.unique(of_rank, return_index=True, return_counts=True)
     return RankClasses(of_rank.astype(np.int32), representative.astype(np.int32), count.astype(np.int32))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.program.arrays import distinct, ranges, stable_order
-from foretrace.program.program import Floats, Ints, Longs, Program
+from foretrace.basics.arrays import Floats, Ints, Longs, distinct, ranges, stable_order
+from foretrace.program.program import Program
 from foretrace.program.queues import QueueRows, Queues
 
 
@@ -43,7 +43,7 @@ class Ops:
             values[_override_targets(self.program)[mine]] = placements.override_value[mine]
         return values
 
-    def ints(self, name: str) -> NDArray[np.int64]:
+    def ints(self, name: str) -> Longs:
         """A column of whole numbers."""
         return self.column(name).astype(np.int64)
 
@@ -67,11 +67,11 @@ class Ops:
         strings = self.program.strings
         return [strings[i] for i in self.ints("name").tolist()]
 
-    def overridden(self) -> NDArray[np.int64]:
+    def overridden(self) -> Longs:
         """The ops that have a value of their own in some column."""
         return distinct(_override_targets(self.program))
 
-    def side_table(self, rows_op: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def side_table(self, rows_op: Ints) -> tuple[Longs, Longs]:
         """For a side table of the templates sorted or not by op: (ops, rows) of all its occurrences."""
         by_op = np.argsort(rows_op, kind="stable")
         sizes = np.bincount(rows_op, minlength=len(self.program.templates.columns["kind"]))
@@ -106,7 +106,7 @@ def expand(program: Program) -> Ops:
     )
 
 
-def _override_targets(program: Program) -> NDArray[np.int64]:
+def _override_targets(program: Program) -> Longs:
     """The op, counted over all roles, that each override changes."""
     placements = program.placements
     sizes = np.diff(program.templates.start)[placements.block]
@@ -114,7 +114,7 @@ def _override_targets(program: Program) -> NDArray[np.int64]:
     return first[placements.override_placement] + placements.override_op
 
 
-def _waits(program: Program, first: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _waits(program: Program, first: Longs) -> tuple[Longs, Longs]:
     """(source, target) of all waits of a step that are not lane order, as ops."""
     templates, blocks = program.templates, program.placements.block
     block_of = np.searchsorted(templates.start, templates.dep_dst, side="right") - 1

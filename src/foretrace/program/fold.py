@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from foretrace.basics.arrays import Ints
 from foretrace.program.classes import coarsest, each_rank
 from foretrace.program.expand import Ops
 from foretrace.program.graph import Graph, instantiate, members_met
-from foretrace.program.program import Ints, Resource
+from foretrace.program.program import Resource
 
 
 def fold(ops: Ops, profile_of: Ints | None = None, *, resources: Sequence[Resource] = ()) -> Graph:

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, ranges
 from foretrace.basics.errors import InputError
-from foretrace.program.arrays import ranges
 from foretrace.program.classes import RankClasses
 from foretrace.program.expand import Ops
-from foretrace.program.program import Ints, Program
+from foretrace.program.program import Program
 
 MAX_NODES = 1 << 25
 """A node takes about 300 bytes while it is run: this many take 10 GB."""
@@ -57,7 +56,7 @@ class Graph:
         return np.repeat(np.arange(len(self.classes), dtype=np.int32), np.diff(self.start))
 
     @property
-    def weight(self) -> NDArray[np.float64]:
+    def weight(self) -> Floats:
         """How many ranks each node stands for."""
         return np.repeat(self.classes.count.astype(np.float64), np.diff(self.start))
 
@@ -77,7 +76,7 @@ class Graph:
         return f'rank {rank}{many} "{name}"{meets} ({detail})'
 
 
-Members = Mapping[int, Sequence[NDArray[np.int64]]]
+Members = Mapping[int, Sequence[Longs]]
 """For each communicator on which ops meet, by number, the ranks of its groups."""
 
 
@@ -119,7 +118,7 @@ def instantiate(ops: Ops, classes: RankClasses, members: Members) -> Graph:
     )
 
 
-def _waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _waits(ops: Ops, role: Ints, start: Longs) -> tuple[Longs, Ints]:
     """The waits of each role, repeated for each of its classes; they stay sorted by the op that waits."""
     if len(role) == len(ops.start) - 1 and (np.diff(role) == 1).all():  # one class for each role
         return ops.dep_start, ops.dep_src
@@ -131,7 +130,7 @@ def _waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray[np.i
     return np.append(0, np.cumsum(per_node)), ops.dep_src[rows] + np.repeat(moved, counts)
 
 
-def _next_waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _next_waits(ops: Ops, role: Ints, start: Longs) -> tuple[Longs, Longs]:
     of_role = np.searchsorted(ops.start, ops.next_dst, side="right") - 1
     by_role = np.argsort(of_role, kind="stable")
     edges = np.searchsorted(of_role[by_role], np.arange(len(ops.start)))
@@ -141,9 +140,7 @@ def _next_waits(ops: Ops, role: Ints, start: NDArray[np.int64]) -> tuple[NDArray
     return (ops.next_src[rows] + moved).astype(np.int64), (ops.next_dst[rows] + moved).astype(np.int64)
 
 
-def _units(
-    ops: Ops, classes: RankClasses, members: Members, op: NDArray[np.int64], node_class: NDArray[np.int64]
-) -> tuple[Ints, int, int]:
+def _units(ops: Ops, classes: RankClasses, members: Members, op: Longs, node_class: Longs) -> tuple[Ints, int, int]:
     """(unit of each node, number of units, number of them that are rendezvous)."""
     communicator = ops.column("communicator")
     first_unit, rendezvous = _rendezvous_numbers(ops, classes, members)
@@ -158,7 +155,7 @@ def _units(
     return unit, rendezvous + alone, rendezvous
 
 
-def _rendezvous_numbers(ops: Ops, classes: RankClasses, members: Members) -> tuple[NDArray[np.int64], int]:
+def _rendezvous_numbers(ops: Ops, classes: RankClasses, members: Members) -> tuple[Longs, int]:
     """The number of the first rendezvous of each (communicator, class), and how many there are in all."""
     program = ops.program
     communicators, roles = len(program.communicators), len(program.roles)

@@ -18,13 +18,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.program.columns import LaneKind
-
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class Communicator:
     pair: tuple[int, int] | None = None
     groups: tuple[tuple[int, ...], ...] | None = None
 
-    def members(self, mesh: Mesh) -> list[NDArray[np.int64]]:
+    def members(self, mesh: Mesh) -> list[Longs]:
         """The ranks of every group, one array of equally long rows per group size."""
         if self.groups is not None:
             return _by_size(self.groups)
@@ -81,14 +78,14 @@ class Communicator:
 
 
 @lru_cache(maxsize=8)
-def _mesh_groups(mesh: Mesh, axes: tuple[str, ...]) -> NDArray[np.int64]:
+def _mesh_groups(mesh: Mesh, axes: tuple[str, ...]) -> Longs:
     """The groups of a mesh, which all pairs along an axis are columns of."""
     groups = mesh.groups(*axes).astype(np.int64)
     groups.setflags(write=False)
     return groups
 
 
-def _by_size(groups: tuple[tuple[int, ...], ...]) -> list[NDArray[np.int64]]:
+def _by_size(groups: tuple[tuple[int, ...], ...]) -> list[Longs]:
     by_size: dict[int, list[tuple[int, ...]]] = {}
     for group in groups:
         by_size.setdefault(len(group), []).append(group)
@@ -108,7 +105,7 @@ class Resource:
     instances: tuple[tuple[int, ...], ...] | None = None
     capacities: tuple[float, ...] | None = None
 
-    def members(self) -> list[NDArray[np.int64]]:
+    def members(self) -> list[Longs]:
         """The ranks that share each instance, one array of equally long rows per number of them."""
         return [] if self.instances is None else _by_size(self.instances)
 

@@ -7,12 +7,9 @@ segments (those of one queue), and a queue is a sequence of segments, one after 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.program.arrays import distinct, ranges, stable_order
+from foretrace.basics.arrays import Longs, distinct, ranges, stable_order
 from foretrace.program.program import Program
-
-Longs = NDArray[np.int64]
 
 
 class QueueRows:

@@ -7,14 +7,12 @@ from itertools import count, pairwise, starmap
 from operator import eq
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Ints, Longs, ranges, stable_order
 from foretrace.basics.errors import InputError
-from foretrace.program.arrays import ranges, stable_order
 from foretrace.program.columns import Collective, label
-from foretrace.program.program import Ints, Program
+from foretrace.program.program import Program
 
-Longs = NDArray[np.int64]
 Members = Sequence[Sequence[Longs]]
 """For each communicator the ranks of every group, one array of equally long rows per group size."""
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Ints, ranges
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.program.arrays import ranges
 from foretrace.program.graph import Graph
-from foretrace.program.program import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.program.program import Longs
+from foretrace.basics.arrays import Longs
 
 
 def binary_tree(n: int, second: bool = False) -> Longs:

@@ -10,16 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.breakdown import COMPUTE_PARTS
-
-Floats = NDArray[np.float64]
-Longs = NDArray[np.int64]
 
 Group = tuple[str, tuple[int, ...]]
 """An axis and the ranks that meet on it, ascending: what a group is called in every program."""

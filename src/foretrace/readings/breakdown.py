@@ -12,15 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.program.arrays import distinct
+from foretrace.basics.arrays import Floats, Longs, Mask, distinct
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
 from foretrace.readings.chain import Chain
-
-Floats = NDArray[np.float64]
-Longs = NDArray[np.int64]
 
 COMPUTE_PARTS = ("compute", "recompute", "optimizer")
 OTHER_PARTS = ("bubble", "straggler", "host", "idle")
@@ -167,7 +163,7 @@ class _Counting:
         gaps.node = latest
         gaps.away[self.rank_class[latest] == gaps.owner] = -1
 
-    def _takes_part(self, gaps: _Gaps) -> NDArray[np.bool_]:
+    def _takes_part(self, gaps: _Gaps) -> Mask:
         """Whether the gap's own rank is a member of the rendezvous the walk has come to."""
         graph = self.timeline.graph
         key = graph.unit[gaps.node] * np.int64(len(graph.classes)) + gaps.owner

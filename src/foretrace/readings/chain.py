@@ -7,14 +7,11 @@ Going back from op to op in this way leads, without a gap in time, along what he
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs
 from foretrace.engine.order import sort_by
 from foretrace.program.columns import Kind
 from foretrace.program.timeline import Timeline
-
-Longs = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _PREFERENCE = {Kind.TRANSFER: 2, Kind.COLLECTIVE: 2, Kind.HOST: 1, Kind.COMPUTE: 0}
 """Of ops that ended at the same instant, communication is named before host work, and that before computation."""
@@ -66,7 +63,7 @@ class Chain:
         return latest
 
 
-def _best(owner: Longs, waited: NDArray[np.int32], end: Floats, preference: Longs, nodes: int) -> tuple[Longs, Floats]:
+def _best(owner: Longs, waited: Ints, end: Floats, preference: Longs, nodes: int) -> tuple[Longs, Floats]:
     """For each node that owns rows, the one waited for that ended last, and when; owners must be sorted."""
     best, ended = np.full(nodes, -1, dtype=np.int64), np.full(nodes, -np.inf)
     if not len(owner):

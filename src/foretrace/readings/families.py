@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Mask
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.inputs.torch_ops.recorded_gpu import RECORDED_ON, TABLE
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops
-
-Mask = NDArray[np.bool_]
 
 _BACKWARD = (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
 

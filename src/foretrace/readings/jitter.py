@@ -27,15 +27,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import InputError
 from foretrace.engine.order import find_order, sort_by
 from foretrace.program.columns import Kind
 from foretrace.program.graph import Graph
 from foretrace.program.program import Communicator
-
-Floats = NDArray[np.float64]
 
 STEPS = 3
 """How many steps are walked through where steps repeat: by then what one leaves uncertain for the next has settled."""

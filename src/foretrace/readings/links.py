@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs, distinct
 from foretrace.basics.errors import InputError
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.exits import NIC
 from foretrace.cost.network.experts import explain_call
 from foretrace.cost.network.peers import Places
 from foretrace.cost.network.sharing import LINK
-from foretrace.program.arrays import distinct
 from foretrace.program.columns import PAIRWISE, Collective
 from foretrace.program.expand import Ops
-from foretrace.program.program import Floats, Longs
 
 if TYPE_CHECKING:
     from foretrace.cost.network.interface import Network

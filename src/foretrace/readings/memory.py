@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.program.columns import Category, label
 from foretrace.program.timeline import Timeline
-
-Floats = NDArray[np.float64]
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

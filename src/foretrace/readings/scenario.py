@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Mask, distinct
 from foretrace.basics.errors import InputError
 from foretrace.cost.prices import Prices
-from foretrace.program.arrays import distinct
 from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops
 from foretrace.readings.families import select
@@ -105,7 +104,7 @@ def _slow_link(ops: Ops, prices: Prices, rank: int, axis: str, factor: float) ->
     """Slows what a rank communicates over an axis, for all who take part in it: members of a group end together."""
     _check_rank(ops, rank)
     program, communicator = ops.program, ops.ints("communicator")
-    chosen: NDArray[np.bool_] = select(ops, axis) & (communicator >= 0)
+    chosen: Mask = select(ops, axis) & (communicator >= 0)
     groups = {
         int(number): program.communicators[number].group_of(program.mesh, program.world)
         for number in distinct(communicator[chosen])

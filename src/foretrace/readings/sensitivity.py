@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.program.arrays import distinct
+from foretrace.basics.arrays import Floats, Longs, distinct
 from foretrace.program.graph import Graph
 from foretrace.readings.answer.answer import Bottleneck
 from foretrace.readings.families import Family
 
-Floats = NDArray[np.float64]
 FASTER = 1.1
 
 
@@ -58,7 +56,7 @@ def family_gains(
     )
 
 
-def band_factors(group: NDArray[np.int64], low: Floats, high: Floats) -> Floats:
+def band_factors(group: Longs, low: Floats, high: Floats) -> Floats:
     """Returns two scenarios for each group of ops that has a band, [ops, scenarios]: its low end and its high end.
 
     Errors within a group are taken as fully correlated: all at their low end, or all at their high end.

@@ -7,10 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.machine import NetworkMode
 from foretrace.cost.prices import Draws
 from foretrace.engine.flows import rows_of_nodes
-from foretrace.program.program import Floats, Longs, Resource
+from foretrace.program.program import Resource
 from foretrace.program.timeline import Timeline
 
 SLOWER: Final = 1e-6

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.program.arrays import distinct
+from foretrace.basics.arrays import Floats, distinct
 from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
 
@@ -59,7 +58,7 @@ def legend(rows: list[tuple[str, str]]) -> str:
     return "   ".join([*words, ". waiting"] if "." in used else words)
 
 
-def _line(shares: NDArray[np.float64]) -> str:
+def _line(shares: Floats) -> str:
     """The letter of each stretch: what fills most of it. The kinds of backward count together, as `B` unless one of its
     parts is more than half of it."""
     together, backward = shares.copy(), shares[list(_BACKWARD)].sum(axis=0)
@@ -73,7 +72,7 @@ def _line(shares: NDArray[np.float64]) -> str:
     return "".join(np.array([*LETTERS.values(), "."])[np.where(waiting, len(LETTERS), letter)])
 
 
-def _shares(timeline: Timeline, number: int, width: int) -> NDArray[np.float64]:
+def _shares(timeline: Timeline, number: int, width: int) -> Floats:
     """[phases, width]: the share of each stretch of the step that a class computes in each phase."""
     graph, step = timeline.graph, timeline.step_time_s
     nodes = np.arange(graph.start[number], graph.start[number + 1])
@@ -89,7 +88,7 @@ def _shares(timeline: Timeline, number: int, width: int) -> NDArray[np.float64]:
     return shares
 
 
-def _filled(low: NDArray[np.float64], high: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+def _filled(low: Floats, high: Floats, width: int) -> Floats:
     """How much of each unit cell the intervals cover, from how much they cover of all cells before it."""
     edges = np.arange(width + 1)
     covered = np.zeros(width + 1)

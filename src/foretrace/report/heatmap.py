@@ -10,8 +10,8 @@ from typing import Final, TextIO
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.units import format_bytes, format_count, format_percent
-from foretrace.hardware.fabric.fabric import Floats
 from foretrace.readings.links import LinkLoad, LinkLoads
 from foretrace.report.axis import FONT
 from foretrace.report.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
+from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.hardware.fabric.fabric import Device, Fabric
 
 MAX_ROWS: Final = 64
 """More rows are drawn together, several nodes or switches in one."""
@@ -77,7 +77,7 @@ def tier_name(low: int, high: int) -> str:
     return _TIERS.get((Device(low), Device(high)), words)
 
 
-def _ports(fabric: Fabric, lower: Longs, upper: Longs, outward: NDArray[np.bool_]) -> list[tuple[str, _Port]]:
+def _ports(fabric: Fabric, lower: Longs, upper: Longs, outward: Mask) -> list[tuple[str, _Port]]:
     """The row of each link, a node or a switch by itself, and its port there; the same for both ways."""
     found, seen = [], Counter[tuple[str, str, bool]]()
     for near, far, out in zip(lower.tolist(), upper.tolist(), outward.tolist(), strict=True):

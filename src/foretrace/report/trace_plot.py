@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import UsageError
 from foretrace.basics.units import format_bandwidth, format_time
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.critical import TracePath

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs, Mask
 from foretrace.basics.errors import InputError
-from foretrace.schedules.schedule import Action, ActionKind, IntArray, Schedule
+from foretrace.schedules.schedule import Action, ActionKind, Schedule
 from foretrace.schedules.slots import SlotTable, flatten, run_slots, slot_graph
 
 
@@ -99,7 +99,7 @@ def _check_each_once(schedule: Schedule, rows: SlotTable) -> None:
     _require_count(ActionKind.BACKWARD_WEIGHT, backward_weight, backward_input)
 
 
-def _require_count(kind: ActionKind, count: IntArray, due: IntArray) -> None:
+def _require_count(kind: ActionKind, count: Longs, due: Longs) -> None:
     wrong = np.argwhere(count != due)
     if wrong.size:
         stage, chunk, microbatch = map(int, wrong[0])
@@ -133,14 +133,14 @@ def _check_own_order(schedule: Schedule, rows: SlotTable) -> None:
         )
 
 
-def _per_place(schedule: Schedule, rows: SlotTable, chosen: NDArray[np.bool_]) -> IntArray:
+def _per_place(schedule: Schedule, rows: SlotTable, chosen: Mask) -> Longs:
     """How many of the chosen rows each stage, chunk and microbatch has."""
     shape = (schedule.stages, schedule.chunks, schedule.microbatches)
     place = np.ravel_multi_index((rows.stage, rows.chunk, rows.microbatch), shape)
     return np.bincount(place[chosen], minlength=int(np.prod(shape))).reshape(shape)
 
 
-def _slot_by_place(schedule: Schedule, rows: SlotTable, chosen: NDArray[np.bool_]) -> IntArray:
+def _slot_by_place(schedule: Schedule, rows: SlotTable, chosen: Mask) -> Longs:
     """The slot of the one chosen row of each stage, chunk and microbatch."""
     slot = np.zeros((schedule.stages, schedule.chunks, schedule.microbatches), np.int64)
     slot[rows.stage[chosen], rows.chunk[chosen], rows.microbatch[chosen]] = rows.slot[chosen]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.schedules.schedule import ActionKind, IntArray, Schedule, StageActions
+from foretrace.basics.arrays import Longs
+from foretrace.schedules.schedule import ActionKind, Schedule, StageActions
 
 
-def peak_in_flight(schedule: Schedule) -> IntArray:
+def peak_in_flight(schedule: Schedule) -> Longs:
     """The most chunk activations each stage holds at once, `[stages]`.
 
     An activation is held from its forward until its backward has ended; with a split backward, until its

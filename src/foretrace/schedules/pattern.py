@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from foretrace.program.arrays import distinct
-from foretrace.schedules.schedule import ActionKind, IntArray, StageActions
+from foretrace.basics.arrays import Longs, distinct
+from foretrace.schedules.schedule import ActionKind, StageActions
 
 Phase = tuple[str, int]
 """A pattern and how often it is repeated."""
@@ -26,7 +26,7 @@ def stage_from_phases(phases: Iterable[Phase]) -> StageActions:
     return number_microbatches(*columns(phases))
 
 
-def columns(phases: Iterable[Phase]) -> tuple[IntArray, IntArray, IntArray]:
+def columns(phases: Iterable[Phase]) -> tuple[Longs, Longs, Longs]:
     """Slot, kind and chunk of every action of these phases, in order."""
     slots, kinds, chunks = [], [], []
     first_slot = 0
@@ -41,7 +41,7 @@ def columns(phases: Iterable[Phase]) -> tuple[IntArray, IntArray, IntArray]:
     return np.concatenate(slots), np.concatenate(kinds), np.concatenate(chunks)
 
 
-def number_microbatches(slot: IntArray, kind: IntArray, chunk: IntArray) -> StageActions:
+def number_microbatches(slot: Longs, kind: Longs, chunk: Longs) -> StageActions:
     """Fill in which microbatch each row is, and the chunk of each weight gradient, from the order alone."""
     chunk = chunk.copy()
     microbatch = np.zeros_like(chunk)
@@ -65,7 +65,7 @@ def keep_microbatches(stage: StageActions, microbatches: int) -> StageActions:
     return StageActions(renumbered, stage.kind[kept], stage.microbatch[kept], stage.chunk[kept])
 
 
-def _parse(pattern: str) -> tuple[IntArray, IntArray, IntArray]:
+def _parse(pattern: str) -> tuple[Longs, Longs, Longs]:
     """Slot, kind and chunk of each action of a pattern."""
     rows = [
         (slot, _KINDS[action[0]], int(action[1:] or 0))

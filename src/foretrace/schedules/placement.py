@@ -6,27 +6,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foretrace.schedules.schedule import IntArray, Schedule, StageActions
+from foretrace.basics.arrays import Longs
+from foretrace.schedules.schedule import Schedule, StageActions
 
 
-def looped_pieces(stages: int, chunks: int) -> IntArray:
+def looped_pieces(stages: int, chunks: int) -> Longs:
     """Pieces dealt round the stages: chunk c of stage s is piece c·stages + s (Megatron's interleaving)."""
     return np.arange(stages * chunks, dtype=np.int64).reshape(chunks, stages).T.copy()
 
 
-def vee_pieces(stages: int) -> IntArray:
+def vee_pieces(stages: int) -> Longs:
     """Two chunks a stage, down and back up: stage s holds pieces s and 2·stages − 1 − s."""
     down = np.arange(stages, dtype=np.int64)
     return np.stack([down, 2 * stages - 1 - down], axis=1)
 
 
-def facing_pieces(stages: int) -> IntArray:
+def facing_pieces(stages: int) -> Longs:
     """Two whole pipelines in opposite directions: stage s holds pieces s and stages − 1 − s."""
     down = np.arange(stages, dtype=np.int64)
     return np.stack([down, stages - 1 - down], axis=1)
 
 
-def one_way(name: str, microbatches: int, piece: IntArray, stage_actions: Sequence[StageActions]) -> Schedule:
+def one_way(name: str, microbatches: int, piece: Longs, stage_actions: Sequence[StageActions]) -> Schedule:
     """A schedule in which every microbatch travels the same way."""
     stages, chunks = piece.shape
     return Schedule(

@@ -9,11 +9,9 @@ from itertools import pairwise, starmap
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError
-
-IntArray = NDArray[np.int64]
 
 
 class ActionKind(IntEnum):
@@ -55,10 +53,10 @@ class StageActions:
     overlapped pairs of DualPipe do.
     """
 
-    slot: IntArray
-    kind: IntArray
-    microbatch: IntArray
-    chunk: IntArray
+    slot: Longs
+    kind: Longs
+    microbatch: Longs
+    chunk: Longs
 
     def __post_init__(self) -> None:
         """Lock the columns, as `Schedule` does its tables."""
@@ -87,11 +85,11 @@ class Schedule:
     chunks: int
     """Chunks per stage."""
     microbatches: int
-    piece: IntArray
+    piece: Longs
     """The piece of the model that a chunk is, `[stages, chunks]`."""
-    chunk_direction: IntArray
+    chunk_direction: Longs
     """The direction that a chunk serves, on every stage, `[chunks]`."""
-    direction: IntArray
+    direction: Longs
     """The direction in which a microbatch travels, `[microbatches]`."""
     stage_actions: tuple[StageActions, ...]
 
@@ -130,7 +128,7 @@ class Schedule:
         """A stage's actions as one line of text, such as `F0 F1 B0 B1`; `&` joins overlapped actions."""
         return " ".join("&".join(map(str, slot)) for slot in self.actions(stage))
 
-    def route(self, direction: int = 0) -> tuple[IntArray, IntArray]:
+    def route(self, direction: int = 0) -> tuple[Longs, Longs]:
         """The stage and the chunk that hold each piece for one direction, both `[pieces]`."""
         serving = np.flatnonzero(self.chunk_direction == direction)
         held = self.piece[:, serving].ravel()

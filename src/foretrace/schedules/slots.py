@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import DeadlockError
-from foretrace.schedules.schedule import ActionKind, IntArray, Schedule, StageActions
-
-FloatArray = NDArray[np.float64]
+from foretrace.schedules.schedule import ActionKind, Schedule, StageActions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotTable(StageActions):
     """The actions of every stage as one table, stage by stage; slots are numbered through."""
 
-    stage: IntArray
-    first_slot: IntArray
+    stage: Longs
+    first_slot: Longs
     """The first slot of each stage, with the number of all slots at the end, `[stages + 1]`."""
 
 
@@ -27,9 +25,9 @@ class SlotGraph:
     """What each slot waits for besides the slot before it on its own stage."""
 
     rows: SlotTable
-    awaited: IntArray
+    awaited: Longs
     """The row that each row waits for; the number of rows means none."""
-    waits_for: IntArray
+    waits_for: Longs
     """The slots awaited by each member of a slot, `[slots, members]`; the number of slots means none."""
 
 
@@ -60,7 +58,7 @@ def slot_graph(schedule: Schedule) -> SlotGraph:
     return SlotGraph(rows, awaited, waits_for)
 
 
-def run_slots(schedule: Schedule, graph: SlotGraph, length: FloatArray, ready: FloatArray) -> FloatArray:
+def run_slots(schedule: Schedule, graph: SlotGraph, length: Floats, ready: Floats) -> Floats:
     """The end of every slot, `[slots, scenarios]`, when each stage runs its slots as early as it can.
 
     `length` is how long each slot takes, `ready` when each stage may start, `[stages, scenarios]`.
@@ -87,7 +85,7 @@ def run_slots(schedule: Schedule, graph: SlotGraph, length: FloatArray, ready: F
     return end[:-1]
 
 
-def _deadlock(schedule: Schedule, graph: SlotGraph, head: IntArray, done: NDArray[np.bool_]) -> DeadlockError:
+def _deadlock(schedule: Schedule, graph: SlotGraph, head: Longs, done: Mask) -> DeadlockError:
     """Follow who waits for whom from the first blocked stage until a stage comes up again."""
     rows = graph.rows
     stage = int(np.flatnonzero(head < rows.first_slot[1:])[0])
@@ -111,7 +109,7 @@ def _deadlock(schedule: Schedule, graph: SlotGraph, head: IntArray, done: NDArra
     )
 
 
-def _awaited_rows(schedule: Schedule, rows: SlotTable) -> IntArray:
+def _awaited_rows(schedule: Schedule, rows: SlotTable) -> Longs:
     """The row on another piece that each row waits for; a weight gradient waits for its input gradient."""
     row, no_row = np.arange(len(rows.slot)), len(rows.slot)
     piece = schedule.piece[rows.stage, rows.chunk]

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.schedules.schedule import Schedule
-from foretrace.schedules.slots import FloatArray, SlotGraph, run_slots, slot_graph
+from foretrace.schedules.slots import SlotGraph, run_slots, slot_graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitTimes:
     """Start and end of every action of one step, in the unit of the durations given."""
 
-    start: tuple[FloatArray, ...]
+    start: tuple[Floats, ...]
     """Per stage, one value per row of its actions. All members of a slot start and end with the slot."""
-    end: tuple[FloatArray, ...]
-    busy: FloatArray
+    end: tuple[Floats, ...]
+    busy: Floats
     """The length of a stage's slots together, `[stages]`."""
     period: float
     """The time per step when steps follow each other and each stage goes on as soon as it can."""
@@ -28,12 +29,12 @@ class UnitTimes:
         return max(float(end.max()) for end in self.end)
 
     @property
-    def idle(self) -> FloatArray:
+    def idle(self) -> Floats:
         """What each stage spends idle within the makespan, `[stages]`."""
         return self.makespan - self.busy
 
     @property
-    def idle_per_step(self) -> FloatArray:
+    def idle_per_step(self) -> Floats:
         """What each stage spends idle within the period, `[stages]`: the pipeline's bubble."""
         return self.period - self.busy
 
@@ -63,7 +64,7 @@ def unit_times(
     )
 
 
-def _slot_lengths(graph: SlotGraph, by_kind: FloatArray, overlapped: float | None) -> FloatArray:
+def _slot_lengths(graph: SlotGraph, by_kind: Floats, overlapped: float | None) -> Floats:
     """How long each slot takes, given the duration of each kind of action."""
     slot = graph.rows.slot
     length = np.bincount(slot, weights=by_kind[graph.rows.kind]).astype(np.float64)
@@ -72,7 +73,7 @@ def _slot_lengths(graph: SlotGraph, by_kind: FloatArray, overlapped: float | Non
     return length
 
 
-def _period(schedule: Schedule, graph: SlotGraph, length: FloatArray) -> float:
+def _period(schedule: Schedule, graph: SlotGraph, length: Floats) -> float:
     """The growth per step of a (max,+) linear recurrence: the largest mean weight of a cycle.
 
     Entry [i, j] of the matrix is the least time from when stage j is free for a step to when stage i ends it.
@@ -83,7 +84,7 @@ def _period(schedule: Schedule, graph: SlotGraph, length: FloatArray) -> float:
     return largest_cycle_mean(end[graph.rows.first_slot[1:] - 1])
 
 
-def largest_cycle_mean(weight: FloatArray) -> float:
+def largest_cycle_mean(weight: Floats) -> float:
     """The largest mean weight of a cycle in a complete graph, by Karp's theorem (Discrete Math. 23, 1978).
 
     It is the maximum over nodes of the minimum over k < n of (d_n − d_k) / (n − k), where d_k is the weight

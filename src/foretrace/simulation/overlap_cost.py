@@ -7,9 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs, ranges
 from foretrace.cost.overlap import Overlaps
-from foretrace.program.arrays import ranges
-from foretrace.program.program import Floats, Longs
 from foretrace.program.timeline import Timeline
 
 ROUNDS: Final = 4

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel, kind_of_op, kinds_of_text
 from foretrace.inputs.torch_ops.recorded_gpu import recorded_gpu as recorded_on
 from foretrace.program.columns import Collective, Kind, Phase
 from foretrace.program.kernels import DTYPE_BYTES, Gemm, parse_kernels
-from foretrace.program.program import Floats, Longs, Program, Source, Templates
+from foretrace.program.program import Program, Source, Templates
 from foretrace.simulation.rescale import Rescaled, Rescaling
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ _OF_TOKENS: Final = (Collective.ALL_TO_ALL, Collective.TRANSFER, Collective.EXCH
 """What carries activations whatever its group: to experts, and between stages."""
 
 _TOKEN_AXES: Final = frozenset({"tp", "cp", "ep", "etp", "pp"})
-
-Mask = NDArray[np.bool_]
 
 
 def rebuilt(

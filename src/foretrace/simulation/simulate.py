@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, ranges
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode
 from foretrace.cost.prices import Prices
 from foretrace.engine.run import FixedRun
 from foretrace.hardware.cluster import Cluster
-from foretrace.program.arrays import ranges
 from foretrace.program.collector import collector_paused
 from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops
@@ -30,7 +29,6 @@ from foretrace.readings.sensitivity import FASTER, band, band_factors, family_ga
 from foretrace.readings.sharing import NetworkUse, network_use
 from foretrace.simulation.overlap_cost import overlap_cost_s, settles
 
-Floats = NDArray[np.float64]
 Executor = Literal["auto", "fixed", "shared"]
 
 ENDLESS = 1e9

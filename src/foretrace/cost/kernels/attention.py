@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.kernels.gemm import DeviceRates
 from foretrace.cost.kernels.parameters import AttentionFit
 from foretrace.program.kernels import Attention
-from foretrace.program.program import Floats
 
 BLOCK: Final = 128
 """Queries that one SM works on at a time (flash-attention's kBlockM for head sizes up to 128)."""

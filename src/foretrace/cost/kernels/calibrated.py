@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.calibration import Calibration
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
@@ -25,7 +25,7 @@ from foretrace.cost.kernels.pricer import PROFILE_SPREAD
 from foretrace.cost.kernels.streams import row_length
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import Kernel, Stream
-from foretrace.program.program import Floats, Longs, Source
+from foretrace.program.program import Source
 
 EXACT_SPREAD: Final = 0.03
 """How far a kernel's time differs between two steps of one machine: its clock moves by 2 to 3 % either way as the GPU
@@ -103,7 +103,7 @@ class CalibratedPricer:
         pooled = FAMILY_SPREAD**2 / (FAMILY_SPREAD**2 + noise)
         return np.asarray(pooled + (1 - pooled) * np.exp(-np.where(np.isfinite(distance), distance, 0.0) / NEAR))
 
-    def _sources_of(self, usual: Longs, known: NDArray[np.bool_], near: NDArray[np.bool_]) -> Longs:
+    def _sources_of(self, usual: Longs, known: Mask, near: Mask) -> Longs:
         count = len(self._base.sources)
         return np.asarray(np.where(near, 0, np.where(known, 1 + usual, 1 + count + usual)))
 

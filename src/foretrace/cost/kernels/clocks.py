@@ -18,13 +18,14 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
 from foretrace.cost.kernels.model import peak_flops
 from foretrace.cost.kernels.parameters import efficiency
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import Copy, Kernel
-from foretrace.program.program import Floats, Source
+from foretrace.program.program import Source
 
 # Shares of a module's power limit, of an H200 (benchmarks/gpu/clocks.py: bf16 products and attention amid passes over
 # memory in eleven proportions, clock and power by nvidia-smi): clocks come out within 5 %, those of three training

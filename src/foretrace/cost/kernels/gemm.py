@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.kernels.parameters import GemmFit
-from foretrace.program.program import Floats
 
 TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 """Rows and columns of the result that one SM computes at a time; cuBLAS kernels are named after these."""

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError, did_you_mean
 from foretrace.program.kernels import Kernel
-from foretrace.program.program import Floats, Longs, Source
+from foretrace.program.program import Source
 
 PriceSource = Literal["best", "model", "roofline"]
 """The best source that knows each kernel, the fitted model alone, or the datasheet."""

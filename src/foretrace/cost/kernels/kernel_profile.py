@@ -24,10 +24,9 @@ from foretrace.basics.files import LARGEST_FILE_BYTES, read_whole, write_whole
 from foretrace.program.kernels import Kernel, kernel_text, parse_kernels
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from foretrace.basics.arrays import Floats
 
-    Floats = NDArray[np.float64]
+    Floats = Floats
 
 VERSION: Final = 1
 _TITLE: Final = "foretrace kernel profile"

@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.kernels.streams import row_length, stream_kind
 from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel
-from foretrace.program.program import Floats, Longs
 
 Family = tuple[object, ...]
 

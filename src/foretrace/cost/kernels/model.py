@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.kernels.attention import AttentionWork, attention_fit, attention_s, side_bytes
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s, grouped_s
 from foretrace.cost.kernels.parameters import Efficiency, GemmFit
 from foretrace.cost.kernels.streams import streams_s
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.kernels import PEAK_OF, Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
-from foretrace.program.program import Floats
 
 WIDER: Final = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf32": "fp32"}
 """The dtype whose units multiply what a GPU has no units for."""

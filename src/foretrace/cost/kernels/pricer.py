@@ -11,6 +11,7 @@ from typing import Final, get_args
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices, PriceSource
 from foretrace.cost.kernels.measured import FARTHEST, MeasuredCorrections
@@ -21,7 +22,7 @@ from foretrace.cost.silicon import installed
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as gpu_preset
 from foretrace.program.kernels import GroupedGemm, Kernel, Stream
-from foretrace.program.program import Floats, Source
+from foretrace.program.program import Source
 
 PROFILE_SPREAD: Final = 0.05
 """How far two modules of one kind differ, and a step's clock from that of the profile's mix: a judgement."""

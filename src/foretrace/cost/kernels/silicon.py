@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.silicon import SYSTEMS, tables_of
 from foretrace.program.kernels import Gemm
-from foretrace.program.program import Floats
 
 KERNEL_SYSTEMS: Final = {**SYSTEMS, "a800-80g-sxm": "a100_sxm", "h800-sxm": "h100_sxm"}
 """The system whose kernels run as a GPU's do: the China variants have the same chip and power; only
@@ -60,7 +59,7 @@ def _distinct(system: str, dtype: str) -> tuple[list[tuple[int, ...]], Floats]:
     return [], np.empty(0)
 
 
-def _medians(keys: NDArray[np.int64], seconds: Floats) -> tuple[list[tuple[int, ...]], Floats]:
+def _medians(keys: Longs, seconds: Floats) -> tuple[list[tuple[int, ...]], Floats]:
     good = (keys[:, 0] > 0) & np.isfinite(seconds) & (seconds > 0)
     keys, seconds = keys[good], seconds[good]
     order = np.lexsort((seconds, *keys.T[::-1]))

@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.kernels.gemm import SHARPNESS
 from foretrace.cost.kernels.parameters import StreamFit
 from foretrace.program.kernels import Stream
-from foretrace.program.program import Floats
 
 OWN_LAUNCHES: Final = {"rmsnorm_backward": 2, "layernorm_backward": 2, "router": 2, "embedding_backward": 22}
 """Kernels that one measured call launches; its fixed time is of them all. Everywhere else it is one."""

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.exits import NIC, exits_of
 from foretrace.cost.network.nccl.layout import nics_per_rank
@@ -21,7 +22,6 @@ from foretrace.cost.network.peers import Places
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Device, Fabric, Routes
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.program.program import Floats, Longs
 
 AMPLE_KINDS: Final = ("fat-tree", "rail-optimised", "spectrum-x", "dcn+")
 """Kinds whose reference design carries whatever NICs send, as long as nothing is oversubscribed."""
@@ -157,13 +157,13 @@ def is_ample(topology: Topology) -> bool:
     return topology.kind in AMPLE_KINDS and spreads and not stated and not narrow
 
 
-def _beyond_nics(fabric: Fabric) -> NDArray[np.bool_]:
+def _beyond_nics(fabric: Fabric) -> Mask:
     """Which links have a switch of the network on either end."""
     leaves = int(Device.LEAF)
     return np.asarray((fabric.kind[fabric.source] >= leaves) | (fabric.kind[fabric.target] >= leaves))
 
 
-def _counted(fabric: Fabric, topology: Topology) -> NDArray[np.bool_]:
+def _counted(fabric: Fabric, topology: Topology) -> Mask:
     """Which links count: those between switches, whose price no NIC knows; and those of the NICs where some are out of
     service, carry other traffic or are written out, so that they may not be what the price takes them for."""
     leaves = int(Device.LEAF)

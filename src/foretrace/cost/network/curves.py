@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.program.program import Floats
+from foretrace.basics.arrays import Floats
 
 Seconds = Callable[[Floats], Floats]
 """Seconds by bytes."""

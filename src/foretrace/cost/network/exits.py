@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.cost.network.peers import Places, company, summed
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Tier
-from foretrace.program.program import Floats, Longs
 
 NIC: Final = "nic"
 
@@ -31,7 +30,7 @@ class Exit:
     side: Longs
 
     @property
-    def lost(self) -> NDArray[np.bool_]:
+    def lost(self) -> Mask:
         """Ranks whose own exit is out of service: what they send takes another way."""
         return np.asarray(self.bytes_per_s[self.part] <= 0)
 

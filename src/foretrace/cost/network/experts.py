@@ -27,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import InputError
 from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.measured import MeasuredNetwork
@@ -36,7 +37,6 @@ from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.nccl.words import link_name, nic_name
 from foretrace.program.columns import Collective, label
 from foretrace.program.dispatch import COPIES, Dispatch, parse_dispatch
-from foretrace.program.program import Floats
 
 HELD_SMS: Final = {"deepep": 20, "hybridep": 16, "low_latency": 0}
 """SMs that a way holds while it runs, where these are not NCCL's channels: the defaults of Megatron's

@@ -18,9 +18,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.program.columns import Collective
-from foretrace.program.program import Floats, Longs, Source
+from foretrace.program.program import Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs
 from foretrace.cost.network.interface import Network
 from foretrace.program.columns import Collective
-from foretrace.program.program import Floats, Ints, Program
+from foretrace.program.program import Program
 
 CallKey = tuple[int, int, int, int]
 """A communicator, a collective, bytes, and the string that says how it goes. Below 0: none does, and those with
 different numbers have prices of their own."""
 
-Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
+Groups = tuple[Longs, Longs]
 """Groups of one size, a row of ranks each, and the number of each one's kind."""
 
 
@@ -41,7 +41,7 @@ class Layouts:
 
     def requests(
         self, calls: Sequence[CallKey]
-    ) -> Iterator[tuple[Hashable, tuple[NDArray[np.int64], ...], Collective, Floats, str]]:
+    ) -> Iterator[tuple[Hashable, tuple[Longs, ...], Collective, Floats, str]]:
         """What to price: a kind, a collective, sizes and the way it goes, with the cells of [profiles, calls] they
         belong to."""
         wanted: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}

@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.curves import Seconds, TimeCurve
@@ -31,7 +32,7 @@ from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Collective, label
-from foretrace.program.program import Floats, Longs, Source
+from foretrace.program.program import Source
 
 MIN_BAND: Final = (0.95, 1.05)
 """What repeats of nccl-tests on one machine differ by where nobody measured it: no fit, a floor for the band."""

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask, ranges
 from foretrace.basics.placement import Placement
 from foretrace.hardware.cluster import Node
-from foretrace.program.arrays import ranges
-from foretrace.program.program import Floats, Longs
 from foretrace.program.trees import binary_tree
 
 INNER_SENDS: Final = 4
@@ -34,7 +32,7 @@ class Partners:
     group: Longs
     source: Longs
     target: Longs
-    beyond: NDArray[np.bool_]
+    beyond: Mask
     share: Floats
 
 

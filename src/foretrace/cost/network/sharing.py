@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask
 from foretrace.basics.errors import InputError
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.exits import NIC, Exit, exits_of
@@ -28,7 +28,7 @@ from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Tier
 from foretrace.program.columns import PAIRWISE, Collective
 from foretrace.program.expand import Ops
-from foretrace.program.program import Floats, Ints, Longs, Program, Resource
+from foretrace.program.program import Program, Resource
 
 LINK: Final = "link"
 
@@ -163,7 +163,7 @@ def _sent_bytes(network: Network, calls: Calls) -> Floats:
     return sent
 
 
-def _present(program: Program, profile_of: Ints) -> NDArray[np.bool_]:
+def _present(program: Program, profile_of: Ints) -> Mask:
     """Which profiles the ranks of each role have: [roles, profiles]."""
     present = np.zeros((len(program.roles), int(profile_of.max()) + 1), dtype=bool)
     present[program.role_of, profile_of] = True

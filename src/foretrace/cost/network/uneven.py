@@ -11,16 +11,15 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, distinct
 from foretrace.cost.network.experts import one_island
 from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import Layouts
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective
 from foretrace.program.expand import Ops
-from foretrace.program.program import Floats, Longs, Templates
+from foretrace.program.program import Templates
 
 
 def uneven_templates(templates: Templates) -> Longs:
@@ -102,13 +101,13 @@ class _Sends:
         return found
 
 
-def _first_of_each(roles: NDArray[np.int32], kinds: NDArray[np.int64]) -> list[int]:
+def _first_of_each(roles: Ints, kinds: Longs) -> list[int]:
     """The first of the groups that have the same roles in the same positions and sit alike."""
     keys = np.concatenate([roles.astype(np.int64), kinds[:, None]], axis=1)
     return [int(one) for one in np.unique(keys, axis=0, return_index=True)[1]]
 
 
-def _meetings(ops: Ops, communicator: int, roles: NDArray[np.int32], chosen: Longs) -> list[Longs]:
+def _meetings(ops: Ops, communicator: int, roles: Ints, chosen: Longs) -> list[Longs]:
     """The different meetings of ranks of these roles in which all ops are chosen ones: the template of each."""
     on = ops.program.templates.columns["communicator"] == communicator
     issued: dict[int, Longs] = {}
@@ -121,7 +120,7 @@ def _meetings(ops: Ops, communicator: int, roles: NDArray[np.int32], chosen: Lon
     return list(np.unique(met, axis=1).T)
 
 
-def _islands(network: Network, group: NDArray[np.int64]) -> Longs:
+def _islands(network: Network, group: Longs) -> Longs:
     """Which members need no NIC between them: a number that those have in common."""
     island = np.full(len(group), -1, dtype=np.int64)
     while (island < 0).any():

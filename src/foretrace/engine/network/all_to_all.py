@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.engine.network.collectives import Routing, route_latency_s
 from foretrace.engine.network.colours import bits, number_of, sums
 from foretrace.engine.network.flows import run_flows
 from foretrace.engine.network.messages import independent
 from foretrace.engine.order import sort_by
-from foretrace.hardware.fabric.fabric import Fabric, Floats, Longs, Routes
+from foretrace.hardware.fabric.fabric import Fabric, Routes
 from foretrace.hardware.fabric.hashing import scattered
 
 PARTS_OF_SHARE = 2.0**40

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs, ranges
 from foretrace.engine.network.messages import NONE, Messages
 from foretrace.engine.order import sort_by
 from foretrace.hardware.fabric.csr import summed
-from foretrace.hardware.fabric.fabric import Floats, Longs, Routes
-from foretrace.program.arrays import ranges
+from foretrace.hardware.fabric.fabric import Routes
 
 Routing = Callable[[Longs, Longs], Routes]
 """The ways from GPUs to GPUs, by number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.hardware.fabric.fabric import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.hardware.fabric.hashing import Hashes
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError
 from foretrace.engine import jit
 from foretrace.engine.maxmin import Filling, fill
@@ -14,7 +15,6 @@ from foretrace.engine.network.loop import MessageState, simulate
 from foretrace.engine.network.messages import Messages, bytes_by_link, uses_of
 from foretrace.engine.order import sort_by
 from foretrace.engine.room import Room
-from foretrace.hardware.fabric.fabric import Floats, Longs
 
 NO_LIMIT = 1e300
 FOLDS_FROM = 64

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs, stable_order
 from foretrace.engine.network.colours import bits, number_of, sums
 from foretrace.engine.network.messages import NONE, Messages, uses_of
 from foretrace.hardware.fabric.csr import summed
-from foretrace.hardware.fabric.fabric import Floats, Longs, Routes
+from foretrace.hardware.fabric.fabric import Routes
 from foretrace.hardware.fabric.hashing import Hashes, scattered
-from foretrace.program.arrays import stable_order
 
 FEW_ROUNDS, MAX_ROUNDS = 12, 300
 ROUNDS_WORTH = 20_000_000

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs, ranges
 from foretrace.hardware.fabric.csr import summed
-from foretrace.hardware.fabric.fabric import Floats, Longs, Routes
-from foretrace.program.arrays import ranges
+from foretrace.hardware.fabric.fabric import Routes
 
 NONE = -1
 

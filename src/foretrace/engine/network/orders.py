@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.engine.network.messages import NONE
-from foretrace.hardware.fabric.fabric import Longs
 from foretrace.program.trees import binary_tree
 
 

@@ -13,11 +13,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, ranges
 from foretrace.engine.network.messages import Messages
 from foretrace.engine.network.steady import last_chunk
 from foretrace.engine.order import sort_by
-from foretrace.hardware.fabric.fabric import Floats
-from foretrace.program.arrays import ranges
 
 
 def pipeline_times(messages: Messages, chunks: int, rate: Floats) -> Floats:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.engine.network.steady import last_chunk
-from foretrace.hardware.fabric.fabric import Floats
 
 
 def ring_times(

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.hardware.fabric.fabric import Floats
+from foretrace.basics.arrays import Floats
 
 LOOK_EVERY: Final = 64
 ROUNDING: Final = 1e-12

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs, ranges
 from foretrace.hardware.fabric.csr import starts_of
-from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
+from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.graph import FabricGraph, among
 from foretrace.hardware.fabric.hashing import mixed
-from foretrace.program.arrays import ranges
 
 DEPTH = 3
 """Links from a GPU to the first switch of the network at most: to PCIe, to the NIC, to the leaf."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.hardware.fabric.draft import FabricDraft
-from foretrace.hardware.fabric.fabric import Device, Longs
+from foretrace.hardware.fabric.fabric import Device
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.hardware.fabric.attachment import DEPTH, Attachment
 from foretrace.hardware.fabric.csr import starts_of, summed, taken
-from foretrace.hardware.fabric.fabric import Floats, Longs
 from foretrace.hardware.fabric.switching import FAR, Switching
 
 _MAX_DEVICES: Final = 1 << 31
@@ -55,7 +54,7 @@ class Crossing:
         self._parts = parts
         self._part_start = starts_of(np.bincount(parts >> 32, minlength=len(counts)))
 
-    def reaches(self, source: Longs, target: Longs) -> NDArray[np.bool_]:
+    def reaches(self, source: Longs, target: Longs) -> Mask:
         """Whether there is a way between GPUs of these classes: both have exits to one connected part."""
         key, which = _unique_pairs(source, target, len(self._start))
         at, counts = taken(self._part_start, key[:, 0])

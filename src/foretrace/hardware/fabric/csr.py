@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.hardware.fabric.fabric import Floats, Longs
-from foretrace.program.arrays import ranges
+from foretrace.basics.arrays import Floats, Longs, ranges
 
 
 def starts_of(counts: Longs) -> Longs:

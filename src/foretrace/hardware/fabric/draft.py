@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
+from foretrace.basics.arrays import Floats, Longs
+from foretrace.hardware.fabric.fabric import Device, Fabric
 
 
 class FabricDraft:

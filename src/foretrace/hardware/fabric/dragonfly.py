@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.designs import hop_s
 from foretrace.hardware.fabric.draft import FabricDraft
-from foretrace.hardware.fabric.fabric import Device, Longs
+from foretrace.hardware.fabric.fabric import Device
 
 LEAF_PORTS = 32
 """Of switches with 64: as many go down as up, and a group has as many leaves and spines as a leaf has ports."""

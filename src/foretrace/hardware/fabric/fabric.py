@@ -8,8 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-Longs = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from foretrace.basics.arrays import Floats, Longs
 
 
 class Device(IntEnum):

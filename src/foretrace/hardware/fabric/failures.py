@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Mask
 from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.fabric import Device, Fabric
@@ -28,7 +28,7 @@ def without_failed(fabric: Fabric, cluster: Cluster) -> Fabric:
     )
 
 
-def in_service(fabric: Fabric, cluster: Cluster) -> NDArray[np.bool_]:
+def in_service(fabric: Fabric, cluster: Cluster) -> Mask:
     """Of each link of a whole fabric, whether it works."""
     kept = np.ones(fabric.links, dtype=np.bool_)
     for name in cluster.topology.failed:

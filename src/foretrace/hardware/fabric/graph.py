@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs, Mask
 from foretrace.hardware.fabric.csr import starts_of, taken
-from foretrace.hardware.fabric.fabric import Fabric, Longs
+from foretrace.hardware.fabric.fabric import Fabric
 
 
 class FabricGraph:
@@ -31,7 +31,7 @@ class FabricGraph:
         at = np.minimum(np.searchsorted(self._ends, key), len(self._ends) - 1)
         return np.where(self._ends[at] == key, self._by_ends[at], -1)
 
-    def out(self, device: Longs, kinds: NDArray[np.bool_]) -> tuple[Longs, Longs]:
+    def out(self, device: Longs, kinds: Mask) -> tuple[Longs, Longs]:
         """The links out of each device to devices of these kinds, and which of the devices each leaves."""
         at, counts = taken(self.start, device)
         link, owner = self.link[at], np.repeat(np.arange(len(device)), counts)
@@ -53,7 +53,7 @@ def together(count: int, first: Longs, second: Longs) -> Longs:
         part = lower
 
 
-def among(*kinds: int) -> NDArray[np.bool_]:
+def among(*kinds: int) -> Mask:
     """Which numbers of `Device` are one of these."""
     chosen = np.zeros(16, dtype=np.bool_)
     chosen[list(kinds)] = True

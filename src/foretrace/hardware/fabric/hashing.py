@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.hardware.fabric.fabric import Longs
+from foretrace.basics.arrays import Longs
 
 Hashes = NDArray[np.uint64]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.hardware.fabric.csr import starts_of
-from foretrace.hardware.fabric.fabric import Device, Floats, Longs
+from foretrace.hardware.fabric.fabric import Device
 from foretrace.hardware.fabric.graph import FabricGraph, among
 
 
@@ -27,7 +27,7 @@ class Inside:
     def __init__(self, graph: FabricGraph) -> None:
         self._graph = graph
 
-    def ways(self, source: Longs, target: Longs, pcie: bool = True) -> tuple[NDArray[np.bool_], Pieces]:
+    def ways(self, source: Longs, target: Longs, pcie: bool = True) -> tuple[Mask, Pieces]:
         """For each pair of GPUs whether there is a way, and that way: links before PCIe, which may be left out."""
         flow, link, share = self._over_links(source, target)
         there = np.zeros(len(source), dtype=np.bool_)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs
 from foretrace.hardware.fabric.csr import summed
-from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
+from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.hashing import mixed
 
 

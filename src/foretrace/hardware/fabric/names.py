@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError, did_you_mean, shortened
-from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
+from foretrace.hardware.fabric.fabric import Device, Fabric
 
 
 def links_named(fabric: Fabric, name: str, where: str | None) -> Longs:

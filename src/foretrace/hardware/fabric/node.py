@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.hardware.cluster import Node
 from foretrace.hardware.fabric.draft import FabricDraft
-from foretrace.hardware.fabric.fabric import Device, Longs
+from foretrace.hardware.fabric.fabric import Device
 
 LINK_S: Final = 0.2e-6
 PCIE_S: Final = 0.15e-6

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs, Mask
 from foretrace.basics.errors import InputError
 from foretrace.hardware.fabric.attachment import Attachment, attachment_of
 from foretrace.hardware.fabric.crossing import Combinations, Crossing, Shares
 from foretrace.hardware.fabric.csr import taken
-from foretrace.hardware.fabric.fabric import Fabric, Longs, Routes
+from foretrace.hardware.fabric.fabric import Fabric, Routes
 from foretrace.hardware.fabric.graph import FabricGraph
 from foretrace.hardware.fabric.hashing import mixed, picked
 from foretrace.hardware.fabric.inside import Inside, Pieces, joined
@@ -149,14 +150,14 @@ class Router:
         chosen = source - source % size + slots[start[rail] + turn]
         return np.where(self._rail[source % size] == rail, source, chosen)
 
-    def _linked(self, first: Longs, second: Longs) -> NDArray[np.bool_]:
+    def _linked(self, first: Longs, second: Longs) -> Mask:
         """Whether links join two GPUs (or they are one)."""
         there = np.asarray(first == second)
         apart = np.flatnonzero(~there)
         there[apart] = self._inside.ways(first[apart], second[apart], pcie=False)[0]
         return there
 
-    def _reach(self, source: Longs, target: Longs) -> NDArray[np.bool_]:
+    def _reach(self, source: Longs, target: Longs) -> Mask:
         """Whether the network leads from one GPU's exits to the other's."""
         class_of = self._attachment.class_of
         return self._crossing.reaches(class_of[source], class_of[target])

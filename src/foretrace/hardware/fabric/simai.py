@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs, Mask
 from foretrace.basics.errors import InputError
 from foretrace.hardware.fabric.attachment import attachment_of
-from foretrace.hardware.fabric.fabric import Device, Fabric, Longs
+from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.graph import FabricGraph
 from foretrace.hardware.fabric.simai_topology import SimaiTopology, TopologyLink
 
@@ -47,7 +47,7 @@ def _inner(fabric: Fabric, number: Longs) -> list[TopologyLink]:
     return [link for link, count in zip(each, times, strict=True) for _ in range(int(count))]
 
 
-def _out_of_gpus(fabric: Fabric) -> NDArray[np.bool_]:
+def _out_of_gpus(fabric: Fabric) -> Mask:
     """Links from GPUs to switches of the network, which `_outer` writes."""
     return np.asarray((fabric.kind[fabric.source] == Device.GPU) & (fabric.kind[fabric.target] >= Device.LEAF))
 

@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.hardware.fabric.csr import starts_of, summed, taken
-from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
+from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.graph import together
 
 FAR: Final = 1 << 14

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs, Mask
 from foretrace.hardware.fabric.attachment import Attachment, attachment_of
 from foretrace.hardware.fabric.csr import summed
-from foretrace.hardware.fabric.fabric import Device, Fabric, Longs, Tier
+from foretrace.hardware.fabric.fabric import Device, Fabric, Tier
 from foretrace.hardware.fabric.graph import FabricGraph, together
 
 
@@ -58,7 +58,7 @@ def _pods(fabric: Fabric, leaf_part: Longs) -> Longs:
     return np.where(there, part, -1)
 
 
-def _tier(fabric: Fabric, name: str, part: Longs, inner: NDArray[np.bool_]) -> Tier | None:
+def _tier(fabric: Fabric, name: str, part: Longs, inner: Mask) -> Tier | None:
     """The tier of these parts: what their links to devices outside carry; None where nothing leaves any."""
     leaving = (part[fabric.source] >= 0) & inner[fabric.source] & (part[fabric.target] != part[fabric.source])
     # Links between GPUs and to their switches are no exits.

@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.designs import hop_s
 from foretrace.hardware.fabric.draft import FabricDraft
-from foretrace.hardware.fabric.fabric import Device, Longs
+from foretrace.hardware.fabric.fabric import Device
 
 
 def torus_nodes(cluster: Cluster, nodes: int) -> int:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.documents import Document
 from foretrace.basics.errors import InputError, shortened
 from foretrace.basics.files import read_whole
 from foretrace.basics.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.draft import WORDS, FabricDraft
-from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
+from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.simai_topology import SimaiTopology, looks_like_simai, parse_topology
 
 if TYPE_CHECKING:

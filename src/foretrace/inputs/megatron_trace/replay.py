@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.megatron_trace.calls import GRADIENT_OPS
@@ -21,7 +22,7 @@ from foretrace.inputs.megatron_trace.recording import Item, Recording, channel
 from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.columns import UNPRICED, Collective, Kind
-from foretrace.program.program import Communicator, Floats, Program, Source
+from foretrace.program.program import Communicator, Program, Source
 
 RECORDED = Source("recorded")
 

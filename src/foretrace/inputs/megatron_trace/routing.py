@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Longs = NDArray[np.int64]
+from foretrace.basics.arrays import Floats, Longs
 
 
 def exchange(sent: Sequence[int], received: Sequence[int]) -> Longs:
@@ -46,12 +45,12 @@ def reshaped(rows: Sequence[int], unevenness: float) -> list[int]:
     return _whole(_power(shares, high) * had.sum(), had.sum())
 
 
-def _power(shares: NDArray[np.float64], power: float) -> NDArray[np.float64]:
+def _power(shares: Floats, power: float) -> Floats:
     raised = (shares / shares.max()) ** power
     return np.asarray(raised / raised.sum())
 
 
-def _whole(values: NDArray[np.float64], total: float) -> list[int]:
+def _whole(values: Floats, total: float) -> list[int]:
     """Whole numbers near these that keep their sum."""
     floor = np.floor(values).astype(np.int64)
     missing = round(total) - int(floor.sum())

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile, AnyPath, GivenPath, InputFile, given_path, given_paths
 from foretrace.inputs.profiler_trace.format import read_traces
@@ -23,7 +24,7 @@ from foretrace.inputs.profiler_trace.format.execution_trace import (
     looks_like_execution_trace,
     read_execution_trace,
 )
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 
 _JOINED: Final = (EventCategory.CPU_OP, EventCategory.ANNOTATION)
 _TRUSTED: Final = 0.9

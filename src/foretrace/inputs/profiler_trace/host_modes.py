@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic
 from foretrace.inputs.option_checks import HostMode
-from foretrace.inputs.profiler_trace.format.records import Floats
 from foretrace.inputs.profiler_trace.profiling_cost import (
     GRAPH_GAP_S,
     ProfilingCost,

@@ -25,7 +25,8 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, RankProfile
+from foretrace.basics.arrays import Floats
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 
 PROFILED_SHARE: Final = 0.44
 """Of the host's time under Kineto, ops and runtime calls recorded."""

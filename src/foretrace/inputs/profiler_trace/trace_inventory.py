@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps

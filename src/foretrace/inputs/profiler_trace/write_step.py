@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.inputs.profiler_trace.job.ranks import Met
 from foretrace.inputs.profiler_trace.rank.concurrency import BEGINS_S
 from foretrace.inputs.profiler_trace.rank.device import Wait

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs, Mask, distinct
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_bytes, format_count, format_time
 from foretrace.inputs.inventory import SEPARATOR, Inventory, InventoryTable, contents_of, counted_text, mesh_text
-from foretrace.program.arrays import distinct
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.expand import Ops, expand
 from foretrace.program.fold import fold
@@ -20,9 +19,6 @@ from foretrace.program.program import Program
 
 SCHEMA: Final = "foretrace.inventory/1"
 MAX_ROLES: Final = 16
-
-Mask = NDArray[np.bool_]
-Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class ProgramInventory:
 
 
 def program_inventory(program: Program, file_bytes: int | None, title: str) -> Inventory:
-    """Counts what a program holds; `file_bytes` is the size of its file, None where it is not in one."""
+    """Longs what a program holds; `file_bytes` is the size of its file, None where it is not in one."""
     counted = count_program(program, file_bytes)
     return Inventory(
         SCHEMA,
@@ -90,7 +86,7 @@ def program_inventory(program: Program, file_bytes: int | None, title: str) -> I
 
 
 def count_program(program: Program, file_bytes: int | None) -> ProgramInventory:
-    """Counts what a program holds, as a dataclass that other inventories can take parts of."""
+    """Longs what a program holds, as a dataclass that other inventories can take parts of."""
     ops = expand(program)
     enabled = ops.column("enabled").astype(bool)
     population = np.bincount(program.role_of, minlength=len(program.roles))
@@ -118,7 +114,7 @@ def count_program(program: Program, file_bytes: int | None) -> ProgramInventory:
     )
 
 
-def _roles(ops: Ops, enabled: Mask, population: Counts) -> Iterator[RoleInventory]:
+def _roles(ops: Ops, enabled: Mask, population: Longs) -> Iterator[RoleInventory]:
     program = ops.program
     seconds = np.zeros((len(program.roles), len(Kind)))
     np.add.at(seconds, (ops.role, ops.ints("kind")), np.nan_to_num(ops.floats("duration_s")) * enabled)
@@ -129,7 +125,7 @@ def _roles(ops: Ops, enabled: Mask, population: Counts) -> Iterator[RoleInventor
         yield RoleInventory(name, int(population[number]), int(count[number]), by_kind, int(resident[number]))
 
 
-def _traffic(ops: Ops, enabled: Mask, population: Counts) -> Iterator[TrafficInventory]:
+def _traffic(ops: Ops, enabled: Mask, population: Longs) -> Iterator[TrafficInventory]:
     communicator, collective = ops.ints("communicator"), ops.ints("collective")
     size, ranks = ops.ints("bytes"), population[ops.role]
     sends = np.zeros(len(ops.program.templates.columns["kind"]), dtype=bool)

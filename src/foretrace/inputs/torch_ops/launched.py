@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs, RankProfile
+from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.kinds import plain_name
 from foretrace.inputs.torch_ops.lists import list_kernels
@@ -116,7 +116,7 @@ class _Finder:
         return kernel
 
 
-def _under(links: EventLinks, trace: RankProfile, name: str) -> NDArray[np.bool_]:
+def _under(links: EventLinks, trace: RankProfile, name: str) -> Mask:
     """Which events ran under an op of this name, at most a few ops down."""
     named = trace.named(name.__eq__) & (trace.events.category == EventCategory.CPU_OP)
     at, found = links.op, np.zeros(len(trace.events), dtype=bool)

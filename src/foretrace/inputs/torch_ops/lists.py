@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from foretrace.inputs.profiler_trace.format.records import Longs, RankProfile
+from foretrace.basics.arrays import Longs
+from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.torch_ops.parameters import Parameters
 from foretrace.inputs.torch_ops.ranges import OPTIMIZER_STEP
 from foretrace.inputs.torch_ops.streams import list_stream

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Phase
@@ -19,7 +20,7 @@ from foretrace.readings.chain import Chain
 from foretrace.readings.critical_path import CriticalPath
 from foretrace.readings.critical_path import critical_path as find_critical_path
 from foretrace.readings.lanes import LaneUse, lane_use
-from foretrace.readings.memory import Floats, Longs, MemoryTrack
+from foretrace.readings.memory import MemoryTrack
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.sharing import NetworkUse
 

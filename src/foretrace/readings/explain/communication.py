@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.program.columns import Collective, Kind, label
-from foretrace.readings.explain.rows import ROUNDING, Floats, Longs, OpPlace, OpRows, weighted_median
+from foretrace.readings.explain.rows import ROUNDING, OpPlace, OpRows, weighted_median
 
 WORST_PER_AXIS = 5
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.program.columns import Collective, Kind
-from foretrace.readings.explain.rows import Floats, Longs, OpRows
+from foretrace.readings.explain.rows import OpRows
 from foretrace.readings.explain.stragglers import RankLateness
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.readings.account import Account, PerMicrobatch
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.explain.rows import ACROSS_STAGES, Floats, OpRows
+from foretrace.readings.explain.rows import ACROSS_STAGES, OpRows
 
 _ROUNDING = 1e-12
 """A mean below this share of the step is what adding up left over."""

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.program.columns import Collective, Kind
 from foretrace.program.expand import Ops
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.chain import Chain
-
-Floats = NDArray[np.float64]
-Longs = NDArray[np.int64]
 
 ACROSS_STAGES = ("pp", "embd")
 """Axes whose groups hold ranks of several pipeline stages: whoever waits on them waits for another stage."""
@@ -119,7 +117,7 @@ class OpRows:
     @property
     def stage_of_class(self) -> Longs:
         """The pipeline stage of each rank class, by the rank that stands for it."""
-        return self.graph.program.mesh.coordinate("pp")[self.graph.classes.representative].astype(np.int64)
+        return np.asarray(self.graph.program.mesh.coordinate("pp")[self.graph.classes.representative], dtype=np.int64)
 
     @property
     def axis(self) -> NDArray[np.str_]:
@@ -177,9 +175,7 @@ def _bytes(ops: Ops) -> Longs:
     return np.where(uneven, given[ops.template], ops.ints("bytes"))
 
 
-def _held(
-    timeline: Timeline, owner: Longs, busies: NDArray[np.bool_], start: Floats, end: Floats, wait: Floats
-) -> Floats:
+def _held(timeline: Timeline, owner: Longs, busies: Mask, start: Floats, end: Floats, wait: Floats) -> Floats:
     """How long each wait held its rank up, in seconds."""
     held = np.zeros(len(wait))
     period = timeline.step_time_s if timeline.graph.program.repeats and timeline.step_time_s > 0 else None

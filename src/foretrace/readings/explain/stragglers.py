@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.readings.account import Account
-from foretrace.readings.explain.rows import ACROSS_STAGES, ROUNDING, Floats, Longs, OpRows, weighted_median
+from foretrace.readings.explain.rows import ACROSS_STAGES, ROUNDING, OpRows, weighted_median
 
 FACTOR = 3.5 * 1.4826
 MIN_COMPUTE = 0.02
@@ -100,13 +100,13 @@ def _ratios(compute: Floats, stage: Longs, count: Floats) -> Floats:
     return ratio
 
 
-def _slow(ratio: Floats, count: Floats) -> NDArray[np.bool_]:
+def _slow(ratio: Floats, count: Floats) -> Mask:
     known = np.flatnonzero(~np.isnan(ratio))
     limit = max(MIN_COMPUTE, FACTOR * weighted_median(np.abs(ratio[known] - 1), count[known]))
     return np.asarray(np.where(np.isnan(ratio), 0.0, ratio - 1) > limit)
 
 
-def _late(lost: Floats, count: Floats, step_s: float) -> NDArray[np.bool_]:
+def _late(lost: Floats, count: Floats, step_s: float) -> Mask:
     median = weighted_median(lost, count)
     deviation = weighted_median(np.abs(lost - median), count)
     return np.asarray(lost - median > max(MIN_WAIT * step_s, FACTOR * deviation))

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.program.columns import Kind, Phase, label
-from foretrace.readings.explain.rows import Floats, Longs, OpRows
+from foretrace.readings.explain.rows import OpRows
 
 MIN_MICROBATCHES = 3
 """Of two values the median deviation says nothing that their difference does not."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs
+from foretrace.basics.arrays import Floats, Ints, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.readings.profiler_views.idle import CONSECUTIVE_DELAY_S
 from foretrace.readings.profiler_views.rank import Rank, WorkType
 
@@ -131,7 +131,7 @@ class _Graph:
         )
 
 
-def _previous(stream: NDArray[np.int32]) -> Longs:
+def _previous(stream: Ints) -> Longs:
     """For each piece of work the one before it on its stream, -1 for the first."""
     order = np.argsort(stream, kind="stable")
     previous = np.full(len(stream), -1, dtype=np.int64)

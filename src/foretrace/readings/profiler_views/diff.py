@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Longs
+from foretrace.basics.arrays import Longs
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.readings.profiler_views.statistics import tally
 

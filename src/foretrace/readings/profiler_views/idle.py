@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.readings.profiler_views.intervals import united
 from foretrace.readings.profiler_views.rank import Rank
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Floats
+from foretrace.basics.arrays import Floats
 
 
 def united(start_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.readings.profiler_views.launches import launched
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.readings.profiler_views.statistics import Spread

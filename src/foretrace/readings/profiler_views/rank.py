@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Floats, Ints, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel
@@ -55,7 +56,7 @@ class DeviceWork:
         """How long each ran."""
         return self.end_s - self.start_s
 
-    def some(self, which: NDArray[np.bool_]) -> DeviceWork:
+    def some(self, which: Mask) -> DeviceWork:
         """Only some of it."""
         return DeviceWork(*(getattr(self, name)[which] for name in self.__slots__))
 
@@ -132,7 +133,7 @@ class Rank:
         found: Floats = np.interp(end_s, edges_s, at_edges_s) - np.interp(start_s, edges_s, at_edges_s)
         return found
 
-    def counts(self, at: Longs) -> NDArray[np.bool_]:
+    def counts(self, at: Longs) -> Mask:
         """Which of these events count: of the host those of steps that do, of a device those that began in a window."""
         events = self.trace.events
         if self.hta_steps:

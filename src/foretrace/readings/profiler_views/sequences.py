@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Longs
+from foretrace.basics.arrays import Ints, Longs
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.readings.profiler_views.rank import Rank
 
 
@@ -82,7 +83,7 @@ def _roots(rank: Rank, op: str) -> Longs:
     return root
 
 
-def _fingerprints(names: NDArray[np.int32], first: Longs, length: Longs) -> NDArray[np.uint64]:
+def _fingerprints(names: Ints, first: Longs, length: Longs) -> NDArray[np.uint64]:
     """A number for each stretch of names, equal for equal stretches: a polynomial of random numbers, modulo 2^64."""
     draws = np.random.default_rng(0).integers(1, 2**63, size=int(names.max()) + 1, dtype=np.uint64)
     powers = np.full(int(length.max()), 0x9E3779B97F4A7C15, dtype=np.uint64)

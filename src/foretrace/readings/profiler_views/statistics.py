@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Floats, Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, RankProfile
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.recorded_time import recorded_times
 from foretrace.inputs.profiler_trace.rank.steady_steps import alike_steps

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.readings.profiler_views.rank import Rank, WorkType
 
 _PAIRS: Final = ("send", "recv", "isend", "irecv")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.engine.network.collectives import Routing
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import fabric_of
-from foretrace.hardware.fabric.fabric import Device, Fabric, Floats, Longs
+from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.routing import Router
 
 
@@ -55,7 +55,7 @@ def payload_shares(fabric: Fabric, machine: NcclMachine) -> Floats:
     return np.where(over_links, machine.link_share, np.where(over_pcie, PCIE_PAYLOAD, machine.network_share))
 
 
-def _over_links(fabric: Fabric) -> NDArray[np.bool_]:
+def _over_links(fabric: Fabric) -> Mask:
     """Which links are those between GPUs, or between them and their switches."""
     last = int(Device.LINK_SWITCH)
     return np.asarray((fabric.kind[fabric.source] <= last) & (fabric.kind[fabric.target] <= last))

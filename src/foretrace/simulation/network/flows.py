@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError
 from foretrace.engine.network.all_to_all import even_all_to_all
 from foretrace.engine.network.collectives import Sends, at_once, chain, pairs, ring, routed, tree
@@ -24,7 +25,7 @@ from foretrace.engine.network.orders import ring_orders, tree_parents
 from foretrace.engine.network.pipeline import pipeline_times
 from foretrace.engine.network.repeat import repeated
 from foretrace.engine.network.ring import chain_times, ring_times
-from foretrace.hardware.fabric.fabric import Fabric, Floats, Longs
+from foretrace.hardware.fabric.fabric import Fabric
 from foretrace.program.columns import ONE_TO_ONE, SHARDED, WHOLE, Collective, label
 from foretrace.simulation.network.flow_network import FlowNetwork
 

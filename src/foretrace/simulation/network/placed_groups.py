@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.placement import Placement
 from foretrace.hardware.cluster import Cluster
-from foretrace.program.program import Longs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.tables import NVLS_EFFICIENCY, row_of
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, SHARDED, WHOLE, Collective
-from foretrace.program.program import Floats
 
 _ALL_REDUCE: Final = (Collective.ALL_REDUCE, Collective.BARRIER)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tables import (
     ALGORITHMS,
@@ -35,7 +36,6 @@ from foretrace.cost.network.nccl.tables import (
 )
 from foretrace.cost.network.nccl_log.observed import Observed, Way
 from foretrace.program.columns import SHARDED, WHOLE, Collective
-from foretrace.program.program import Floats, Longs
 
 RING_SIMPLE_NODES: Final = 1.4
 """By how much NCCL raises the latency of a ring of Simple over nodes, from 64 bytes a channel and rank on."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.peers import Places
 from foretrace.hardware.cluster import Cluster, Node
-from foretrace.program.program import Floats, Longs
 
 CrowdingRule = Callable[[NDArray[np.integer]], tuple[Floats, Floats, Floats, Floats]]
 """Of groups of one communicator, [groups, size], which are at work at once: by which factors (1 and more) the network
@@ -73,7 +73,7 @@ def nics_per_rank(node: Node, placement: Placement) -> Floats:
     """The NICs that each rank has to itself. It uses those next to it; what other ranks of the job leave idle does not
     make it faster."""
     ranks_here = placement.ranks_per_host()[placement.host]
-    return np.minimum(node.nics / ranks_here, max(1.0, node.nics / node.gpus))
+    return np.asarray(np.minimum(node.nics / ranks_here, max(1.0, node.nics / node.gpus)))
 
 
 def _check_placement(cluster: Cluster, placement: Placement) -> None:
@@ -94,7 +94,7 @@ def _check_placement(cluster: Cluster, placement: Placement) -> None:
         )
 
 
-def _spread(places: NDArray[np.int64]) -> tuple[Longs, Longs, Longs]:
+def _spread(places: Longs) -> tuple[Longs, Longs, Longs]:
     """Per row of [groups, size]: how many places it has, and how many ranks the emptiest and the fullest of them
     hold."""
     groups, size = places.shape

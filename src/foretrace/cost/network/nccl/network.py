@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.interface import CallPrices, Explained
@@ -21,7 +22,7 @@ from foretrace.cost.network.nccl.plan import PAIR_WAYS, CallPlan
 from foretrace.cost.network.nccl_log.observed import Observed, Way
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
-from foretrace.program.program import Floats, Longs, Source
+from foretrace.program.program import Source
 
 BAND: Final = (0.85, 1.4)
 """How far the model may be off, as factors, with the constants of `machines.yaml`: set so that it holds nine in ten of

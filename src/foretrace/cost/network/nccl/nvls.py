@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tables import (
     CHANNEL_NVLS_TREE,
@@ -17,7 +18,6 @@ from foretrace.cost.network.nccl.tables import (
     US,
 )
 from foretrace.program.columns import Collective
-from foretrace.program.program import Floats
 
 START_S: Final = 16.6e-6
 """A call of NVLS beyond its launch: the multicast barrier before and after. Fitted as in times.py."""

@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tables import GB, LL_MOST
 from foretrace.cost.network.nccl.times import ramp_s, step_s
-from foretrace.program.program import Floats
 
 PER_PEER_S: Final = 0.55e-6
 """What a further peer of an all-to-all takes, where hops take what NCCL's table says. Fitted as in times.py."""

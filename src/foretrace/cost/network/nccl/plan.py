@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.network.interface import Explained
 from foretrace.cost.network.nccl.bound import bound_s
 from foretrace.cost.network.nccl.choose import chosen
@@ -17,7 +18,6 @@ from foretrace.cost.network.nccl.tree import tree_s
 from foretrace.cost.network.nccl.words import draws, limited_by
 from foretrace.cost.network.nccl_log.observed import Observed, Way
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
-from foretrace.program.program import Floats, Longs
 
 PAIR_WAYS: Final[list[Way]] = [("pairs", "ll"), ("pairs", "simple")]
 """How sends and receives go; the faster for the size."""

@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tables import CHANNEL_RING_LL128, GB, LL_MOST, THREAD_BYTES, THREADS
 from foretrace.cost.network.nccl.times import ramp_s, step_s
 from foretrace.program.columns import WHOLE, Collective
-from foretrace.program.program import Floats
 
 TURNS: Final = {
     Collective.ALL_REDUCE: 2,

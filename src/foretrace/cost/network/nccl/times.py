@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.program.program import Floats
+from foretrace.basics.arrays import Floats
 
 CORNER: Final = 2.6
 """The power of the mean by which the longer of the two wins. This and the ramp were fitted on groups of 2 and 8 GPUs of

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.ring import LINK_SHARES
 from foretrace.cost.network.nccl.tables import GB, LL_MOST, TREE_CORRECTION
-from foretrace.program.program import Floats
 
 CHAIN: Final = 0.5 * 0.85
 """Bytes of the buffer for each that a GPU's links could carry: all of it passes twice, and NCCL reckons a chain that

@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements, MeasurementTable
 from foretrace.program.columns import Collective
-from foretrace.program.program import Floats
 
 ODD: Final = 1.25
 """A time so many times that of a larger message is a fault of the measurement, and warned of; less is noise."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic
 from foretrace.program.columns import Collective
-from foretrace.program.program import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs
 from foretrace.inputs.profiler_trace.format.arguments import COLLECTIVE, CallTable, InputTable, whole
 from foretrace.inputs.profiler_trace.format.categories import CATEGORIES, FLOWS, LEGACY, SPANS
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Longs
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory
 
 _HOST: Final = (
     EventCategory.CPU_OP,
@@ -237,7 +238,7 @@ class Columns:
                 self.untimed += 1
         return good
 
-    def _calls(self, arguments: list[dict[str, Any]]) -> NDArray[np.int32]:
+    def _calls(self, arguments: list[dict[str, Any]]) -> Ints:
         found = np.full(len(arguments), -1, np.int32)
         for at in [at for at, one in enumerate(arguments) if COLLECTIVE in one]:
             found[at] = self.calls.number(arguments[at])
@@ -271,7 +272,7 @@ def _taken(arguments: Iterable[dict[str, Any]], keys: tuple[str, ...], default: 
         return np.array([value if value == default else whole(value) for value in values], np.int64)
 
 
-def _floats(values: Sequence[Any]) -> NDArray[np.float64]:
+def _floats(values: Sequence[Any]) -> Floats:
     try:
         return np.frombuffer(array("d", values), np.float64)
     except TypeError:
@@ -285,7 +286,7 @@ def _float(value: Any) -> float:
         return float("nan")
 
 
-def _rounded_ns(durations: Sequence[Any]) -> NDArray[np.float64]:
+def _rounded_ns(durations: Sequence[Any]) -> Floats:
     """Whole nanoseconds of microseconds; what is too long for a number is infinite, and left out later as such."""
     with np.errstate(over="ignore"):
         return np.rint(_floats(durations) * 1e3)

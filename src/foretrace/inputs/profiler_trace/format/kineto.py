@@ -9,22 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile
 from foretrace.inputs.profiler_trace.format.arguments import whole
 from foretrace.inputs.profiler_trace.format.columns import NO_TIME, Columns
 from foretrace.inputs.profiler_trace.format.kineto_json import NO_PROFILE, KinetoJson
 from foretrace.inputs.profiler_trace.format.names import rank_in_name
-from foretrace.inputs.profiler_trace.format.records import (
-    EventCategory,
-    Events,
-    Longs,
-    RankProfile,
-    Thread,
-    TracedDevice,
-)
+from foretrace.inputs.profiler_trace.format.records import EventCategory, Events, RankProfile, Thread, TracedDevice
 from foretrace.inputs.profiler_trace.format.text import PIECE_BYTES, TextFile
 
 _NO_STREAM: Final = (1 << 32) - 1
@@ -152,7 +145,7 @@ def _events(columns: Columns, notes: list[Diagnostic], where: str) -> tuple[Even
     return events, origin_ns
 
 
-def _kept(start: Longs, duration: NDArray[np.float64], notes: list[Diagnostic], where: str) -> NDArray[np.bool_]:
+def _kept(start: Longs, duration: Floats, notes: list[Diagnostic], where: str) -> Mask:
     timed = (start != NO_TIME) & np.isfinite(duration)
     negative = timed & (duration < 0)
     kept = timed & ~negative
@@ -166,11 +159,11 @@ def _kept(start: Longs, duration: NDArray[np.float64], notes: list[Diagnostic], 
     ):
         if some.any():
             notes.append(Diagnostic("warning", "rows-skipped", f"{int(some.sum()):,} events {what}: left out", where))
-    near: NDArray[np.bool_] = kept & ~far
+    near: Mask = kept & ~far
     return near
 
 
-def _small(values: Longs) -> NDArray[np.int32]:
+def _small(values: Longs) -> Ints:
     """Numbers of 32 bits: larger ones, such as addresses of streams, are numbered after the others."""
     limit = np.iinfo(np.int32).max
     values = np.where(values == _NO_STREAM, -1, values)

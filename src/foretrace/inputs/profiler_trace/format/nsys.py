@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Ints, Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile
 from foretrace.inputs.profiler_trace.format.names import rank_in_name
@@ -24,8 +25,6 @@ from foretrace.inputs.profiler_trace.format.records import (
     EventCategory,
     Events,
     Inputs,
-    Ints,
-    Longs,
     RankProfile,
     Thread,
     TracedDevice,

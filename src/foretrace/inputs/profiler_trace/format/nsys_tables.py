@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError
 from foretrace.basics.files import AnyFile, InputFile, input_file
 from foretrace.inputs.profiler_trace.format.sniff import SQLITE
@@ -26,8 +26,6 @@ _WAIT_S: Final = 2.0
 """How long another program that writes to the file is waited for."""
 
 EXPORT_HINT: Final = "expected the output of: nsys export --type sqlite REPORT.nsys-rep"
-
-Longs = NDArray[np.int64]
 
 
 class NsysTables:

@@ -13,11 +13,8 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask
 from foretrace.basics.errors import Diagnostic
-
-Longs = NDArray[np.int64]
-Ints = NDArray[np.int32]
-Floats = NDArray[np.float64]
 
 Dims: TypeAlias = "tuple[int | Dims, ...]"
 """A tensor's sizes; of a list of tensors, theirs; () where an input is no tensor."""
@@ -180,7 +177,7 @@ class RankProfile:
         """The names of some events."""
         return [self.strings[number] for number in self.events.name[at].tolist()]
 
-    def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
+    def named(self, test: Callable[[str], bool]) -> Mask:
         """For each event whether its name passes a test."""
         passed = np.array([test(text) for text in self.strings] or [False], dtype=bool)
         return passed[self.events.name]

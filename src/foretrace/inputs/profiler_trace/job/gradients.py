@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.profiler_trace.format.records import (
     ON_DEVICE,
     CollectiveArguments,
     EventCategory,
     Events,
-    Floats,
     RankProfile,
 )
 from foretrace.inputs.profiler_trace.job.communication import communications, element_bytes

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any, Final, NamedTuple
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.profiler_trace.format.records import Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.job.axes import axis_word
 from foretrace.inputs.profiler_trace.job.clocks import clock_offsets
 from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications

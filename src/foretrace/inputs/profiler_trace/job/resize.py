@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.profiler_trace.format.records import Longs, RankProfile
+from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications
 from foretrace.inputs.profiler_trace.job.layout import RecordedMesh, find_layout
 from foretrace.inputs.profiler_trace.job.ranks import Meetings, Met, meet

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs
+from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.profiler_trace.rank.streams import Streams
 from foretrace.inputs.torch_ops.kinds import communicates
 
@@ -72,7 +72,7 @@ def alone_s(streams: Streams, device: Longs) -> Floats:
     return np.asarray(taken[device].mean(axis=0))
 
 
-def _computes(streams: Streams) -> NDArray[np.bool_]:
+def _computes(streams: Streams) -> Mask:
     """Which events are kernels other than communication."""
     trace = streams.trace
     return np.asarray((trace.events.category == EventCategory.KERNEL) & ~trace.named(communicates))

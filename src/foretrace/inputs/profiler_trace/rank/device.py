@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, mean_time
 from foretrace.inputs.profiler_trace.rank.streams import CLOCK_S, MAX_GAP_S, CrossWaits, Streams
 
@@ -36,7 +35,7 @@ class DeviceStep:
     """After it, before the next on its stream can begin; negative where the next begins before it ends."""
     idle_s: Floats
     """Before it, for a reason that was not recorded, or because steps vary."""
-    idle_early: NDArray[np.bool_]
+    idle_early: Mask
     """That idle time cannot be the launch's: it came long before."""
     call: Longs
     """The column of the call that launched it; -1 where none was recorded."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Floats, Longs
+from foretrace.basics.arrays import Floats, Longs, Mask
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.profiler_trace.rank.calls import WAITING
 from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, mean_time
 from foretrace.inputs.profiler_trace.rank.steps import Steps
@@ -52,7 +52,7 @@ class HostStep:
     sequence: Longs
     """Calls of equal number follow each other."""
     targets: tuple[tuple[Target, ...], ...]
-    queue: NDArray[np.bool_]
+    queue: Mask
     """The wait comes before the launch: for room in the queue."""
     resumes: Longs
     """For a call of a sequence beside the main one after a pause, the main one's call it waits for; else -1."""

@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Events, Floats, Longs, RankProfile
+from foretrace.basics.arrays import Floats, Longs
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Events, RankProfile
 
 _PER_S: Final = 1e9
 """Times are compared as whole nanoseconds: sums of floats would put a range's end after its neighbour's start."""

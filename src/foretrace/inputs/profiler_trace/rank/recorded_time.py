@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Floats, Ints, Longs
+from foretrace.basics.arrays import Floats, Ints, Longs
 from foretrace.inputs.profiler_trace.rank.steps import Steps
 from foretrace.inputs.profiler_trace.rank.streams import Streams
 

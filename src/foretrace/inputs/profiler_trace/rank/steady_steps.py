@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.inputs.profiler_trace.format.records import Floats, Longs
 from foretrace.inputs.profiler_trace.rank.recorded_time import Recorded, from_idle, warm_up
 from foretrace.inputs.profiler_trace.rank.steps import Steps
 from foretrace.inputs.profiler_trace.rank.streams import Streams

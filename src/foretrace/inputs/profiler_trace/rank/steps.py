@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Floats, Ints, Longs, RankProfile
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.ranges import ENGINE, OPTIMIZER_STEP, PROFILER_STEP
 
@@ -31,7 +32,7 @@ class Steps:
     names: tuple[str, ...]
     start_s: Floats
     end_s: Floats
-    whole: NDArray[np.bool_]
+    whole: Mask
     """False where the trace begins or ends within the step, or where nothing of the step reached a device."""
     of_event: Ints
     """For each event the step it was issued in, -1 outside of all."""

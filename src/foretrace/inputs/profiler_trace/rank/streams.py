@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, Floats, Longs, RankProfile
+from foretrace.basics.arrays import Floats, Longs
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory, RankProfile
 from foretrace.inputs.profiler_trace.rank.calls import Does, does
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 

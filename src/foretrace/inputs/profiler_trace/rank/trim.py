@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.inputs.profiler_trace.format.records import Longs
+from foretrace.basics.arrays import Longs
 from foretrace.inputs.profiler_trace.rank.calls import WAITING
 from foretrace.inputs.profiler_trace.rank.steps import WHOLE_TRACE, Steps
 from foretrace.inputs.profiler_trace.rank.streams import Streams

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.inputs.profiler_trace.format.records import EventCategory, Longs
+from foretrace.basics.arrays import Longs, Mask
+from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.profiler_trace.rank.calls import WAITING, Does
 from foretrace.inputs.profiler_trace.rank.streams import Streams
 
@@ -30,7 +30,7 @@ class HostWaits:
 
     call: Longs
     target: Longs
-    queue: NDArray[np.bool_]
+    queue: Mask
     """The call waits for room before it launches, not for work when it has."""
 
 

@@ -1,4 +1,4 @@
-"""Array idioms that the expansion, the graph and the engine lean on."""
+"""Array types, and operations on arrays that NumPy does not have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Ints = NDArray[np.int32]
+Mask = NDArray[np.bool_]
 
 
 def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> NDArray[np.int64]:
