@@ -30,7 +30,8 @@ class Timeline:
     `ready_s` is when the op had what it needed on its own rank; from then to `start_s` it waited for partners, and
     from `start_s` to `end_s` it ran. `step_time_s` is the steady period where the program repeats, otherwise the
     makespan. Where steps repeat, an op posted while the step before still ran has a `ready_s` below zero, and
-    `end_before_s` is when the same op of the step before ended.
+    `end_before_s` is when the same op of the step before ended. `steps_run` is how many steps the engine ran, 0 where
+    the times were recorded.
     """
 
     graph: Graph
@@ -65,6 +66,11 @@ class Timeline:
             self.start_s[nodes],
             self.end_s[nodes],
         )
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the times were recorded; otherwise the engine found them."""
+        return self.steps_run == 0
 
     @property
     def makespan_s(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Ints, Longs
+from foretrace.basics.arrays import Floats, Ints, Longs, Mask
 from foretrace.engine.order import sort_by
 from foretrace.program.columns import Kind
 from foretrace.program.timeline import Timeline
@@ -41,6 +41,12 @@ class Chain:
         earlier = (before >= 0) & (ended_before > ended)
         self.last[earlier] = before[earlier]
         self.back = earlier.astype(np.int64)
+
+    def follows(self, within_s: float) -> Mask:
+        """Returns whether each node was ready at most `within_s` seconds after what it waited for last had ended."""
+        timeline = self.timeline
+        ended = np.where(self.back > 0, timeline.end_before_s[self.last], timeline.end_s[self.last])
+        return np.asarray((self.last >= 0) & (timeline.ready_s - ended <= within_s))
 
     def _latest(self) -> Longs:
         graph, ready = self.timeline.graph, self.timeline.ready_s

@@ -3,17 +3,24 @@
 Where steps repeat, the walk back from the end of a step sooner or later comes to an op it has met before, one step or
 more later: the cycle between the two is what sets the period, and it is the path given. The path of a single step leads
 from its last end back to its first start.
+
+In a recorded step the walk may come to an op that nothing recorded held up. It ends there, and the path covers at most
+the last period of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.program.columns import Kind, Phase, label
 from foretrace.readings.chain import Chain
+
+MAX_GAP: Final = 0.01
+"""An op of a recorded step that began so much of the step after what it waited for was held up by something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +37,50 @@ class CriticalPath:
 
 
 def critical_path(chain: Chain) -> CriticalPath:
-    """The path that sets the step time of the chain's timeline."""
+    """Returns the path that sets the step time of the chain's timeline."""
     timeline = chain.timeline
     if not len(timeline.end_s):
         return CriticalPath(np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, {})
+    path, spanned = _walk(chain)
+    nodes = np.array([node for node, _ in reversed(path)], dtype=np.int64)
+    moved = np.array([steps for _, steps in reversed(path)]) * timeline.step_time_s
+    shift = float(moved.min())
+    start, end = timeline.start_s[nodes] - moved + shift, timeline.end_s[nodes] - moved + shift
+    if timeline.recorded and timeline.graph.program.repeats:
+        # Recorded steps vary: what a step runs past its end may overlap what comes next on the path.
+        end[:-1] = np.minimum(end[:-1], start[1:])
+        start = np.clip(start, end[-1] - max(spanned, 1) * timeline.step_time_s, end)
+        end = np.maximum(end, start)
+    lengths = (end - start) / max(spanned, 1)
+    return CriticalPath(nodes, start, end, float(lengths.sum()), _parts(chain, nodes, lengths))
+
+
+def _walk(chain: Chain) -> tuple[list[tuple[int, int]], int]:
+    """Walks back from the op that ends last.
+
+    Returns:
+        The nodes met, each with how many steps earlier it ran, and how many steps the path closes after (0: never).
+    """
+    timeline = chain.timeline
     last, back, latest = chain.last.tolist(), chain.back.tolist(), chain.latest.tolist()
+    # A recorded step that does not repeat has such gaps on its path.
+    recorded = timeline.recorded and timeline.graph.program.repeats
+    follows = chain.follows(MAX_GAP * timeline.step_time_s).tolist() if recorded else None
     node, steps = _last_at_pace(chain), 0
     path: list[tuple[int, int]] = []
-    met: dict[int, int] = {}
-    spanned = 1
+    place: dict[int, int] = {}
     while True:
-        if node in met and path[met[node]][1] != steps:
-            path = path[met[node] :]
-            spanned = steps - path[0][1]
-            break
-        met[node] = len(path)
+        if node in place and path[place[node]][1] != steps:
+            path = path[place[node] :]
+            return path, steps - path[0][1]
+        place[node] = len(path)
         path.append((node, steps))
         came_last = latest[node]
         before = last[came_last]
-        if before < 0:
-            break
+        if before < 0 or (follows is not None and not follows[came_last]):
+            return path, 0
         steps += back[came_last]
         node = before
-    nodes = np.array([entry[0] for entry in reversed(path)], dtype=np.int64)
-    moved = np.array([entry[1] for entry in reversed(path)]) * timeline.step_time_s
-    shift = float(moved.min())
-    start, end = timeline.start_s[nodes] - moved + shift, timeline.end_s[nodes] - moved + shift
-    lengths = (end - start) / spanned
-    return CriticalPath(nodes, start, end, float(lengths.sum()), _parts(chain, nodes, lengths))
 
 
 def _last_at_pace(chain: Chain) -> int:

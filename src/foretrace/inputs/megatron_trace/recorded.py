@@ -20,4 +20,4 @@ def recorded_timeline(recording: Recording) -> Timeline:
         program = replay(recording, notes)
         graph = fold(expand(program))
         ready, start, end = recorded_times(recording, graph.classes.representative.tolist())
-        return Timeline(graph, ready, start, end, np.zeros(len(end)), float(end.max()), steps_run=1)
+        return Timeline(graph, ready, start, end, np.zeros(len(end)), float(end.max()), steps_run=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from foretrace.basics.errors import InputError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foretrace.inputs.profiler_trace.format.records import RankProfile
     from foretrace.inputs.profiler_trace.program import JobProfile
     from foretrace.program.program import Program
+    from foretrace.program.timeline import Timeline
 
 DEVICE_SPREAD: Final = 0.03
 """How far a step bound by its device may be off without the profiler, as a share (docs/profiling-cost.md)."""
@@ -30,6 +31,10 @@ DEVICE_SPREAD: Final = 0.03
 GRAPH_SPREAD: Final = 0.06
 """The same for a step as one CUDA graph."""
 
+_AS_RECORDED: Final = {
+    field.name: field.default for field in fields(ProfilerTraceOptions) if field.name not in ("steps", "sizes")
+}
+"""The options that change what was recorded, at their defaults."""
 _HEAD_BYTES: Final = 1 << 16
 _JSON_OR_PACKED: Final = (b"{", b"[", b"\x1f\x8b", b"SQLite format 3")
 _HOST_WORDS: Final[dict[HostMode, str]] = {"none": "no host gaps", "graphs": "the step as one CUDA graph"}
@@ -107,6 +112,12 @@ class ProfilerTraceInput(Input):
         from foretrace.inputs.profiler_trace.inventory import traces_inventory
 
         return traces_inventory(self.traces, self.executions, self.title)
+
+    def recorded(self) -> Timeline:
+        """Returns the times of the median recorded step."""
+        from foretrace.inputs.profiler_trace.recorded import recorded_timeline
+
+        return recorded_timeline(self.with_options(**_AS_RECORDED)._profile())
 
     def priced(self) -> Self:
         """Leaves recorded communication to a machine to price."""

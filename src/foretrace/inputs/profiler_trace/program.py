@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from foretrace.inputs.profiler_trace.job.resize import communicate
 from foretrace.inputs.profiler_trace.notes import grouped
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 from foretrace.inputs.profiler_trace.rank.rank_step import RankStep, read_step, step_notes
-from foretrace.inputs.profiler_trace.write_step import StepWriter, shared_gpus
+from foretrace.inputs.profiler_trace.write_step import StepWriter, Times, shared_gpus
 from foretrace.inputs.torch_ops.launched import device_kernels
 from foretrace.inputs.torch_ops.recorded_gpu import recorded_source
 from foretrace.program.build import ProgramBuilder
@@ -54,27 +54,49 @@ class JobProfile:
         return max(rank.recorded_s for rank in self.ranks)
 
     def program(self, host: HostMode) -> Program:
-        """A steady step with its host as it is wanted."""
-        taken = [times(rank, host) for rank in self.ranks]
-        notes = grouped(note for rank in self.ranks for note in self._notes(rank, host))
+        """Returns a steady step with its host in a mode."""
+        steps = [(rank, times(rank, host)) for rank in self.ranks]
+        return self.written(steps, self._notes(host))[0]
+
+    def written(
+        self, steps: Sequence[tuple[RankStep, Times]], notes: Iterable[Diagnostic], *, held_by_queue: bool = True
+    ) -> tuple[Program, dict[int, StepWriter]]:
+        """Writes a step of every rank, each with its own times, as one program.
+
+        Returns:
+            The program, and the writer of each trace by its number; without those that stand for no rank of the mesh.
+        """
         build = ProgramBuilder(
             self.met.mesh, title=_title(self.ranks), repeats=True, diagnostics=(*notes, *self.met.notes)
         )
-        drawn = [shared_gpus(rank, one) for rank, one in zip(self.ranks, taken, strict=True)]
-        for gpu in sorted(set().union(*drawn)):
+        for gpu in sorted(set().union(*(shared_gpus(rank, own_times) for rank, own_times in steps))):
             build.resource(gpu, 1.0)
-        for at, rank in enumerate(self.ranks):
+        writers: dict[int, StepWriter] = {}
+        for at, (rank, own_times) in enumerate(steps):
             if not self.met.ranks[at]:
                 continue  # on a smaller mesh it stands for none
             name = f"rank {at if rank.trace.rank is None else rank.trace.rank}"
-            writer = StepWriter(rank, taken[at], self.met.calls[at], self.kernels[at], recorded_source(_gpu(rank)))
-            writer.write(build.role(name, self.met.ranks[at]), build.block(f"step of {name}"))
-        return build.program()
+            writer = StepWriter(rank, own_times, self.met.calls[at], self.kernels[at], recorded_source(_gpu(rank)))
+            role, block = build.role(name, self.met.ranks[at]), build.block(f"step of {name}")
+            writer.write(role, block, held_by_queue=held_by_queue)
+            writers[at] = writer
+        return build.program(), writers
 
-    def _notes(self, rank: RankStep, host: HostMode) -> list[Diagnostic]:
-        """What a reader should know of a trace; of several, each says of which."""
-        where = Path(rank.trace.path).name if len(self.ranks) > 1 else None
-        return [*step_notes(rank, where), *mode_notes(rank, host, where)]
+    def reading_notes(self) -> list[Diagnostic]:
+        """Returns what a reader should know of how the traces were read."""
+        return grouped(note for rank in self.ranks for note in step_notes(rank, self._where(rank)))
+
+    def _notes(self, host: HostMode) -> list[Diagnostic]:
+        """Returns the same, with what a mode of the host means."""
+        return grouped(
+            note
+            for rank in self.ranks
+            for note in (*step_notes(rank, self._where(rank)), *mode_notes(rank, host, self._where(rank)))
+        )
+
+    def _where(self, rank: RankStep) -> str | None:
+        """Returns the name of a trace where there are several."""
+        return Path(rank.trace.path).name if len(self.ranks) > 1 else None
 
 
 def _together(ranks: list[RankStep]) -> list[RankStep]:

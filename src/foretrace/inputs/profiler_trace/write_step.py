@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isnan
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -26,6 +26,13 @@ GPU: Final = "GPU"
 """The resource that kernels of several streams share; a GPU gives one second of work a second. Of a process with
 several GPUs it is the first; the others have their number too."""
 
+IDLE: Final = "idle, cause not recorded"
+BETWEEN_KERNELS: Final = "gap between kernels"
+LAUNCHING: Final = "launch latency"
+"""Names of gaps on a stream. The second is part of computing: the device needs it to go on to the next kernel."""
+
+WrittenAs = Literal["call", "wait", "gap", "work"]
+
 _LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IGNORECASE)
 
 
@@ -33,7 +40,8 @@ _LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IG
 class Times:
     """What the ops of a step take, in seconds, by column: calls' work and own time, and work on devices with the gap
     after it and the idle time before it. `shares` says what part of the GPU work draws beside other streams' (None: all
-    that is recorded holds it already). `graph_s` is not None where the step is one graph, launched in that time."""
+    that is recorded holds it already). `graph_s` is not None where the step is one graph, launched in that time.
+    `gaps` names the idle time before each work; where it is empty, its cause was not recorded."""
 
     work_s: Floats
     own_s: Floats
@@ -42,15 +50,21 @@ class Times:
     idle_s: Floats
     shares: Floats | None = None
     graph_s: float | None = None
+    gaps: tuple[str, ...] = ()
 
 
 class StepWriter:
-    """Writes one rank's step into a block, and what reaches into the next step as links."""
+    """Writes one rank's step into a block, and what reaches into the next step as links.
+
+    `written` says what each op of the block is, with its column: a call up to its launch, the wait of a call, a gap on
+    a stream, or work. The ops at the end of a step, which take no time, are not in it.
+    """
 
     def __init__(
         self, rank: RankStep, times: Times, met: Mapping[int, Met], kernels: Mapping[int, str], source: Source
     ) -> None:
         self.rank, self.times, self.met, self.kernels, self.source = rank, times, met, kernels, source
+        self.written: list[tuple[WrittenAs, int]] = []
         self._phase = phases(rank.trace, rank.links)
         self._layer = _layers(rank)
         self._work: dict[int, OpRef] = {}
@@ -61,8 +75,12 @@ class StepWriter:
         self._queue: list[OpRef] = []
         self._waits: list[tuple[OpRef, int]] = []
 
-    def write(self, role: RoleBuilder, block: BlockBuilder) -> None:
-        """The step as the one placement of a role."""
+    def write(self, role: RoleBuilder, block: BlockBuilder, *, held_by_queue: bool = True) -> None:
+        """Writes the step as the one instance of a role.
+
+        With `held_by_queue`, a host that runs ahead waits for room in the launch queue. A recorded step, whose times
+        are known, needs no such rule.
+        """
         device = self.rank.device
         launched: dict[int, list[int]] = {}
         for column, call in enumerate(device.call.tolist()):
@@ -77,7 +95,7 @@ class StepWriter:
         if graph is None:
             for call in range(self.rank.alike.calls.shape[1]):
                 self._host(block, call, launched.get(call, []), holds)
-        self._end(block, graph)
+        self._end(block, graph, held_by_queue)
         placement = role.place(block)
         for before, after in self._between_steps(graph):
             role.link(placement[after], after=placement[before], steps=1)
@@ -96,6 +114,7 @@ class StepWriter:
         name = self._call_name(event)
         waits = bool(host.targets[call]) or times.own_s[call] > 0
         done = block.host(name, float(times.work_s[call]), after=before, **facts)
+        self.written.append(("call", call))
         self._first.setdefault(int(host.sequence[call]), done)
         if not (waits and host.queue[call]):
             self._launch(block, launches, done, holds)
@@ -107,15 +126,18 @@ class StepWriter:
                 if not target.steps and target.work in self._work
             ]
             done = block.host(wait_name, float(times.own_s[call]), after=needed, **facts)
+            self.written.append(("wait", call))
             self._waits += [(done, target.work) for target in host.targets[call] if target.steps]
             if host.queue[call]:
                 self._launch(block, launches, done, holds)
         self._call[call] = done
 
-    def _end(self, block: BlockBuilder, graph: OpRef | None) -> None:
+    def _end(self, block: BlockBuilder, graph: OpRef | None, held_by_queue: bool) -> None:
         """Ops that take no time: the end of the step on each thread, where a host that runs ahead is held, and the
         places of the queue that it runs ahead by."""
         rank = self.rank
+        if not held_by_queue:
+            return
         lanes = [f"host thread {thread}" for thread in dict.fromkeys(rank.host.thread.tolist())]
         for lane in lanes if graph is None else ["host"]:
             self._ends.append(block.host("end of step", 0.0, lane=lane, source=self.source))
@@ -149,8 +171,11 @@ class StepWriter:
         met = self.met.get(event)
         lane_kind: LaneKind = "communication" if met is not None else "compute"
         if times.idle_s[column] > 0:
-            text = "idle, cause not recorded"
-            block.add(Kind.HOST, text, float(times.idle_s[column]), lane, lane_kind, after=after, source=self.source)
+            text = times.gaps[column] if times.gaps else IDLE
+            kind = Kind.COMPUTE if text == BETWEEN_KERNELS and met is None else Kind.HOST
+            block.add(kind, text, float(times.idle_s[column]), lane, lane_kind, after=after, source=self.source)
+            self.written.append(("gap", column))
+        self.written.append(("work", column))
         facts = self._facts(event)
         taken = max(float(times.busy_s[column] + times.gap_s[column]), 0.0)
         if met is not None:
@@ -195,7 +220,7 @@ class StepWriter:
         # stream of the step before is done, and of one more before for each stream that waits for another. A step may
         # be under way on each of these at once: a shorter queue would hold up what a real one does not.
         launched = [self._work[column] for column in firsts if rank.device.call[column] >= 0]
-        held = [launched, *([one] for one in self._queue), self._ends]
+        held = [launched, *([place] for place in self._queue), self._ends] if self._ends else []
         return found + [(work, by) for some, later in pairwise(held) for work in some for by in later]
 
     def _facts(self, event: int) -> dict[str, Any]:

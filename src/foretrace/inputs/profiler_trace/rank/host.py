@@ -56,6 +56,10 @@ class HostStep:
     """The wait comes before the launch: for room in the queue."""
     resumes: Longs
     """For a call of a sequence beside the main one after a pause, the main one's call it waits for; else -1."""
+    reach_s: Floats
+    """When each call launched, or began to wait, row by row: the end of its `work_s`."""
+    left_s: Floats
+    """When the host went on after each call, row by row."""
     counts: Counts
     unexplained_s: float
     """Per step: time in waits for which nothing recorded accounts; part of `own_s`."""
@@ -102,6 +106,8 @@ def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits, ga
         targets=waited.targets,
         queue=waited.queue,
         resumes=resumes,
+        reach_s=reach,
+        left_s=left,
         counts=_counts(streams, steps, alike, sequence),
         unexplained_s=float(np.where(lost, end - begin, 0.0).mean(axis=0).sum()) if calls.size else 0.0,
     )
