@@ -34,7 +34,7 @@ from foretrace.inputs.megatron_trace.program import recording_of
 from foretrace.inputs.megatron_trace.recording import Recording
 from foretrace.inputs.megatron_trace.work import read_stones
 from foretrace.inputs.registry import open_input
-from foretrace.simulation.simulate_input import recorded_answer
+from foretrace.readings.answer.recorded import recorded_answer
 
 HERE = Path(__file__).parents[1]
 CLUSTER = HERE / "examples" / "clusters" / "a100_2x8.yaml"

@@ -23,9 +23,10 @@ from foretrace.inputs.option_checks import changed_options
 from foretrace.inputs.registry import open_input
 from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.recorded import recorded_answer
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate import Executor
-from foretrace.simulation.simulate_input import recorded_answer, simulate_input
+from foretrace.simulation.simulate_input import simulate_input
 
 if TYPE_CHECKING:
     from foretrace.hardware.cluster import Cluster

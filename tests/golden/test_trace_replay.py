@@ -20,7 +20,7 @@ from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
 from foretrace.inputs.megatron_trace.program import recording_of
 from foretrace.inputs.megatron_trace.recording import Recording
 from foretrace.inputs.registry import open_input
-from foretrace.simulation.simulate_input import recorded_answer
+from foretrace.readings.answer.recorded import recorded_answer
 from unit.inputs.megatron_trace.rank_files import Rank, program, sub, write
 
 MS = 1e-3

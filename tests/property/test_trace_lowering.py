@@ -20,8 +20,8 @@ from foretrace.inputs.megatron_trace.routing import exchange, reshaped
 from foretrace.inputs.registry import open_input
 from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.readings.account import account
+from foretrace.readings.answer.recorded import recorded_answer
 from foretrace.schedules import Action, ActionKind
-from foretrace.simulation.simulate_input import recorded_answer
 from unit.inputs.aicb.workloads import CLUSTER
 from unit.inputs.megatron_trace.rank_files import Rank, Sub, all_to_all, sub, write
 

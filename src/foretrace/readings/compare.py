@@ -124,6 +124,11 @@ class Comparison:
     diagnostics: tuple[Diagnostic, ...]
 
     @property
+    def measured_word(self) -> str:
+        """What the second run is: "measured", or "simulated" where no one recorded it."""
+        return second_word(self.measured)
+
+    @property
     def band_contains_measured(self) -> bool | None:
         """Whether the measured step lies in the predicted band; None where the prediction has none."""
         band = self.predicted.step_time_band_s
@@ -132,8 +137,13 @@ class Comparison:
         return band[0] <= self.measured.step_time_s <= band[1]
 
 
+def second_word(answer: Answer) -> str:
+    """Returns "measured" for a recording, "simulated" for anything that stands in its place."""
+    return "measured" if answer.timeline.recorded else "simulated"
+
+
 def compare(predicted: Answer, measured: Answer) -> Comparison:
-    """Lays a prediction beside a measurement of the same job; either may be a simulation or a recording."""
+    """Compares a prediction with a measurement of the same job, or with another simulation."""
     ours, theirs = account(predicted), account(measured)
     alike = _same_mesh(predicted.timeline.graph.program.mesh, measured.timeline.graph.program.mesh)
     until = (ours.until_optimizer_s, theirs.until_optimizer_s)
@@ -154,7 +164,7 @@ def compare(predicted: Answer, measured: Answer) -> Comparison:
             *(Diagnostic("warning", one.code, f"{one.words}: {one.so}") for one in unlike),
             *_differences(predicted, measured, ours, theirs),
             *_carried("predicted", predicted.diagnostics),
-            *_carried("measured", measured.diagnostics),
+            *_carried(second_word(measured), measured.diagnostics),
         ),
     )
 
@@ -238,13 +248,13 @@ def _unlike(predicted: Answer, measured: Answer, ours: Account, theirs: Account,
     found = []
     so = "the step and means over ranks are compared, single ranks, stages and groups are not"
     if predicted.world_size != measured.world_size:
-        words = f"{predicted.world_size:,} ranks are predicted, {measured.world_size:,} measured"
+        words = f"{predicted.world_size:,} ranks are predicted, {measured.world_size:,} {second_word(measured)}"
         found.append(_Unlike("different-mesh", words, so))
     elif not same_mesh:
-        words = f"the prediction has {predicted.mesh}, the measurement {measured.mesh}"
+        words = f"the predicted run has {predicted.mesh}, the {second_word(measured)} {measured.mesh}"
         found.append(_Unlike("different-mesh", words, so))
     if ours.microbatches != theirs.microbatches:
-        words = f"microbatches: {ours.microbatches} predicted, {theirs.microbatches} measured"
+        words = f"microbatches: {ours.microbatches} predicted, {theirs.microbatches} {second_word(measured)}"
         found.append(_Unlike("different-microbatches", words, "the steps do not do the same work"))
     return found
 
@@ -254,11 +264,13 @@ def _differences(predicted: Answer, measured: Answer, ours: Account, theirs: Acc
     notes = []
     if predicted.repeats != measured.repeats:
         kinds = {True: "the steady period of steps that follow each other", False: "the makespan of one step"}
-        text = f"the predicted step time is {kinds[predicted.repeats]}, the measured {kinds[measured.repeats]}"
+        second = second_word(measured)
+        text = f"the predicted step time is {kinds[predicted.repeats]}, the {second} {kinds[measured.repeats]}"
         notes.append(Diagnostic("warning", "different-step-times", text))
-    missing = [name for name, one in (("prediction", ours), ("measurement", theirs)) if one.until_optimizer_s is None]
+    sides = (("predicted", ours), (second_word(measured), theirs))
+    missing = [name for name, spent in sides if spent.until_optimizer_s is None]
     if len(missing) == 1:
-        text = f"the {missing[0]} has no optimizer: the time up to it is not compared"
+        text = f"the {missing[0]} run has no optimizer: the time up to it is not compared"
         notes.append(Diagnostic("note", "too-little-data", text))
     return notes
 

@@ -11,13 +11,15 @@ the last period of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Longs
+from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.program.columns import Kind, Phase, label
 from foretrace.readings.chain import Chain
+
+Bound = Literal["compute", "communication", "host", "mixed"]
 
 MAX_GAP: Final = 0.01
 """An op of a recorded step that began so much of the step after what it waited for was held up by something else."""
@@ -34,13 +36,15 @@ class CriticalPath:
     end_s: Floats
     length_s: float
     parts_s: dict[str, float]
+    bound: Bound
+    """What bounds the step: computation, communication or the host, whichever is more than half of the path."""
 
 
 def critical_path(chain: Chain) -> CriticalPath:
     """Returns the path that sets the step time of the chain's timeline."""
     timeline = chain.timeline
     if not len(timeline.end_s):
-        return CriticalPath(np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, {})
+        return CriticalPath(np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, {}, "mixed")
     path, spanned = _walk(chain)
     nodes = np.array([node for node, _ in reversed(path)], dtype=np.int64)
     moved = np.array([steps for _, steps in reversed(path)]) * timeline.step_time_s
@@ -52,7 +56,8 @@ def critical_path(chain: Chain) -> CriticalPath:
         start = np.clip(start, end[-1] - max(spanned, 1) * timeline.step_time_s, end)
         end = np.maximum(end, start)
     lengths = (end - start) / max(spanned, 1)
-    return CriticalPath(nodes, start, end, float(lengths.sum()), _parts(chain, nodes, lengths))
+    length_s, parts_s = float(lengths.sum()), _parts(chain, nodes, lengths)
+    return CriticalPath(nodes, start, end, length_s, parts_s, _bound(chain, nodes, lengths))
 
 
 def _walk(chain: Chain) -> tuple[list[tuple[int, int]], int]:
@@ -109,3 +114,14 @@ def _parts(chain: Chain, nodes: Longs, lengths: Floats) -> dict[str, float]:
     seconds = np.bincount(part, weights=lengths, minlength=len(names))
     found = {name: float(total) for name, total in zip(names, seconds, strict=True) if total > 0}
     return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+def _bound(chain: Chain, nodes: Longs, lengths: Floats) -> Bound:
+    kind = chain.kind[nodes]
+    bounds: dict[Bound, Mask] = {
+        "compute": kind == Kind.COMPUTE,
+        "communication": (kind == Kind.COLLECTIVE) | (kind == Kind.TRANSFER),
+        "host": kind == Kind.HOST,
+    }
+    half_s = float(lengths.sum()) / 2
+    return next((bound for bound, mine in bounds.items() if float(lengths[mine].sum()) > half_s), "mixed")

@@ -83,6 +83,7 @@ def _run(simulation: Answer) -> dict[str, Any]:
         "step_time_s": simulation.step_time_s,
         "step_time_band_s": simulation.step_time_band_s and list(simulation.step_time_band_s),
         "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
+        "recorded": simulation.timeline.recorded,
     }
 
 
@@ -107,8 +108,8 @@ def _share(comparison: Comparison, pair: Pair) -> float | None:
 def write_comparison_perfetto(
     comparison: Comparison, path: str | os.PathLike[str], *, ranks: Sequence[int] | None = None
 ) -> PerfettoSummary:
-    """Both timelines in one trace, each rank's predicted process above its measured one."""
-    sides = {"predicted": comparison.predicted, "measured": comparison.measured}
+    """Writes both timelines into one Perfetto trace, each rank's predicted process above the other one."""
+    sides = {"predicted": comparison.predicted, comparison.measured_word: comparison.measured}
     named = [NamedTimeline(name, one.timeline, one.memory_by_rank()) for name, one in sides.items()]
     return write_timelines(named, path, ranks=ranks)
 
@@ -130,28 +131,32 @@ def _headline(comparison: Comparison) -> list[list[Span]]:
     measured = comparison.measured
     axes = measured.mesh.replace(",", " · ").replace("=", " ")
     job = f"     {format_count(measured.world_size)} ranks · {axes}"
-    lines: list[list[Span]] = [[("  Step   ", ""), *_versus(comparison.step), (job, "")]]
+    lines: list[list[Span]] = [[("  Step   ", ""), *_versus(comparison, comparison.step), (job, "")]]
     if comparison.unlike:
         lines.append([(f"         not the same work: {'; '.join(comparison.unlike)}", "yellow")])
     band, contains = comparison.predicted.step_time_band_s, comparison.band_contains_measured
     if band is None or contains is None:
         lines.append([("         the prediction carries no band", "")])
     else:
-        verdict = "contains the measured" if contains else "does not contain the measured"
+        verdict = f"{'contains' if contains else 'does not contain'} the {comparison.measured_word}"
         lines.append([(f"         its band, {format_time(band[0])} to {format_time(band[1])}, {verdict}", "")])
     if comparison.until_optimizer is not None:
-        lines.append([("         up to the optimizer ", ""), *_versus(comparison.until_optimizer)])
-    titles = {"predicted": comparison.predicted.title, "measured": measured.title}
+        lines.append([("         up to the optimizer ", ""), *_versus(comparison, comparison.until_optimizer)])
+    titles = {"predicted": comparison.predicted.title, comparison.measured_word: measured.title}
     return lines + [[(f"         {side}: {title}", "")] for side, title in titles.items() if title]
 
 
-def _versus(pair: Pair) -> list[Span]:
-    text = f"predicted {format_time(pair.predicted_s)}, measured {format_time(pair.measured_s)}: "
+def _versus(comparison: Comparison, pair: Pair) -> list[Span]:
+    second = comparison.measured_word
+    text = f"predicted {format_time(pair.predicted_s)}, {second} {format_time(pair.measured_s)}: "
     return [(text, ""), (_percent(pair.error) or "a share of nothing", "bold")]
 
 
-_PAIR = ("predicted", "measured", "difference", "of step")
 _RANK_TIMES = ("compute", "held up", "end")
+
+
+def _heads(comparison: Comparison) -> tuple[str, ...]:
+    return ("predicted", comparison.measured_word, "difference", "of step")
 
 
 def _cells(comparison: Comparison, pair: Pair) -> tuple[str, ...]:
@@ -168,7 +173,9 @@ def _both(pair: Pair) -> tuple[str, str]:
 def _breakdown(comparison: Comparison) -> list[list[Span]]:
     rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.breakdown]
     rows.append(("step", *_cells(comparison, comparison.step)))
-    return table(("where the error comes from", *_PAIR), rows, "mean over ranks; the differences sum to the step's")
+    return table(
+        ("where the error comes from", *_heads(comparison)), rows, "mean over ranks; the differences sum to the step's"
+    )
 
 
 def _kinds(comparison: Comparison) -> list[list[Span]]:
@@ -176,7 +183,7 @@ def _kinds(comparison: Comparison) -> list[list[Span]]:
         waits = kind.wait.predicted_s > 0 or kind.wait.measured_s > 0
         return (kind.name, *_cells(comparison, kind.running), *(_both(kind.wait) if waits else ("", "")))
 
-    heads = ("what ops do", *_PAIR, "waits, predicted", "measured")
+    heads = ("what ops do", *_heads(comparison), "waits, predicted", comparison.measured_word)
     note = "mean over ranks; waits are for late partners, and may pass while the rank computes"
     return table(heads, [row(kind) for kind in comparison.kinds], note)
 
@@ -184,7 +191,7 @@ def _kinds(comparison: Comparison) -> list[list[Span]]:
 def _critical_path(comparison: Comparison) -> list[list[Span]]:
     rows = [(row.name, *_cells(comparison, row.seconds)) for row in comparison.critical_path[:MAX_PARTS]]
     hidden = len(comparison.critical_path) - len(rows)
-    return table(("critical path", *_PAIR), rows, f"{hidden} more in --json" if hidden else "")
+    return table(("critical path", *_heads(comparison)), rows, f"{hidden} more in --json" if hidden else "")
 
 
 def _stages(comparison: Comparison) -> list[list[Span]]:
@@ -194,7 +201,8 @@ def _stages(comparison: Comparison) -> list[list[Span]]:
             sides += ["", ""] if side is None else [format_time(side.mean_s), _spread(side.least_s, side.most_s)]
         return (f"stage {one.stage} {one.direction}", *sides, _percent(one.mean.error) if one.mean else "")
 
-    heads = ("compute of a microbatch", "predicted", "least to most", "measured", "least to most", "error")
+    second = comparison.measured_word
+    heads = ("compute of a microbatch", "predicted", "least to most", second, "least to most", "error")
     ordered = sorted(comparison.stages, key=lambda stage: -_size(stage.mean))
     return _worst(comparison, heads, [_size(one.mean) for one in ordered], [row(one) for one in ordered])
 
@@ -207,7 +215,7 @@ def _ranks(comparison: Comparison) -> list[list[Span]]:
     # What holds a rank up is mostly another's doing: those that compute otherwise than predicted are named first.
     ordered = sorted(comparison.ranks, key=lambda rank: -_size(rank.compute))
     sizes = [_size(one.compute) + _size(one.held_up) for one in ordered]
-    sides = [f"{what}, {side}" if side == "predicted" else side for what in _RANK_TIMES for side in _PAIR[:2]]
+    sides = [word for what in _RANK_TIMES for word in (f"{what}, predicted", comparison.measured_word)]
     return _worst(comparison, ("ranks furthest off", *sides), sizes, [row(one) for one in ordered])
 
 
@@ -218,7 +226,8 @@ def _groups(comparison: Comparison) -> list[list[Span]]:
 
     ordered = sorted(comparison.groups, key=lambda group: -(_size(group.running) + _size(group.wait)))
     sizes = [_size(one.running) + _size(one.wait) for one in ordered]
-    heads = ("groups furthest off", "running, predicted", "measured", "waits, predicted", "measured")
+    second = comparison.measured_word
+    heads = ("groups furthest off", "running, predicted", second, "waits, predicted", second)
     return _worst(comparison, heads, sizes, [row(one) for one in ordered])
 
 

@@ -11,10 +11,9 @@ import numpy as np
 from foretrace.basics.errors import Diagnostic, InputError, UsageError
 from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
-from foretrace.engine.run import FixedRun
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
-from foretrace.readings.answer.answer import Answer, Provenance
+from foretrace.readings.answer.answer import Answer
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate import Executor, simulate_program
 
@@ -64,36 +63,6 @@ def on_machine(job: Input, machine: Machine) -> Input:
 
     usual_s = (TORCH_EAGER if calibration.host.style == "eager" else TORCH_COMPILE).launch_s
     return job.with_launches(calibration.host.launch_s / usual_s, f"host launches, calibration {calibration.name}")
-
-
-def recorded_answer(job: Input) -> Answer | None:
-    """Returns what was measured as an answer; None where nothing was. It has no gains and no band."""
-    with doing(f"reading {job.title}"):
-        timeline = job.recorded()
-    if timeline is None:
-        return None
-    FixedRun(timeline.graph)  # recordings that do not fit together deadlock here
-    program, step_s = timeline.graph.program, timeline.step_time_s
-    return Answer(
-        title=program.title,
-        world_size=program.world,
-        mesh=str(program.mesh),
-        cluster=None,
-        executor="recorded",
-        scenario=Scenario(),
-        unchanged_step_time_s=None,
-        step_time_s=step_s,
-        step_time_band_s=(step_s, step_s),
-        repeats=program.repeats,
-        steps_run=timeline.steps_run,
-        tokens_per_s_per_gpu=None,
-        gains=None,
-        memory_tracks=(),
-        peak_memory=None,
-        provenance=(Provenance("recorded", 1.0, 1.0, 1.0),),
-        diagnostics=program.diagnostics,
-        timeline=timeline,
-    )
 
 
 class _Question:

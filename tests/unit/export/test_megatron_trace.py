@@ -14,9 +14,9 @@ from foretrace.inputs.registry import open_input
 from foretrace.program.block import BlockBuilder
 from foretrace.program.columns import Collective
 from foretrace.readings.account import account
+from foretrace.readings.answer.recorded import recorded_answer
 from foretrace.readings.explain.rows import OpRows
 from foretrace.schedules import Action, ActionKind
-from foretrace.simulation.simulate_input import recorded_answer
 from shared_files import ROOT, shared
 from unit.inputs.megatron_trace.rank_files import Rank, all_to_all, answer, sub, write
 

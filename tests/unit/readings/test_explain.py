@@ -10,9 +10,9 @@ import pytest
 
 from foretrace import Answer, Mesh, ProgramBuilder, simulate
 from foretrace.inputs.registry import open_input
+from foretrace.readings.answer.recorded import recorded_answer
 from foretrace.readings.explain import Explanation, explain
 from foretrace.readings.explain.rows import weighted_median
-from foretrace.simulation.simulate_input import recorded_answer
 from shared_files import shared
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.inputs.matching import Meeting, match_calls
 from foretrace.inputs.megatron_trace.calls import AXES, GRADIENT_OPS, gradient_call, group_size, tensor_bytes
-from foretrace.inputs.megatron_trace.clocks import Meeting, clock_offsets
+from foretrace.inputs.megatron_trace.clocks import clock_offsets
 from foretrace.inputs.megatron_trace.format import BUCKET_OP, RankTrace, TraceOp
 from foretrace.inputs.megatron_trace.format.ex_situ import TRANSFERS
 from foretrace.inputs.megatron_trace.gradients import reduces_gradients
@@ -280,9 +281,7 @@ def _match(recording: Recording) -> list[Meeting]:
         for key, mine in channels.items():
             members = _members(recording, source, mine[0])
             theirs = {member: calls[member].get(key, []) for member in members}
-            _check_met(job, source, mine, theirs)
-            for number, item in enumerate(mine):
-                together = [theirs[member][number] for member in members]
+            for item, together in zip(mine, _matched(job, source, mine, theirs), strict=True):
                 item.net_s = min(one.taken_s for one in together)
                 if len(members) > 1 and source == members[0]:
                     meetings.append(dict(zip(members, [one.end_s for one in together], strict=True)))
@@ -324,28 +323,33 @@ def _members(recording: Recording, rank: int, item: Item) -> list[int]:
     return list(dict.fromkeys(recording.source_of[rank] for rank in ranks))
 
 
-def _check_met(job: TraceJob, rank: int, mine: Sequence[Item], theirs: Mapping[int, Sequence[Item]]) -> None:
-    """Raises an error where members of a group did not make the same calls."""
-    where = next(job.traces(rank)).at(mine[0].op.line)
-    hint = "the traces of these ranks do not belong together, or the mesh is another: give --mesh"
-    for member, calls in theirs.items():
-        if len(calls) != len(mine):
-            raise InputError(
-                "rendezvous-mismatch",
-                f"{mine[0].name}: {len(mine)} such of rank {rank}, {len(calls)} of rank {member}, which it meets",
-                where=where,
-                hint=hint,
-            )
-        for one, other in zip(mine, calls, strict=True):
-            assert one.call is not None and other.call is not None
-            same_name = one.call.axis == "pp" or one.name == other.name
-            if one.call.collective != other.call.collective or not same_name:
-                raise InputError(
-                    "rendezvous-mismatch",
-                    f"rank {rank} makes {one.name} where rank {member}, which it meets, makes {other.name}",
-                    where=next(job.traces(rank)).at(one.op.line),
-                    hint=hint,
-                )
+def _matched(
+    job: TraceJob, rank: int, mine: Sequence[Item], theirs: Mapping[int, Sequence[Item]]
+) -> Iterator[tuple[Item, ...]]:
+    """Matches the calls of a rank with those of all members; raises an error where they did not make the same."""
+    trace = next(job.traces(rank))
+    place = trace.at(mine[0].op.line)
+
+    def count(first: int, other: int) -> str:
+        few = other if len(theirs[first]) == len(mine) else first
+        return f"{mine[0].name}: {len(mine)} such of rank {rank}, {len(theirs[few])} of rank {few}, which it meets"
+
+    def mismatch(first: int, one_call: Item, other: int, other_call: Item) -> str | None:
+        nonlocal place
+        assert one_call.call is not None and other_call.call is not None
+        same_name = one_call.call.axis == "pp" or one_call.name == other_call.name
+        if one_call.call.collective == other_call.call.collective and same_name:
+            return None
+        own, foreign = (one_call, other_call) if first == rank else (other_call, one_call)
+        place = trace.at(own.op.line) if rank in (first, other) else place
+        member = other if first == rank else first
+        return f"rank {rank} makes {own.name} where rank {member}, which it meets, makes {foreign.name}"
+
+    def error(_: int, problem: str) -> InputError:
+        hint = "the traces of these ranks do not belong together, or the mesh is another: give --mesh"
+        return InputError("rendezvous-mismatch", problem, where=place, hint=hint)
+
+    return match_calls(theirs, count, mismatch, error)
 
 
 def _set_clocks(recording: Recording, meetings: Sequence[Meeting]) -> None:

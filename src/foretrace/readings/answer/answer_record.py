@@ -38,6 +38,7 @@ class CriticalPathRecord:
     length_s: float
     ops: int
     parts_s: Mapping[str, float]
+    bound: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def _simulation(answer: Answer) -> SimulationRecord:
         steps_run=answer.steps_run,
         tokens_per_s_per_gpu=answer.tokens_per_s_per_gpu,
         breakdown_s=answer.breakdown.mean_s,
-        critical_path=CriticalPathRecord(path.length_s, len(path.node), path.parts_s),
+        critical_path=CriticalPathRecord(path.length_s, len(path.node), path.parts_s, path.bound),
         bottlenecks=answer.bottlenecks,
         peak_memory_bytes=None if peak is None else peak.bytes,
         peak_memory=None if peak is None else PeakMemoryRecord(peak.rank, peak.role, peak.by_category),

@@ -132,8 +132,13 @@ def _worst(rows: OpRows, axis: str, row: int) -> WorstCall:
 
 
 def _busy_with(rows: OpRows, row: int) -> int:
-    """The op a rank was busy with until it came to a call, work of the host passed over; the call itself if none."""
+    """Returns the op that a rank was busy with until it came to a call, ignoring the host; the call itself if none.
+
+    Where steps repeat, the host's ops may lead back to themselves, one step earlier.
+    """
     before = int(rows.before[row])
-    while before >= 0 and rows.kind[before] == Kind.HOST:
+    passed: set[int] = set()
+    while before >= 0 and rows.kind[before] == Kind.HOST and before not in passed:
+        passed.add(before)
         before = int(rows.before[before])
-    return row if before < 0 else before
+    return row if before < 0 or before in passed else before

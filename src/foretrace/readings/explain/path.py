@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.program.columns import Kind
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.critical_path import Bound
 from foretrace.readings.explain.rows import OpPlace, OpRows
 
 MAX_OPS = 5
@@ -22,16 +24,31 @@ class LongOp:
 
 
 @dataclass(frozen=True, slots=True)
-class PathReading:
-    """The critical path, seconds per step: by what its ops do, by pipeline stage and by rank (the first of several
-    alike). `gaps_s` is the part of the step in which none of its ops runs; `longest` are its longest ops."""
+class PathOps:
+    """The ops of one name on the critical path: how many, and their seconds per step."""
 
+    name: str
+    count: int
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathReading:
+    """The critical path, seconds per step: by what its ops do, by pipeline stage, by rank (the first of several that
+    are identical) and by name, the most time first.
+
+    `bound` is what more than half of it consists of. `gaps_s` is the part of the step in which none of its ops runs;
+    `longest` are its longest ops.
+    """
+
+    bound: Bound
     ops: int
     length_s: float
     gaps_s: float
     by_part_s: dict[str, float]
     by_stage_s: dict[int, float]
     by_rank_s: dict[int, float]
+    by_name: tuple[PathOps, ...]
     longest: tuple[LongOp, ...]
 
 
@@ -65,13 +82,28 @@ def path_reading(simulation: Answer, rows: OpRows) -> PathReading:
         if ranks[number] > 0
     }
     return PathReading(
+        bound=path.bound,
         ops=len(path.node),
         length_s=path.length_s,
         gaps_s=max(simulation.step_time_s - path.length_s, 0.0),
         by_part_s=dict(path.parts_s),
         by_stage_s={number: float(seconds) for number, seconds in enumerate(stages)},
         by_rank_s=by_rank,
+        by_name=_by_name(rows, path.node, per_step),
         longest=tuple(LongOp(rows.place(int(place[one])), float(lasts[one])) for one in longest.tolist()),
+    )
+
+
+def _by_name(rows: OpRows, nodes: Longs, seconds: Floats) -> tuple[PathOps, ...]:
+    graph = rows.graph
+    names, place = np.unique(graph.ops.ints("name")[graph.op[nodes]], return_inverse=True)
+    total_s = np.bincount(place.ravel(), weights=seconds, minlength=len(names))
+    count = np.bincount(place.ravel(), weights=seconds > 0, minlength=len(names))
+    order = np.argsort(-total_s, kind="stable")
+    return tuple(
+        PathOps(graph.program.strings[int(names[at])], int(count[at]), float(total_s[at]))
+        for at in order.tolist()
+        if total_s[at] > 0
     )
 
 

@@ -10,19 +10,17 @@ import numpy as np
 
 from foretrace.basics.units import format_percent, format_time
 from foretrace.inputs.profiler_trace.format.records import TracedDevice
+from foretrace.readings.critical_path import Bound
+from foretrace.readings.explain import Explanation
 from foretrace.readings.profiler_views.breakdown import Occupancy
 from foretrace.readings.profiler_views.idle import IdleTimes, RankIdle
 from foretrace.readings.profiler_views.kernels import KindTimes
 from foretrace.readings.profiler_views.launches import RankLaunches
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.readings.profiler_views.steps import StepStatistics
-from foretrace.readings.profiler_views.stragglers import Stragglers
 
 _WORTH: Final = 0.02
 """Parts of the span below this are not worth an advice."""
-_BOUND: Final = 0.2
-"""From such a part of the span on that the device waits for the host, a trace is called host-bound, and the same for
-other waits; below a quarter of it, device-bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,8 @@ class TraceSummary:
     median_kernel_s: float
     median_delay_s: float | None
     """From the end of a launch to the start of what it launched; None where no launches are recorded."""
-    bound: str
-    """host, waits, device or mixed: what the step's length depends on."""
+    bound: Bound
+    """What bounds the median step: what more than half of its critical path consists of."""
     advice: tuple[TraceAdvice, ...]
 
 
@@ -81,7 +79,7 @@ def summary(
     launches: Sequence[RankLaunches],
     kinds: Sequence[KindTimes],
     steps: StepStatistics,
-    stragglers: Stragglers,
+    explanation: Explanation,
 ) -> TraceSummary:
     """The look at some ranks, from what the other analyses found."""
     count = max(sum(len(rank.counted) for rank in ranks) / len(ranks), 1.0)
@@ -90,7 +88,6 @@ def summary(
         state: sum(occupancy.states_s[state] for occupancy in occupancies) / per for state in occupancies[0].states_s
     }
     idle = IdleTimes(*(sum(getattr(idle.device, name) for idle in idles) / per for name in IdleTimes.__slots__))
-    span_s = sum(states.values())
     work = sum(len(rank.work) for rank in ranks) / per
     delays_s = np.concatenate([launch.delay_s for launch in launches])
     kernel_s = float(np.median(np.concatenate([rank.work.duration_s for rank in ranks])))
@@ -111,8 +108,8 @@ def summary(
         kernels=work,
         median_kernel_s=kernel_s,
         median_delay_s=float(np.median(delays_s)) if len(delays_s) else None,
-        bound=_bound(idle, span_s),
-        advice=_advice(states, idle, exposed_s, work, kernel_s, stragglers, per),
+        bound=explanation.critical_path.bound,
+        advice=_advice(states, idle, exposed_s, work, kernel_s, explanation),
     )
 
 
@@ -135,21 +132,13 @@ def _kind_shares(kinds: Sequence[KindTimes], per: float) -> tuple[KindShare, ...
     return tuple(sorted(found, key=lambda one: (-one.total_s, one.kind)))
 
 
-def _bound(idle: IdleTimes, span_s: float) -> str:
-    host, other = (seconds / span_s if span_s > 0 else 0.0 for seconds in (idle.host_wait_s, idle.other_s))
-    if max(host, other) >= _BOUND:
-        return "host" if host >= other else "waits"
-    return "device" if host + other < _BOUND / 4 else "mixed"
-
-
 def _advice(
     states: dict[str, float],
     idle: IdleTimes,
     exposed_s: float,
     work: float,
     kernel_s: float,
-    stragglers: Stragglers,
-    per: float,
+    explanation: Explanation,
 ) -> tuple[TraceAdvice, ...]:
     span_s = sum(states.values())
     if span_s <= 0:
@@ -158,8 +147,9 @@ def _advice(
     def part(seconds: float) -> str:
         return f"{format_time(seconds)} a step, {format_percent(seconds / span_s)}"
 
-    lost_s = sum(arrival.lost_s for arrival in stragglers.arrivals) / per
-    worst = stragglers.arrivals[0].rank if stragglers.arrivals else -1
+    late = explanation.ranks
+    lost_s = sum(rank.held_others_s * rank.alike for rank in late) / explanation.answer.world_size
+    worst = max(late, key=lambda rank: rank.held_others_s).rank
     copies_s = states["memory"]
     found = [
         TraceAdvice(

@@ -12,10 +12,14 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.profiler_trace.format.records import RankProfile
+from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
+from foretrace.readings.answer.recorded import recorded_answer
+from foretrace.readings.explain import Explanation, explain
+from foretrace.readings.explain.path import PathReading
+from foretrace.readings.explain.stragglers import RankLateness
 from foretrace.readings.profiler_views import annotations as _annotations
 from foretrace.readings.profiler_views import bandwidth as _bandwidth
 from foretrace.readings.profiler_views import breakdown as _breakdown
-from foretrace.readings.profiler_views import critical as _critical
 from foretrace.readings.profiler_views import diff as _diff
 from foretrace.readings.profiler_views import idle as _idle
 from foretrace.readings.profiler_views import kernels as _kernels
@@ -23,7 +27,6 @@ from foretrace.readings.profiler_views import launches as _launches
 from foretrace.readings.profiler_views import queues as _queues
 from foretrace.readings.profiler_views import sequences as _sequences
 from foretrace.readings.profiler_views import steps as _steps
-from foretrace.readings.profiler_views import stragglers as _stragglers
 from foretrace.readings.profiler_views import summary as _summary
 from foretrace.readings.profiler_views.rank import Rank, in_whole_us
 from foretrace.readings.profiler_views.statistics import Spread
@@ -47,6 +50,7 @@ class ProfilerTrace:
             raise InputError(
                 "missing-argument", "no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems"
             )
+        self._traces = tuple(traces)
         taken: set[int] = set()
         ranks = []
         for number, trace in enumerate(traces):
@@ -161,20 +165,24 @@ class ProfilerTrace:
         found = [row for rank in self.ranks for row in _sequences.sequences(rank, op, least_length)]
         return _sequences.KernelSequences(op, tuple(sorted(found, key=lambda one: -one.count)))
 
-    def stragglers(self, candidates: int = 2) -> _stragglers.Stragglers:
-        """Whom the other ranks wait for: by who comes last to collectives, and by the rule of HTA's
-        get_potential_stragglers."""
-        return _stragglers.stragglers(self.ranks, max(candidates, 1))
+    @cached_property
+    def explanation(self) -> Explanation:
+        """Why the median step took as long as it did: breakdown, critical path, and whom ranks wait for.
 
-    def critical_path(self, rank: int | None = None, step: int | None = None) -> _critical.TracePath:
-        """The chain of waits that made a step so long, by default the median step of the first rank; see HTA's
-        critical_path_analysis."""
-        one = self.ranks[0] if rank is None else self.rank(rank)
-        if step is not None and not 0 <= step < len(one.steps):
-            raise InputError(
-                "no-such-rank", f"step {step} is not in the trace", hint=f"it has steps 0 to {len(one.steps) - 1}"
-            )
-        return _critical.critical_path(one, step)
+        It reads the recorded timeline, as `foretrace simulate` and `compare` do; the other questions here have Holistic
+        Trace Analysis' definitions.
+        """
+        answer = recorded_answer(ProfilerTraceInput(self._traces))
+        assert answer is not None  # a profiler trace is a measurement
+        return explain(answer)
+
+    def critical_path(self) -> PathReading:
+        """The chain of waits that made the median step as long as it was."""
+        return self.explanation.critical_path
+
+    def stragglers(self) -> tuple[RankLateness, ...]:
+        """Whom the other ranks wait for, the one that held others up longest first."""
+        return tuple(sorted(self.explanation.ranks, key=lambda rank: -rank.held_others_s))
 
     def steps(self) -> _steps.StepStatistics:
         """The steps one by one."""
@@ -199,7 +207,7 @@ class ProfilerTrace:
             self.launches().ranks,
             self.kernels().kinds,
             self.steps(),
-            self.stragglers(),
+            self.explanation,
         )
 
 

@@ -95,7 +95,7 @@ def test_a_program_says_what_it_is_made_of(tmp_path: Path) -> None:
     (text,) = {program.strings[at] for at in columns["kernel"][computes].tolist()}
     assert text.startswith("gemm m=256 n=128 k=512")
     assert [source.name for source in program.sources if "recorded" in source.name] == ["recorded on NVIDIA H200"]
-    assert "recorded step 0.40 ms (0.40 to 0.40): mean of 3 steps by ProfilerStep, host-bound" in _said(program)
+    assert "recorded step 0.40 ms (0.40 to 0.40): mean of 3 steps by ProfilerStep, on the host" in _said(program)
 
 
 def test_modes_of_the_host(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ what the transfer takes. Where a member has no trace, the recorded time stays, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any, Final, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
+from foretrace.inputs.matching import match_calls
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.job.axes import axis_word
 from foretrace.inputs.profiler_trace.job.clocks import clock_offsets
@@ -100,9 +101,9 @@ def meet(
                 calls[at] |= {one.event: _alone(one, channel, len(traces), at) for one in those}
                 alone += len(those) if len(channel.ranks) != 1 else 0
             continue
-        _check_met(job, channel, members, issued)
+        rows = _match(job, channel, {at: issued.get(at, ()) for at in members})
         communicator = _communicator(channel, members, issued[members[0]][0].what)
-        for together in zip(*(issued[at] for at in members), strict=True):
+        for together in rows:
             met = _met(channel, communicator, together, priced)
             for at, one in zip(members, together, strict=True):
                 calls[at][one.event] = _own_part(met, one.what, channel)
@@ -114,7 +115,7 @@ def meet(
         Mesh(dp=world),
         tuple((rank,) for rank in range(world)),
         tuple(calls),
-        tuple(offsets),
+        offsets,
         (*_notes(job, len(meetings), alone), *notes),
     )
 
@@ -159,31 +160,30 @@ class _Job:
         return [self._at[rank] for rank in channel.ranks]
 
 
-def _check_met(job: _Job, channel: _Channel, members: Sequence[int], issued: Mapping[int, Sequence[_Issued]]) -> None:
-    """Raises an error where members of a group did not make the same calls."""
-    hint = "the traces are of different runs or steps (--steps chooses), or events are missing from one"
-    first = members[0]
-    mine = issued.get(first, [])
-    for at in members:
-        theirs = issued.get(at, [])
-        where, name = job.traces[at].path, channel.group or "not named"
-        if len(mine) != len(theirs):
-            raise InputError(
-                "rendezvous-mismatch",
-                f"rank {job.ranks[first]} communicates {len(mine)} times in group {name}, "
-                f"rank {job.ranks[at]}, which it meets, {len(theirs)} times",
-                where=where,
-                hint=hint,
-            )
-        for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
-            if one.what.collective is not other.what.collective:
-                raise InputError(
-                    "rendezvous-mismatch",
-                    f"communication {number} of group {name} is {label(other.what.collective)} on rank "
-                    f"{job.ranks[at]}, {label(one.what.collective)} on rank {job.ranks[first]}",
-                    where=where,
-                    hint=hint,
-                )
+def _match(job: _Job, channel: _Channel, issued: Mapping[int, Sequence[_Issued]]) -> Iterator[tuple[_Issued, ...]]:
+    """Matches the communications of a channel; raises an error where its members did not make the same ones."""
+    group = channel.group or "not named"
+
+    def count(first: int, other: int) -> str:
+        return (
+            f"rank {job.ranks[first]} communicates {len(issued[first])} times in group {group}, "
+            f"rank {job.ranks[other]}, which it meets, {len(issued[other])} times"
+        )
+
+    def mismatch(first: int, mine: _Issued, other: int, theirs: _Issued) -> str | None:
+        if mine.what.collective is theirs.what.collective:
+            return None
+        number = next(number for number, call in enumerate(issued[first]) if call is mine)
+        return (
+            f"communication {number} of group {group} is {label(theirs.what.collective)} on rank "
+            f"{job.ranks[other]}, {label(mine.what.collective)} on rank {job.ranks[first]}"
+        )
+
+    def error(other: int, problem: str) -> InputError:
+        hint = "the traces are of different runs or steps (--steps chooses), or events are missing from one"
+        return InputError("rendezvous-mismatch", problem, where=job.traces[other].path, hint=hint)
+
+    return match_calls(issued, count, mismatch, error)
 
 
 def _met(channel: _Channel, communicator: Communicator, together: Sequence[_Issued], priced: bool) -> Met:

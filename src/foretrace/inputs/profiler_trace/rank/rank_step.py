@@ -92,7 +92,7 @@ def step_notes(rank: RankStep, where: str | None = None) -> list[Diagnostic]:
     times = recorded.step_s[taken]
     spread = f" ({times.min() * 1e3:.2f} to {times.max() * 1e3:.2f})" if len(taken) > 1 else ""
     count = "1 step" if len(taken) == 1 else f"mean of {len(taken)} steps"
-    text = f"recorded step {rank.recorded_s * 1e3:.2f} ms{spread}: {count} by {rank.steps.how}, {recorded.bound}-bound"
+    text = f"recorded step {rank.recorded_s * 1e3:.2f} ms{spread}: {count} by {rank.steps.how}, on the {recorded.bound}"
     notes.append(Diagnostic("note", "as-recorded", text, where))
     notes += [replace(note, where=where) for note in rank.alike.notes]
     notes += [Diagnostic("note", code, text, where) for code, text in _unknown(rank)]
