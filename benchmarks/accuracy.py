@@ -103,9 +103,9 @@ def main() -> None:
     parser.add_argument("--update", action="store_true", help="record the errors, and the tables of docs/accuracy.md")
     options = parser.parse_args()
     sources = [source for source in (WITH, WITHOUT, MODEL) if source != WITH or installed()]
-    found = {source: {name: predicted(TRUTH / name, source) for name in HELD} for source in sources}
-    errors = {source: _errors(found[source]) for source in sources}
-    tables = [by_quantity(errors), by_row(found[sources[0]], sources[0])]
+    validations = {source: {name: predicted(TRUTH / name, source) for name in HELD} for source in sources}
+    errors = {source: _errors(validations[source]) for source in sources}
+    tables = [by_quantity(errors), by_row(validations[sources[0]], sources[0])]
     if TABLE.exists():
         tables = [*development(sources, errors[sources[0]]), *tables]
     else:
@@ -121,7 +121,7 @@ def record(errors: dict[str, dict[str, dict[str, float]]]) -> None:
     """Records errors by source, file and quantity; those of a source that is not here stay."""
     before = json.loads(ERRORS.read_text(encoding="utf-8")) if ERRORS.exists() else {}
     rounded = {
-        source: {name: {one: round(error, 5) for one, error in of.items()} for name, of in files.items()}
+        source: {name: {quantity: round(error, 5) for quantity, error in of.items()} for name, of in files.items()}
         for source, files in errors.items()
     }
     ERRORS.write_text(json.dumps(before | rounded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -137,27 +137,29 @@ def write_page(tables: Sequence[Table]) -> None:
     print(f"{PAGE.name}: {len(tables)} tables written")
 
 
-def _errors(found: dict[str, Validation]) -> dict[str, dict[str, float]]:
-    return {name: errors_by_quantity(one.rows) for name, one in found.items()}
+def _errors(validations: dict[str, Validation]) -> dict[str, dict[str, float]]:
+    return {name: errors_by_quantity(validation.rows) for name, validation in validations.items()}
 
 
 def by_quantity(errors: dict[str, dict[str, dict[str, float]]]) -> Table:
     """The mean errors of the files of `benchmarks/truth`."""
     lines = [
-        [f"{name}, {source}", *(percent(of.get(one)) for one in QUANTITIES)]
+        [f"{name}, {source}", *(percent(of.get(quantity)) for quantity in QUANTITIES)]
         for source, files in errors.items()
         for name, of in files.items()
     ]
     return Table("benchmarks/truth: mean error of each quantity", ["file, prices", *QUANTITIES], lines)
 
 
-def by_row(found: dict[str, Validation], source: str) -> Table:
+def by_row(validations: dict[str, Validation], source: str) -> Table:
     """The signed errors of every step on one H200."""
     lines = []
     for name in HELD[1:]:
-        for row in found[name].rows:
+        for row in validations[name].rows:
             compared = {"step": row.step, **row.parts} | ({} if row.memory is None else {"memory": row.memory})
-            lines.append([f"{Path(name).stem}: {row.id}", *(signed(compared[one].error) for one in QUANTITIES)])
+            lines.append(
+                [f"{Path(name).stem}: {row.id}", *(signed(compared[quantity].error) for quantity in QUANTITIES)]
+            )
     return Table(f"Steps on one H200, {source}", ["row", *QUANTITIES], lines)
 
 
@@ -165,31 +167,33 @@ def development(sources: Sequence[str], recorded: dict[str, dict[str, float]]) -
     """The errors of the development table by family, and what they and those of `benchmarks/truth` are meant to be."""
     runs = read_training_runs(TABLE)
     guessed = null_model(runs)
-    found = dict[str, Validation]()
+    validations = dict[str, Validation]()
     for source in sources:
         started = time.perf_counter()
-        found[source] = predicted(TABLE, source)
-        said = f"{len(found[source].rows)} rows in {time.perf_counter() - started:.0f} s on {os.cpu_count()} cores"
-        print(f"{TABLE.name}, {source}: {said} (at most {MAX_S:.0f} s on two idle ones)\n", flush=True)
+        validations[source] = predicted(TABLE, source)
+        took = (
+            f"{len(validations[source].rows)} rows in {time.perf_counter() - started:.0f} s on {os.cpu_count()} cores"
+        )
+        print(f"{TABLE.name}, {source}: {took} (at most {MAX_S:.0f} s on two idle ones)\n", flush=True)
     head = ["family", "rows", "mean error", "bias", "worst", "in band", "band", "memory (rows)", "null model"]
-    best = found[sources[0]]
+    best = validations[sources[0]]
     return [
         *(
-            Table(f"Published runs of grade {one}, {sources[0]}", head, graded(best, one, runs, guessed))
-            for one in best.grades
+            Table(f"Published runs of grade {grade}, {sources[0]}", head, graded(best, grade, runs, guessed))
+            for grade in best.grades
         ),
-        Table("Mean error by where prices come from", ["grade, family", *sources], by_source(found, runs)),
+        Table("Mean error by where prices come from", ["grade, family", *sources], by_source(validations, runs)),
         Table(f"What is aimed at, {sources[0]}", AIMS_HEAD, aims(best, runs, recorded)),
     ]
 
 
-def graded(found: Validation, grade: str, runs: TrainingRuns, guessed: dict[str, float]) -> list[Cells]:
+def graded(validation: Validation, grade: str, runs: TrainingRuns, guessed: dict[str, float]) -> list[Cells]:
     """A line per family and named part of one, all rows, and the mean over families."""
-    rows = found.graded(grade)
+    rows = validation.graded(grade)
     lines = [line(group, guessed, members) for group, members in parts_of(rows, runs)]
     lines.append(line(group_of("all rows", rows), guessed, rows))
-    means = found.mean_of_families(grade)
-    nulls = fmean(null_error([row for row in rows if row.family == one.name], guessed) for one in by_family(rows))
+    means = validation.mean_of_families(grade)
+    nulls = fmean(null_error([row for row in rows if row.family == group.name], guessed) for group in by_family(rows))
     return [*lines, ["mean of families", "", percent(means), "", "", "", "", "", percent(nulls)]]
 
 
@@ -223,32 +227,35 @@ def line(group: ResultGroup, guessed: dict[str, float], rows: Sequence[RowResult
     ]
 
 
-def by_source(found: dict[str, Validation], runs: TrainingRuns) -> list[Cells]:
+def by_source(validations: dict[str, Validation], runs: TrainingRuns) -> list[Cells]:
     """The mean errors of families, a column per source of prices."""
     lines = []
-    first = next(iter(found.values()))
+    first = next(iter(validations.values()))
     for grade in first.grades:
-        columns = [{group.name: group.mape for group, _ in parts_of(one.graded(grade), runs)} for one in found.values()]
+        columns = [
+            {group.name: group.mape for group, _ in parts_of(validation.graded(grade), runs)}
+            for validation in validations.values()
+        ]
         names = list(columns[0])
         lines += [[f"{grade}, {name}", *(percent(column.get(name)) for column in columns)] for name in names]
-        means = [percent(one.mean_of_families(grade)) for one in found.values()]
+        means = [percent(validation.mean_of_families(grade)) for validation in validations.values()]
         lines.append([f"{grade}, mean of families", *means])
     return lines
 
 
-def aims(found: Validation, runs: TrainingRuns, recorded: dict[str, dict[str, float]]) -> list[Cells]:
+def aims(validation: Validation, runs: TrainingRuns, recorded: dict[str, dict[str, float]]) -> list[Cells]:
     """What is aimed at beside what is found."""
-    rows = found.graded("A")
+    rows = validation.graded("A")
     groups = {group.name: group for group, _ in parts_of(rows, runs)}
-    whole, mean = group_of("all", rows), found.mean_of_families("A")
+    whole, mean = group_of("all", rows), validation.mean_of_families("A")
     lines = [aim(f"{name}, step", bound, groups[name].mape) for name, bound in BOUNDS.items() if name in groups]
     lines.append(aim("mean of families, step", MEAN_BOUND, mean))
     for name, group in groups.items():
         if group.memory_mape is not None and ":" not in name:
             lines.append(aim(f"{name}, memory", MEMORY_BOUNDS.get(name, MEMORY_BOUND), group.memory_mape))
     for name in HELD[1:]:
-        bounds = {one: MEMORY_BOUND if one == "memory" else PART_BOUND for one in QUANTITIES}
-        lines += [aim(f"{name}, {one}", bound, recorded[name][one]) for one, bound in bounds.items()]
+        bounds = {quantity: MEMORY_BOUND if quantity == "memory" else PART_BOUND for quantity in QUANTITIES}
+        lines += [aim(f"{name}, {quantity}", bound, recorded[name][quantity]) for quantity, bound in bounds.items()]
     low, high = COVERAGE_BOUNDS
     if whole.coverage is not None and whole.half_width is not None:
         off = max(low - whole.coverage, whole.coverage - high, 0.0)
@@ -258,10 +265,10 @@ def aims(found: Validation, runs: TrainingRuns, recorded: dict[str, dict[str, fl
     return lines
 
 
-def aim(name: str, bound: float, found: float | None) -> Cells:
+def aim(name: str, bound: float, error: float | None) -> Cells:
     """A bound, and by how much it is missed."""
-    missed = "" if found is None or found <= bound else f"{100 * (found - bound):.1f} points"
-    return [name, percent(bound), percent(found), missed]
+    missed = "" if error is None or error <= bound else f"{100 * (error - bound):.1f} points"
+    return [name, percent(bound), percent(error), missed]
 
 
 def null_model(runs: TrainingRuns) -> dict[str, float]:
@@ -273,9 +280,13 @@ def null_model(runs: TrainingRuns) -> dict[str, float]:
     for run in runs.runs:
         config = run.config
         flops = (config.gbs or 0) * model_flops(job_of(config).model, config.seq_len or 0) / config.gpus
-        alike = rates.setdefault((config.family, config.gpu, config.dtype), {})
-        alike[config.id] = published[config.id] or flops / run.measurement.step_s
-    return {name: rate / median(alike.values()) - 1 for alike in rates.values() for name, rate in alike.items()}
+        group_rates = rates.setdefault((config.family, config.gpu, config.dtype), {})
+        group_rates[config.id] = published[config.id] or flops / run.measurement.step_s
+    return {
+        name: rate / median(group_rates.values()) - 1
+        for group_rates in rates.values()
+        for name, rate in group_rates.items()
+    }
 
 
 def null_error(rows: Iterable[RowResult], guessed: dict[str, float]) -> float:

@@ -125,11 +125,13 @@ def main() -> None:
             writer.writerows(record(name, int(samples), Path(trace)))
         return
     print(f"  {'':<24}{'samples':>10}{'recorded':>12}{'scaled':>12}{'error':>9}{'linear':>9}")
-    for one in compared():
-        errors = [f"{100 * (time / one.recorded_s - 1):+.1f} %" for time in (one.scaled_s, one.linear_s)]
-        steps = f"{one.samples} to {one.to}"
-        times = "".join(f"{1e3 * time:>9.2f} ms" for time in (one.recorded_s, one.scaled_s))
-        print(f"  {one.case:<24}{steps:>10}{times}{errors[0]:>9}{errors[1]:>9}")
+    for comparison in compared():
+        errors = [
+            f"{100 * (time / comparison.recorded_s - 1):+.1f} %" for time in (comparison.scaled_s, comparison.linear_s)
+        ]
+        steps = f"{comparison.samples} to {comparison.to}"
+        times = "".join(f"{1e3 * time:>9.2f} ms" for time in (comparison.recorded_s, comparison.scaled_s))
+        print(f"  {comparison.case:<24}{steps:>10}{times}{errors[0]:>9}{errors[1]:>9}")
 
 
 if __name__ == "__main__":

@@ -90,10 +90,10 @@ class Measured:
 
 def silicon(dtype: str = "half") -> list[Measured]:
     """NVIDIA's tables, at the clock they were measured at: of elements of two bytes, or of one (`int8`)."""
-    found = []
+    rows = []
     for gpu, cluster in {**SILICON, **SIBLINGS}.items():
-        found += [_of_table(f"silicon {gpu}", cluster, table) for table in silicon_tables(gpu, dtype)]
-    return found
+        rows += [_of_table(f"silicon {gpu}", cluster, table) for table in silicon_tables(gpu, dtype)]
+    return rows
 
 
 def folder() -> Path:
@@ -104,15 +104,15 @@ def folder() -> Path:
 
 def published() -> list[Measured]:
     """The logs and tables of others: all-reduce in the folders, what is named of the table of bus bandwidths."""
-    found = []
+    rows = []
     for name, cluster in FOLDERS.items():
         tables = read_measurements(folder() / name).tables if (folder() / name).exists() else ()
-        found += [
+        rows += [
             _of_table(name, cluster, table)
             for table in tables
             if table.collective is Collective.ALL_REDUCE and table.gpus not in LEFT_OUT_GPUS.get(name, ())
         ]
-    return [*found, *_named()]
+    return [*rows, *_named()]
 
 
 def _of_table(dataset: str, cluster: str, table: MeasurementTable) -> Measured:
@@ -127,8 +127,8 @@ def _launches(path: Path) -> int:
     if path.suffix != ".log":
         return 1
     with path.open(encoding="utf-8", errors="replace") as stream:
-        found = re.search(r"nThread (\d+) nGpus (\d+)", stream.readline())
-    return int(found[1]) * int(found[2]) if found else 1
+        counts = re.search(r"nThread (\d+) nGpus (\d+)", stream.readline())
+    return int(counts[1]) * int(counts[2]) if counts else 1
 
 
 def _named() -> list[Measured]:

@@ -62,17 +62,17 @@ def main() -> None:
 
 def record(rows: Sequence[Measured]) -> dict[str, dict[str, float]]:
     """Median errors of the model by data set, of what was fitted and of what was not."""
-    found = {}
+    medians = {}
     for dataset in dict.fromkeys(row.dataset for row in rows):
         own = [row for row in rows if row.dataset == dataset]
         machine = fit_of(dataset, tuple(own))
-        one: dict[str, float] = {}
+        of_dataset: dict[str, float] = {}
         for word, part in _parts(dataset, own):
             large, small = errors([row.modelled_s(machine) for row in part], part)
-            one |= {f"{word} large": _median(large)} if len(large) else {}
-            one |= {f"{word} small": _median(small)} if len(small) else {}
-        found[dataset] = one
-    return found
+            of_dataset |= {f"{word} large": _median(large)} if len(large) else {}
+            of_dataset |= {f"{word} small": _median(small)} if len(small) else {}
+        medians[dataset] = of_dataset
+    return medians
 
 
 def _parts(dataset: str, rows: Sequence[Measured]) -> list[tuple[str, list[Measured]]]:
@@ -92,9 +92,9 @@ def judged(rows: Sequence[Measured]) -> Errors:
         machine = fit_of(dataset, tuple(own))
         for what, part in _parts(dataset, own):
             if what == "judged":
-                found = errors([row.modelled_s(machine) for row in part], part)
-                large.append(found[0])
-                small.append(found[1])
+                of_part = errors([row.modelled_s(machine) for row in part], part)
+                large.append(of_part[0])
+                small.append(of_part[1])
     return np.concatenate(large), np.concatenate(small)
 
 
@@ -125,8 +125,8 @@ def errors(modelled: Sequence[Floats], rows: Sequence[Measured]) -> Errors:
     parts = []
     for large in (True, False):
         chosen = [(row.size_bytes >= MIB) == large for row in rows]
-        found = [abs(one / row.time_s - 1)[here] for one, row, here in zip(modelled, rows, chosen, strict=True)]
-        parts.append(np.concatenate(found) if found else np.empty(0))
+        of_rows = [abs(row_s / row.time_s - 1)[here] for row_s, row, here in zip(modelled, rows, chosen, strict=True)]
+        parts.append(np.concatenate(of_rows) if of_rows else np.empty(0))
     return parts[0], parts[1]
 
 

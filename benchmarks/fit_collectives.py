@@ -135,9 +135,9 @@ def searched(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -
         for at in range(len(values)):
             for by in (factor, 1 / factor):
                 tried = [*values[:at], values[at] * by, *values[at + 1 :]]
-                found = loss(tried)
-                if found < best - 1e-12:
-                    values, best, moved = tried, found, True
+                tried_loss = loss(tried)
+                if tried_loss < best - 1e-12:
+                    values, best, moved = tried, tried_loss, True
         factor = factor if moved else factor**0.5
     return values
 

@@ -94,15 +94,15 @@ def fit_gemm(gpu: Gpu, kernels: Sequence[Kernel], seconds: np.ndarray, clock: fl
         if error < least:
             best, least = trial, error
         step = max(0.01, step * (0.99 if turn % 2 else 1.0))
-    best = np.array([float(f"{one:.3g}") for one in best])
+    best = np.array([float(f"{value:.3g}") for value in best])
     return best, gemm_errors(best, gpu, kernels, seconds, clock)
 
 
-def gemm_line(dtype: str, found: tuple[np.ndarray, np.ndarray]) -> str:
-    values, errors = found
+def gemm_line(dtype: str, fit: tuple[np.ndarray, np.ndarray]) -> str:
+    values, errors = fit
     off = np.abs(errors)
     return (
-        f"      {dtype}: [{', '.join(f'{one:.3g}' for one in values)}] # {len(off)} rows,"
+        f"      {dtype}: [{', '.join(f'{value:.3g}' for value in values)}] # {len(off)} rows,"
         f" median {100 * np.median(off):.1f} %, p90 {100 * np.quantile(off, 0.9):.1f} %"
     )
 
@@ -110,13 +110,13 @@ def gemm_line(dtype: str, found: tuple[np.ndarray, np.ndarray]) -> str:
 def from_tables(name: str) -> tuple[np.ndarray, np.ndarray]:
     """bf16 on a GPU that NVIDIA's tables have: 256 rows and columns and 1 GFLOP at least."""
     kernels, seconds = gemm_table(SYSTEMS[name], "bf16")
-    chosen = [i for i, one in enumerate(kernels) if one.flops > 1e9 and one.m >= 256 and one.n >= 256]
+    chosen = [i for i, kernel in enumerate(kernels) if kernel.flops > 1e9 and kernel.m >= 256 and kernel.n >= 256]
     return fit_gemm(presets.gpu(name), [kernels[i] for i in chosen], seconds[chosen], 1.0)
 
 
-def of_profile(profile: KernelProfile, wanted: Callable[[Kernel], bool]) -> tuple[list[Kernel], np.ndarray, np.ndarray]:
+def of_profile(profile: KernelProfile, keep: Callable[[Kernel], bool]) -> tuple[list[Kernel], np.ndarray, np.ndarray]:
     """Kernels of a profile with their burst and sustained seconds."""
-    rows = [i for i, one in enumerate(profile.kernels) if wanted(one) and profile.sustained_s[i] > 0]
+    rows = [i for i, kernel in enumerate(profile.kernels) if keep(kernel) and profile.sustained_s[i] > 0]
     return [profile.kernels[i] for i in rows], profile.burst_s[rows], profile.sustained_s[rows]
 
 
@@ -131,15 +131,15 @@ def fit_streams(profile: KernelProfile) -> list[str]:
     gpu = presets.gpu(PROFILE)
     clocks = gpu.compute_units * float(np.median(profile.clock_mhz)) * 1e6
     groups: dict[str, dict[int, list[int]]] = {}
-    for i, one in enumerate(profile.kernels):
-        if isinstance(one, Stream):
-            groups.setdefault(stream_kind(one), {}).setdefault(row_length(one), []).append(i)
+    for i, kernel in enumerate(profile.kernels):
+        if isinstance(kernel, Stream):
+            groups.setdefault(stream_kind(kernel), {}).setdefault(row_length(kernel), []).append(i)
     lines = ["streams:"]
     for name, lengths in sorted(groups.items()):
         cells, errors = [], []
         for length, rows in sorted(lengths.items()):
             values, off = _fit_stream(profile, rows, gpu.memory_bytes_per_s, clocks, name == "embedding_backward")
-            cells.append(f"{length}: [{', '.join(f'{one:.3g}' for one in values)}]")
+            cells.append(f"{length}: [{', '.join(f'{value:.3g}' for value in values)}]")
             errors += off
         lines.append(f"  {name}: {{{', '.join(cells)}}} # {len(errors)} sizes, median {100 * np.median(errors):.0f} %")
     return lines
@@ -152,8 +152,8 @@ def _fit_stream(
     SMs' by how much longer the kernel takes when the clock is lowered."""
     own = [profile.kernels[i] for i in rows]
     seconds, burst = profile.sustained_s[rows], profile.burst_s[rows]
-    reads = np.array([float(one.read) for one in own])  # type: ignore[union-attr]
-    moved = np.array([one.moved_bytes for one in own])
+    reads = np.array([float(kernel.read) for kernel in own])  # type: ignore[union-attr]
+    moved = np.array([kernel.moved_bytes for kernel in own])
     columns = [np.ones(len(own)), moved - reads, reads] if apart else [np.ones(len(own)), moved]
     fixed, *slopes = _nonnegative(np.stack(columns, axis=1) / seconds[:, None])
     fixed = max(fixed, MIN_LAUNCH_S)
@@ -172,11 +172,11 @@ def _nonnegative(columns: np.ndarray) -> list[float]:
     """Least squares to ones with no coefficient below zero: columns that would have one are left out."""
     use = list(range(columns.shape[1]))
     while True:
-        found = np.linalg.lstsq(columns[:, use], np.ones(len(columns)), rcond=None)[0]
-        if (found >= 0).all():
+        solution = np.linalg.lstsq(columns[:, use], np.ones(len(columns)), rcond=None)[0]
+        if (solution >= 0).all():
             break
-        use.pop(int(np.argmin(found)))
-    return [float(found[use.index(i)]) if i in use else 0.0 for i in range(columns.shape[1])]
+        use.pop(int(np.argmin(solution)))
+    return [float(solution[use.index(i)]) if i in use else 0.0 for i in range(columns.shape[1])]
 
 
 def fit_attention(
@@ -185,7 +185,7 @@ def fit_attention(
     """Share of the peak and keys per query for kernels of one backend, way and head size, and the mean error; `clock`
     is what that of each row was of a burst's."""
     own = [kernel for kernel, _ in rows if isinstance(kernel, Attention)]
-    seconds = np.array([one for _, one in rows])
+    seconds = np.array([kernel_s for _, kernel_s in rows])
     facts = [(k.flops, k.pairs, k.q, k.batch * k.heads, k.moved_bytes, side_bytes(k), k.launches) for k in own]
     flops, pairs, q, sequences, moved, side, launches = np.array(facts, dtype=float).T
     peak = clock * peak_flops(gpu, "bf16")
@@ -219,7 +219,7 @@ def attention_lines(
             lines.append(f"        {'backward' if backward else 'forward'}:")
             for key in sorted(groups):
                 if key[:2] == (backend, backward):
-                    clock = np.array([clocks[backend] if one > hot_s else 1.0 for _, one in groups[key]])
+                    clock = np.array([clocks[backend] if kernel_s > hot_s else 1.0 for _, kernel_s in groups[key]])
                     share, keys, error = fit_attention(gpu, groups[key], clock, tails)
                     note = f"# {len(groups[key])} rows, mean {100 * error:.0f} %"
                     lines.append(f"          {key[2]}: [{share:.3g}, {keys:.0f}] {note}")
@@ -283,22 +283,22 @@ def shares_by_layout(model: EfficiencyModel, rows: Iterable[Row]) -> dict[str, f
 
 def grouped_shares(model: EfficiencyModel, rows: Sequence[Row]) -> dict[str, float]:
     """The same for grouped products, of which memory and launches decide some: the share whose mean error is least."""
-    found = {}
+    shares = {}
     for layout in ("tn", "nn", "nt"):
         own = [(kernel, seconds) for kernel, seconds in rows if getattr(kernel, "layout", "") == layout]
-        taken = np.array([seconds for _, seconds in own])
+        measured_s = np.array([seconds for _, seconds in own])
         errors = {}
         for share in np.arange(0.6, 1.06, 0.01).round(2).tolist():
             tried = EfficiencyModel(model.gpu, replace(model.constants, grouped={layout: share}))
-            errors[share] = float(np.abs(np.log(tried.seconds([kernel for kernel, _ in own]) / taken)).mean())
-        found[layout] = min(errors, key=errors.__getitem__)
-    return found
+            errors[share] = float(np.abs(np.log(tried.seconds([kernel for kernel, _ in own]) / measured_s)).mean())
+        shares[layout] = min(errors, key=errors.__getitem__)
+    return shares
 
 
 def unbiased(name: str, gemm: np.ndarray, sustained: float) -> EfficiencyModel:
     """A model with the given constants of bf16 products, in which all layouts reach the same."""
-    gpu, alike = presets.gpu(name), {"tn": 1.0, "nn": 1.0, "nt": 1.0}
-    own = replace(efficiency(gpu), gemm={"bf16": GemmFit(*gemm.tolist())}, layout=alike, grouped=alike)
+    gpu, equal = presets.gpu(name), {"tn": 1.0, "nn": 1.0, "nt": 1.0}
+    own = replace(efficiency(gpu), gemm={"bf16": GemmFit(*gemm.tolist())}, layout=equal, grouped=equal)
     return EfficiencyModel(gpu, replace(own, sustained={"bf16": sustained}))
 
 
@@ -313,15 +313,15 @@ def is_plain(kernel: Kernel, dtype: str) -> bool:
 def hopper_lines(profile: KernelProfile) -> tuple[list[str], list[str]]:
     """Constants of the H200, which are its siblings' too, from our profile: of the GPUs, and of the family."""
     gpu = presets.gpu(PROFILE)
-    kernels, burst, seconds = of_profile(profile, lambda one: is_plain(one, "bf16"))
+    kernels, burst, seconds = of_profile(profile, lambda kernel: is_plain(kernel, "bf16"))
     clock = sustained_share(burst, seconds)
     gemm = fit_gemm(gpu, kernels, seconds, clock)
-    eights = of_profile(profile, lambda one: is_plain(one, "fp8"))
+    eights = of_profile(profile, lambda kernel: is_plain(kernel, "fp8"))
     clock8 = sustained_share(*eights[1:])
     fits = [gemm_line("bf16", gemm), gemm_line("fp8", fit_gemm(gpu, eights[0], eights[2], clock8))]
     attention, sums = {}, []
     for backend in ("cudnn", "flash2"):
-        own, its_burst, its = of_profile(profile, lambda one: getattr(one, "backend", "") == backend)  # noqa: B023
+        own, its_burst, its = of_profile(profile, lambda kernel: getattr(kernel, "backend", "") == backend)  # noqa: B023
         attention[backend] = sustained_share(its_burst, its)
         sums += list(zip(own, its.tolist(), strict=True))
     clocks = {**attention, "flash3": attention["cudnn"], "flash1": attention["flash2"]}
@@ -332,9 +332,9 @@ def hopper_lines(profile: KernelProfile) -> tuple[list[str], list[str]]:
         lines.append(f"    attention_sustained: {mapping(clocks)}")
     model = unbiased(PROFILE, gemm[0], clock)
     layout = shares_by_layout(model, zip(kernels, seconds.tolist(), strict=True))
-    grouped, _, taken = of_profile(profile, lambda one: isinstance(one, GroupedGemm))
-    rates = grouped_shares(model, list(zip(grouped, taken.tolist(), strict=True)))
-    family = ["  hopper:", f"    layout: {mapping({key: one / layout['tn'] for key, one in layout.items()})}"]
+    grouped, _, grouped_s = of_profile(profile, lambda kernel: isinstance(kernel, GroupedGemm))
+    rates = grouped_shares(model, list(zip(grouped, grouped_s.tolist(), strict=True)))
+    family = ["  hopper:", f"    layout: {mapping({key: share / layout['tn'] for key, share in layout.items()})}"]
     family += [f"    grouped: {mapping(rates)}", "    attention:"]
     tails = efficiency(gpu).attention_tail
     own_lines = attention_lines(gpu, sums, clocks, tails)
@@ -347,27 +347,27 @@ def hopper_lines(profile: KernelProfile) -> tuple[list[str], list[str]]:
 def published_lines(rows: Sequence[tuple[str, Kernel, float]], profile: KernelProfile) -> tuple[list[str], list[str]]:
     """Constants of Ampere and Blackwell: bf16 from NVIDIA's tables; clocks, groups, attention from published rows."""
     lines: list[str] = []
-    eights = of_profile(profile, lambda one: is_plain(one, "fp8"))
+    eights = of_profile(profile, lambda kernel: is_plain(kernel, "fp8"))
     fits = {name: from_tables(name) for name in TABLES}
     own = [(kernel, seconds) for gpu, kernel, seconds in rows if gpu == "b200"]
-    long = [(one, s) for one, s in own if isinstance(one, Gemm) and s > 1e-3 and one.layout != "nt"]
+    long = [(kernel, s) for kernel, s in own if isinstance(kernel, Gemm) and s > 1e-3 and kernel.layout != "nt"]
     burst = unbiased("b200", fits["b200"][0], 1.0)
-    reached = float(np.median(burst.seconds([one for one, _ in long]) / np.array([s for _, s in long])))
+    reached = float(np.median(burst.seconds([kernel for kernel, _ in long]) / np.array([s for _, s in long])))
     cube = [Gemm(8192, 8192, 8192)]
     hot = cube[0].flops / float(burst.seconds(cube)[0]) * reached
     base = presets.gpu("b200")
-    for name, found in fits.items():
-        lines += [f"  {name}:", "    gemm:", gemm_line("bf16", found)]
+    for name, fit in fits.items():
+        lines += [f"  {name}:", "    gemm:", gemm_line("bf16", fit)]
         if name != "a100-80g-sxm":
             gpu = presets.gpu(name)
             clock = power_clock(gpu.power_w, gpu.compute_units, base.power_w, base.compute_units)
             rate = hot * clock * (gpu.compute_units / base.compute_units)
-            cool = cube[0].flops / float(unbiased(name, found[0], 1.0).seconds(cube)[0])
+            cool = cube[0].flops / float(unbiased(name, fit[0], 1.0).seconds(cube)[0])
             # Narrower dtypes have one set of shares of the peak for all of them.
             speed = clock * (gpu.compute_units / base.compute_units)
             narrow = sustained_share(*eights[1:]) * speed / (gpu.peak_flops["fp8"] / base.peak_flops["fp8"])
             shares = {"bf16": rate / cool, **dict.fromkeys(("fp8", "fp8_block", "nvfp4"), narrow)}
-            lines.append(f"    sustained: {mapping({key: min(1.0, one) for key, one in shares.items()})}")
+            lines.append(f"    sustained: {mapping({key: min(1.0, share) for key, share in shares.items()})}")
             heat = min(1.0, BLACKWELL_ATTENTION * clock)
             lines.append(f"    attention_sustained: {mapping({'cudnn': heat, 'flash2': heat})}")
     families: list[str] = []
@@ -421,8 +421,8 @@ def show_left_out(profile: KernelProfile) -> None:
     gpu = presets.gpu(PROFILE)
     modelled = EfficiencyModel(gpu, efficiency(gpu)).seconds(profile.kernels)
     families: dict[tuple[object, ...], list[int]] = {}
-    for i, one in enumerate(profile.kernels):
-        families.setdefault(family(one), []).append(i)
+    for i, kernel in enumerate(profile.kernels):
+        families.setdefault(family(kernel), []).append(i)
     kinds: dict[str, list[float]] = {}
     for name, rows in families.items():
         for i in rows if len(rows) > 3 else []:
@@ -452,8 +452,8 @@ def show_attention(path: Path) -> None:
         both = "fwd+bwd" in op
         tries = [(share, keys) for share in np.arange(0.2, 0.9, 0.005) for keys in range(0, 420, 30)]
         # Training's attention is causal; where the rows have such, they alone decide.
-        rows = [(one, rate) for one, rate in rows if one["causal"]] or rows
-        errors = [np.mean([abs(_both_error(gpu, one, rate, *pair, both)) for one, rate in rows]) for pair in tries]
+        rows = [(shape, rate) for shape, rate in rows if shape["causal"]] or rows
+        errors = [np.mean([abs(_both_error(gpu, shape, rate, *pair, both)) for shape, rate in rows]) for pair in tries]
         best = int(np.argmin(errors))
         print(f"{gpu.name} {op} {head}: share {tries[best][0]:.3f}, keys {tries[best][1]}, error {errors[best]:.3f}")
 
@@ -463,16 +463,16 @@ def _both_error(gpu: Gpu, shape: dict[str, int], rate: float, share: float, keys
     q, heads, head = shape["seq"], shape["heads"], shape["head_dim"]
     tails, peak = efficiency(gpu).attention_tail, np.array([peak_flops(gpu, "bf16")])
     pairs = q * q // (2 if shape["causal"] else 1)
-    taken = work = 0.0
+    total_s = work = 0.0
     for backward in (True, False) if both else (False,):
-        one = Attention(shape["batch"], heads, heads, q, q, head, head, pairs, backward, "flash2")
+        kernel = Attention(shape["batch"], heads, heads, q, q, head, head, pairs, backward, "flash2")
         reached = share if backward or not both else share / 0.85
-        facts = (one.flops, pairs, q, one.batch * heads, one.moved_bytes, reached, keys, tails[backward])
-        columns = [np.array([float(value)]) for value in (*facts, side_bytes(one), one.launches)]
+        facts = (kernel.flops, pairs, q, kernel.batch * heads, kernel.moved_bytes, reached, keys, tails[backward])
+        columns = [np.array([float(value)]) for value in (*facts, side_bytes(kernel), kernel.launches)]
         memory = ATTENTION_MEMORY_SHARE * gpu.memory_bytes_per_s
-        taken += float(attention_s(AttentionWork(*columns), DeviceRates(peak, memory, gpu.compute_units))[0])
-        work += one.flops
-    return float(np.log(taken * rate / work))
+        total_s += float(attention_s(AttentionWork(*columns), DeviceRates(peak, memory, gpu.compute_units))[0])
+        work += kernel.flops
+    return float(np.log(total_s * rate / work))
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ class Fit(NamedTuple):
 def read(path: Path = TRUTH) -> list[Traced]:
     """The rows of a CSV."""
     with path.open(encoding="utf-8", newline="") as file:
-        kinds = {one.name: {"int": int, "float": float}.get(str(one.type), str) for one in fields(Traced)}
+        kinds = {field.name: {"int": int, "float": float}.get(str(field.type), str) for field in fields(Traced)}
         return [Traced(**{name: kinds[name](text) for name, text in row.items()}) for row in csv.DictReader(file)]
 
 
@@ -93,8 +93,10 @@ def write(rows: Sequence[Traced], path: Path = TRUTH) -> None:
     """Rows as a CSV."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(one.name for one in fields(Traced))
-        writer.writerows([f"{one:.6g}" if isinstance(one, float) else one for one in astuple(row)] for row in rows)
+        writer.writerow(field.name for field in fields(Traced))
+        writer.writerows(
+            [f"{value:.6g}" if isinstance(value, float) else value for value in astuple(row)] for row in rows
+        )
 
 
 def traced(path: Path, session: int, workload: str, setting: str, unprofiled_ms: float) -> Traced:
@@ -121,13 +123,13 @@ def traced(path: Path, session: int, workload: str, setting: str, unprofiled_ms:
         float(every[long].sum()),
         float(every.sum()),
         len(launches_s) / max(len(rank.steps), 1),
-        *(1e6 * float(one) for one in np.percentile(launches_s, (10, 50))),
+        *(1e6 * float(launch_s) for launch_s in np.percentile(launches_s, (10, 50))),
     )
 
 
 def folder_rows(folder: Path, session: int) -> list[Traced]:
     """Those of a folder with `measured.json`; steps that the profile changed otherwise are no measure of its cost."""
-    found = []
+    rows = []
     workloads = json.loads((folder / "measured.json").read_text(encoding="utf-8"))["workloads"]
     for name, measured in workloads.items():
         if "case" not in measured:
@@ -136,8 +138,8 @@ def folder_rows(folder: Path, session: int) -> list[Traced]:
         for tag, how in measured["profiled"].items():
             if how.get("style") != "synchronized":
                 path = folder / f"{name}.{tag}.json.gz"
-                found.append(traced(path, session, name, how.get("setting", tag), unprofiled_ms))
-    return found
+                rows.append(traced(path, session, name, how.get("setting", tag), unprofiled_ms))
+    return rows
 
 
 def _host_ms(row: Traced, shares: Floats) -> Floats:
@@ -153,40 +155,40 @@ def _errors(row: Traced, shares: Floats, exponent: float, usual_us: float) -> Fl
 
 def weights(rows: Sequence[Traced]) -> Floats:
     """The same for each workload of a session."""
-    count = Counter((one.session, one.workload) for one in rows)
-    found = np.array([1 / count[one.session, one.workload] for one in rows])
-    return np.asarray(found / found.sum())
+    count = Counter((row.session, row.workload) for row in rows)
+    row_weights = np.array([1 / count[row.session, row.workload] for row in rows])
+    return np.asarray(row_weights / row_weights.sum())
 
 
 def fit(rows: Sequence[Traced], exponents: Floats = EXPONENTS) -> Fit:
     """Least absolute errors over a grid; the usual launch is the geometric mean."""
     weight = weights(rows)
-    usual_us = float(np.exp(weight @ np.log([one.launch_p10_us for one in rows])))
+    usual_us = float(np.exp(weight @ np.log([row.launch_p10_us for row in rows])))
     best: tuple[float, Fit] = (np.inf, Fit({}, 0.0, usual_us))
     for exponent in exponents.tolist():
-        apart = np.abs([_errors(one, SHARES, exponent, usual_us) for one in rows]) * weight[:, None]
-        of_kind = {kind: apart[[one.kind == kind for one in rows]].sum(axis=0) for kind in SHIPPED}
-        total = float(sum(one.min() for one in of_kind.values()))
+        apart = np.abs([_errors(row, SHARES, exponent, usual_us) for row in rows]) * weight[:, None]
+        of_kind = {kind: apart[[row.kind == kind for row in rows]].sum(axis=0) for kind in SHIPPED}
+        total = float(sum(errors.min() for errors in of_kind.values()))
         if total < best[0]:
-            shares = {kind: round(float(SHARES[one.argmin()]), 4) for kind, one in of_kind.items()}
+            shares = {kind: round(float(SHARES[errors.argmin()]), 4) for kind, errors in of_kind.items()}
             best = (total, Fit(shares, round(exponent, 4), round(usual_us * 1e6, 3) / 1e6))
     return best[1]
 
 
 def foretold(rows: Sequence[Traced], how: Fit) -> Floats:
     """Errors as shares."""
-    logs = [_errors(one, np.array([how.shares[one.kind]]), how.exponent, how.usual_us)[0] for one in rows]
+    logs = [_errors(row, np.array([how.shares[row.kind]]), how.exponent, how.usual_us)[0] for row in rows]
     return np.asarray(np.exp(logs) - 1)
 
 
 def left_out(rows: Sequence[Traced], exponents: Floats = EXPONENTS) -> Floats:
     """Errors of each session by the fit on the others."""
-    found = np.zeros(len(rows))
-    for session in {one.session for one in rows}:
-        mine = np.array([one.session == session for one in rows])
-        others = fit([one for one, out in zip(rows, mine, strict=True) if not out], exponents)
-        found[mine] = foretold([one for one, out in zip(rows, mine, strict=True) if out], others)
-    return found
+    errors = np.zeros(len(rows))
+    for session in {row.session for row in rows}:
+        mine = np.array([row.session == session for row in rows])
+        others = fit([row for row, out in zip(rows, mine, strict=True) if not out], exponents)
+        errors[mine] = foretold([row for row, out in zip(rows, mine, strict=True) if out], others)
+    return errors
 
 
 def quantile(values: Floats, weight: Floats, part: float) -> float:
@@ -198,21 +200,21 @@ def quantile(values: Floats, weight: Floats, part: float) -> float:
 def summary(rows: Sequence[Traced], errors: Floats) -> dict[str, dict[str, float]]:
     """By session, by setting and of all: mean, mean and median absolute error, how many are near, number of traces."""
     weight = weights(rows)
-    groups = {f"session {n}": [one.session == n for one in rows] for n in sorted({one.session for one in rows})}
-    groups |= {kind: [one.kind == kind for one in rows] for kind in SHIPPED} | {"all": [True] * len(rows)}
-    found = {}
+    groups = {f"session {n}": [row.session == n for row in rows] for n in sorted({row.session for row in rows})}
+    groups |= {kind: [row.kind == kind for row in rows] for kind in SHIPPED} | {"all": [True] * len(rows)}
+    by_group = {}
     for name, at in groups.items():
         share, error = weight[at] / weight[at].sum(), errors[at]
         apart = np.abs(error)
-        found[name] = {"mean": float(share @ error), "absolute": float(share @ apart)}
-        found[name] |= {"median": quantile(apart, share, 0.5), "near": float(share @ (apart <= NEAR))}
-        found[name]["traces"] = len(error)
-    return found
+        by_group[name] = {"mean": float(share @ error), "absolute": float(share @ apart)}
+        by_group[name] |= {"median": quantile(apart, share, 0.5), "near": float(share @ (apart <= NEAR))}
+        by_group[name]["traces"] = len(error)
+    return by_group
 
 
 def results(rows: Sequence[Traced]) -> dict[str, Any]:
     """Fits and errors of the rows bound by the host."""
-    bound = [one for one in rows if one.host_bound]
+    bound = [row for row in rows if row.host_bound]
     shipped = Fit(SHIPPED, overhead.PACE_EXPONENT, 1e6 * overhead.USUAL_LAUNCH_S["H200"])
     none = np.zeros(1)
     weight, out = weights(bound), left_out(bound)
@@ -220,7 +222,7 @@ def results(rows: Sequence[Traced]) -> dict[str, Any]:
         "traces": len(bound),
         "fit": fit(bound)._asdict(),
         "shipped": shipped._asdict(),
-        "launch_spread": float(np.sqrt(weight @ np.log([one.launch_p10_us / shipped.usual_us for one in bound]) ** 2)),
+        "launch_spread": float(np.sqrt(weight @ np.log([row.launch_p10_us / shipped.usual_us for row in bound]) ** 2)),
         "nine_in_ten": quantile(np.abs(np.log1p(out)), weight, 0.9),
         "errors": {
             "as shipped": summary(bound, foretold(bound, shipped)),
@@ -232,20 +234,21 @@ def results(rows: Sequence[Traced]) -> dict[str, Any]:
     }
 
 
-def show(found: dict[str, Any]) -> None:
+def show(figures: dict[str, Any]) -> None:
     """Fits, then a line for each group of traces."""
     for what in ("fit", "shipped"):
-        shares = ", ".join(f"{kind} {share:.3f}" for kind, share in found[what]["shares"].items())
-        tail = f"exponent {found[what]['exponent']:.2f} on a usual launch of {found[what]['usual_us']:.2f} us"
+        shares = ", ".join(f"{kind} {share:.3f}" for kind, share in figures[what]["shares"].items())
+        tail = f"exponent {figures[what]['exponent']:.2f} on a usual launch of {figures[what]['usual_us']:.2f} us"
         print(f"{what + ':':<9} shares {shares}; {tail}")
-    print(f"launches differ by {found['launch_spread']:.2f} (standard deviation of logarithms); ", end="")
-    print(f"nine in ten left out are within {found['nine_in_ten']:.2f} (logarithm)\n")
+    print(f"launches differ by {figures['launch_spread']:.2f} (standard deviation of logarithms); ", end="")
+    print(f"nine in ten left out are within {figures['nine_in_ten']:.2f} (logarithm)\n")
     print("mean error, mean and median absolute error, within 8 %; workloads of a session weigh the same")
-    print(f"{'':<10} traces" + "".join(f"{k:>29}" for k in found["errors"]))
-    for name, first in next(iter(found["errors"].values())).items():
-        every = [one[name] for one in found["errors"].values()]
+    print(f"{'':<10} traces" + "".join(f"{k:>29}" for k in figures["errors"]))
+    for name, first in next(iter(figures["errors"].values())).items():
+        every = [groups[name] for groups in figures["errors"].values()]
         told = "".join(
-            f"{one['mean']:>+9.1%}{one['absolute']:>7.1%}{one['median']:>7.1%}{one['near']:>6.0%}" for one in every
+            f"{group['mean']:>+9.1%}{group['absolute']:>7.1%}{group['median']:>7.1%}{group['near']:>6.0%}"
+            for group in every
         )
         print(f"{name:<10}{first['traces']:>7}{told}")
 
@@ -261,14 +264,14 @@ def main() -> None:
     if given.add is not None:
         if given.session is None:
             parser.error("--add needs --session")
-        rows = [one for one in rows if one.session != given.session] + folder_rows(given.add, given.session)
+        rows = [row for row in rows if row.session != given.session] + folder_rows(given.add, given.session)
         write(rows)
-    found = results(rows)
+    figures = results(rows)
     if given.json:
-        found["rows"] = [asdict(one) for one in rows]
-        print(json.dumps(found, indent=1))
+        figures["rows"] = [asdict(row) for row in rows]
+        print(json.dumps(figures, indent=1))
     else:
-        show(found)
+        show(figures)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def of_file(setting: Setting, *, exposed_only: bool = False) -> float:
 
 def main() -> None:
     """Prints a row for each job."""
-    for name, one in JOBS:
-        plan, model = replace(one, grad_overlap=False, param_overlap=False), load_model(name)
+    for name, job_plan in JOBS:
+        plan, model = replace(job_plan, grad_overlap=False, param_overlap=False), load_model(name)
         bare = settle(model, plan, replace(stack("megatron-core"), hides_tp_backward=False))
         machine = Machine(CLUSTER, prices=PRICES)
         alone = simulate(build_step(step_spec(bare)), machine, explain=False).step_time_s

@@ -76,7 +76,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     # This file has HTA's own name, and Python looks in its folder first.
-    sys.path[:] = [one for one in sys.path if Path(one).resolve() != Path(__file__).parent.resolve()]
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent.resolve()]
     try:
         import hta.trace_analysis  # noqa: F401 - only whether it is there
     except ImportError:
@@ -114,24 +114,26 @@ def record(groups: list[list[Path]], file: Path) -> None:
     """Writes what HTA says of each trace: not of every kernel, whose names are long."""
     from hta.trace_analysis import TraceAnalysis
 
-    found: dict[str, dict[str, Values]] = {}
+    recorded: dict[str, dict[str, Values]] = {}
     for paths in groups:
-        theirs, _ = _timed(lambda one=paths: TraceAnalysis(trace_files={n: str(path) for n, path in enumerate(one)}))
+        theirs, _ = _timed(
+            lambda paths=paths: TraceAnalysis(trace_files={n: str(path) for n, path in enumerate(paths)})
+        )
         if isinstance(theirs, Exception):
             continue
-        answers = {method.name: _timed(lambda one=method, hta=theirs: one.theirs(hta))[0] for method in METHODS}
-        found[" ".join(path.name for path in paths)] = {
+        answers = {method.name: _timed(lambda method=method, hta=theirs: method.theirs(hta))[0] for method in METHODS}
+        recorded[" ".join(path.name for path in paths)] = {
             name: {key: float(f"{value:.6g}") for key, value in values.items() if value == value and _told(key)}
             for name, values in answers.items()
             if not isinstance(values, Exception)
         }
-    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(f"{file}: {sum(len(values) for one in found.values() for values in one.values())} numbers")
+    file.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
+    print(f"{file}: {sum(len(values) for answers in recorded.values() for values in answers.values())} numbers")
 
 
 def _told(key: str) -> bool:
     """Whether a number is worth keeping: not those of kernels, of ranges but their sums, and under long names."""
-    kernel = any(f" {one} " in key for one in _TYPES.values()) and " + " not in key
+    kernel = any(f" {kind} " in key for kind in _TYPES.values()) and " + " not in key
     spread = any(f" {side} " in key for side in ("host", "device")) and not key.endswith(" sum")
     return len(key) <= 60 and not kernel and not spread
 
@@ -172,28 +174,28 @@ def compare(
     times = f"{their_s * 1e3:9.1f} {our_s * 1e3:8.1f} {their_s / our_s:7.1f}x"
     print(f"{name:<34} {'load':<20} {'':>27} {times}")
     for method in methods:
-        wanted, their_s = _timed(lambda one=method: one.theirs(theirs))
-        found, our_s = _best(method.ours, trace)
-        if isinstance(wanted, Exception):
-            print(f"{name:<34} {method.name:<20} HTA fails: {type(wanted).__name__}: {str(wanted)[:60]}")
+        their_values, their_s = _timed(lambda method=method: method.theirs(theirs))
+        our_values, our_s = _best(method.ours, trace)
+        if isinstance(their_values, Exception):
+            print(f"{name:<34} {method.name:<20} HTA fails: {type(their_values).__name__}: {str(their_values)[:60]}")
             continue
         totals[2] += their_s
         totals[3] += our_s
-        _line(name, method, wanted, found, their_s, our_s, values, reasons)
+        _line(name, method, their_values, our_values, their_s, our_s, values, reasons)
 
 
 def _line(
     name: str,
     method: Method,
-    wanted: Values,
-    found: Values,
+    their_values: Values,
+    our_values: Values,
     their_s: float,
     our_s: float,
     values: bool,
     reasons: dict[str, set[str]],
 ) -> None:
-    off = {key: _off(value, found.get(key)) for key, value in wanted.items()}
-    within = sum(one <= 0.01 for one in off.values())
+    off = {key: _off(value, our_values.get(key)) for key, value in their_values.items()}
+    within = sum(error <= 0.01 for error in off.values())
     worst = max(off.values(), default=0.0)
     print(
         f"{name:<34} {method.name:<20} {len(off):>7} {within:>9} {worst * 100:>8.2f}% "
@@ -201,19 +203,19 @@ def _line(
     )
     if within < len(off):
         reasons.setdefault(f"{method.name}: {method.why}", set()).add(name)
-    for key, one in off.items():
-        if values and one > 0.01:
-            print(f"    {key:<70} HTA {wanted[key]:14.4f}  ours {found.get(key, float('nan')):14.4f}")
+    for key, error in off.items():
+        if values and error > 0.01:
+            print(f"    {key:<70} HTA {their_values[key]:14.4f}  ours {our_values.get(key, float('nan')):14.4f}")
 
 
-def _off(wanted: float, found: float | None) -> float:
+def _off(their_value: float, our_value: float | None) -> float:
     """How far ours is from theirs, as a part of theirs; 1 where one of the two has no such number."""
-    if found is None or found != found:
-        return 0.0 if wanted != wanted else 1.0
-    if wanted != wanted:
-        return 0.0 if abs(found) < 1e-9 else 1.0
+    if our_value is None or our_value != our_value:
+        return 0.0 if their_value != their_value else 1.0
+    if their_value != their_value:
+        return 0.0 if abs(our_value) < 1e-9 else 1.0
     least = 1e-3  # a nanosecond, in microseconds
-    return 0.0 if abs(found - wanted) <= least else abs(found - wanted) / max(abs(wanted), least)
+    return 0.0 if abs(our_value - their_value) <= least else abs(our_value - their_value) / max(abs(their_value), least)
 
 
 def _ours(paths: list[Path], rounded: bool) -> ProfilerTrace:
@@ -224,7 +226,7 @@ def _ours(paths: list[Path], rounded: bool) -> ProfilerTrace:
 
 def _anew(trace: ProfilerTrace) -> ProfilerTrace:
     """The same loaded traces without anything that an analysis has kept."""
-    return ProfilerTrace([one.trace for one in trace.ranks], hta_steps=True)
+    return ProfilerTrace([rank.trace for rank in trace.ranks], hta_steps=True)
 
 
 def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
@@ -263,21 +265,21 @@ def _their_temporal(hta: Any) -> Values:
 
 
 def _our_temporal(trace: ProfilerTrace) -> Values:
-    found: Values = {}
-    for number, one in enumerate(trace.temporal_breakdown().ranks):
-        found |= {f"idle {number}": one.idle_s * 1e6, f"compute {number}": one.compute_s * 1e6}
-        found |= {f"other {number}": one.non_compute_s * 1e6, f"span {number}": one.span_s * 1e6}
-    return found
+    values: Values = {}
+    for number, rank in enumerate(trace.temporal_breakdown().ranks):
+        values |= {f"idle {number}": rank.idle_s * 1e6, f"compute {number}": rank.compute_s * 1e6}
+        values |= {f"other {number}": rank.non_compute_s * 1e6, f"span {number}": rank.span_s * 1e6}
+    return values
 
 
 def _their_overlap(hta: Any) -> Values:
     table = hta.get_comm_comp_overlap(visualize=False)
-    return {f"overlap {rank}": float(one) for rank, one in enumerate(table["comp_comm_overlap_pctg"])}
+    return {f"overlap {rank}": float(share) for rank, share in enumerate(table["comp_comm_overlap_pctg"])}
 
 
 def _our_overlap(trace: ProfilerTrace) -> Values:
     return {
-        f"overlap {number}": round(100 * (one.overlap or 0.0), 2) for number, one in enumerate(trace.overlap().ranks)
+        f"overlap {number}": round(100 * (rank.overlap or 0.0), 2) for number, rank in enumerate(trace.overlap().ranks)
     }
 
 
@@ -287,18 +289,18 @@ def _their_idle(hta: Any) -> Values:
 
 
 def _our_idle(trace: ProfilerTrace) -> Values:
-    found: Values = {}
+    values: Values = {}
     for number, rank in enumerate(trace.idle().ranks):
-        for one in rank.streams:
+        for stream in rank.streams:
             times = {
-                "host_wait": one.times.host_wait_s,
-                "kernel_wait": one.times.kernel_wait_s,
-                "other": one.times.other_s,
+                "host_wait": stream.times.host_wait_s,
+                "kernel_wait": stream.times.kernel_wait_s,
+                "other": stream.times.other_s,
             }
-            found |= {
-                f"{number} stream {one.stream} {cause}": round(seconds * 1e6, 2) for cause, seconds in times.items()
+            values |= {
+                f"{number} stream {stream.stream} {cause}": round(seconds * 1e6, 2) for cause, seconds in times.items()
             }
-    return found
+    return values
 
 
 _TYPES = {"COMPUTATION": "compute", "COMMUNICATION": "communication", "MEMORY": "memory"}
@@ -306,106 +308,116 @@ _TYPES = {"COMPUTATION": "compute", "COMMUNICATION": "communication", "MEMORY": 
 
 def _their_kernels(hta: Any) -> Values:
     types, kernels = hta.get_gpu_kernel_breakdown(visualize=False, num_kernels=10**6)
-    found: Values = {}
+    values: Values = {}
     for row in types.to_dict("records"):
-        found[" + ".join(_TYPES[one] for one in row["kernel_type"].split(" overlapping "))] = float(row["sum"])
+        values[" + ".join(_TYPES[kind] for kind in row["kernel_type"].split(" overlapping "))] = float(row["sum"])
     for row in kernels.to_dict("records"):
         key = f"{row['rank']} {_TYPES[row['kernel_type']]} {row['name']}"
-        found |= {f"{key} sum": row["sum (us)"], f"{key} max": row["max (us)"], f"{key} std": row["stddev"]}
-    return found
+        values |= {f"{key} sum": row["sum (us)"], f"{key} max": row["max (us)"], f"{key} std": row["stddev"]}
+    return values
 
 
 def _our_kernels(trace: ProfilerTrace) -> Values:
     numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
     answer = trace.kernels()
-    found: Values = {}
+    values: Values = {}
     for states in answer.states_s:
         for state, seconds in states.items():
-            found[state] = found.get(state, 0.0) + seconds * 1e6
-    for one in answer.kernels:
-        key = f"{numbers[one.rank]} {one.type} {one.name}"
-        found |= {f"{key} sum": one.total_s * 1e6, f"{key} max": one.most_s * 1e6, f"{key} std": one.deviation_s * 1e6}
-    return found
+            values[state] = values.get(state, 0.0) + seconds * 1e6
+    for kernel in answer.kernels:
+        key = f"{numbers[kernel.rank]} {kernel.type} {kernel.name}"
+        values |= {
+            f"{key} sum": kernel.total_s * 1e6,
+            f"{key} max": kernel.most_s * 1e6,
+            f"{key} std": kernel.deviation_s * 1e6,
+        }
+    return values
 
 
 def _their_launches(hta: Any) -> Values:
-    found: Values = {}
+    values: Values = {}
     for rank, table in hta.get_cuda_kernel_launch_stats(ranks=list(hta.t.traces), visualize=False).items():
         for column in ("cpu_duration", "gpu_duration", "launch_delay"):
-            found |= {
+            values |= {
                 f"{rank} {column} sum": float(table[column].sum()),
                 f"{rank} {column} median": table[column].median(),
             }
-        found[f"{rank} count"] = float(len(table))
-    return found
+        values[f"{rank} count"] = float(len(table))
+    return values
 
 
 def _our_launches(trace: ProfilerTrace) -> Values:
-    found: Values = {}
-    for number, one in enumerate(trace.launches(calls=LAUNCHES).ranks):
-        columns = {"cpu_duration": one.call, "gpu_duration": one.device, "launch_delay": one.delay}
+    values: Values = {}
+    for number, rank in enumerate(trace.launches(calls=LAUNCHES).ranks):
+        columns = {"cpu_duration": rank.call, "gpu_duration": rank.device, "launch_delay": rank.delay}
         for name, spread in columns.items():
-            found |= {
+            values |= {
                 f"{number} {name} sum": spread.mean * spread.count * 1e6,
                 f"{number} {name} median": spread.median * 1e6,
             }
-        found[f"{number} count"] = float(one.call.count)
-    return found
+        values[f"{number} count"] = float(rank.call.count)
+    return values
 
 
 def _their_queues(hta: Any) -> Values:
     table = hta.get_queue_length_summary(ranks=list(hta.t.traces))
-    found: Values = {}
+    values: Values = {}
     for (rank, stream), row in () if table is None else table["queue_length"].iterrows():
-        found |= {f"{rank} stream {stream} {name}": float(row[name]) for name in ("count", "mean", "std", "50%", "max")}
-    return found
+        values |= {
+            f"{rank} stream {stream} {name}": float(row[name]) for name in ("count", "mean", "std", "50%", "max")
+        }
+    return values
 
 
 def _our_queues(trace: ProfilerTrace) -> Values:
     numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
-    found: Values = {}
-    for one in trace.queues(calls=QUEUED).queues:
-        key, spread = f"{numbers[one.rank]} stream {one.stream}", one.spread
-        found |= {f"{key} count": spread.count, f"{key} mean": spread.mean, f"{key} std": spread.deviation}
-        found |= {f"{key} 50%": spread.median, f"{key} max": spread.most}
-    return found
+    values: Values = {}
+    for queue in trace.queues(calls=QUEUED).queues:
+        key, spread = f"{numbers[queue.rank]} stream {queue.stream}", queue.spread
+        values |= {f"{key} count": spread.count, f"{key} mean": spread.mean, f"{key} std": spread.deviation}
+        values |= {f"{key} 50%": spread.median, f"{key} max": spread.most}
+    return values
 
 
 def _their_bandwidth(hta: Any) -> Values:
     table = hta.get_memory_bw_summary(ranks=list(hta.t.traces))
-    found: Values = {}
+    values: Values = {}
     for (rank, name), row in () if table is None or not len(table) else table["memory_bw_gbps"].iterrows():
-        found |= {f"{rank} {name} {which}": float(row[which]) for which in ("count", "mean", "50%", "max")}
-    return found
+        values |= {f"{rank} {name} {which}": float(row[which]) for which in ("count", "mean", "50%", "max")}
+    return values
 
 
 def _our_bandwidth(trace: ProfilerTrace) -> Values:
     numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
-    found: Values = {}
-    for one in trace.memory_bandwidth().copies:
-        key, spread = f"{numbers[one.rank]} {one.kind}", one.spread
-        found |= {f"{key} count": spread.count, f"{key} mean": spread.mean / 1e9}
-        found |= {f"{key} 50%": spread.median / 1e9, f"{key} max": spread.most / 1e9}
-    return found
+    values: Values = {}
+    for copy in trace.memory_bandwidth().copies:
+        key, spread = f"{numbers[copy.rank]} {copy.kind}", copy.spread
+        values |= {f"{key} count": spread.count, f"{key} mean": spread.mean / 1e9}
+        values |= {f"{key} 50%": spread.median / 1e9, f"{key} max": spread.most / 1e9}
+    return values
 
 
 def _their_annotations(hta: Any) -> Values:
-    found: Values = {}
+    values: Values = {}
     for side, device in (("device", True), ("host", False)):
         table = hta.get_gpu_user_annotation_breakdown(use_gpu_annotation=device, visualize=False, num_kernels=10**6)
         for row in () if table is None else table.to_dict("records"):
             key = f"{row['rank']} {side} {row['name']}"
-            found |= {f"{key} sum": row["sum (us)"], f"{key} mean": row["mean (us)"], f"{key} std": row["stddev"]}
-    return found
+            values |= {f"{key} sum": row["sum (us)"], f"{key} mean": row["mean (us)"], f"{key} std": row["stddev"]}
+    return values
 
 
 def _our_annotations(trace: ProfilerTrace) -> Values:
     numbers = {rank.number: number for number, rank in enumerate(trace.ranks)}
-    found: Values = {}
-    for one in trace.annotations().annotations:
-        key = f"{numbers[one.rank]} {one.side} {one.name}"
-        found |= {f"{key} sum": one.total_s * 1e6, f"{key} mean": one.mean_s * 1e6, f"{key} std": one.deviation_s * 1e6}
-    return found
+    values: Values = {}
+    for annotation in trace.annotations().annotations:
+        key = f"{numbers[annotation.rank]} {annotation.side} {annotation.name}"
+        values |= {
+            f"{key} sum": annotation.total_s * 1e6,
+            f"{key} mean": annotation.mean_s * 1e6,
+            f"{key} std": annotation.deviation_s * 1e6,
+        }
+    return values
 
 
 METHODS = (
@@ -443,43 +455,43 @@ def _their_sequences(hta: Any) -> Values:
     table = hta.get_frequent_cuda_kernel_sequences(
         operator_name=SEQUENCES_UNDER, output_dir=tempfile.mkdtemp(), rank=0, visualize=False
     )
-    found: Values = {}
+    values: Values = {}
     for row in table.to_dict("records"):
         kernels = row["pattern"].partition("|")[2]
-        found |= {f"{kernels} count": row["count"], f"{kernels} device": row["GPU kernel duration (us)"]}
-        found[f"{kernels} host"] = row["CPU op duration (us)"]
-    return found
+        values |= {f"{kernels} count": row["count"], f"{kernels} device": row["GPU kernel duration (us)"]}
+        values[f"{kernels} host"] = row["CPU op duration (us)"]
+    return values
 
 
 def _our_sequences(trace: ProfilerTrace) -> Values:
-    found: Values = {}
-    for one in trace.sequences(SEQUENCES_UNDER).sequences:
-        if one.rank == trace.ranks[0].number:
-            kernels = "|".join(one.kernels)
-            found |= {f"{kernels} count": float(one.count), f"{kernels} device": one.device_s * 1e6}
-            found[f"{kernels} host"] = one.host_s * 1e6
-    return found
+    values: Values = {}
+    for sequence in trace.sequences(SEQUENCES_UNDER).sequences:
+        if sequence.rank == trace.ranks[0].number:
+            kernels = "|".join(sequence.kernels)
+            values |= {f"{kernels} count": float(sequence.count), f"{kernels} device": sequence.device_s * 1e6}
+            values[f"{kernels} host"] = sequence.host_s * 1e6
+    return values
 
 
 def _their_path(hta: Any) -> Values:
     names = hta.t.symbol_table.get_sym_table()
-    word = next((one for one in STEP_WORDS if any(name.startswith(one) for name in names)), None)
+    word = next((step_word for step_word in STEP_WORDS if any(name.startswith(step_word) for name in names)), None)
     if word is None:
         return {}
     graph, worked = hta.critical_path_analysis(rank=0, annotation=word, instance_id=0)
     if not worked:
         raise ValueError("no path found")
     kinds = {"OPERATOR_KERNEL": "work and host", "KERNEL_KERNEL_DELAY": "gap", "KERNEL_LAUNCH_DELAY": "launch"}
-    found = dict.fromkeys(kinds.values(), 0.0)
+    values = dict.fromkeys(kinds.values(), 0.0)
     for edge in graph.critical_path_edges_set:
         if edge.type.name in kinds:
-            found[kinds[edge.type.name]] += float(edge.weight)
-    return found
+            values[kinds[edge.type.name]] += float(edge.weight)
+    return values
 
 
 def _our_path(trace: ProfilerTrace) -> Values:
     parts = {part: seconds * 1e6 for part, seconds in trace.critical_path(step=0).parts_s.items()}
-    busy = sum(parts.get(one, 0.0) for one in ("compute", "communication", "memory", "host"))
+    busy = sum(parts.get(part, 0.0) for part in ("compute", "communication", "memory", "host"))
     return {"work and host": busy, "gap": parts.get("gap", 0.0), "launch": parts.get("launch", 0.0)}
 
 
@@ -490,13 +502,13 @@ def _their_diff(hta: Any) -> Values:
     if len(hta.t.trace_files) < 2:
         return {}
     both = [
-        LabeledTrace(label=str(one), t=TheirTrace(trace_files={0: path})) for one, path in hta.t.trace_files.items()
+        LabeledTrace(label=str(label), t=TheirTrace(trace_files={0: path})) for label, path in hta.t.trace_files.items()
     ]
     table = TraceDiff.compare_traces(*both, device_type=DeviceType.GPU)
-    found: Values = {}
+    values: Values = {}
     for name, row in table.iterrows():
-        found |= {f"{name} count": float(row["diff_counts"]), f"{name} time": float(row["diff_duration"])}
-    return found
+        values |= {f"{name} count": float(row["diff_counts"]), f"{name} time": float(row["diff_duration"])}
+    return values
 
 
 def _our_diff(trace: ProfilerTrace) -> Values:
@@ -504,8 +516,8 @@ def _our_diff(trace: ProfilerTrace) -> Values:
         return {}
     first, second = (ProfilerTrace([rank.trace]) for rank in trace.ranks[:2])
     changes = first.diff(second, step=first.ranks[0].steps.names[0]).of("device")
-    counts = {f"{one.name} count": one.after_count - one.before_count for one in changes}
-    return counts | {f"{one.name} time": one.change_s * 1e6 for one in changes}
+    counts = {f"{change.name} count": change.after_count - change.before_count for change in changes}
+    return counts | {f"{change.name} time": change.change_s * 1e6 for change in changes}
 
 
 STEP_WORDS = ("ProfilerStep", "train_step")

@@ -25,9 +25,9 @@ def arbitrary(ops: int, lanes: int) -> Program:
     return build.program()
 
 
-def alike(ops: int) -> Program:
+def replicated(ops: int) -> Program:
     """1,024 ranks that run the same ops: computation, all-reduces in groups of 8, reduce-scatters in groups of 64."""
-    build = ProgramBuilder(Mesh(tp=8, dp=64, pp=2), title="alike")
+    build = ProgramBuilder(Mesh(tp=8, dp=64, pp=2), title="replicated")
     tp, dp = build.communicator("tp"), build.communicator("dp")
     block = build.block("layer")
     last = block.compute("begin", 1e-4)

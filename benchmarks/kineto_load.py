@@ -57,7 +57,7 @@ def write(path: Path, sample: Path, least_bytes: int) -> int:
         text = stream.read()
     begin = text.index("[", text.index('"traceEvents"')) + 1
     end = text.rindex("]")
-    stamps = [int(found[2]) for found in TS.finditer(text, begin, end)]
+    stamps = [int(match[2]) for match in TS.finditer(text, begin, end)]
     length = max(stamps) - min(stamps) + 1000
     size = 0
     with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") if path.suffix == ".gz" else path.open("w") as out:
@@ -72,7 +72,7 @@ def parts(text: str, begin: int, end: int, length: int, least_bytes: int) -> Ite
     events, done, copies = text[begin:end], begin, 0
     while done < least_bytes:
         shift = copies * length
-        again = TS.sub(lambda found, shift=shift: f"{found[1]}{int(found[2]) + shift}", events)  # type: ignore[misc]
+        again = TS.sub(lambda match, shift=shift: f"{match[1]}{int(match[2]) + shift}", events)  # type: ignore[misc]
         yield again if not copies else f",{again}"
         done += len(again)
         copies += 1
@@ -113,7 +113,7 @@ def measure(reader: str, path: Path) -> None:
         import json
 
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            events = sum(one.get("ph") == "X" for one in json.load(stream)["traceEvents"])
+            events = sum(event.get("ph") == "X" for event in json.load(stream)["traceEvents"])
     seconds = time.perf_counter() - begin
     print(seconds, time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, events)
 

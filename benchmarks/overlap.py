@@ -35,7 +35,7 @@ class Rows:
 
     kernels: list[Kernel]
     alone_s: Floats
-    taken: list[ResourceUse]
+    uses: list[ResourceUse]
     paces: list[str]
     slower: Floats
 
@@ -45,7 +45,7 @@ class Rows:
 
     def predicted(self, constants: Constants = FITTED) -> Floats:
         """The same by the model."""
-        return slowdowns(self.kernels, self.alone_s, self.taken, cluster("h200-dgx").gpu, constants)
+        return slowdowns(self.kernels, self.alone_s, self.uses, cluster("h200-dgx").gpu, constants)
 
 
 def read(path: Path = MEASURED) -> Rows:
@@ -60,7 +60,7 @@ def read(path: Path = MEASURED) -> Rows:
     alone = np.array([float(row["alone_s"]) for row in rows])
     under = np.array([[float(row[f"under_s {name}"]) for name in loads] for row in rows])
     return Rows(
-        [one for row in rows for _, one in parse_kernels(row["kernel"])],
+        [kernel for row in rows for _, kernel in parse_kernels(row["kernel"])],
         alone,
         [ResourceUse(int(name.partition("x")[0]), rate) for name, rate in zip(loads, rates, strict=True)],
         [name.partition("x")[2] for name in loads],
@@ -73,9 +73,9 @@ def fit(rows: Rows) -> Constants:
     best, least, step = FITTED, error(rows.predicted(FITTED), rows.slower), 0.2
     while step > 0.004:
         for tried in list(_neighbours(best, step)):
-            found = error(rows.predicted(tried), rows.slower)
-            if found < least - 1e-6:
-                best, least = tried, found
+            tried_error = error(rows.predicted(tried), rows.slower)
+            if tried_error < least - 1e-6:
+                best, least = tried, tried_error
                 break
         else:
             step /= 2
@@ -102,17 +102,17 @@ def best_constant(rows: Rows) -> float:
 
 def report(title: str, rows: Rows, constants: Constants) -> None:
     """Prints how far the model and the best constant are off."""
-    print(f"{title}: {len(rows.kernels)} kernels under {len(rows.taken)} loads")
+    print(f"{title}: {len(rows.kernels)} kernels under {len(rows.uses)} loads")
     factor = best_constant(rows)
     predicted = rows.predicted(constants)
     _say("model", predicted, rows)
     _say(f"x {factor:.3f}", np.full(rows.slower.shape, factor), rows, "  (the best constant on these rows)")
     off = np.abs(predicted / rows.slower - 1)
-    kinds = [type(one).__name__ for one in rows.kernels]
+    kinds = [type(kernel).__name__ for kernel in rows.kernels]
     for kind in sorted(set(kinds)):
-        mine = [at for at, one in enumerate(kinds) if one == kind]
+        mine = [at for at, kernel_kind in enumerate(kinds) if kernel_kind == kind]
         by_held = [
-            f"{held}: {off[np.ix_(mine, [i for i, one in enumerate(rows.taken) if one.sms == held])].mean():.1%}"
+            f"{held}: {off[np.ix_(mine, [i for i, use in enumerate(rows.uses) if use.sms == held])].mean():.1%}"
             for held in HELD
         ]
         print(f"    {kind:12} {len(mine):3}  mean error by SMs held  {'  '.join(by_held)}")
@@ -139,20 +139,20 @@ def report_others(path: Path) -> None:
     fewer = gpu.compute_units / (gpu.compute_units - A100_CHANNELS)
     share = dram / 100
     sharp = FITTED.sharpness
-    taken = NCCL_BYTES_PER_S / gpu.memory_bytes_per_s
+    nccl_share = NCCL_BYTES_PER_S / gpu.memory_bytes_per_s
 
     def longer(sms: float, memory: Floats) -> Floats:
         return np.asarray(((sms / FITTED.spare_compute) ** sharp + memory**sharp) ** (1 / sharp))
 
-    slower = np.maximum(longer(fewer, share + taken * (share > 0)) / longer(1.0, share), 1.0)
+    slower = np.maximum(longer(fewer, share + nccl_share * (share > 0)) / longer(1.0, share), 1.0)
     predicted = alone / (1 - part * (1 - 1 / slower))
     mean = under.sum() / alone.sum()
     print(f"A100 kernels under DDP's all-reduce (others): {len(rows)} overlapped, in all {mean:.3f} times as long")
-    for title, found in (("model", predicted), ("alone", alone), (f"x {mean:.3f}", mean * alone)):
-        off = np.abs(found / under - 1)
+    for title, total_s in (("model", predicted), ("alone", alone), (f"x {mean:.3f}", mean * alone)):
+        off = np.abs(total_s / under - 1)
         print(
             f"  {title:8}  median {np.median(off):6.1%}  within 10 % {np.mean(off <= 0.1):6.1%}"
-            f"  total time {found.sum() / under.sum() - 1:+.1%}"
+            f"  total time {total_s.sum() / under.sum() - 1:+.1%}"
         )
 
 

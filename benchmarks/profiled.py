@@ -60,13 +60,13 @@ class Row:
     @property
     def errors(self) -> dict[str, float]:
         """Signed, as shares."""
-        found = {
+        errors = {
             "replay": self.replay_ms / self.recorded_ms - 1,
             "unprofiled": self.unprofiled_predicted_ms / self.unprofiled_ms - 1,
         }
         if self.graph_ms is not None and self.graph_predicted_ms is not None:
-            found["graph"] = self.graph_predicted_ms / self.graph_ms - 1
-        return found
+            errors["graph"] = self.graph_predicted_ms / self.graph_ms - 1
+        return errors
 
 
 def cases(shared: bool = True) -> Iterator[Case]:
@@ -84,7 +84,7 @@ def cases(shared: bool = True) -> Iterator[Case]:
 
 
 def _noise(batches: Sequence[dict[str, Any]]) -> float:
-    medians = [one["median_ms"] for one in batches]
+    medians = [batch["median_ms"] for batch in batches]
     return (max(medians) - min(medians)) / 2 / median(medians)
 
 
@@ -111,14 +111,14 @@ def print_rows(rows: Sequence[Row]) -> None:
     """A line for each trace: measured, foretold, error; then the mean absolute errors."""
     print("steps from their traces alone (ms; ±: how far the measured batches of steps are apart)")
     print(f"{'':<30} {'recorded':>9} {'replay':>15} {'unprofiled':>17} {'foretold':>16} {'graph':>8} {'foretold':>16}")
-    for one in rows:
-        errors = one.errors
-        line = f"{one.name:<30} {one.recorded_ms:>9.2f} {_told(one.replay_ms, errors['replay'])}"
+    for row in rows:
+        errors = row.errors
+        line = f"{row.name:<30} {row.recorded_ms:>9.2f} {_told(row.replay_ms, errors['replay'])}"
         line += (
-            f" {one.unprofiled_ms:>9.2f} ± {one.noise:>4.1%} {_told(one.unprofiled_predicted_ms, errors['unprofiled'])}"
+            f" {row.unprofiled_ms:>9.2f} ± {row.noise:>4.1%} {_told(row.unprofiled_predicted_ms, errors['unprofiled'])}"
         )
-        if one.graph_ms is not None and one.graph_predicted_ms is not None:
-            line += f" {one.graph_ms:>8.2f} {_told(one.graph_predicted_ms, errors['graph'])}"
+        if row.graph_ms is not None and row.graph_predicted_ms is not None:
+            line += f" {row.graph_ms:>8.2f} {_told(row.graph_predicted_ms, errors['graph'])}"
         print(line)
     means = mean_errors(rows)
     print("mean absolute error: " + ", ".join(f"{what} {error:.1%}" for what, error in means.items()))
@@ -130,11 +130,11 @@ def _told(value_ms: float, error: float) -> str:
 
 def mean_errors(rows: Sequence[Row]) -> dict[str, float]:
     """Mean absolute errors by what was foretold."""
-    found: dict[str, list[float]] = {}
-    for one in rows:
-        for what, error in one.errors.items():
-            found.setdefault(what, []).append(abs(error))
-    return {what: sum(errors) / len(errors) for what, errors in found.items()}
+    errors_of: dict[str, list[float]] = {}
+    for row in rows:
+        for what, error in row.errors.items():
+            errors_of.setdefault(what, []).append(abs(error))
+    return {what: sum(errors) / len(errors) for what, errors in errors_of.items()}
 
 
 def main() -> None:
@@ -145,10 +145,10 @@ def main() -> None:
     given = parser.parse_args()
     rows = [row(case) for case in cases(shared=not given.update)]
     if given.update:
-        errors = {one.name: {what: round(error, 4) for what, error in one.errors.items()} for one in rows}
+        errors = {row.name: {what: round(error, 4) for what, error in row.errors.items()} for row in rows}
         (PROFILES / "errors.json").write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
     if given.json:
-        every = [asdict(one) | {"errors": one.errors} for one in rows]
+        every = [asdict(row) | {"errors": row.errors} for row in rows]
         print(json.dumps({"rows": every, "mean_absolute_error": mean_errors(rows)}, indent=1))
     else:
         print_rows(rows)

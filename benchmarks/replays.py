@@ -44,8 +44,8 @@ def busy_s(rank: RankStep) -> tuple[float, float, float]:
     order = np.lexsort((change, times))
     running, apart = np.cumsum(change[order])[:-1], np.diff(times[order])
     steps = len(rank.alike.steps)
-    one, two = (float(apart[running == depth].sum()) / steps for depth in (1, 2))
-    return one, two, float(events.duration_s[kernels].sum()) / steps
+    single_s, double_s = (float(apart[running == depth].sum()) / steps for depth in (1, 2))
+    return single_s, double_s, float(events.duration_s[kernels].sum()) / steps
 
 
 def main() -> None:
@@ -58,12 +58,12 @@ def main() -> None:
         error = round(replayed_s / recorded_s - 1, 4) + 0.0  # not "-0.00%"
         print(f"{name:<64} {recorded_s * 1e3:>9.2f} ms {error:>+12.2%}")
     eager, graph = (read_step(read_trace(path)) for path in (PROFILES / "streams.shapes.json.gz", GRAPH))
-    (_, _, alone), (one, two, _) = busy_s(eager), busy_s(graph)
+    (_, _, alone), (single_s, double_s, _) = busy_s(eager), busy_s(graph)
     print(
-        f"\ntwo streams of an H200: {alone * 1e3:.2f} ms of kernels took {one * 1e3:.2f} ms with one running and ",
+        f"\ntwo streams of an H200: {alone * 1e3:.2f} ms of kernels took {single_s * 1e3:.2f} ms with one running and ",
         end="",
     )
-    print(f"{two * 1e3:.2f} ms with two: {(alone - one) / two:.2f} times the work of one at a time")
+    print(f"{double_s * 1e3:.2f} ms with two: {(alone - single_s) / double_s:.2f} times the work of one at a time")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Row:
     detail: str = ""
 
     @property
-    def met(self) -> bool | None:
+    def within_target(self) -> bool | None:
         """Whether the target is met."""
         if self.target is None:
             return None
@@ -114,10 +114,10 @@ def whole_answers() -> list[Row]:
 
 def unfolded_ranks() -> list[Row]:
     """1,024 ranks × 2,800 ops, each rank simulated on its own, with collectives in groups of 8 and 64."""
-    program = jobs.alike(2_800)
+    program = jobs.replicated(2_800)
     seconds = cpu_seconds(lambda: run_fixed(program, folded=False), 2)
     code = "import sys; sys.path.insert(0, 'benchmarks'); import jobs, speed; speed.jit.use(False); "
-    code += "speed.run_fixed(jobs.alike(2_800), folded=False); import resource; "
+    code += "speed.run_fixed(jobs.replicated(2_800), folded=False); import resource; "
     code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     return [
@@ -133,10 +133,16 @@ def scenarios() -> list[Row]:
     graph = fold(ops)
     durations = price(ops).durations(graph)
     many = durations[:, None] * np.random.default_rng(0).uniform(0.9, 1.1, (len(graph), 100))
-    one = cpu_seconds(lambda: FixedRun(graph).step_times(durations[:, None]))
+    single = cpu_seconds(lambda: FixedRun(graph).step_times(durations[:, None]))
     hundred = cpu_seconds(lambda: FixedRun(graph).step_times(many), 2)
     return [
-        Row("100 scenarios ÷ 1 scenario", hundred / one, "×", 10.0, detail=f"{one * 1e3:.0f} ms and {hundred:.2f} s")
+        Row(
+            "100 scenarios ÷ 1 scenario",
+            hundred / single,
+            "×",
+            10.0,
+            detail=f"{single * 1e3:.0f} ms and {hundred:.2f} s",
+        )
     ]
 
 
@@ -318,7 +324,11 @@ def main() -> None:
         print(f"measuring {measure.__name__} …", file=sys.stderr)
         rows += measure()
     if "--json" in sys.argv:
-        print(json.dumps({"schema": "foretrace.speed/1", "rows": [asdict(row) | {"met": row.met} for row in rows]}))
+        print(
+            json.dumps(
+                {"schema": "foretrace.speed/1", "rows": [asdict(row) | {"met": row.within_target} for row in rows]}
+            )
+        )
         return
     show(rows)
 
@@ -327,7 +337,7 @@ def show(rows: list[Row]) -> None:
     """Prints the rows as a table."""
     for row in rows:
         target = "" if row.target is None else f"{'≥' if row.at_least else '≤'} {row.target:,g}"
-        verdict = {True: "met", False: "MISSED", None: ""}[row.met]
+        verdict = {True: "met", False: "MISSED", None: ""}[row.within_target]
         value = f"{row.value:,.0f}" if row.value >= 1000 else f"{row.value:.3g}"
         print(f"{row.what:<52} {value:>10} {row.unit:<9} {target:>10}  {verdict:<6}  {row.detail}")
 

@@ -71,7 +71,7 @@ def main() -> None:
 
 def predict(traces: Path, collectives: Path, pair: str, campaigns: Sequence[str], explain: bool = True) -> Answer:
     """A whole job from ex-situ campaigns, on the 2×8 A100 machine."""
-    job = foretrace.open([traces / pair / one for one in campaigns], microbatches=PAIRS[pair])
+    job = foretrace.open([traces / pair / campaign for campaign in campaigns], microbatches=PAIRS[pair])
     return simulate(job, Machine(CLUSTER, collectives=collectives), explain=explain)
 
 
@@ -119,7 +119,7 @@ def predictions(traces: Path, collectives: Path) -> None:
             assert foretold is not None and answer.step_time_band_s is not None
             low, high = (end / answer.step_time_s - 1 for end in answer.step_time_band_s)
             holds = "yes" if (1 + low) * foretold <= real <= (1 + high) * foretold else "no"
-            names = " + ".join(one[-1] for one in campaigns)
+            names = " + ".join(campaign[-1] for campaign in campaigns)
             print(
                 f"  {pair:<47} {names:<10} {real * 1e3:7.1f} {foretold * 1e3:9.1f} {foretold / real - 1:+7.1%}"
                 f"  {low:+6.1%} to {high:+6.1%}  {holds}"
@@ -132,13 +132,13 @@ def sensitivity(traces: Path, collectives: Path) -> None:
     used, typical = whole_job.EXPERT_SLOWDOWN, Pools.typical
 
     def errors() -> str:
-        found = []
+        cells = []
         for pair in PAIRS:
             if pair != "dense4":
                 recording = read_recording(traces / pair / "real")
                 step = predict(traces, collectives, pair, ("scaling_a", "scaling_b"), explain=False).step_time_s
-                found.append(f"{step / recording.step_s - 1:+7.1%}")
-        return "  ".join(found)
+                cells.append(f"{step / recording.step_s - 1:+7.1%}")
+        return "  ".join(cells)
 
     def other(middle: Callable[[Sequence[float]], float]) -> Callable[[Pools, Any], float]:
         return lambda pools, key: pools.used_s.setdefault(key, middle(pools.samples[key]))
@@ -188,15 +188,18 @@ def agreement(traces: Path, collectives: Path) -> None:
         with pooled_by(key):
             ratios = []
             for pair in PAIRS:
-                a, b = (predict(traces, collectives, pair, (one,), explain=False) for one in ("scaling_a", "scaling_b"))
+                a, b = (
+                    predict(traces, collectives, pair, (campaign,), explain=False)
+                    for campaign in ("scaling_a", "scaling_b")
+                )
                 ratios.append((b.until_optimizer_s or 0.0) / (a.until_optimizer_s or 1.0) - 1)
         spread = np.sqrt(np.mean(np.square(ratios)))
         print(f"  {way:<26} " + "  ".join(f"{ratio:+23.1%}" for ratio in ratios) + f"   root mean square {spread:.1%}")
     spreads = [
-        read_stones(find_job(read_runs([traces / pair / one]), None)).pools.spread(lambda _: True)
+        read_stones(find_job(read_runs([traces / pair / campaign]), None)).pools.spread(lambda _: True)
         for pair in PAIRS
         if pair != "dense4"
-        for one in ("scaling_a", "scaling_b")
+        for campaign in ("scaling_a", "scaling_b")
     ]
     lowest, highest = min(low for low, _ in spreads), max(high for _, high in spreads)
     print(
@@ -222,9 +225,9 @@ def speed(traces: Path, collectives: Path) -> None:
     def largest() -> None:
         simulate(foretrace.open(large, microbatches=512), Machine("a100-dgx"))
 
-    taken = cpu(largest, 1)
+    cpu_s = cpu(largest, 1)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"  {'8,192 GPUs, 512 microbatches, gains and band':<44} {taken:8.2f} s   {memory:.2f} GB")
+    print(f"  {'8,192 GPUs, 512 microbatches, gains and band':<44} {cpu_s:8.2f} s   {memory:.2f} GB")
 
 
 def cpu(run: Callable[[], object], repeats: int) -> float:

@@ -43,7 +43,7 @@ class Mix:
 
     def __init__(self, monitor: Monitor, product: Callable[[], Any], other: Callable[[], Any]) -> None:
         self.monitor, self.work = monitor, (product, other)
-        self.seconds = [self._time(one) for one in self.work]
+        self.seconds = [self._time(work) for work in self.work]
 
     def _time(self, work: Callable[[], Any]) -> float:
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(9)]
@@ -75,9 +75,9 @@ class Mix:
         others = [a.elapsed_time(b) * 1e3 for product, at, a, b in marks if not product and at > RUN_S - LATE_S]
         early = [us for at, us in times if at < EARLY_S]
         late = [us for at, us in times if at > RUN_S - LATE_S]
-        found = {"share": share, "clock_mhz": clock, "power_w": power}
+        row = {"share": share, "clock_mhz": clock, "power_w": power}
         names = {"early_us": early, "late_us": late, "other_us": others}
-        return found | {name: round(median(one), 2) for name, one in names.items() if one}
+        return row | {name: round(median(times_us), 2) for name, times_us in names.items() if times_us}
 
 
 def mixes(monitor: Monitor) -> None:

@@ -151,11 +151,11 @@ def sided(width: int, rows: int, layers: int) -> Made:
         ready.record(main)
         with torch.cuda.stream(side):
             side.wait_event(ready)
-            two = branches[1](x)
+            side_result = branches[1](x)
             done.record(side)
-        one = branches[0](x)
+        main_result = branches[0](x)
         main.wait_event(done)
-        return (one + two).float().square().mean()
+        return (main_result + side_result).float().square().mean()
 
     return plain_step(loss, optimizer), optimizer
 
@@ -170,13 +170,13 @@ def prefetch() -> Made:
 
     def fetch() -> None:
         with torch.cuda.stream(copies):
-            fetched[:] = [one.to("cuda", non_blocking=True) for one in pinned]
+            fetched[:] = [tensor.to("cuda", non_blocking=True) for tensor in pinned]
 
     def step() -> None:
         torch.cuda.current_stream().wait_stream(copies)
         tokens, target, _ = batch = list(fetched)
-        for one in batch:
-            one.record_stream(torch.cuda.current_stream())
+        for tensor in batch:
+            tensor.record_stream(torch.cuda.current_stream())
         fetch()
         model(tokens, target).backward()
         optimizer.step()
@@ -374,21 +374,21 @@ def measure(name: str, out: Path, settings: list[str] | None) -> dict[str, Any]:
     step, optimizer = maker()
     for _ in range(5):
         step()
-    found: dict[str, Any] = {"case": {"kind": name}, "clocks": clocks(), "unprofiled": [timed(step), timed(step)]}
-    found["profiled"] = {
+    results: dict[str, Any] = {"case": {"kind": name}, "clocks": clocks(), "unprofiled": [timed(step), timed(step)]}
+    results["profiled"] = {
         way.tag: profiled(step, way, out / f"{name}.{way.tag}.json.gz")
         for way in ways
         if settings is None or way.setting in settings
     }
-    found["clocks_after"] = clocks()
+    results["clocks_after"] = clocks()
     if optimizer is None:
-        return found
+        return results
     try:
         graph = captured(step, optimizer)
-        found["graph"] = [timed(graph.replay), timed(graph.replay)]
+        results["graph"] = [timed(graph.replay), timed(graph.replay)]
     except Exception as error:  # the eager times still count
-        found["graph_error"] = f"{type(error).__name__}: {error}"[:300]
-    return found
+        results["graph_error"] = f"{type(error).__name__}: {error}"[:300]
+    return results
 
 
 if __name__ == "__main__":

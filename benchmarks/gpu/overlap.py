@@ -190,7 +190,7 @@ def chosen() -> Iterator[Case]:
     ]
     picked = []
     for cases, count in kinds:
-        fit = [one for one in cases if 12e-6 < one.kernel.flops / 7e14 + one.kernel.moved_bytes / 4e12 < 3e-3]
+        fit = [case for case in cases if 12e-6 < case.kernel.flops / 7e14 + case.kernel.moved_bytes / 4e12 < 3e-3]
         count = min(count, len(fit))
         picked.append([((place + 0.5) / count, fit[int((place + 0.5) * len(fit) / count)]) for place in range(count)])
     # every kind's share of the list at every point of it, in case time is up
@@ -204,9 +204,9 @@ def measure(case: Case, bench: Bench, clock: Clock, copier: Copier) -> tuple[flo
     prepared = prepare(case, bench, clock)
     times: dict[Load | None, list[tuple[float, float]]] = {load: [] for load in (None, *LOADS)}
     for _ in range(REPEATS):
-        for load, found in times.items():
-            found.append(window(prepared, copier, clock, load))
-    seconds, rates = ([median(one[at] for one in found) for found in times.values()] for at in (0, 1))
+        for load, samples in times.items():
+            samples.append(window(prepared, copier, clock, load))
+    seconds, rates = ([median(sample[at] for sample in samples) for samples in times.values()] for at in (0, 1))
     return seconds[0], seconds[1:], rates[1:]
 
 
@@ -242,8 +242,8 @@ def main() -> None:
             except Exception as error:  # what a library cannot do is said, and the rest goes on
                 print("not measured:", text, " ".join(str(error).split())[:200], flush=True)
                 continue
-            found = [alone_s, *under_s, *(rates[at] for at in copying)]
-            writer.writerow([text, *(f"{one:.4g}" for one in found)])
+            cells = [alone_s, *under_s, *(rates[at] for at in copying)]
+            writer.writerow([text, *(f"{cell:.4g}" for cell in cells)])
             file.flush()
             print(f"{time.monotonic() - began:4.0f} s  {max(under_s) / alone_s:.2f}  {text}", flush=True)
             bench.torch.cuda.empty_cache()

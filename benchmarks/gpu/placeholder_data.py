@@ -80,8 +80,8 @@ def streaming() -> list[dict[str, float]]:
     for size in (2**28, 2**30, 2**32, 2**33):
         buffer = torch.randn(size // 4, device="cuda", dtype=torch.float32)
         seconds(lambda buffer=buffer: buffer.mul_(0.125), 3)
-        taken = statistics.median(seconds(lambda buffer=buffer: buffer.mul_(0.125), 20))
-        rows.append({"bytes": size, "seconds": taken, "bytes_per_s": 2 * size / taken})
+        median_s = statistics.median(seconds(lambda buffer=buffer: buffer.mul_(0.125), 20))
+        rows.append({"bytes": size, "seconds": median_s, "bytes_per_s": 2 * size / median_s})
         del buffer
         torch.cuda.empty_cache()
     return rows

@@ -192,12 +192,12 @@ def streams_step(_: dict[str, Any]) -> tuple[Step, torch.optim.Optimizer]:
         with torch.cuda.stream(copies):
             batches[1].copy_(pinned, non_blocking=True)
         with torch.cuda.stream(first):
-            one = left(batches[0])
+            left_result = left(batches[0])
         with torch.cuda.stream(second):
-            two = right(batches[0])
+            right_result = right(batches[0])
         main.wait_stream(first)
         main.wait_stream(second)
-        result = head(torch.cat((one, two), -1)).float().square().mean()
+        result = head(torch.cat((left_result, right_result), -1)).float().square().mean()
         main.wait_stream(copies)
         return result
 
@@ -317,25 +317,25 @@ def measure(name: str, out: Path, settings: list[str] | None) -> dict[str, Any]:
     step, optimizer = MAKERS[case["kind"]](case)
     for _ in range(6):
         step()
-    found: dict[str, Any] = {"case": {k: v for k, v in case.items() if k != "settings"}, "clocks": clocks()}
-    found["unprofiled"] = [timed(step), timed(step)]
-    found["profiled"] = {}
+    results: dict[str, Any] = {"case": {k: v for k, v in case.items() if k != "settings"}, "clocks": clocks()}
+    results["unprofiled"] = [timed(step), timed(step)]
+    results["profiled"] = {}
     for setting in settings or case.get("settings", ("shapes",)):
         path = out / f"{name}.{setting}.json.gz"
-        found["profiled"][setting] = profiled(step, setting, path)
-        found["unprofiled"].append(timed(step))
-    found["clocks_after"] = clocks()
+        results["profiled"][setting] = profiled(step, setting, path)
+        results["unprofiled"].append(timed(step))
+    results["clocks_after"] = clocks()
     if case["kind"] == "item":
-        return found
+        return results
     try:
         graph = captured(step, optimizer)
-        found["graph"] = [timed(graph.replay), timed(graph.replay)]
+        results["graph"] = [timed(graph.replay), timed(graph.replay)]
         path = out / f"{name}.graph.json.gz"
-        found["graph_profiled"] = profiled(graph.replay, "plain", path)
-        found["graph"].append(timed(graph.replay))
+        results["graph_profiled"] = profiled(graph.replay, "plain", path)
+        results["graph"].append(timed(graph.replay))
     except Exception as error:  # the eager times still count
-        found["graph_error"] = f"{type(error).__name__}: {error}"[:300]
-    return found
+        results["graph_error"] = f"{type(error).__name__}: {error}"[:300]
+    return results
 
 
 def clocks() -> str:
@@ -415,13 +415,13 @@ def chains() -> dict[str, tuple[int, Callable[[], object]]]:
     with torch.device("cuda"):
         sizes = {f"add {n}": torch.ones(n, dtype=torch.float32) for n in (1 << 10, 1 << 18, 1 << 22, 1 << 24, 1 << 26)}
         square = {n: torch.randn(n, n, dtype=torch.bfloat16) for n in (128, 512, 1024, 2048, 4096)}
-        target = {n: torch.empty_like(one) for n, one in square.items()}
+        target = {n: torch.empty_like(matrix) for n, matrix in square.items()}
     calls: dict[str, tuple[int, Callable[[], object]]] = {}
-    for name, one in sizes.items():
-        calls[name] = (300, lambda one=one: one.add_(1.0))
-    for n, one in square.items():
-        calls[f"mm {n}"] = (300, lambda n=n, one=one: torch.mm(one, one, out=target[n]))
-        calls[f"mm {n}, add"] = (150, lambda n=n, one=one: torch.mm(one, one, out=target[n]).add_(1.0))
+    for name, tensor in sizes.items():
+        calls[name] = (300, lambda tensor=tensor: tensor.add_(1.0))
+    for n, matrix in square.items():
+        calls[f"mm {n}"] = (300, lambda n=n, matrix=matrix: torch.mm(matrix, matrix, out=target[n]))
+        calls[f"mm {n}, add"] = (150, lambda n=n, matrix=matrix: torch.mm(matrix, matrix, out=target[n]).add_(1.0))
     calls["memset"] = (300, lambda: sizes["add 1024"].zero_())
     return calls
 
@@ -474,13 +474,13 @@ def measure_micro(out: Path) -> dict[str, Any]:
     """Single calls and chains of kernels, unprofiled and in every setting."""
     torch.manual_seed(0)
     calls, kernels = micro_calls(), chains()
-    found: dict[str, Any] = {"unprofiled": {}, "chains": {}, "profiled": {}, "chains_profiled": {}}
+    results: dict[str, Any] = {"unprofiled": {}, "chains": {}, "profiled": {}, "chains_profiled": {}}
     for _ in range(2):
         micro_pass({}, calls)
         chain_pass({}, kernels)
     for _ in range(7):
-        micro_pass(found["unprofiled"], calls)
-        chain_pass(found["chains"], kernels)
+        micro_pass(results["unprofiled"], calls)
+        chain_pass(results["chains"], kernels)
     for setting in (*ALL, "cpu only"):
         options = profiler_options(setting)
         if setting == "cpu only":
@@ -490,19 +490,19 @@ def measure_micro(out: Path) -> dict[str, Any]:
             for number in range(4):
                 micro_pass(times if number else {}, calls)
                 profiler.step()
-        found["profiled"][setting] = times
+        results["profiled"][setting] = times
         export(profiler, out / f"micro.{setting.replace(' ', '_')}.json.gz")
     with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1), **profiler_options("plain")) as profiler:
         for number in range(3):
-            chain_pass(found["chains_profiled"] if number else {}, kernels)
+            chain_pass(results["chains_profiled"] if number else {}, kernels)
             profiler.step()
     export(profiler, out / "chains.plain.json.gz")
-    found["unprofiled_after"], found["chains_after"] = {}, {}
+    results["unprofiled_after"], results["chains_after"] = {}, {}
     for _ in range(5):
-        micro_pass(found["unprofiled_after"], calls)
-        chain_pass(found["chains_after"], kernels)
-    found["chains_graph"] = graph_chains(kernels)
-    return found
+        micro_pass(results["unprofiled_after"], calls)
+        chain_pass(results["chains_after"], kernels)
+    results["chains_graph"] = graph_chains(kernels)
+    return results
 
 
 def machine() -> dict[str, Any]:
@@ -525,11 +525,13 @@ def run_all(script: str, names: Sequence[str], measured: Callable[[str, Path, li
     parser.add_argument(
         "--settings", nargs="*", default=None, help="of the profiler; each workload's own where not given"
     )
-    parser.add_argument("--one", default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--workload", default=None, help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.one:
-        (given.out / f"{given.one}.measured").write_text(json.dumps(measured(given.one, given.out, given.settings)))
+    if given.workload:
+        (given.out / f"{given.workload}.measured").write_text(
+            json.dumps(measured(given.workload, given.out, given.settings))
+        )
         return
     ends_at = time.monotonic() + given.seconds
     results: dict[str, Any] = {"machine": machine(), "workloads": {}}
@@ -538,7 +540,7 @@ def run_all(script: str, names: Sequence[str], measured: Callable[[str, Path, li
             print(f"no time left for {name}", flush=True)
             continue
         began = time.monotonic()
-        command = [sys.executable, script, "--out", str(given.out), "--one", name]
+        command = [sys.executable, script, "--out", str(given.out), "--workload", name]
         if given.settings:
             command += ["--settings", *given.settings]
         run = subprocess.run(command, capture_output=True, text=True)
@@ -546,21 +548,21 @@ def run_all(script: str, names: Sequence[str], measured: Callable[[str, Path, li
         if run.returncode or not written.exists():
             print(f"{name} failed: {run.stderr[-1500:]}", flush=True)
             continue
-        found = json.loads(written.read_text())
+        workload = json.loads(written.read_text())
         written.unlink()
-        results["workloads"][name] = found
+        results["workloads"][name] = workload
         (given.out / "measured.json").write_text(json.dumps(results))
-        print(f"{name}: {time.monotonic() - began:.1f} s; {summary(found)}", flush=True)
+        print(f"{name}: {time.monotonic() - began:.1f} s; {summary(workload)}", flush=True)
 
 
-def summary(found: dict[str, Any]) -> str:
+def summary(workload: dict[str, Any]) -> str:
     """Medians in a line."""
-    if "case" not in found:
+    if "case" not in workload:
         return "micro"
-    parts = ["unprofiled " + " ".join(f"{one['median_ms']:.3f}" for one in found["unprofiled"])]
-    parts += [f"{setting} {one['median_ms']:.3f}" for setting, one in found["profiled"].items()]
-    parts += ["graph " + " ".join(f"{one['median_ms']:.3f}" for one in found.get("graph", []))]
-    return ", ".join(parts) + " ms" + (f" ({found['graph_error']})" if "graph_error" in found else "")
+    parts = ["unprofiled " + " ".join(f"{timing['median_ms']:.3f}" for timing in workload["unprofiled"])]
+    parts += [f"{setting} {timing['median_ms']:.3f}" for setting, timing in workload["profiled"].items()]
+    parts += ["graph " + " ".join(f"{timing['median_ms']:.3f}" for timing in workload.get("graph", []))]
+    return ", ".join(parts) + " ms" + (f" ({workload['graph_error']})" if "graph_error" in workload else "")
 
 
 def measure_any(name: str, out: Path, settings: list[str] | None) -> dict[str, Any]:

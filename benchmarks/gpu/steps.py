@@ -72,7 +72,7 @@ class Layer(nn.Module):
         """Self-attention, causal."""
         batch, seq, _ = x.shape
         widths = [self.heads * self.dim, self.kv * self.dim, self.kv * self.dim]
-        q, k, v = (one.view(batch, seq, -1, self.dim).transpose(1, 2) for one in self.qkv(x).split(widths, -1))
+        q, k, v = (part.view(batch, seq, -1, self.dim).transpose(1, 2) for part in self.qkv(x).split(widths, -1))
         if self.llama:
             q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv != self.heads)
@@ -135,7 +135,7 @@ def measure(case: dict[str, Any], device: str = "cuda") -> dict[str, Any]:
     else:
         x = torch.randn(*shape, case["hidden"], device=device, dtype=torch.bfloat16).requires_grad_(True)
         target, gradient = x.detach(), torch.randn_like(x)
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     run = torch.compile(model) if case["compile"] else model
     torch.cuda.reset_peak_memory_stats()
     marks = [[torch.cuda.Event(enable_timing=True) for _ in range(4)] for _ in range(WARM_UPS + STEPS)]
@@ -151,8 +151,8 @@ def measure(case: dict[str, Any], device: str = "cuda") -> dict[str, Any]:
         after.record()
     torch.cuda.synchronize()
     timed = marks[WARM_UPS:]
-    parts = [median(one[i].elapsed_time(one[i + 1]) for one in timed) for i in range(3)]
-    whole = median(one[0].elapsed_time(one[3]) for one in timed)
+    parts = [median(marks[i].elapsed_time(marks[i + 1]) for marks in timed) for i in range(3)]
+    whole = median(marks[0].elapsed_time(marks[3]) for marks in timed)
     names = ("fwd_ms", "bwd_ms", "opt_ms", "step_ms")
     times = {name: round(value, 3) for name, value in zip(names, (*parts, whole), strict=True)}
     peak = round(torch.cuda.max_memory_allocated() / 2**30, 3)

@@ -31,8 +31,8 @@ def make_calibration(
     made = calibration_of_files(paths, output, gpu, where)
     calibration, notes = made.calibration, list(made.notes)
     if made.steps:
-        calibration, said = fit_steps(calibration, made.steps, step_factor)
-        notes += said
+        calibration, step_notes = fit_steps(calibration, made.steps, step_factor)
+        notes += step_notes
     elif step_factor:
         raise InputError(
             "missing-argument", "a factor for whole steps needs some", hint="add a CSV or JSON lines of measured steps"

@@ -19,9 +19,9 @@ _WORDS: Final = {True: "backward", False: "forward"}
 def family_fits(kernels: Sequence[Kernel], seconds: Floats, modelled: Floats) -> tuple[FamilyFit, ...]:
     """A fit for each family, the one with most time first."""
     members: dict[Family, list[int]] = {}
-    for i, one in enumerate(kernels):
-        members.setdefault(family(one), []).append(i)
-    by_time = sorted(members.items(), key=lambda one: -float(seconds[one[1]].sum()))
+    for i, kernel in enumerate(kernels):
+        members.setdefault(family(kernel), []).append(i)
+    by_time = sorted(members.items(), key=lambda item: -float(seconds[item[1]].sum()))
     return tuple(_fit(name, [kernels[i] for i in rows], seconds[rows], modelled[rows]) for name, rows in by_time)
 
 
@@ -40,7 +40,7 @@ def _fit(name: Family, kernels: Sequence[Kernel], seconds: Floats, modelled: Flo
 
 def family_name(name: Family) -> str:
     """A family in words: `gemm bf16 tn`, `attention bf16 cudnn backward`."""
-    words = [_WORDS[one] if isinstance(one, bool) and name[0] == "attention" else one for one in name]
+    words = [_WORDS[part] if isinstance(part, bool) and name[0] == "attention" else part for part in name]
     return " ".join(str(word) for word in words if not isinstance(word, bool))
 
 

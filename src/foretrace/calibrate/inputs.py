@@ -23,7 +23,7 @@ def input_kind(path: str | Path) -> InputKind:
 
     given = Path(path)
     if given.is_dir():
-        return "trace" if any(looks_like_profile(one) for one in sorted(given.iterdir())) else "collectives"
+        return "trace" if any(looks_like_profile(file) for file in sorted(given.iterdir())) else "collectives"
     head = _head(given)
     if head.startswith(_PROFILE):
         return "kernel profile"

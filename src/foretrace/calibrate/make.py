@@ -36,7 +36,7 @@ _SOFTWARE: Final = ("torch", "cuda", "cudnn", "driver", "cuda_driver_version", "
 
 
 @dataclass(slots=True)
-class _Found:
+class _Evidence:
     """What files have given so far: burst and sustained seconds of each kernel, by file."""
 
     gpu: Gpu
@@ -72,23 +72,23 @@ def calibration_of_files(
         raise InputError("nothing-to-do", "there is nothing to calibrate with", hint=KNOWN)
     kinds: list[tuple[Path, InputKind]] = [(Path(path), input_kind(path)) for path in paths]
     traces = {path: _traces(path) for path, kind in kinds if kind == "trace"}
-    found = _Found(_gpu(gpu, cluster, [one for its in traces.values() for one in its], kinds))
-    model = EfficiencyModel(found.gpu, efficiency(found.gpu))
+    evidence = _Evidence(_gpu(gpu, cluster, [trace for its in traces.values() for trace in its], kinds))
+    model = EfficiencyModel(evidence.gpu, efficiency(evidence.gpu))
     node_gpus = None if cluster is None else cluster.node.gpus
     for path, kind in kinds:
         if kind == "trace":
-            _take_traces(found, path, traces[path], model, node_gpus)
+            _take_traces(evidence, path, traces[path], model, node_gpus)
         elif kind == "table":
-            _take_table(found, path, model)
+            _take_table(evidence, path, model)
         elif kind == "kernel profile":
-            _take_profile(found, path)
+            _take_profile(evidence, path)
         elif kind == "collectives":
             measured = read_measurements(path)
-            found.collectives.append(measured)
-            found.notes += measured.diagnostics
-            found.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
+            evidence.collectives.append(measured)
+            evidence.notes += measured.diagnostics
+            evidence.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
     steps = tuple(path for path, kind in kinds if kind == "steps")
-    return Made(_calibration(found, str(output), model), steps, tuple(found.notes))
+    return Made(_calibration(evidence, str(output), model), steps, tuple(evidence.notes))
 
 
 def _traces(path: Path) -> list[RankProfile]:
@@ -101,18 +101,18 @@ def _gpu(
     named: str | None, cluster: Cluster | None, traces: Sequence[RankProfile], kinds: Sequence[tuple[Path, InputKind]]
 ) -> Gpu:
     """The GPU that all files are of: as they say, or as it is named; an error where these differ."""
-    said: dict[str, str] = {}
+    path_of: dict[str, str] = {}
     for trace in traces:
         for device in trace.devices[:1]:
-            said[preset_of(device.name)] = trace.path
+            path_of[preset_of(device.name)] = trace.path
     for path, kind in kinds:
         if kind == "kernel profile":
             facts = read_profile(path).facts
-            said[facts.get("preset") or preset_of(facts.get("gpu", ""))] = str(path)
+            path_of[facts.get("preset") or preset_of(facts.get("gpu", ""))] = str(path)
     asked = gpu_preset(named).name if named is not None else cluster.gpu.name if cluster is not None else None
-    names = [*said, *([asked] if asked is not None and asked not in said else [])]
+    names = [*path_of, *([asked] if asked is not None and asked not in path_of else [])]
     if len(names) > 1:
-        where = said[next(iter(said))]
+        where = path_of[next(iter(path_of))]
         raise InputError(
             "other-gpu",
             f"measurements of {names[0]} and of {names[1]}",
@@ -130,29 +130,29 @@ def _gpu(
     except InputError:
         hint = "say --gpu with the most similar one; see foretrace list gpus"
         raise InputError(
-            "unknown-name", f'GPU "{names[0]}" is not known', where=said.get(names[0]), hint=hint
+            "unknown-name", f'GPU "{names[0]}" is not known', where=path_of.get(names[0]), hint=hint
         ) from None
 
 
 def _take_traces(
-    found: _Found, path: Path, traces: Sequence[RankProfile], model: EfficiencyModel, node_gpus: int | None
+    evidence: _Evidence, path: Path, traces: Sequence[RankProfile], model: EfficiencyModel, node_gpus: int | None
 ) -> None:
     measured = recorded_collectives(traces, node_gpus)
     for trace in traces:
-        found.device = found.device or next((device.name for device in trace.devices), "")
-        found.software |= {name: trace.facts[name] for name in _SOFTWARE if name in trace.facts}
+        evidence.device = evidence.device or next((device.name for device in trace.devices), "")
+        evidence.software |= {name: trace.facts[name] for name in _SOFTWARE if name in trace.facts}
         host = host_fit(trace)
-        found.hosts += [host] if host is not None else []
+        evidence.hosts += [host] if host is not None else []
         try:
             recorded = recorded_kernels(trace)
         except InputError as error:
             if measured is None:
                 raise
-            found.notes.append(
+            evidence.notes.append(
                 Diagnostic("warning", error.code, f"{error.message}: its collectives alone are used", trace.path)
             )
             continue
-        slower = _take_recorded(found, recorded, model)
+        slower = _take_recorded(evidence, recorded, model)
         made = MadeOf(
             Path(trace.path).name,
             "trace",
@@ -163,62 +163,73 @@ def _take_traces(
             products=recorded.products,
             flops=recorded.flops,
         )
-        found.made_of.append(made)
+        evidence.made_of.append(made)
         if recorded.unknown > 0.02:
             text = f"{recorded.unknown:.0%} of its device time is of ops that no kernel of ours stands for; left out"
-            found.notes.append(Diagnostic("note", "not-modelled", text, trace.path))
+            evidence.notes.append(Diagnostic("note", "not-modelled", text, trace.path))
     if measured is not None:
-        found.collectives.append(measured)
-        found.notes += measured.diagnostics
-        found.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
+        evidence.collectives.append(measured)
+        evidence.notes += measured.diagnostics
+        evidence.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
 
 
-def _take_recorded(found: _Found, recorded: RecordedKernels, model: EfficiencyModel) -> float:
+def _take_recorded(evidence: _Evidence, recorded: RecordedKernels, model: EfficiencyModel) -> float:
     """Adds recorded kernels as prices are kept; returns how much the clock had slowed products down."""
     kernels = tuple(recorded.seconds)
     seconds = np.array([recorded.seconds[kernel] for kernel in kernels])
     mix = Mix(dict(recorded.calls), recorded.busy)
-    factor = products_factor(found.gpu, mix, kernel_pricer(found.gpu, prices="model"))
+    factor = products_factor(evidence.gpu, mix, kernel_pricer(evidence.gpu, prices="model"))
     by_power = max(factor / model.constants.sustained["bf16"], 1.0)
     clocks = at_clocks(kernels, seconds, model, by_power)
-    found.take(kernels, clocks.burst_s.tolist(), clocks.sustained_s.tolist())
+    evidence.take(kernels, clocks.burst_s.tolist(), clocks.sustained_s.tolist())
     return clocks.slower
 
 
-def _take_table(found: _Found, path: Path, model: EfficiencyModel) -> None:
+def _take_table(evidence: _Evidence, path: Path, model: EfficiencyModel) -> None:
     from foretrace.inputs.profiler_table.format import read_tables
 
     recorded = tabled_kernels(read_tables(path))
-    slower = _take_recorded(found, recorded, model)
-    found.notes.append(Diagnostic("note", "assumed", "a table has no dtypes: tensors are taken to be bf16", str(path)))
-    found.made_of.append(MadeOf(path.name, "table", kernels=len(recorded.seconds), slower=slower))
-
-
-def _take_profile(found: _Found, path: Path) -> None:
-    profile = read_profile(path)
-    found.take(profile.kernels, profile.burst_s.tolist(), profile.sustained_s.tolist())
-    found.device = found.device or profile.facts.get("gpu", "")
-    found.software |= {name: profile.facts[name] for name in _SOFTWARE if name in profile.facts}
-    host = profiled_host(profile.facts)
-    found.hosts += [host] if host is not None else []
-    found.made_of.append(MadeOf(path.name, "kernel profile", kernels=len(profile.kernels)))
-
-
-def _calibration(found: _Found, output: str, model: EfficiencyModel) -> Calibration:
-    made = Calibration(
-        output, found.gpu.name, found.device, dict(found.software), tuple(found.made_of), host=_host(found.hosts)
+    slower = _take_recorded(evidence, recorded, model)
+    evidence.notes.append(
+        Diagnostic("note", "assumed", "a table has no dtypes: tensors are taken to be bf16", str(path))
     )
-    if found.times:
-        kernels = tuple(found.times)
+    evidence.made_of.append(MadeOf(path.name, "table", kernels=len(recorded.seconds), slower=slower))
+
+
+def _take_profile(evidence: _Evidence, path: Path) -> None:
+    profile = read_profile(path)
+    evidence.take(profile.kernels, profile.burst_s.tolist(), profile.sustained_s.tolist())
+    evidence.device = evidence.device or profile.facts.get("gpu", "")
+    evidence.software |= {name: profile.facts[name] for name in _SOFTWARE if name in profile.facts}
+    host = profiled_host(profile.facts)
+    evidence.hosts += [host] if host is not None else []
+    evidence.made_of.append(MadeOf(path.name, "kernel profile", kernels=len(profile.kernels)))
+
+
+def _calibration(evidence: _Evidence, output: str, model: EfficiencyModel) -> Calibration:
+    made = Calibration(
+        output,
+        evidence.gpu.name,
+        evidence.device,
+        dict(evidence.software),
+        tuple(evidence.made_of),
+        host=_host(evidence.hosts),
+    )
+    if evidence.times:
+        kernels = tuple(evidence.times)
         burst, sustained = (
-            np.array([median(time_[at] for time_ in found.times[kernel]) for kernel in kernels]) for at in (0, 1)
+            np.array([median(time_[at] for time_ in evidence.times[kernel]) for kernel in kernels]) for at in (0, 1)
         )
-        facts = {"gpu": found.device or found.gpu.title, "preset": found.gpu.name, "method": "foretrace calibrate"}
+        facts = {
+            "gpu": evidence.device or evidence.gpu.title,
+            "preset": evidence.gpu.name,
+            "method": "foretrace calibrate",
+        }
         unknown = np.zeros(len(kernels))
         profile = KernelProfile(facts, kernels, burst, sustained, unknown, unknown)
         made = replace(made, kernels=profile, families=family_fits(kernels, sustained, model.seconds(kernels)))
-    if found.collectives:
-        rows = [row for collective in found.collectives for row in collective.rows]
+    if evidence.collectives:
+        rows = [row for collective in evidence.collectives for row in collective.rows]
         made = replace(made, collectives=measurements_of(rows, (), output))
     return made
 
@@ -226,7 +237,7 @@ def _calibration(found: _Found, output: str, model: EfficiencyModel) -> Calibrat
 def _host(hosts: Sequence[HostFit]) -> HostFit | None:
     """Of several traces, the mean by launches of those of the first one's style."""
     same = [host for host in hosts if host.style == hosts[0].style]
-    launches = sum(one.launches for one in same)
+    launches = sum(fit.launches for fit in same)
     if not launches:
         return None
-    return replace(same[0], launch_s=sum(one.launch_s * one.launches for one in same) / launches, launches=launches)
+    return replace(same[0], launch_s=sum(fit.launch_s * fit.launches for fit in same) / launches, launches=launches)

@@ -132,8 +132,8 @@ def _kernel(trace: RankProfile, op: int, its: Longs) -> Kernel | None:
     if events.inputs[op] < 0 or plain_name(name) in _OPTIMIZERS:
         return None
     longest = trace.strings[events.name[its[events.duration_s[its].argmax()]]]
-    found = kernel_of(name, trace.inputs[events.inputs[op]], longest)
-    return as_measured(found) if found is not None else None
+    kernel = kernel_of(name, trace.inputs[events.inputs[op]], longest)
+    return as_measured(kernel) if kernel is not None else None
 
 
 def as_measured(kernel: Kernel) -> Kernel:
@@ -148,8 +148,8 @@ def _updates(trace: RankProfile, links: EventLinks) -> dict[int, Kernel]:
         word = plain_name(trace.strings[trace.events.name[op]])
         if word in _OPTIMIZERS:
             launched.setdefault(word, []).append(its)
-    found = list_kernels(trace, parameters(trace), launched)
-    return {int(links.op[its[0]]): as_measured(kernel) for its, kernel in found}
+    updates = list_kernels(trace, parameters(trace), launched)
+    return {int(links.op[its[0]]): as_measured(kernel) for its, kernel in updates}
 
 
 def _gap_s(trace: RankProfile, links: EventLinks, device: Longs) -> float:

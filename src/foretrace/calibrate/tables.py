@@ -48,11 +48,11 @@ def _kernel(row: TableRow) -> Kernel | None:
         return None
     if not isinstance(dims, list) or not dims:
         return None
-    found = kernel_of(row.name, Inputs(tuple(_dims(dim) for dim in dims)))
-    return None if found is None else as_measured(found)
+    kernel = kernel_of(row.name, Inputs(tuple(_dims(dim) for dim in dims)))
+    return None if kernel is None else as_measured(kernel)
 
 
 def _dims(value: object) -> Dims:
     if isinstance(value, list):
-        return tuple(_dims(one) if isinstance(one, list) else one for one in value if isinstance(one, list | int))
+        return tuple(_dims(size) if isinstance(size, list) else size for size in value if isinstance(size, list | int))
     return ()

@@ -45,10 +45,10 @@ def fit_steps(
     notes: list[Diagnostic] = []
     made: list[MadeOf] = []
     for path in paths:
-        found, left_out = _rows_of(path, calibration)
-        rows += found
+        file_rows, left_out = _rows_of(path, calibration)
+        rows += file_rows
         notes += left_out
-        made.append(MadeOf(path.name, "steps", rows=len(found)))
+        made.append(MadeOf(path.name, "steps", rows=len(file_rows)))
     if not rows:
         raise InputError(
             "nothing-to-do",
@@ -78,7 +78,7 @@ def _fit(rows: Sequence[_Row]) -> StepFit:
 
 def _rows_of(path: Path, calibration: Calibration) -> tuple[list[_Row], list[Diagnostic]]:
     runs = read_training_runs(path)
-    left_out = [f"{one.id}: {one.why}" for one in runs.skipped]
+    left_out = [f"{row.id}: {row.why}" for row in runs.skipped]
     rows: list[_Row] = []
     for run in runs.runs:
         try:
@@ -93,7 +93,7 @@ def _rows_of(path: Path, calibration: Calibration) -> tuple[list[_Row], list[Dia
             left_out.append(f"{run.config.id}: computation sets the pace of {grows:.0%} of it only")
             continue
         rows.append(_Row(float(np.log(run.measurement.step_s / predicted)), float(grows)))
-    return rows, [Diagnostic("note", "rows-skipped", f"left out: {one}", str(path)) for one in left_out]
+    return rows, [Diagnostic("note", "rows-skipped", f"left out: {reason}", str(path)) for reason in left_out]
 
 
 def _step_s(job: RowJob, calibration: Calibration) -> float:

@@ -63,7 +63,7 @@ def takes(*groups: OptionGroup) -> Callable[[Callable[..., None]], Callable[...,
             for name, annotation, default in group.parameters
         ]
         # typer reads a command's options off its signature and its annotations.
-        parameters = [*(one.replace(kind=keyword) for one in own), *made]
+        parameters = [*(parameter.replace(kind=keyword) for parameter in own), *made]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__doc__, run.__name__, run.__module__ = command.__doc__, command.__name__, command.__module__
@@ -88,12 +88,14 @@ def _parameters(panel: str, options: dict[str, Option]) -> tuple[Parameter, ...]
         (
             name,
             Annotated[
-                one.kind,
-                typer.Option(*one.flags.split(), metavar=one.metavar or None, help=one.help, rich_help_panel=panel),
+                option.kind,
+                typer.Option(
+                    *option.flags.split(), metavar=option.metavar or None, help=option.help, rich_help_panel=panel
+                ),
             ],
-            one.default,
+            option.default,
         )
-        for name, one in options.items()
+        for name, option in options.items()
     )
 
 

@@ -75,6 +75,8 @@ def command(
         inventory = open_input([path]).inventory()
         out(inventory.to_dict, lambda: print_inventory(inventory))
     else:
-        item = find_hardware(path, None if kind is None else next(one for one in HARDWARE_KINDS if one == kind))
+        item = find_hardware(
+            path, None if kind is None else next(choice for choice in HARDWARE_KINDS if choice == kind)
+        )
         fabric = cluster_fabric(item, nodes, simai)
         out(lambda: hardware_json(item, fabric), lambda: print_item(item, fabric))

@@ -115,14 +115,14 @@ def timeline_facts(timeline: Timeline) -> Facts:
 def _experts(program: Program) -> int | None:
     """How many experts there are, where ranks tell each other how many tokens they have for each; None elsewhere."""
     columns, strings = program.templates.columns, program.strings
-    over = [number for number, one in enumerate(program.communicators) if one.axis == "ep"]
+    over = [number for number, communicator in enumerate(program.communicators) if communicator.axis == "ep"]
     gathers = np.isin(columns["communicator"], over) & (columns["collective"] == Collective.ALL_GATHER)
-    found = set()
+    counts = set()
     for op in np.flatnonzero(gathers).tolist():
         dtype = int(columns["dtype"][op])
         name = strings[dtype].removeprefix("torch.") if dtype >= 0 else ""
-        found.add(int(columns["bytes"][op]) // (program.mesh.ep * dtype_bytes(name)) if name in _COUNTS else None)
-    return found.pop() if len(found) == 1 else None
+        counts.add(int(columns["bytes"][op]) // (program.mesh.ep * dtype_bytes(name)) if name in _COUNTS else None)
+    return counts.pop() if len(counts) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,8 @@ class _Writer:
         if not lines:
             raise InputError("nothing-to-do", f"rank {rank} does nothing that a trace could show")
         _number(lines)
-        said = states([OpKey(line.op, line.id) for line in lines], stage, self.program.mesh.pp)
-        state = {id(line): word for line, word in zip(lines, said, strict=True)}
+        words = states([OpKey(line.op, line.id) for line in lines], stage, self.program.mesh.pp)
+        state = {id(line): word for line, word in zip(lines, words, strict=True)}
         ordered, cut = _one_at_a_time(lines)
         ops = [self._op(line, rank, stage, state[id(line)], number) for number, line in enumerate(ordered, 1)]
         path = trace_name(self.facts, rank, STAMP)
@@ -300,9 +300,9 @@ class _Writer:
 
     def _ways(self, row: _Row, stage: int) -> list[str]:
         """`send_forward` and the like: what a transfer's name says, otherwise where the partner is."""
-        said = _WAY.findall(row.name.lower())
-        if said:
-            return [f"{'send' if verb == 'send' else 'recv'}_{way}" for verb, way in said]
+        named = _WAY.findall(row.name.lower())
+        if named:
+            return [f"{'send' if verb == 'send' else 'recv'}_{way}" for verb, way in named]
         pair = self.program.communicators[row.communicator].pair or (0, 0)
         ahead = max(pair) > stage
         there, back = ("forward", "backward") if ahead else ("backward", "forward")
@@ -378,11 +378,11 @@ def _busy_until(time: Floats, starts: Floats, ends: Floats) -> Floats:
 
 def _steps(rows: Sequence[_Row]) -> dict[int, tuple[str, ...]]:
     """Per placement the steps that its phases belong to, in their order."""
-    found: dict[int, dict[str, None]] = defaultdict(dict)
+    steps_of: dict[int, dict[str, None]] = defaultdict(dict)
     for row in rows:
         if row.phase != Phase.NONE:
-            found[row.placement][_STEPS[row.phase]] = None
-    return {placement: tuple(steps) for placement, steps in found.items()}
+            steps_of[row.placement][_STEPS[row.phase]] = None
+    return {placement: tuple(steps) for placement, steps in steps_of.items()}
 
 
 def _ops(rows: Sequence[_Row]) -> list[str]:
@@ -431,8 +431,8 @@ def _one_at_a_time(lines: Sequence[_Line]) -> tuple[list[_Line], bool]:
         while line.computes and at and not ordered[at - 1].computes and ordered[at - 1].end_s > line.begin_s + _NS:
             at -= 1
         beside = ordered[at:]
-        reductions = [one for one in beside if one.rows[0].kind == Kind.COLLECTIVE]
-        ordered[at:] = [*(one for one in beside if one not in reductions), line, *reductions]
+        reductions = [earlier for earlier in beside if earlier.rows[0].kind == Kind.COLLECTIVE]
+        ordered[at:] = [*(earlier for earlier in beside if earlier not in reductions), line, *reductions]
     cursor, cut = 0.0, False
     for number, line in enumerate(ordered):
         if line.twin:
@@ -446,9 +446,9 @@ def _one_at_a_time(lines: Sequence[_Line]) -> tuple[list[_Line], bool]:
 
 def _number(lines: Sequence[_Line]) -> None:
     """Gives every line a batch id that no other line of its op has: the one it wants, or the next."""
-    taken: dict[str, set[int]] = defaultdict(set)
+    numbers: dict[str, set[int]] = defaultdict(set)
     for line in lines:
-        used = taken[line.op]
+        used = numbers[line.op]
         number = len(used) if line.batch is None else line.batch
         while number in used:
             number += 1

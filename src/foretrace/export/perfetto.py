@@ -95,9 +95,9 @@ def write_timelines(
     worlds = [timeline.timeline.graph.program.world for timeline in timelines]
     numbering = _Numbering(len(timelines), max(worlds))
     traces: list[_Trace] = []
-    for one, world in zip(timelines, worlds, strict=True):
-        shown = traces[0].shown if traces and world == worlds[0] else _shown(one.timeline.graph, ranks)
-        traces.append(_Trace(one, shown, numbering, len(traces)))
+    for named, world in zip(timelines, worlds, strict=True):
+        shown = traces[0].shown if traces and world == worlds[0] else _shown(named.timeline.graph, ranks)
+        traces.append(_Trace(named, shown, numbering, len(traces)))
     target = Path(path)
     size = _write(target, _chunks(traces, numbering))
     everyone = sorted({rank for trace in traces for rank in trace.shown})
@@ -152,7 +152,7 @@ def _bodies(ops: Ops, chosen: Longs, words: pb.Words) -> _Bodies:
     facts = {name: ops.ints(name)[chosen] for name in names}
     if not facts["chunk"].any():
         facts["chunk"] -= 1
-    alike, first = _distinct(list(facts.values()))
+    kind, first = _distinct(list(facts.values()))
     rows = zip(*(column[first].tolist() for column in facts.values()), strict=True)
     described = [_describe(ops.program, dict(zip(names, row, strict=True)), words) for row in rows]
     parts = [b"", *(body for body, _ in described), *(wait for _, wait in described)]
@@ -167,7 +167,7 @@ def _bodies(ops: Ops, chosen: Longs, words: pb.Words) -> _Bodies:
         return spread
 
     table = np.array(parts, dtype=np.object_)
-    return _Bodies(table, of_op(1 + alike), of_op(1 + len(first) + alike), of_op(numbered))
+    return _Bodies(table, of_op(1 + kind), of_op(1 + len(first) + kind), of_op(numbered))
 
 
 def _describe(program: Program, op: dict[str, int], words: pb.Words) -> tuple[bytes, bytes]:
@@ -321,8 +321,8 @@ class _Trace:
         uuid = next(self.uuids)
         time_ns = distinct(_nanoseconds(np.array([0.0, self.timeline.step_time_s])))
         types = [pb.EventType.SLICE_BEGIN, pb.EventType.SLICE_END] if len(time_ns) > 1 else [pb.EventType.INSTANT]
-        said = [self.step, b""][: len(types)]
-        events = pb.events(time_ns, np.array(types), np.full(len(types), uuid), [said])
+        bodies = [self.step, b""][: len(types)]
+        events = pb.events(time_ns, np.array(types), np.full(len(types), uuid), [bodies])
         return pb.track(uuid, pb.text(pb.TrackDescriptor.NAME, f"{self.prefix}step")) + events
 
     def _rank_tracks(self, rank: int, process: int, lanes: Longs) -> tuple[Longs, bytes]:
@@ -390,8 +390,10 @@ class _Trace:
             joined = np.flatnonzero(flow)
             flows = np.full(len(flow), b"", dtype=np.object_)
             flows[joined] = pb.rows(pb.columns(len(joined), tag, pb.fixed64s(flow[joined])))
-            said = [self.bodies.table[numbers[part]].tolist() for numbers in events.parts]
-            yield pb.events(events.time_ns[part], events.type[part], tracks[events.lane[part]], [flows.tolist(), *said])
+            bodies = [self.bodies.table[numbers[part]].tolist() for numbers in events.parts]
+            yield pb.events(
+                events.time_ns[part], events.type[part], tracks[events.lane[part]], [flows.tolist(), *bodies]
+            )
 
     def _counters(self, rank: int, process: int) -> Iterator[bytes]:
         """Memory of a rank, in all and by category."""

@@ -276,7 +276,7 @@ class Words:
         self.names = Interned(InternedData.NAMES)
         self.facts = Interned(InternedData.ANNOTATION_NAMES)
         self.values = Interned(InternedData.ANNOTATION_STRINGS)
-        self._said: dict[tuple[str, str | int], bytes] = {}
+        self._encoded_facts: dict[tuple[str, str | int], bytes] = {}
 
     def title(self, name: str, category: str) -> bytes:
         """The fields that say what an event is called."""
@@ -284,14 +284,14 @@ class Words:
 
     def fact(self, name: str, value: str | int) -> bytes:
         """The field that annotates an event with a string or a whole number of zero or more."""
-        if (name, value) not in self._said:
+        if (name, value) not in self._encoded_facts:
             if isinstance(value, str):
-                said = number(DebugAnnotation.STRING_VALUE, self.values[value])
+                encoded = number(DebugAnnotation.STRING_VALUE, self.values[value])
             else:
-                said = number(DebugAnnotation.INT_VALUE, value)
+                encoded = number(DebugAnnotation.INT_VALUE, value)
             known = number(DebugAnnotation.NAME, self.facts[name])
-            self._said[name, value] = message(TrackEvent.ANNOTATION, known, said)
-        return self._said[name, value]
+            self._encoded_facts[name, value] = message(TrackEvent.ANNOTATION, known, encoded)
+        return self._encoded_facts[name, value]
 
     def encoded(self) -> bytes:
         """The field of a packet that holds the tables; it goes ahead of all events."""

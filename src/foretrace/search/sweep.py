@@ -222,7 +222,9 @@ def run_axis(
 
 def _common(title: str, other: str) -> str:
     """Returns the parts that two titles have in common, place by place."""
-    parts = [one for one, two in zip(title.split(" · "), other.split(" · "), strict=False) if one == two]
+    parts = [
+        part for part, other_part in zip(title.split(" · "), other.split(" · "), strict=False) if part == other_part
+    ]
     return " · ".join(parts)
 
 

@@ -31,11 +31,11 @@ def overlap_cost_s(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps:
     for round_ in range(ROUNDS):
         timeline = run(alone_s + extra)
         lost = lost_pace(timeline, overlaps)
-        found = alone_s * lost / (1 - lost)
+        total = alone_s * lost / (1 - lost)
         if round_ > 1:
-            found = (found + extra) / 2  # what hides from one overlap may meet another, and so back and forth
-        change = float(np.abs(found - extra).max(initial=0.0))
-        extra = found
+            total = (total + extra) / 2  # what hides from one overlap may meet another, and so back and forth
+        change = float(np.abs(total - extra).max(initial=0.0))
+        extra = total
         if change <= CLOSE_ENOUGH * timeline.step_time_s:
             break
     return extra
@@ -52,14 +52,14 @@ def settles(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps: Overla
 def lost_pace(timeline: Timeline, overlaps: Overlaps) -> Floats:
     """The share of each node's time that communication beside it cost, 0 to `MAX_LOST`."""
     graph = timeline.graph
-    kernels, taken = overlaps.kernels[graph.op], overlaps.taken[graph.op]
+    kernels, used = overlaps.kernels[graph.op], overlaps.taken[graph.op]
     ran = timeline.end_s > timeline.start_s
     lost = np.zeros(len(graph))
     period = timeline.step_time_s if graph.program.repeats else 0.0
     for first, last in zip(graph.start[:-1].tolist(), graph.start[1:].tolist(), strict=True):
         mine = slice(first, last)
         computing = first + np.flatnonzero((kernels[mine] >= 0) & ran[mine])
-        communicating = first + np.flatnonzero((taken[mine] >= 0) & ran[mine])
+        communicating = first + np.flatnonzero((used[mine] >= 0) & ran[mine])
         if len(computing) and len(communicating):
             _add_lost(lost, timeline, computing, communicating, period, overlaps)
     return np.minimum(lost, MAX_LOST)

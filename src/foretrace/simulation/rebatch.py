@@ -85,10 +85,10 @@ def rebuilt(
     )
 
 
-def _gpus(recorded: str | None, wanted: str | None) -> tuple[Gpu | None, Gpu | None]:
+def _gpus(recorded: str | None, target: str | None) -> tuple[Gpu | None, Gpu | None]:
     from foretrace.hardware.presets import gpu as preset
 
-    after = None if wanted is None else preset(wanted)
+    after = None if target is None else preset(target)
     try:
         before = preset(recorded) if recorded else None
     except InputError:
@@ -137,7 +137,11 @@ class _Rows:
         """The share of recorded computing time whose kernels are known."""
         duration = np.nan_to_num(self._program.templates.columns["duration_s"].astype(np.float64))
         total = sum(float(duration[row]) for row in self.compute)
-        return sum(float(duration[row]) for row, one in self.compute.items() if one.text) / total if total > 0 else 1.0
+        return (
+            sum(float(duration[row]) for row, rescaled in self.compute.items() if rescaled.text) / total
+            if total > 0
+            else 1.0
+        )
 
 
 def _of_tokens(program: Program) -> Mask:
@@ -153,13 +157,15 @@ def _of_tokens(program: Program) -> Mask:
 
 def _activation_bytes(program: Program) -> set[int]:
     """Bytes of what products of the step read and write for their tokens."""
-    found: set[int] = set()
+    sizes: set[int] = set()
     for number in set(program.templates.columns["kernel"].tolist()) - {-1}:
-        for _, one in parse_kernels(program.strings[number]):
-            if isinstance(one, Gemm) and one.batch == 1:
-                tokens, rest = (one.k, (one.m, one.n)) if one.layout == "nt" else (one.m, (one.n, one.k))
-                found.update(int(tokens * width * DTYPE_BYTES[one.out]) for width in rest)
-    return found
+        for _, kernel in parse_kernels(program.strings[number]):
+            if isinstance(kernel, Gemm) and kernel.batch == 1:
+                tokens, rest = (
+                    (kernel.k, (kernel.m, kernel.n)) if kernel.layout == "nt" else (kernel.m, (kernel.n, kernel.k))
+                )
+                sizes.update(int(tokens * width * DTYPE_BYTES[kernel.out]) for width in rest)
+    return sizes
 
 
 def _scaled_columns(templates: Templates, rows: _Rows, batch: float) -> dict[str, NDArray[np.generic]]:
@@ -167,10 +173,10 @@ def _scaled_columns(templates: Templates, rows: _Rows, batch: float) -> dict[str
     names = ("duration_s", "flops", "moved_bytes", "bytes", "kernel", "source")
     new = {name: templates.columns[name].copy() for name in names}
     duration, flops, moved = (new[name].astype(np.float64) for name in names[:3])
-    for row, one in rows.compute.items():
-        duration[row] = one.seconds(float(duration[row]))
-        if one.text and flops[row] + moved[row] > 0:
-            work = parse_kernels(one.text)
+    for row, rescaled in rows.compute.items():
+        duration[row] = rescaled.seconds(float(duration[row]))
+        if rescaled.text and flops[row] + moved[row] > 0:
+            work = parse_kernels(rescaled.text)
             flops[row] = sum(count * kernel.flops for count, kernel in work)
             moved[row] = sum(count * kernel.moved_bytes for count, kernel in work)
     duration[rows.tokens] *= batch
@@ -214,8 +220,10 @@ def _overrides(program: Program, rows: _Rows, batch: float) -> Floats:
 def _with_texts(program: Program, compute: dict[int, Rescaled]) -> tuple[tuple[str, ...], dict[int, int]]:
     """The program's strings with the new kernels' texts, and each row's number among them."""
     numbers = {text: number for number, text in enumerate(program.strings)}
-    found = {row: numbers.setdefault(one.text, len(numbers)) for row, one in compute.items() if one.text}
-    return tuple(numbers), found
+    text_of = {
+        row: numbers.setdefault(rescaled.text, len(numbers)) for row, rescaled in compute.items() if rescaled.text
+    }
+    return tuple(numbers), text_of
 
 
 def _with_sources(
@@ -227,18 +235,18 @@ def _with_sources(
     words = " on ".join([f"a batch {batch:g}×"] * (batch != 1) + [gpu or ""] * (gpu is not None))
     known = math.hypot(BATCH_SPREAD * math.log2(batch), GPU_SPREAD * (gpu is not None))
     mostly = rows.known_share() > WORTH_SAYING
-    found: dict[int, int] = {}
-    for row, one in rows.compute.items():
-        if one.ratio == 1.0:
+    source_of: dict[int, int] = {}
+    for row, rescaled in rows.compute.items():
+        if rescaled.ratio == 1.0:
             continue
-        told = bool(one.text) or mostly
+        told = bool(rescaled.text) or mostly
         spread = known if told else UNKNOWN_SPREAD
         old = program.sources[was[row]]
         low, high = math.exp(-spread), math.exp(spread)
         by = "by kernel" if told else "by kind of kernel"
         new = Source(f"{old.name}, scaled {by} to {words}", old.low * low, old.high * high)
-        found[row] = sources.setdefault(new, len(sources))
-    return tuple(sources), found
+        source_of[row] = sources.setdefault(new, len(sources))
+    return tuple(sources), source_of
 
 
 def _is_priced_anew(program: Program) -> bool:
@@ -251,26 +259,26 @@ def _is_priced_anew(program: Program) -> bool:
 def _notes(rows: _Rows, batch: float, gpu: str | None, recorded: Gpu | None, priced: bool) -> tuple[Diagnostic, ...]:
     """What was assumed."""
     known = rows.known_share()
-    found = []
+    notes = []
     if batch != 1:
         by = f"prices of kernels on {recorded.name}" if recorded else "the kernels' work, since the GPU is not known"
         text = (
             f"a batch {batch:g}× as large: recorded times × the ratio of {by}; the optimizer, the reduction of "
             "gradients and the host's time stay as recorded"
         )
-        found.append(Diagnostic("note", "repriced", text))
+        notes.append(Diagnostic("note", "repriced", text))
         carried = int(rows.tokens.sum())
         if carried:
             text = f"{carried:,} communications carry samples: their bytes and times are taken {batch:g}×"
-            found.append(Diagnostic("note", "repriced", text))
+            notes.append(Diagnostic("note", "repriced", text))
     if gpu is not None and recorded is not None:
         text = (
             f"on {gpu}: recorded times × the ratio of prices of kernels to those on {recorded.name}; the host "
             f"{'stays' if priced else 'and the network stay'} as recorded"
         )
-        found.append(Diagnostic("note", "repriced", text))
+        notes.append(Diagnostic("note", "repriced", text))
     if known <= WORTH_SAYING:
         linear = "taken in proportion to samples" if batch != 1 else "taken by their kind"
         text = f"{100 * (1 - known):.0f} % of the computing time has no known shapes and is {linear}"
-        found.append(Diagnostic("note", "assumed", text))
-    return tuple(found)
+        notes.append(Diagnostic("note", "assumed", text))
+    return tuple(notes)

@@ -52,10 +52,10 @@ class Rescaling:
     """Ratios of prices between the GPU of a recording (None: not known) and the one wanted, for `batch` times the
     samples."""
 
-    def __init__(self, recorded: Gpu | None, wanted: Gpu | None, batch: float) -> None:
+    def __init__(self, recorded: Gpu | None, target: Gpu | None, batch: float) -> None:
         self._batch = batch
         self._before = None if recorded is None else _pricer(recorded)
-        self._after = self._before if wanted is None else _pricer(wanted)
+        self._after = self._before if target is None else _pricer(target)
 
     def prepare(self, texts: Iterable[str]) -> None:
         """Prices many texts at once, which is faster than one by one."""
@@ -87,9 +87,9 @@ def _total_s(pricer: KernelPricer | None, kernels: Sequence[tuple[int, Kernel, f
     """Seconds of kernels one after the other, each so many times and multiplied by a factor; without a pricer their
     work stands for it, which has no unit and serves ratios alone."""
     if pricer is None:
-        return sum(count * left * (one.flops or one.moved_bytes) for count, one, left in kernels)
-    seconds = pricer.price([one for _, one, _ in kernels]).duration_s.tolist()
-    return float(sum(count * left * taken for (count, _, left), taken in zip(kernels, seconds, strict=True)))
+        return sum(count * left * (kernel.flops or kernel.moved_bytes) for count, kernel, left in kernels)
+    seconds = pricer.price([kernel for _, kernel, _ in kernels]).duration_s.tolist()
+    return float(sum(count * left * kernel_s for (count, _, left), kernel_s in zip(kernels, seconds, strict=True)))
 
 
 def _pricer(gpu: Gpu) -> KernelPricer:

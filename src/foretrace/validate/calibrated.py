@@ -109,9 +109,9 @@ def validate_calibrated(
 def _has_seen(calibration: Calibration, config: RunConfig) -> bool:
     """Returns whether the calibration was fitted to the file of a row, or to a trace of its step."""
     file = Path(config.where.rpartition(":")[0]).name
-    if any(one.kind == "steps" and one.file == file for one in calibration.made_of):
+    if any(made.kind == "steps" and made.file == file for made in calibration.made_of):
         return True
-    traced = [one for one in calibration.made_of if one.kind == "trace" and one.products]
+    traced = [made for made in calibration.made_of if made.kind == "trace" and made.products]
     if not traced:
         return False
     try:
@@ -123,5 +123,6 @@ def _has_seen(calibration: Calibration, config: RunConfig) -> bool:
     flops = sum(count * kernel.flops for kernel, count in calls.items()) / ranks
     products = sum(count for kernel, count in calls.items() if kernel.flops > 0) / ranks
     return any(
-        abs(flops / one.flops - 1) <= SAME_FLOPS and abs(products / one.products - 1) <= SAME_PRODUCTS for one in traced
+        abs(flops / made.flops - 1) <= SAME_FLOPS and abs(products / made.products - 1) <= SAME_PRODUCTS
+        for made in traced
     )

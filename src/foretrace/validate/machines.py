@@ -39,10 +39,10 @@ def cluster_of(config: RunConfig) -> tuple[Cluster, tuple[str, ...]]:
         raise InputError(
             "unknown-name", f'no cluster has the GPU "{config.gpu}"', where=config.where, hint="see foretrace list gpus"
         )
-    found = cluster(name)
-    node = _sized(found.node, config.gpus_per_node)
+    preset = cluster(name)
+    node = _sized(preset.node, config.gpus_per_node)
     node, notes = _networked(node, config.interconnect)
-    return (found if node == found.node else replace(found, node=node)), notes
+    return (preset if node == preset.node else replace(preset, node=node)), notes
 
 
 def _sized(node: Node, gpus: int | None) -> Node:

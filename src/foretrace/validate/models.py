@@ -84,10 +84,10 @@ def _needed(config: RunConfig, field: str) -> int:
 def _vocab(config: RunConfig) -> tuple[int, tuple[str, ...]]:
     if config.vocab is not None:
         return config.vocab, ()
-    found = next((size for words, size in _VOCABULARIES if re.search(words, config.model.lower())), None)
-    if found is None:
+    vocab = next((size for words, size in _VOCABULARIES if re.search(words, config.model.lower())), None)
+    if vocab is None:
         return _needed(config, "vocab"), ()
-    return found, (f"vocabulary of {found:,} by the model's name",)
+    return vocab, (f"vocabulary of {vocab:,} by the model's name",)
 
 
 def _attention(config: RunConfig, bias: bool, rope: bool) -> SelfAttention:
@@ -174,7 +174,7 @@ def _llama(config: RunConfig, notes: tuple[str, ...]) -> tuple[Model, tuple[str,
 def _plain(
     config: RunConfig, feed_forward: Mlp | Experts, norm: str, notes: tuple[str, ...]
 ) -> tuple[Model, tuple[str, ...]]:
-    vocab, said = _vocab(config)
+    vocab, vocab_notes = _vocab(config)
     layer = Layer(_attention(config, bias=False, rope=True), feed_forward)
     model = Model(
         name=config.model,
@@ -185,7 +185,7 @@ def _plain(
         tied=False,
         seq_len=_needed(config, "seq_len"),
     )
-    return model, (*notes, *said)
+    return model, (*notes, *vocab_notes)
 
 
 def _adapted(known: Model, config: RunConfig) -> tuple[Model, tuple[str, ...]]:

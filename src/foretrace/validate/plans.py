@@ -63,7 +63,7 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
         pp=config.pp,
         vpp=config.vpp,
         ep=config.ep,
-        etp=int(found[1]) if (found := re.search(r"expert_tensor_parallel_size=(\d+)", words)) else 1,
+        etp=int(expert_tp[1]) if (expert_tp := re.search(r"expert_tensor_parallel_size=(\d+)", words)) else 1,
         zero=zero,
         recompute=recompute,
         recompute_layers=layers,
@@ -81,18 +81,18 @@ def plan_of(config: RunConfig, architecture: str) -> tuple[Plan, tuple[str, ...]
 
 
 def _dispatcher(words: str) -> Dispatcher:
-    found = re.search(r"dispatcher_backend=(deepep|hybridep)", words)
-    return "alltoall" if found is None else "deepep" if found[1] == "deepep" else "hybridep"
+    backend = re.search(r"dispatcher_backend=(deepep|hybridep)", words)
+    return "alltoall" if backend is None else "deepep" if backend[1] == "deepep" else "hybridep"
 
 
 def _precision(config: RunConfig, architecture: str) -> tuple[Precision, tuple[str, ...]]:
     text = config.dtype.lower()
-    found = next((precision for words, precision in _PRECISIONS if re.search(words, text)), None)
-    if found is None:
+    named = next((precision for words, precision in _PRECISIONS if re.search(words, text)), None)
+    if named is None:
         return "bf16", (f'dtype "{config.dtype}" is taken as bf16',)
-    if found == "mxfp8" and not architecture.startswith("Blackwell"):
+    if named == "mxfp8" and not architecture.startswith("Blackwell"):
         return "fp8_block", ()
-    return found, ()
+    return named, ()
 
 
 def _zero(config: RunConfig) -> tuple[Literal[0, 1, 2, 3] | None, tuple[str, ...]]:

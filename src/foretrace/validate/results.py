@@ -129,14 +129,14 @@ def group_of(name: str, rows: Iterable[RowResult]) -> ResultGroup:
 
 def errors_by_quantity(rows: Iterable[RowResult]) -> dict[str, float]:
     """The mean absolute error of the step, of its parts and of peak memory, of those that were measured."""
-    found: dict[str, list[float]] = {}
+    errors_of: dict[str, list[float]] = {}
     for row in rows:
         measured = {"step": row.step, **row.parts}
         if row.memory is not None:
             measured["memory"] = row.memory
-        for name, one in measured.items():
-            found.setdefault(name, []).append(abs(one.error))
-    return {name: mean(errors) for name, errors in found.items()}
+        for name, compared in measured.items():
+            errors_of.setdefault(name, []).append(abs(compared.error))
+    return {name: mean(errors) for name, errors in errors_of.items()}
 
 
 def by_family(rows: Iterable[RowResult]) -> tuple[ResultGroup, ...]:

@@ -186,9 +186,9 @@ def _csv_config(row: dict[str, str], where: str) -> RunConfig:
             raise _UnusableError(f"{needed} is empty")
     gpus = _whole(row, "gpus")
     assert gpus is not None
-    said = row.get("sp", "").lower()
-    if said not in ("", "yes", "no"):
-        raise _UnusableError(f'sp is "{said}", neither yes nor no')
+    sequence_parallel = row.get("sp", "").lower()
+    if sequence_parallel not in ("", "yes", "no"):
+        raise _UnusableError(f'sp is "{sequence_parallel}", neither yes nor no')
     return RunConfig(
         id=row["id"],
         where=where,
@@ -217,7 +217,7 @@ def _csv_config(row: dict[str, str], where: str) -> RunConfig:
         vpp=_whole(row, "vpp") or 1,
         cp=_whole(row, "cp") or 1,
         ep=_whole(row, "ep") or 1,
-        sequence_parallel=None if not said else said == "yes",
+        sequence_parallel=None if not sequence_parallel else sequence_parallel == "yes",
         sharding=row.get("zero_fsdp", ""),
         recompute=row.get("recompute", ""),
         overlap=row.get("overlap", ""),

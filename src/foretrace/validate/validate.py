@@ -171,12 +171,12 @@ def _axes(setting: Setting) -> tuple[str, ...]:
 def _reason(answer: Answer) -> str:
     """Returns what a prediction depends on most: the largest parts of its step, and the main source of its prices."""
     parts = answer.breakdown.mean_s
-    part, seconds = max(parts.items(), key=lambda one: one[1])
+    part, seconds = max(parts.items(), key=lambda item: item[1])
     words = f"{part} {100 * seconds / answer.step_time_s:.0f} %"
-    second = sorted(parts.items(), key=lambda one: -one[1])[1:2]
+    second = sorted(parts.items(), key=lambda item: -item[1])[1:2]
     if second and second[0][1] > 0.05 * answer.step_time_s:
         words += f", {second[0][0]} {100 * second[0][1] / answer.step_time_s:.0f} %"
-    source = max(answer.provenance, key=lambda one: one.share)
+    source = max(answer.provenance, key=lambda entry: entry.share)
     return f"{words}; {100 * source.share:.0f} % of op time by {source.source}"
 
 

@@ -25,23 +25,23 @@ def attentions(backend: str) -> list[Case]:
         *product(((32, 32, 80), (40, 40, 128), (64, 8, 128), (16, 16, 128)), ((4, 2048), (1, 4096), (1, 8192))),
     ]
     shapes += product(((8, 1, 128), (8, 8, 128)), _LONG_SEQUENCES)
-    found = [
+    forwards = [
         Attention(batch, heads, kv_heads, seq, seq, dim, dim, seq * (seq + 1) // 2, backend=backend)
         for (heads, kv_heads, dim), (batch, seq) in shapes
     ]
     if backend == "cudnn":  # FlashAttention-2 wants values as wide as keys
-        found += [
+        forwards += [
             Attention(1, heads, heads, seq, seq, 192, 128, seq * (seq + 1) // 2, backend=backend)
             for heads, seq in product((16, 128), (2048, 4096, 8192))
         ]
-    found += [
+    forwards += [
         Attention(batch, 32, 8, seq, seq, 128, 128, seq * seq, backend=backend)
         for batch, seq in ((4, 2048), (1, 4096), (1, 8192))
     ]
     return [
-        Case(one, partial(_attention, one))
-        for forward in dict.fromkeys(found)
-        for one in (forward, replace(forward, backward=True))
+        Case(kernel, partial(_attention, kernel))
+        for forward in dict.fromkeys(forwards)
+        for kernel in (forward, replace(forward, backward=True))
     ]
 
 

@@ -24,7 +24,7 @@ Operands = Callable[[Bench, int], tuple[Any, ...]]
 
 def fused() -> list[Case]:
     """Each function over three sizes; a compilation takes about a second, so most used first."""
-    found = [
+    cases = [
         Case(
             Stream(name, int(read * tokens * WIDTH), int(write * tokens * WIDTH)),
             partial(_compiled, function, operands, tokens),
@@ -35,7 +35,7 @@ def fused() -> list[Case]:
     for vocab, tokens in product((32000, 128256), (1024, 8192)):
         size = vocab * tokens
         logits = partial(_logits, vocab)
-        found += [
+        cases += [
             Case(
                 Stream("cross_entropy", 2 * size, 8 * tokens, rows=vocab),
                 partial(_compiled, _cross_entropy, logits, tokens),
@@ -45,7 +45,7 @@ def fused() -> list[Case]:
                 partial(_compiled, _cross_entropy_backward, logits, tokens),
             ),
         ]
-    return found
+    return cases
 
 
 def _compiled(function: Function, operands: Operands, tokens: int, bench: Bench) -> Launch:

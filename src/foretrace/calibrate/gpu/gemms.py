@@ -34,13 +34,13 @@ class LayerWidths:
         """(outputs, inputs) of its linear layers."""
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim // self.tp
         ffn = self.ffn // self.tp
-        found = [
+        shapes = [
             (qkv, self.hidden),
             (self.hidden, self.heads * self.head_dim // self.tp),
             (self.gate * ffn, self.hidden),
             (self.hidden, ffn),
         ]
-        return (*found, (self.vocab // self.tp, self.hidden)) if self.vocab else tuple(found)
+        return (*shapes, (self.vocab // self.tp, self.hidden)) if self.vocab else tuple(shapes)
 
 
 _LAYERS: Final = (
@@ -111,15 +111,15 @@ def fp8_gemms() -> list[Case]:
 def other_gemms() -> list[Case]:
     """A few in fp16, tf32 and fp32, to place them beside bf16."""
     square = ((2048, 2048), (4096, 4096), (8192, 8192), (4096, 14336))
-    found = [Gemm(8192, n, k, dtype="fp16", out="fp16") for n, k in square]
+    gemms = [Gemm(8192, n, k, dtype="fp16", out="fp16") for n, k in square]
     for dtype in ("tf32", "fp32"):
-        found += [Gemm(4096, n, k, dtype=dtype, out="fp32") for n, k in square[:3]]
-    return _cases(found)
+        gemms += [Gemm(4096, n, k, dtype=dtype, out="fp32") for n, k in square[:3]]
+    return _cases(gemms)
 
 
 def batched_gemms() -> list[Case]:
     """Scores and context of attention that is not fused: batch is sequences times heads."""
-    found = []
+    gemms = []
     for batch, seq, dim in (
         (8, 2048, 128),
         (12, 2048, 128),
@@ -128,12 +128,12 @@ def batched_gemms() -> list[Case]:
         (128, 2048, 80),
         (32, 4096, 128),
     ):
-        found += [
+        gemms += [
             Gemm(seq, seq, dim, batch=batch),
             Gemm(seq, dim, seq, layout="nn", batch=batch),
             Gemm(seq, dim, seq, layout="nt", batch=batch),
         ]
-    return _cases(found)
+    return _cases(gemms)
 
 
 def grouped_gemms() -> list[Case]:
@@ -148,17 +148,19 @@ def grouped_gemms() -> list[Case]:
         (20, 5120, 1536, (512,)),
         (64, 2048, 1408, (128, 512)),
     )
-    found = []
+    gemms = []
     for groups, hidden, ffn, loads in experts:
         for load, (n, k) in product(loads, ((2 * ffn, hidden), (hidden, ffn))):
             tokens = groups * load
-            found += [
+            gemms += [
                 GroupedGemm(groups, tokens, n, k, largest=load),
                 GroupedGemm(groups, tokens, k, n, layout="nn", largest=load),
                 GroupedGemm(groups, n, k, tokens, layout="nt", largest=load),
             ]
-    few = [replace(one, separate=True) for one in found if one.groups in (8, 16, 20)]
-    return [Case(one, partial(_grouped, one)) for one in found] + [Case(one, partial(_separate, one)) for one in few]
+    few = [replace(gemm, separate=True) for gemm in gemms if gemm.groups in (8, 16, 20)]
+    return [Case(gemm, partial(_grouped, gemm)) for gemm in gemms] + [
+        Case(gemm, partial(_separate, gemm)) for gemm in few
+    ]
 
 
 def _of_layers(layers: Iterable[tuple[LayerWidths, tuple[int, ...]]]) -> Iterator[Gemm]:
@@ -171,7 +173,7 @@ def _of_layers(layers: Iterable[tuple[LayerWidths, tuple[int, ...]]]) -> Iterato
 
 def _cases(gemms: Iterable[Gemm]) -> list[Case]:
     kept = dict.fromkeys(gemm for gemm in gemms if MIN_FLOPS <= gemm.flops <= MAX_FLOPS)
-    return [Case(one, partial(_gemm, one)) for one in kept]
+    return [Case(gemm, partial(_gemm, gemm)) for gemm in kept]
 
 
 def _gemm(gemm: Gemm, bench: Bench) -> Launch:
@@ -216,8 +218,8 @@ def _scaled(gemm: Gemm, bench: Bench, a: Any, b: Any) -> Launch:
     """Blocks: one scale for 1 x 128 of the activations and 128 x 128 of the weights, both outer dimension first."""
     torch, fast = bench.torch, gemm.dtype == "fp8" and gemm.layout == "tn"
     if gemm.dtype == "fp8":
-        one = torch.ones((), device=bench.device)
-        scales = (one, one)
+        scale = torch.ones((), device=bench.device)
+        scales = (scale, scale)
     else:
         k = gemm.k // SCALE_BLOCK
         scales = (
@@ -231,14 +233,14 @@ def _separate(gemm: GroupedGemm, bench: Bench) -> Launch:
     """A product for each expert, one after the other."""
     each = gemm.groups
     if gemm.layout == "nt":
-        one = Gemm(gemm.m, gemm.n, gemm.k // each, layout="nt")
+        expert_gemm = Gemm(gemm.m, gemm.n, gemm.k // each, layout="nt")
     else:
-        one = Gemm(gemm.m // each, gemm.n, gemm.k, layout=gemm.layout)
-    launches = [_gemm(one, bench) for _ in range(each)]
+        expert_gemm = Gemm(gemm.m // each, gemm.n, gemm.k, layout=gemm.layout)
+    launches = [_gemm(expert_gemm, bench) for _ in range(each)]
 
     def launch() -> None:
-        for single in launches:
-            single()
+        for launch_expert in launches:
+            launch_expert()
 
     return launch
 

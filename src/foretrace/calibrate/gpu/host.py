@@ -57,7 +57,7 @@ def _small_model(bench: Bench, clock: Clock) -> dict[str, str]:
     """Forward, backward and optimizer of small llama layers; launches are counted by the profiler."""
     torch = bench.torch
     layers = [_parameters(bench) for _ in range(LAYERS)]
-    parameters = [one for layer in layers for one in layer]
+    parameters = [parameter for layer in layers for parameter in layer]
     x = bench.normal(1, TOKENS, HIDDEN)
     cosine = bench.normal(TOKENS, HEAD_DIM)
     optimizer = torch.optim.AdamW(parameters, lr=1e-6, fused=True)

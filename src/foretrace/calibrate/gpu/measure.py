@@ -116,7 +116,7 @@ def measure_gpu(bench: Bench, out: Path, minutes: float, quick: bool, say: Say, 
 
 def measure_part(session: Session, name: str, cases: Sequence[Case]) -> None:
     """Measures cases in groups that fit into memory."""
-    known = {one.kernel for one in session.done}
+    known = {times.kernel for times in session.done}
     group: list[Prepared] = []
     for case in cases:
         if session.over:
@@ -144,13 +144,13 @@ def measure_group(session: Session, name: str, group: list[Prepared]) -> None:
         amid_s = sustained(group, session.heater, session.clock)
         clock_mhz, power_w = session.monitor.mean(start + 0.3, time.monotonic())
     except Exception as error:  # as above
-        for one in group:
-            session.fail(one.case, error)
+        for prepared in group:
+            session.fail(prepared.case, error)
         _check_alive(session)
     else:
         session.done += [
-            KernelTimes(one.case.kernel, alone, amid, clock_mhz, power_w)
-            for one, alone, amid in zip(group, alone_s, amid_s, strict=True)
+            KernelTimes(prepared.case.kernel, alone, amid, clock_mhz, power_w)
+            for prepared, alone, amid in zip(group, alone_s, amid_s, strict=True)
         ]
         session.say(f"  {name}: {len(group)} kernels at {clock_mhz:.0f} MHz, {power_w:.0f} W")
     group.clear()

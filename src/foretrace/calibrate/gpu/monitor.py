@@ -58,7 +58,7 @@ class Monitor:
         inside = [(clock, power) for at, clock, power in tuple(self._samples) if start <= at <= end]
         if not inside:
             return 0.0, 0.0
-        return sum(one[0] for one in inside) / len(inside), sum(one[1] for one in inside) / len(inside)
+        return sum(sample[0] for sample in inside) / len(inside), sum(sample[1] for sample in inside) / len(inside)
 
     def close(self) -> None:
         """Ends the child process."""

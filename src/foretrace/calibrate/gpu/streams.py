@@ -31,25 +31,25 @@ def elementwise() -> list[Case]:
 
 def norms() -> list[Case]:
     """Norms, softmaxes and sums: their time depends on the length they reduce over."""
-    found = []
+    cases = []
     for name, (read, write, make) in _NORMS.items():
         for hidden, size in product(HIDDEN, (1 << 20, 1 << 25, 1 << 28)):
             stream = Stream(name, read * size, write * size, rows=hidden)
-            found.append(Case(stream, partial(_sized, make, size // hidden, hidden)))
+            cases.append(Case(stream, partial(_sized, make, size // hidden, hidden)))
     for hidden, size in product(HIDDEN, (1 << 20, 1 << 25, 1 << 28)):
         tokens = size // hidden
-        found.append(
+        cases.append(
             Case(Stream("reduce", 2 * size, 2 * hidden, rows=tokens), partial(_sized, _reduce, tokens, hidden))
         )
-    return found
+    return cases
 
 
 def losses() -> list[Case]:
     """The loss as eager PyTorch computes it, on fp32 logits."""
-    found = []
+    cases = []
     for vocab, tokens in product((32000, 50304, 128256), (1024, 8192)):
         size = vocab * tokens
-        found += [
+        cases += [
             Case(Stream("log_softmax", 4 * size, 4 * size, rows=vocab), partial(_sized, _log_softmax, tokens, vocab)),
             Case(
                 Stream("log_softmax_backward", 8 * size, 4 * size, rows=vocab),
@@ -57,22 +57,22 @@ def losses() -> list[Case]:
             ),
             Case(Stream("nll", 12 * tokens, 4, rows=vocab), partial(_sized, _nll, tokens, vocab)),
         ]
-    return found
+    return cases
 
 
 def lookups() -> list[Case]:
     """Embeddings, and what routing tokens to experts takes."""
-    found = []
+    cases = []
     for hidden, tokens in product((2048, 4096, 8192), (2048, 16384)):
         size = hidden * tokens
-        found += [
+        cases += [
             Case(
                 Stream("embedding_backward", 2 * size, 2 * vocab * hidden, rows=hidden),
                 partial(_embedding_backward, tokens, hidden, vocab),
             )
             for vocab in (32000, 128256)
         ]
-        found += [
+        cases += [
             Case(Stream("embedding", 2 * size, 2 * size, rows=hidden), partial(_sized, _embedding, tokens, hidden)),
             Case(
                 Stream("permute", 2 * size * TOP_K, 2 * size * TOP_K, rows=hidden),
@@ -85,17 +85,17 @@ def lookups() -> list[Case]:
         ]
     for experts, tokens in product((8, 64, 128, 256), (4096, 16384)):
         stream = Stream("router", 4 * tokens * experts, 12 * tokens * min(TOP_K, experts), rows=experts)
-        found.append(Case(stream, partial(_sized, _router, tokens, experts)))
-    return found
+        cases.append(Case(stream, partial(_sized, _router, tokens, experts)))
+    return cases
 
 
 def optimizers() -> list[Case]:
     """Fused AdamW with states of the parameters' dtype, and norms of gradients, over tensors of 16M elements and up."""
-    found = []
+    cases = []
     kinds = product((("bf16", 2), ("fp32", 4)), ((1, 24), (8, 24), (64, 24), (3, 28), (1, 29)))
     for (dtype, size), (tensors, log_size) in kinds:
         elements, suffix = tensors << log_size, "" if dtype == "fp32" else f"_{dtype}"
-        found += [
+        cases += [
             Case(
                 Stream(f"adam{suffix}", 4 * size * elements, 3 * size * elements),
                 partial(_adam, dtype, tensors, 1 << log_size),
@@ -105,7 +105,7 @@ def optimizers() -> list[Case]:
                 partial(_grad_norm, dtype, tensors, 1 << log_size),
             ),
         ]
-    return found
+    return cases
 
 
 def copies() -> list[Case]:
@@ -211,12 +211,12 @@ _ELEMENTWISE: Final[dict[str, tuple[int, int, Make]]] = {
 
 
 def _casts() -> list[Case]:
-    found = []
+    cases = []
     for (source, read), (target, write) in ((("bf16", 2), ("fp32", 4)), (("fp32", 4), ("bf16", 2))):
         for tokens in TOKENS:
             stream = Stream("cast", read * tokens * WIDTH, write * tokens * WIDTH)
-            found.append(Case(stream, partial(_cast, source, target, tokens)))
-    return found
+            cases.append(Case(stream, partial(_cast, source, target, tokens)))
+    return cases
 
 
 def _cast(source: str, target: str, tokens: int, bench: Bench) -> Launch:

@@ -90,8 +90,8 @@ def prepare(case: Case, bench: Bench, clock: Clock) -> Prepared:
 def operand_sets(moved_bytes: float, set_bytes: float) -> int:
     """How many sets of operands leave the L2 cold, if so many fit: a kernel may move less than it holds (a loss reads a
     logit of each row)."""
-    wanted = math.ceil(COLD_BYTES / max(moved_bytes, 1))
-    return max(1, min(wanted, MAX_SETS, int(MAX_SET_BYTES / max(set_bytes, 1))))
+    needed = math.ceil(COLD_BYTES / max(moved_bytes, 1))
+    return max(1, min(needed, MAX_SETS, int(MAX_SET_BYTES / max(set_bytes, 1))))
 
 
 def _host_s(launch: Launch, clock: Clock) -> float:

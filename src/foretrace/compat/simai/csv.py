@@ -47,7 +47,7 @@ def run_name(workload: Workload, flags: SimaiFlags) -> str:
     if flags.prefix is not None and flags.prefix != "None":
         return flags.prefix.rpartition("/")[2]
     file = PurePosixPath(flags.workload or workload.path).name
-    model, found, _ = file.partition("world_size")
+    model, separator, _ = file.partition("world_size")
     sizes = {key: int(number) for key, number in re.findall(r"(world_size|tp|pp|ep|gbs|mbs|seq)([0-9]+)", file)}
     tp, pp = sizes.get("tp", 0), sizes.get("pp", 0)
     if not tp * pp:
@@ -57,7 +57,7 @@ def run_name(workload: Workload, flags: SimaiFlags) -> str:
     whole_ga = int(ga) if math.isfinite(ga) else -(1 << 31)
     nic = -1.0 if flags.nic_gb_per_s is None else f32(flags.nic_gb_per_s)
     return (
-        f"{model[:-1] if found else ''}-tp{tp}-pp{pp}-dp{dp}-ga{whole_ga}-ep{sizes.get('ep', 0)}"
+        f"{model[:-1] if separator else ''}-tp{tp}-pp{pp}-dp{dp}-ga{whole_ga}-ep{sizes.get('ep', 0)}"
         f"-NVL{flags.gpus_per_server}-{nic * 8:.1f}G-DP{f32(flags.dp_overlap):.1f}-"
     )
 
@@ -77,9 +77,9 @@ def _summary(name: str, sums: Sums) -> str:
     return ", ".join((name, *shown, _whole(sums.total_us)))
 
 
-def _layer(one: RowFigures) -> str:
-    work = one.work
-    cells = [one.row.name, _RUN, *map(_whole, work.compute_us), *map(_whole, work.exposed_us)]
+def _layer(figures: RowFigures) -> str:
+    work = figures.work
+    cells = [figures.row.name, _RUN, *map(_whole, work.compute_us), *map(_whole, work.exposed_us)]
     for part in (work.forward, work.weight_grad, work.input_grad):
         algorithm, bus = _bandwidths(part)
         cells += [_whole(part.time_ns / 1000.0), _two_places(algorithm), _two_places(bus)]

@@ -59,12 +59,12 @@ def explain(workload: Workload, flags: SimaiFlags, tables: RatioTables) -> list[
     case = _Case(workload, flags, tables)
     if case.base.sums is None and case.full.sums is None:
         return []
-    found: list[Defect] = []
+    defects: list[Defect] = []
     for name, finder in _FINDERS.items():
         touches = finder(case, name)
         if touches is not None:
-            found.append(case.defect(name, touches))
-    return found
+            defects.append(case.defect(name, touches))
+    return defects
 
 
 def remainder(defects: Iterable[Defect], simai_total_us: float | None, our_total_us: float) -> Defect:
@@ -111,8 +111,8 @@ class _Case:
         effect = None if before is None or after is None or guessed else after - before
         return Defect(name, TITLES[name], touches, effect, None if guessed else after)
 
-    def where(self, one: RowFigures) -> str:
-        return self.workload.at(one.row.line)
+    def where(self, figures: RowFigures) -> str:
+        return self.workload.at(figures.row.line)
 
 
 def _total_us(done: Report) -> float | None:
@@ -145,16 +145,16 @@ def _chunks(case: _Case, _: str) -> str | None:
 def _changed_times(case: _Case, name: str) -> str | None:
     """Which collectives would take another time with the defect mended."""
     changed = [
-        (one, passed, before)
-        for one, other in zip(case.full.rows, case.fully_mended(name).rows, strict=False)
-        for (passed, before), (_, after) in zip(_parts(one), _parts(other), strict=True)
+        (figures, passed, before)
+        for figures, mended in zip(case.full.rows, case.fully_mended(name).rows, strict=False)
+        for (passed, before), (_, after) in zip(_parts(figures), _parts(mended), strict=True)
         if before.time_ns != after.time_ns
     ]
     if not changed:
         return None
-    one, passed, part = changed[0]
+    figures, passed, part = changed[0]
     count = "1 collective" if len(changed) == 1 else f"{len(changed):,} collectives, the first"
-    return f"{count} {passed.written} of {part.size_bytes:,} bytes over {part.ranks} at {case.where(one)}"
+    return f"{count} {passed.written} of {part.size_bytes:,} bytes over {part.ranks} at {case.where(figures)}"
 
 
 def _thrown(case: _Case, _: str) -> str | None:
@@ -170,7 +170,9 @@ def _rows_read(case: _Case, _: str) -> str | None:
     if declared > len(rows):
         return f"{count}: {declared:,} rows declared of {len(rows):,}; each one too many repeats numbers of the last"
     # A row that the stream broke on stands nowhere in the file.
-    broken = next((row for one, row in zip(case.full.rows, rows, strict=False) if one.row.line != row.line), None)
+    broken = next(
+        (row for figures, row in zip(case.full.rows, rows, strict=False) if figures.row.line != row.line), None
+    )
     if broken is None:
         return None
     return f"{case.workload.at(broken.line)}: a number with a fraction ends SimAI's reading"
@@ -195,8 +197,8 @@ def _unknown(case: _Case) -> list[tuple[RowFigures, LoadedPass, str | None]]:
 
 def _unknown_collectives(case: _Case, _: str) -> str | None:
     names = (
-        f'"{passed.written}" at {case.where(one)} ({"must be " + meant if meant else "not known"})'
-        for one, passed, meant in _unknown(case)
+        f'"{passed.written}" at {case.where(figures)} ({"must be " + meant if meant else "not known"})'
+        for figures, passed, meant in _unknown(case)
     )
     return ", ".join(names) or None
 
@@ -210,10 +212,10 @@ def _classes(case: _Case, _: str) -> str | None:
     return None
 
 
-def _parts(one: RowFigures) -> Iterator[tuple[LoadedPass, SimaiCommunication]]:
-    yield one.row.work.forward, one.work.forward
-    yield one.row.work.weight_grad, one.work.weight_grad
-    yield one.row.work.input_grad, one.work.input_grad
+def _parts(figures: RowFigures) -> Iterator[tuple[LoadedPass, SimaiCommunication]]:
+    yield figures.row.work.forward, figures.work.forward
+    yield figures.row.work.weight_grad, figures.work.weight_grad
+    yield figures.row.work.input_grad, figures.work.input_grad
 
 
 _FINDERS: Final[dict[str, Callable[[_Case, str], str | None]]] = {

@@ -104,8 +104,8 @@ _NOTHING: Final = WorkloadRow("", 0, Pass(0, "", 0), Pass(0, "", 0), Pass(0, "",
 
 def _has_fraction(row: WorkloadRow) -> bool:
     """Whether a number of the row is not written as a whole one."""
-    one, two, three = row.forward, row.input_grad, row.weight_grad
-    numbers = (one.compute_ns, one.size_bytes, two.compute_ns, two.size_bytes, three.compute_ns, three.size_bytes)
+    parts = (row.forward, row.input_grad, row.weight_grad)
+    numbers = [number for part in parts for number in (part.compute_ns, part.size_bytes)]
     return float in map(type, (*numbers, row.update_ns))
 
 
@@ -155,10 +155,10 @@ def _pieces(rows: Sequence[WorkloadRow]) -> Iterator[str | int]:
     for row in rows:
         yield row.name
         yield row.dependency
-        for one in (row.forward, row.input_grad, row.weight_grad):
-            yield from _split(one.compute_ns)
-            yield one.collective
-            yield from _split(one.size_bytes)
+        for part in (row.forward, row.input_grad, row.weight_grad):
+            yield from _split(part.compute_ns)
+            yield part.collective
+            yield from _split(part.size_bytes)
         yield from _split(row.update_ns)
 
 
@@ -177,12 +177,12 @@ def _load_work(forward: Pass, input_grad: Pass, weight_grad: Pass, raises: bool,
     )
 
 
-def _load_pass(one: Pass, home: Home, mended: Set[str]) -> LoadedPass:
-    name = one.collective
+def _load_pass(part: Pass, home: Home, mended: Set[str]) -> LoadedPass:
+    name = part.collective
     if "B11" in mended and is_unknown(name, home):
         name = meant_by(name, home) or name
     kind, group = classify(name, home)
-    return LoadedPass(_scaled(one.compute_ns), kind, group, _scaled(one.size_bytes), one.collective)
+    return LoadedPass(_scaled(part.compute_ns), kind, group, _scaled(part.size_bytes), part.collective)
 
 
 def _scaled(number: float) -> int:

@@ -239,13 +239,13 @@ def _work_figures(work: SimaiWork, times: CollectiveTimes, flags: SimaiFlags, ow
     classed = work.input_grad if own_class and work.input_grad.kind != "NONE" else work.forward
     input_ep = classed.group == "EP"
 
-    def communication(one: LoadedPass, ranks: int, overlap: float) -> SimaiCommunication:
-        time_ns = times.time_ns(one.kind, one.group, ranks, one.size_bytes)
-        return SimaiCommunication(one.kind, ranks, one.size_bytes, time_ns, scaled(time_ns, 1 - f32(overlap)))
+    def communication(loaded: LoadedPass, ranks: int, overlap: float) -> SimaiCommunication:
+        time_ns = times.time_ns(loaded.kind, loaded.group, ranks, loaded.size_bytes)
+        return SimaiCommunication(loaded.kind, ranks, loaded.size_bytes, time_ns, scaled(time_ns, 1 - f32(overlap)))
 
-    def over_model(one: LoadedPass, ep_class: bool) -> SimaiCommunication:
-        ranks = times.ep if one.group == "EP" else times.tp
-        return communication(one, ranks, flags.ep_overlap if ep_class else flags.tp_overlap)
+    def over_model(loaded: LoadedPass, ep_class: bool) -> SimaiCommunication:
+        ranks = times.ep if loaded.group == "EP" else times.tp
+        return communication(loaded, ranks, flags.ep_overlap if ep_class else flags.tp_overlap)
 
     forward = over_model(work.forward, forward_ep)
     weight_grad = communication(work.weight_grad, times.dp // times.ep if to_dp_ep else times.dp, flags.dp_overlap)

@@ -56,23 +56,23 @@ def notes_of(
         listed: The layers that the file has for every stage.
         left_out: Whether the file lacks collectives that run next to gradients.
     """
-    found = [*_layers(setting, schedule, len(listed)), *_stages(schedule, pieces), *_overlaps(setting)]
-    found += _hidden(setting, listed, left_out)
+    notes = [*_layers(setting, schedule, len(listed)), *_stages(schedule, pieces), *_overlaps(setting)]
+    notes += _hidden(setting, listed, left_out)
     plan, options = setting.plan, reading_options(setting, len(listed))
     if "schedule" in options:
         text = f"the file cannot name a schedule: simulate it with --schedule {setting.schedule}"
-        found.append(Diagnostic("note", "needs-option", text))
+        notes.append(Diagnostic("note", "needs-option", text))
     if "vpp" in options:
         text = (
             f"vpp {schedule.chunks} means chunks, but equals the layers of a stage, which AICB writes there: "
             "simulate it with --vpp chunks"
         )
-        found.append(Diagnostic("note", "needs-option", text))
+        notes.append(Diagnostic("note", "needs-option", text))
     if setting.model.tied and plan.pp > 1:
         size = format_bytes(tied_embedding(setting).bytes)
         text = f"left out: the tied embedding's gradient, {size} between first and last stage: there is no group for it"
-        found.append(Diagnostic("note", "lossy-format", text))
-    return found
+        notes.append(Diagnostic("note", "lossy-format", text))
+    return notes
 
 
 def _layers(setting: Setting, schedule: Schedule, listed: int) -> list[Diagnostic]:
@@ -102,7 +102,7 @@ def _stages(schedule: Schedule, pieces: Sequence[ChunkSpec]) -> list[Diagnostic]
 def stage_parameters(schedule: Schedule, pieces: Sequence[ChunkSpec]) -> list[tuple[int, int]]:
     """Dense and expert parameters of a rank of each stage."""
     return [
-        (sum(pieces[one].parameters for one in held), sum(pieces[one].expert_parameters for one in held))
+        (sum(pieces[piece].parameters for piece in held), sum(pieces[piece].expert_parameters for piece in held))
         for held in schedule.piece.tolist()
     ]
 
@@ -131,14 +131,14 @@ def file_overlaps(setting: Setting) -> list[str]:
 
 def _overlaps(setting: Setting) -> list[Diagnostic]:
     """Returns notes on what runs next to computation in the plan: a file lists it, and has no word for when."""
-    found, overlaps = [], file_overlaps(setting)
+    notes, overlaps = [], file_overlaps(setting)
     if overlaps:
         text = f"communication is overlapped in this plan: simulate the file with --overlap {','.join(overlaps)}"
-        found.append(Diagnostic("note", "needs-option", text))
+        notes.append(Diagnostic("note", "needs-option", text))
     if setting.plan.moe_overlap and setting.mesh.ep > 1:
         text = "the file cannot say that ep collectives run next to computation"
-        found.append(Diagnostic("note", "lossy-format", text))
-    return found
+        notes.append(Diagnostic("note", "lossy-format", text))
+    return notes
 
 
 def _hidden(setting: Setting, listed: Sequence[Work], left_out: bool) -> list[Diagnostic]:

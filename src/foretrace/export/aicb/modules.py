@@ -65,7 +65,7 @@ def head_modules(setting: Setting) -> list[Module]:
     pieces = head(shape_of(setting), own_table=not setting.model.tied or setting.plan.pp > 1)
     sums = [item for item in pieces[-1].forward if isinstance(item, Call)]
     modules.append(_without(_module("final_column", pieces, "final_column"), sums))
-    return [*modules, *(Module(f"cross_entropy{number}", (one,), ()) for number, one in enumerate(sums, start=1))]
+    return [*modules, *(Module(f"cross_entropy{number}", (call,), ()) for number, call in enumerate(sums, start=1))]
 
 
 def _without(module: Module, items: Sequence[Item]) -> Module:

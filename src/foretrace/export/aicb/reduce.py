@@ -30,14 +30,14 @@ def reductions(spec: StepSpec, file: StepSpec, pieces: Sequence[int], *, exposed
         ("no launches of the host", _drop_launches),
         (
             f"collectives next to computation {next_to}",
-            lambda one: _change_items(one, _drop_hidden_calls if exposed_only else _expose_calls),
+            lambda step: _change_items(step, _drop_hidden_calls if exposed_only else _expose_calls),
         ),
-        ("tokens sent evenly by NCCL's all-to-all", lambda one: _change_items(one, _use_even_all_to_alls)),
-        ("stages wait for their transfers", lambda one: replace(one, pp_overlap=False) if one.pp_overlap else one),
-        ("gradients and parameters not overlapped", lambda one: _change_ends(one, _serialize_end)),
-        ("one gradient bucket for each group", lambda one: _change_ends(one, _join_buckets)),
-        ("gradient norm over tp, no tied embedding's gradient", lambda one: _change_ends(one, _narrow_norm)),
-        ("every stage as the slowest, parameters of the first", lambda one: _equal_stages(one, pieces)),
+        ("tokens sent evenly by NCCL's all-to-all", lambda step: _change_items(step, _use_even_all_to_alls)),
+        ("stages wait for their transfers", lambda step: replace(step, pp_overlap=False) if step.pp_overlap else step),
+        ("gradients and parameters not overlapped", lambda step: _change_ends(step, _serialize_end)),
+        ("one gradient bucket for each group", lambda step: _change_ends(step, _join_buckets)),
+        ("gradient norm over tp, no tied embedding's gradient", lambda step: _change_ends(step, _narrow_norm)),
+        ("every stage as the slowest, parameters of the first", lambda step: _equal_stages(step, pieces)),
     ]
     for name, change in changes:
         changed = change(spec)
@@ -58,10 +58,10 @@ def _drop_launches(spec: StepSpec) -> StepSpec:
         if not any(isinstance(item, Compute) and item.syncs_host for item in listed):
             return listed
         both = [(item, gap) if isinstance(item, Compute) and item.syncs_host else (item,) for item in listed]
-        return tuple(one for pair in both for one in pair)
+        return tuple(item for pair in both for item in pair)
 
     def end(listed: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
-        return _select(listed, lambda one: not (isinstance(one.item, HostWork) and one.item.name == "launch"))
+        return _select(listed, lambda entry: not (isinstance(entry.item, HostWork) and entry.item.name == "launch"))
 
     return replace(_change_ends(_change_items(spec, items), end), launches=None)
 
@@ -92,44 +92,46 @@ def _use_even_all_to_alls(items: tuple[Item, ...]) -> tuple[Item, ...]:
 
 
 def _serialize_end(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
-    if not any(one.when or one.before for one in end):
+    if not any(entry.when or entry.before for entry in end):
         return end
     # Items that overlap run in their turn on the compute lane; the order of the list is the order of the step.
-    return tuple(replace(one, lane=one.lane or "compute", when=None, before=None) for one in end)
+    return tuple(replace(entry, lane=entry.lane or "compute", when=None, before=None) for entry in end)
 
 
 def _join_buckets(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
     """Joins the calls of one group for the same purpose."""
     total: dict[str, int] = {}
-    for one in end:
-        if isinstance(one.item, Call):
-            total[one.item.name] = total.get(one.item.name, 0) + one.item.bytes
+    for entry in end:
+        if isinstance(entry.item, Call):
+            total[entry.item.name] = total.get(entry.item.name, 0) + entry.item.bytes
     seen: set[str] = set()
 
-    def first(one: EndItem) -> bool:
-        known = isinstance(one.item, Call) and one.item.name in seen
-        seen.add(one.item.name)
+    def first(entry: EndItem) -> bool:
+        known = isinstance(entry.item, Call) and entry.item.name in seen
+        seen.add(entry.item.name)
         return not known
 
     kept = _select(end, first)
     if len(kept) == len(end):
         return end
     return tuple(
-        replace(one, item=replace(one.item, bytes=total[one.item.name])) if isinstance(one.item, Call) else one
-        for one in kept
+        replace(entry, item=replace(entry.item, bytes=total[entry.item.name]))
+        if isinstance(entry.item, Call)
+        else entry
+        for entry in kept
     )
 
 
 def _narrow_norm(end: tuple[EndItem, ...]) -> tuple[EndItem, ...]:
     """Takes the norm over tp instead of all ranks, and drops what only first and last stage reduce."""
-    if not any(isinstance(one.item, Call) and one.item.axis in ("world", "embd") for one in end):
+    if not any(isinstance(entry.item, Call) and entry.item.axis in ("world", "embd") for entry in end):
         return end
-    kept = _select(end, lambda one: not (isinstance(one.item, Call) and one.item.axis == "embd"))
+    kept = _select(end, lambda entry: not (isinstance(entry.item, Call) and entry.item.axis == "embd"))
     return tuple(
-        replace(one, item=replace(one.item, axis="tp"))
-        if isinstance(one.item, Call) and one.item.axis == "world"
-        else one
-        for one in kept
+        replace(entry, item=replace(entry.item, axis="tp"))
+        if isinstance(entry.item, Call) and entry.item.axis == "world"
+        else entry
+        for entry in kept
     )
 
 
@@ -210,8 +212,8 @@ def _select(end: Sequence[EndItem], keep: Callable[[EndItem], bool]) -> tuple[En
     """Returns some of the end items, which wait for those among them that they waited for."""
     numbers: dict[int, int] = {}
     kept: list[EndItem] = []
-    for number, one in enumerate(end):
-        if keep(one):
+    for number, entry in enumerate(end):
+        if keep(entry):
             numbers[number] = len(kept)
-            kept.append(replace(one, after=tuple(numbers[before] for before in one.after if before in numbers)))
+            kept.append(replace(entry, after=tuple(numbers[before] for before in entry.after if before in numbers)))
     return tuple(kept)

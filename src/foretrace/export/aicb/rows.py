@@ -90,7 +90,7 @@ def work_of_rows(name: str, rows: Iterable[FileRow], output_bytes: int = 0) -> W
         forward += _items(row.name, row.forward_ns, row.forward_call, Phase.FORWARD)
         inputs = _items(row.name, row.inputs_ns, row.inputs_call, Phase.BACKWARD_INPUT)
         backward.append(inputs + _items(row.name, row.weights_ns, None, Phase.BACKWARD_WEIGHT))
-    items = tuple(item for one in reversed(backward) for item in one)
+    items = tuple(item for row_items in reversed(backward) for item in row_items)
     return Work(name, tuple(forward), (), items, output_bytes=output_bytes)
 
 

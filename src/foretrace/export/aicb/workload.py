@@ -149,16 +149,16 @@ class _FileWriter:
         """Returns each chunk of a stage: in the middle of the model, with its head, its embedding, and both."""
         embedding = [Unit(work_of_rows("embedding", self._embedding))]
         head = [Unit(work_of_rows("head", self._head))] if self._head else []
-        found = []
+        variants = []
         for layers in chosen:
             body = [Unit(self._work(number), at) for at, number in enumerate(layers)]
-            found.append(
+            variants.append(
                 [
                     ChunkSpec((*first, *body, *last))
                     for first, last in (([], []), ([], head), (embedding, []), (embedding, head))
                 ]
             )
-        return found
+        return variants
 
     def _layer(self, number: int) -> list[FileRow]:
         work = self.works.layers[number]
@@ -220,7 +220,9 @@ class _FileEnd:
         """Returns the rows before the first microbatch: dense gradients, the optimizer, experts' gradients."""
         update = step_row("grad_param_compute", input_grad=Pass(self.update_ns, "NONE", 0))
         rows = []
-        for name, call in sorted((*self.gathers, *self.reduces), key=lambda one: (one[1].axis, one[0])):
+        for name, call in sorted(
+            (*self.gathers, *self.reduces), key=lambda named_call: (named_call[1].axis, named_call[0])
+        ):
             suffix, word = "_DP_EP" if call.axis == "edp" else "", call.collective.name.replace("_", "")
             rows.append(step_row(name, weight_grad=Pass(0, f"{word}{suffix}", call.bytes)))
         first = sum(call.axis == "dp" for _, call in (*self.gathers, *self.reduces))
@@ -270,7 +272,8 @@ def _seconds(setting: Setting, kernels: KernelPricer | None) -> Seconds:
 def _filled(row: WorkloadRow) -> WorkloadRow:
     """Returns a row whose passes take a nanosecond if they compute at all."""
     forward, inputs, weights = (
-        replace(one, compute_ns=min(one.compute_ns, 1)) for one in (row.forward, row.input_grad, row.weight_grad)
+        replace(row_pass, compute_ns=min(row_pass.compute_ns, 1))
+        for row_pass in (row.forward, row.input_grad, row.weight_grad)
     )
     return replace(row, forward=forward, input_grad=inputs, weight_grad=weights)
 
@@ -308,5 +311,7 @@ def _once(known: dict[int, float], work: Work, kernels: KernelPricer | None) -> 
     if id(work) not in known:
         items = (*work.forward, *work.recompute, *work.backward)
         listed = [pair for item in items if isinstance(item, Compute) for pair in item.kernels]
-        known[id(work)] = sum(n * one.flops for n, one in listed) if kernels is None else _price(listed, kernels)
+        known[id(work)] = (
+            sum(count * kernel.flops for count, kernel in listed) if kernels is None else _price(listed, kernels)
+        )
     return known[id(work)]

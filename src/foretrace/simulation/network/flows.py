@@ -156,7 +156,7 @@ class _Call:
         links = self.network.fabric.latency_s
         links = links if self.latency_s is None else np.zeros(len(links))
         rows = zip(sends, self.groups, self.arrival_s, strict=True)
-        messages = concatenated([routed(one, gpus, self.network.routing, links, late) for one, gpus, late in rows])
+        messages = concatenated([routed(send, gpus, self.network.routing, links, late) for send, gpus, late in rows])
         if self.latency_s is not None:
             messages.latency_s[:] = self.latency_s / depth
         return messages
@@ -308,8 +308,8 @@ def _pairs(call: _Call, collective: Collective, size_bytes: float, pair_bytes: F
             f"at most {MAX_LISTED:,}; one even all-to-all without ecmp may have any number; --network analytic has all"
         )
         raise InputError("too-large", f"{listed:,} messages are too many to route one by one", hint=hint)
-    one = pair_sends(collective, size_bytes, n) if pair_bytes is None else pairs(pair_bytes)
-    sends = [one for _ in call.groups]
+    of_group = pair_sends(collective, size_bytes, n) if pair_bytes is None else pairs(pair_bytes)
+    sends = [of_group for _ in call.groups]
     messages, capacity = call.messages(sends, 1), call.network.capacity
     link_bytes = bytes_by_link(messages, len(capacity))
     small = fold(messages, capacity) if len(messages) > FEW_UNLIKE else None
@@ -348,11 +348,11 @@ def pair_sends(collective: Collective, size_bytes: float, n: int) -> Sends:
 def _ends(call: _Call, sends: list[Sends], end_s: Floats) -> Floats:
     """When each rank has sent and received its last message."""
     ends, first = call.arrival_s.copy(), 0
-    for group, one in enumerate(sends):
-        of_group = end_s[first : first + len(one)]
-        first += len(one)
-        np.maximum.at(ends[group], one.source, of_group)
-        np.maximum.at(ends[group], one.target, of_group)
+    for group, group_sends in enumerate(sends):
+        of_group = end_s[first : first + len(group_sends)]
+        first += len(group_sends)
+        np.maximum.at(ends[group], group_sends.source, of_group)
+        np.maximum.at(ends[group], group_sends.target, of_group)
     return ends
 
 

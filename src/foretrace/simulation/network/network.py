@@ -214,18 +214,18 @@ def network_table(
     # The largest first: if any is too large, that is said at once.
     built = {count: _Group.of(question, count) for count in sorted(ranks, reverse=True)}
     groups = [built[count] for count in ranks]
-    found: list[NetworkAnswer] = []
+    answers: list[NetworkAnswer] = []
     try:
         for group in groups:
             on_links = group.on_links()
             for size in sizes:
                 if starts is not None:
-                    starts(len(found), len(sizes) * len(groups))
+                    starts(len(answers), len(sizes) * len(groups))
                 answer = group.analytic(size)
-                found.append(answer if on_links is None else _with_links(answer, on_links.run(answer)))
+                answers.append(answer if on_links is None else _with_links(answer, on_links.run(answer)))
     except KeyboardInterrupt:
-        return NetworkTable(tuple(found), interrupted=True)
-    return NetworkTable(tuple(found))
+        return NetworkTable(tuple(answers), interrupted=True)
+    return NetworkTable(tuple(answers))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,14 +261,14 @@ class _Group:
         what, size = question.collective, float(size_bytes)
         explained = [explain_call(self.network, what, layout, size, way) for layout in self.layouts]
         slowest = max(range(len(explained)), key=lambda number: explained[number].time_s)
-        one, layout = explained[slowest], self.layouts[slowest]
-        if one.algorithm == "measured":
+        estimate, layout = explained[slowest], self.layouts[slowest]
+        if estimate.algorithm == "measured":
             # A measurement does not say how NCCL ran it; its rule does.
             rule = _model(self.network).explain(what, layout, size)
-            one = replace(one, algorithm=rule.algorithm, protocol=rule.protocol, channels=rule.channels)
+            estimate = replace(estimate, algorithm=rule.algorithm, protocol=rule.protocol, channels=rule.channels)
         priced = price_call(self.network, what, layout, np.array([size]), way)
         source = self.network.sources[int(priced.source[0])]
-        algbw = size_bytes / one.time_s if one.time_s and what is not Collective.BARRIER else None
+        algbw = size_bytes / estimate.time_s if estimate.time_s and what is not Collective.BARRIER else None
         return NetworkAnswer(
             collective=question.called.name,
             size_bytes=size_bytes,
@@ -278,16 +278,16 @@ class _Group:
             groups=question.groups,
             cluster=question.cluster,
             mode="analytic",
-            time_s=one.time_s,
-            band_s=(one.time_s * source.low, one.time_s * source.high),
-            latency_s=one.latency_s,
-            bound_s=one.bound_s,
+            time_s=estimate.time_s,
+            band_s=(estimate.time_s * source.low, estimate.time_s * source.high),
+            latency_s=estimate.latency_s,
+            bound_s=estimate.bound_s,
             algbw_bytes_per_s=algbw,
             busbw_bytes_per_s=None if algbw is None else algbw * passes(what, ranks),
-            algorithm=one.algorithm,
-            protocol=one.protocol,
-            channels=one.channels,
-            limited_by=one.limited_by,
+            algorithm=estimate.algorithm,
+            protocol=estimate.protocol,
+            channels=estimate.channels,
+            limited_by=estimate.limited_by,
             source=source.name,
             source_band=(source.low, source.high),
             way=way,

@@ -71,7 +71,7 @@ class OnLinks:
         groups = self.groups.gpu_numbers(fabric.gpus_per_node)
         together = int(np.bincount(self.network.nodes_of(groups[0])).max())
         network = self.network.with_links(_link_share(analytic, what, together))
-        found = flow_time(
+        flows = flow_time(
             what,
             _wire_bytes(analytic),
             groups,
@@ -82,21 +82,21 @@ class OnLinks:
         )
         carries = replace(fabric, bytes_per_s=network.capacity)
         # LL is held up by the threads that write its flags, of which links know nothing.
-        time_s = max(found.time_s, analytic.time_s) if analytic.protocol == "ll" else found.time_s
-        loads = LinkLoads(carries, (analytic.collective,), found.link_bytes[None], time_s)
-        notes = _notes(analytic, found, algorithm if what is Collective.ALL_REDUCE else "ring")
-        return LinkRun("flow", time_s, analytic.time_s, found.messages, loads, notes)
+        time_s = max(flows.time_s, analytic.time_s) if analytic.protocol == "ll" else flows.time_s
+        loads = LinkLoads(carries, (analytic.collective,), flows.link_bytes[None], time_s)
+        notes = _notes(analytic, flows, algorithm if what is Collective.ALL_REDUCE else "ring")
+        return LinkRun("flow", time_s, analytic.time_s, flows.messages, loads, notes)
 
     def _packets(self, analytic: NetworkAnswer, algorithm: Literal["ring", "tree"]) -> LinkRun:
         """Runs it packet by packet; the part that does not grow with bytes is added."""
         fabric, size = self.network.fabric, _wire_bytes(analytic)
         groups = self.groups.gpu_numbers(fabric.gpus_per_node)
-        found = packet_time(self.collective, size, groups, self.network, algorithm=algorithm)
-        time_s = found.time_s + analytic.latency_s
+        packets = packet_time(self.collective, size, groups, self.network, algorithm=algorithm)
+        time_s = packets.time_s + analytic.latency_s
         carries = replace(fabric, bytes_per_s=self.network.capacity)
-        loads = LinkLoads(carries, (analytic.collective,), found.link_bytes[None], time_s)
-        notes = (Diagnostic("note", "not-modelled", found.note),)
-        return LinkRun("packets", time_s, analytic.time_s, found.flows, loads, notes)
+        loads = LinkLoads(carries, (analytic.collective,), packets.link_bytes[None], time_s)
+        notes = (Diagnostic("note", "not-modelled", packets.note),)
+        return LinkRun("packets", time_s, analytic.time_s, packets.flows, loads, notes)
 
 
 def _link_share(analytic: NetworkAnswer, what: Collective, together: int) -> float:
@@ -116,7 +116,7 @@ def _wire_bytes(analytic: NetworkAnswer) -> float:
     return analytic.size_bytes / LINK_SHARES.get(analytic.protocol, 1.0)
 
 
-def _notes(analytic: NetworkAnswer, found: FlowAnswer, algorithm: str) -> tuple[Diagnostic, ...]:
+def _notes(analytic: NetworkAnswer, flows: FlowAnswer, algorithm: str) -> tuple[Diagnostic, ...]:
     """What the messages leave out of what NCCL does."""
     notes = []
     if analytic.algorithm.startswith("nvls"):
@@ -125,17 +125,17 @@ def _notes(analytic: NetworkAnswer, found: FlowAnswer, algorithm: str) -> tuple[
     elif analytic.algorithm not in (*OWN, "measured"):
         text = f"messages on links are those of a {algorithm}: links do not reduce, as {analytic.algorithm} would"
         notes.append(Diagnostic("note", "not-modelled", text))
-    if found.time_s < (1 - SAME_TIME) * analytic.bound_s:
+    if flows.time_s < (1 - SAME_TIME) * analytic.bound_s:
         text = f"links of the network are faster than those of {analytic.cluster.name}, by which the bound is reckoned"
         notes.append(Diagnostic("warning", "conflicting-values", text))
-    if found.rough:
-        notes.append(Diagnostic("note", "simplified-messages", found.rough))
-    if analytic.protocol == "ll" and found.time_s < (1 - NEAR) * analytic.time_s:
+    if flows.rough:
+        notes.append(Diagnostic("note", "simplified-messages", flows.rough))
+    if analytic.protocol == "ll" and flows.time_s < (1 - NEAR) * analytic.time_s:
         text = (
-            f"links would take {found.time_s / analytic.time_s:.2f}× the time: LL is held up by what its threads move"
+            f"links would take {flows.time_s / analytic.time_s:.2f}× the time: LL is held up by what its threads move"
         )
         return (*notes, Diagnostic("note", "links-differ", text))
-    differs = difference(analytic.time_s, analytic.limited_by, found)
+    differs = difference(analytic.time_s, analytic.limited_by, flows)
     if differs is not None:
         notes.append(Diagnostic("note", "links-differ", differs))
     return tuple(notes)

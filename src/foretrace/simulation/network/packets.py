@@ -129,8 +129,8 @@ def _flows(
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
     rows = list(zip(sends, groups, strict=True))
     return (
-        np.concatenate([gpus[one.source] for one, gpus in rows]),
-        np.concatenate([gpus[one.target] for one, gpus in rows]),
+        np.concatenate([gpus[send.source] for send, gpus in rows]),
+        np.concatenate([gpus[send.target] for send, gpus in rows]),
         np.concatenate([send.bytes for send in sends]),
     )
 

@@ -39,7 +39,7 @@ def run(case: dict[str, Any]) -> list[float]:
         ns.Simulator.Stop(ns.Seconds(max(case["poll_s"], now / case["polls"])))
         ns.Simulator.Run()
         now = ns.Simulator.Now().GetSeconds()
-        for number in [one for one in left if sinks[one].GetTotalRx() >= case["flows"][one]["bytes"]]:
+        for number in [flow for flow in left if sinks[flow].GetTotalRx() >= case["flows"][flow]["bytes"]]:
             ends[number] = now
             left.discard(number)
     ns.Simulator.Destroy()

@@ -38,7 +38,9 @@ _SHORT: Final = {
 }
 """What people say besides what nccl-tests and programs call them."""
 
-KNOWN: Final = tuple(label(one).replace("_", "-") for one in Collective if one is not Collective.NONE)
+KNOWN: Final = tuple(
+    label(collective).replace("_", "-") for collective in Collective if collective is not Collective.NONE
+)
 
 EXPERTS: Final = ("dispatch", "combine")
 """All-to-alls of tokens: to their experts, and back."""
@@ -61,15 +63,15 @@ def read_collective(name: str, way: str | None = None) -> CollectiveRequest:
     """The collective that is called so, however it is spelled; `way` is how tokens go to experts, in the words of
     programs (`style=deepep experts=256 topk=8`, commas or spaces between)."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower().removesuffix("_perf"))
-    own = {one.replace("-", ""): one for one in KNOWN}
+    own = {word.replace("-", ""): word for word in KNOWN}
     tokens = letters in EXPERTS or way is not None
     if letters in EXPERTS:
-        found: Collective | None = Collective.ALL_TO_ALL
+        collective: Collective | None = Collective.ALL_TO_ALL
     elif letters in own:
-        found = Collective[own[letters].replace("-", "_").upper()]
+        collective = Collective[own[letters].replace("-", "_").upper()]
     else:
-        found = _SHORT.get(letters) or collective_called(name)
-    if found is None:
+        collective = _SHORT.get(letters) or collective_called(name)
+    if collective is None:
         known = (*KNOWN, *EXPERTS)
         near = did_you_mean(name, [*known, "send"])
         raise InputError(
@@ -78,20 +80,20 @@ def read_collective(name: str, way: str | None = None) -> CollectiveRequest:
             hint=f"known: {', '.join(known)}",
         )
     if not tokens:
-        return CollectiveRequest(found, name_of(found))
-    if found is not Collective.ALL_TO_ALL:
+        return CollectiveRequest(collective, name_of(collective))
+    if collective is not Collective.ALL_TO_ALL:
         raise UsageError(
             "option-not-for-command",
-            f"a way to experts is for dispatch, combine and all-to-all, not for {name_of(found)}",
+            f"a way to experts is for dispatch, combine and all-to-all, not for {name_of(collective)}",
         )
-    said = " ".join(["dispatch", *re.split(r"[,\s]+", (way or DEFAULT_WAY).strip(", \t\n"))])
-    parse_dispatch(said)
+    dispatch = " ".join(["dispatch", *re.split(r"[,\s]+", (way or DEFAULT_WAY).strip(", \t\n"))])
+    parse_dispatch(dispatch)
     notes = (
         ()
         if way
         else (Diagnostic("note", "assumed", f"how tokens go to experts is taken to be {DEFAULT_WAY} (--way)"),)
     )
-    return CollectiveRequest(found, letters if letters in EXPERTS else name_of(found), said, notes)
+    return CollectiveRequest(collective, letters if letters in EXPERTS else name_of(collective), dispatch, notes)
 
 
 def name_of(collective: Collective) -> str:
@@ -135,7 +137,7 @@ def check_ranks(ranks: int, groups: int) -> None:
 def _values(
     texts: Iterable[str], parse: Callable[..., int], shown: Callable[[int], str], what: str, example: str
 ) -> list[int]:
-    found: dict[int, None] = {}
+    values: dict[int, None] = {}
     for text in texts:
         # As in a sweep, 1,024 would be two values; where that is plainly not meant, it is said.
         for part in text.split(","):
@@ -143,12 +145,12 @@ def _values(
                 raise UsageError(
                     "bad-value", f"{what} {text}: a comma parts two values", hint=f"write {text.replace(',', '')}"
                 )
-            found.update(dict.fromkeys(_range(part.strip(), parse, shown, f"{what} {part.strip()}", example)))
-        if len(found) > MAX_VALUES:
+            values.update(dict.fromkeys(_range(part.strip(), parse, shown, f"{what} {part.strip()}", example)))
+        if len(values) > MAX_VALUES:
             raise UsageError(
                 "out-of-range", f"{what} {text}: more than {MAX_VALUES} values", hint="take larger steps: :x4"
             )
-    return list(found)
+    return list(values)
 
 
 def _range(
