@@ -1,18 +1,23 @@
-"""Reading and writing files: what a user keeps in one go, answers as they come, so that a pipe or device may take them
-too."""
+"""Reads and writes files.
+
+`InputFile` is a file of an input, opened once; `GivenPath` is a path as a user gave it. Every file that Foretrace
+writes goes through `replacing`, so that an error never leaves half a file.
+"""
 
 from __future__ import annotations
 
 import glob
 import io
 import os
+import stat
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Final, TypeAlias
+from typing import BinaryIO, ClassVar, Final, TypeAlias
 
 from foretrace.basics.errors import InputError, nearest
 
@@ -291,32 +296,66 @@ def _near_file(path: Path) -> str | None:
 
 
 def write_whole(path: Path, parts: Iterable[bytes], noun: str) -> None:
-    """Writes the parts to a file next to `path`, which then replaces it.
+    """Writes the parts to a file in one go, as `replacing` does. `noun` is what errors call the file."""
+    with replacing(path, noun) as stream:
+        stream.writelines(parts)
 
-    A reader sees the old content or all of the new one. `noun` is what errors call the file.
+
+def write_text(path: Path, text: str, noun: str = "file") -> None:
+    """Writes a text to a file in one go, as `replacing` does. `noun` is what errors call the file."""
+    write_whole(path, [text.encode()], noun)
+
+
+@contextmanager
+def replacing(path: Path, noun: str, *, devices: bool = True) -> Iterator[BinaryIO]:
+    """Yields a stream to a temporary file next to `path`, which replaces `path` when the block ends without an error.
+
+    A reader sees the old content or all of the new one. After an error the old content is still there and the
+    temporary file is not.
+
+    Args:
+        path: The file to write. If it is a link, the file that it points to is replaced.
+        noun: What errors call the file.
+        devices: Whether pipes and devices are written to, as the bytes come; otherwise they are errors.
+
+    Raises:
+        InputError: The file cannot be written.
     """
     import secrets  # only writing needs it, and it takes a while
 
-    temporary = path.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
+    if "\0" in str(path):
+        raise _unwritable(path, noun, "no name of a file has a null character")
     try:
+        if not _is_replaceable(path):
+            if not devices:
+                raise _unwritable(path, noun, "not a regular file")
+            with path.open("wb") as stream:
+                yield stream
+            return
+        target = path.resolve()
+        temporary = target.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
         try:
             with temporary.open("xb") as stream:
-                stream.writelines(parts)
-            temporary.replace(path)
+                yield stream
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(
-            "unwritable-file",
-            f"the {noun} cannot be written: {error.strerror}",
-            where=str(path),
-            hint="give the name of a file in a folder that exists and that you may write to",
-        ) from error
+        raise _unwritable(path, noun, str(error.strerror)) from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes an answer to a file."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError("unwritable-file", f"cannot be written: {error.strerror}", where=str(path)) from error
+def _unwritable(path: Path, noun: str, reason: str) -> InputError:
+    hint = "give the name of a file in a folder that exists and that you may write to"
+    return InputError("unwritable-file", f"the {noun} cannot be written: {reason}", where=str(path), hint=hint)
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Returns whether a path names a regular file or nothing yet.
+
+    `/dev/stdout` and the like do not, even if they lead to a regular file: others write to the same open file.
+    """
+    if str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/")):
+        return False
+    return path.is_file() or not path.exists()

@@ -48,7 +48,7 @@ def wrote(path: Path, what: object) -> None:
 def write_picture(path: Path | None, svg: Callable[[], str], what: str) -> None:
     """Writes a picture where one is asked for."""
     if path is not None:
-        write_text(path, svg())
+        write_text(path, svg(), "picture")
         wrote(path, what)
 
 

@@ -62,7 +62,7 @@ def command(
     if output is None:
         print(text, end="")
         return
-    write_text(output, text)
+    write_text(output, text, "job file")
     guesses = text.count("# guessed:")
     print(f"{output}: {guesses} {'guess' if guesses == 1 else 'guesses'} to look at", file=sys.stderr)
 

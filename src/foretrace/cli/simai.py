@@ -55,7 +55,7 @@ def run_simai(
     prices = machine.details["prices"]
     comparison = compare(job.workload, flags, ratios, job.options, explained=simai.explained, prices=prices)
     if simai.csv is not None:
-        write_text(simai.csv, end_to_end_csv(job.workload, flags, ratios))
+        write_text(simai.csv, end_to_end_csv(job.workload, flags, ratios), "CSV file")
     if isinstance(comparison.own, Answer):
         write_files(comparison.own, files)
     elif files.perfetto or files.traces or files.save:

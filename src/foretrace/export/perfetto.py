@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Longs, distinct
 from foretrace.basics.errors import InputError
+from foretrace.basics.files import replacing
 from foretrace.basics.units import format_bytes
 from foretrace.export import protobuf as pb
 from foretrace.program.columns import Collective, Kind, Phase, label
@@ -439,23 +439,12 @@ def _rank_name(program: Program, rank: int) -> str:
 
 
 def _write(path: Path, chunks: Iterable[bytes]) -> int:
-    """Writes a file as a whole or not at all; its size in bytes."""
-    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
-    try:
-        if path.exists() and not path.is_file():
-            raise InputError("unwritable-file", "cannot write the trace: not a regular file", where=str(path))
-        with partial.open("wb") as file:
-            if path.suffix == ".gz":
-                # No name and no time in the header: the same trace gives the same bytes.
-                with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as packed:
-                    packed.writelines(chunks)
-            else:
-                file.writelines(chunks)
-            size = file.tell()
-        partial.replace(path)
-    except OSError as error:
-        raise InputError("unwritable-file", f"cannot write the trace: {error.strerror}", where=str(path)) from None
-    finally:
-        with suppress(OSError):
-            partial.unlink()
-    return size
+    """Writes a file in one go and returns its size in bytes; compressed if its name ends in .gz."""
+    with replacing(path, "trace", devices=False) as file:
+        if path.suffix == ".gz":
+            # No name and no time in the header: the same trace gives the same bytes.
+            with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as packed:
+                packed.writelines(chunks)
+        else:
+            file.writelines(chunks)
+        return file.tell()

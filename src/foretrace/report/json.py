@@ -13,7 +13,7 @@ from foretrace.basics.plain import to_plain
 
 def write_json(result: dict[str, Any], path: Path) -> None:
     """Writes an answer to a file."""
-    write_text(path, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(result, indent=1, allow_nan=False) + "\n", "JSON file")
 
 
 def diagnostics_json(diagnostics: tuple[Diagnostic, ...]) -> list[dict[str, Any]]:
