@@ -1,16 +1,49 @@
-"""`foretrace calibrate` as a function."""
+"""Makes a calibration of measured files.
+
+`make_calibration` is `foretrace calibrate` as a function. Traces, tables and kernel profiles give times of kernels and
+launches, logs of nccl-tests and traces give collectives, and whole steps set a factor on all computation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
+from typing import Final
+
+import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.calibrate.make import calibration_of_files
+from foretrace.calibrate.fit import family_fits
+from foretrace.calibrate.gpu.machine import preset_of
+from foretrace.calibrate.inputs import KNOWN, input_kind
+from foretrace.calibrate.recorded import (
+    RecordedKernels,
+    as_measured,
+    host_fit,
+    profiled_host,
+    recorded_collectives,
+    recorded_kernels,
+    tabled_kernels,
+)
+from foretrace.calibrate.sustained import at_clocks
 from foretrace.calibrate.whole_steps import fit_steps
-from foretrace.cost.calibration import Calibration, write_calibration
-from foretrace.hardware.cluster import Cluster
+from foretrace.cost.calibration import Calibration, HostFit, InputKind, MadeOf, write_calibration
+from foretrace.cost.kernels import kernel_pricer
+from foretrace.cost.kernels.clocks import Mix, products_factor
+from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
+from foretrace.cost.kernels.model import EfficiencyModel
+from foretrace.cost.kernels.parameters import efficiency
+from foretrace.cost.network.nccl_tests import Measurements, read_measurements
+from foretrace.cost.network.nccl_tests.combine import measurements_of
+from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
+from foretrace.hardware.presets import gpu as gpu_preset
+from foretrace.inputs.profiler_trace.format.records import RankProfile
+from foretrace.program.kernels import Kernel
+
+_SOFTWARE: Final = ("torch", "cuda", "cudnn", "driver", "cuda_driver_version", "cuda_runtime_version", "nccl_version")
 
 
 def make_calibration(
@@ -21,11 +54,14 @@ def make_calibration(
     cluster: Cluster | str | None = None,
     step_factor: bool | None = None,
 ) -> tuple[Calibration, tuple[Diagnostic, ...]]:
-    """Makes a calibration of profiler traces and tables, kernel profiles, measured collectives and whole steps, and
-    writes it; returns it with what a user should know.
+    """Makes a calibration of measured files, writes it, and returns it with what a user should know.
 
-    `gpu` names the GPU where the files do not, `cluster` also how many GPUs its nodes have. `step_factor` says whether
-    whole steps set a factor on all computation (None: if there are at least two of them).
+    Args:
+        paths: Profiler traces and tables, kernel profiles, measured collectives, rows of whole steps.
+        output: The file to write; tables go next to it.
+        gpu: The GPU, if the files do not name it.
+        cluster: The cluster that was measured: its GPU, and how many of them a node has.
+        step_factor: Whether whole steps set a factor on all computation; None: if there are at least two of them.
     """
     where = load_cluster(cluster) if isinstance(cluster, str) else cluster
     made = calibration_of_files(paths, output, gpu, where)
@@ -41,3 +77,217 @@ def make_calibration(
         raise InputError("nothing-to-do", "the files give nothing that a calibration can hold", where=str(paths[0]))
     write_calibration(calibration)
     return calibration, tuple(dict.fromkeys(notes))
+
+
+@dataclass(slots=True)
+class _Evidence:
+    """Holds what files have given so far. `times` has burst and sustained seconds of each kernel, by file."""
+
+    gpu: Gpu
+    device: str = ""
+    software: dict[str, str] = field(default_factory=dict)
+    made_of: list[MadeOf] = field(default_factory=list)
+    times: dict[Kernel, list[tuple[float, float]]] = field(default_factory=dict)
+    collectives: list[Measurements] = field(default_factory=list)
+    hosts: list[HostFit] = field(default_factory=list)
+    notes: list[Diagnostic] = field(default_factory=list)
+
+    def take(self, kernels: Sequence[Kernel], burst_s: Sequence[float], sustained_s: Sequence[float]) -> None:
+        """Adds times of kernels."""
+        for kernel, alone, amid in zip(kernels, burst_s, sustained_s, strict=True):
+            self.times.setdefault(as_measured(kernel), []).append((alone, amid))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A calibration before it is fitted to whole steps and written, the files of whole steps, and notes."""
+
+    calibration: Calibration
+    steps: tuple[Path, ...]
+    notes: tuple[Diagnostic, ...]
+
+
+def calibration_of_files(
+    paths: Sequence[str | Path], output: str | Path, gpu: str | None = None, cluster: Cluster | None = None
+) -> Made:
+    """Returns a calibration of these files, whatever they are.
+
+    Args:
+        paths: The files.
+        output: The file that it is to be written to.
+        gpu: The GPU, if the files do not name it.
+        cluster: Its GPU, and how many nodes the groups of recorded collectives are on.
+    """
+    if not paths:
+        raise InputError("nothing-to-do", "there is nothing to calibrate with", hint=KNOWN)
+    kinds: list[tuple[Path, InputKind]] = [(Path(path), input_kind(path)) for path in paths]
+    traces = {path: _traces(path) for path, kind in kinds if kind == "trace"}
+    evidence = _Evidence(_gpu(gpu, cluster, [trace for its in traces.values() for trace in its], kinds))
+    model = EfficiencyModel(evidence.gpu, efficiency(evidence.gpu))
+    node_gpus = None if cluster is None else cluster.node.gpus
+    for path, kind in kinds:
+        if kind == "trace":
+            _take_traces(evidence, path, traces[path], model, node_gpus)
+        elif kind == "table":
+            _take_table(evidence, path, model)
+        elif kind == "kernel profile":
+            _take_profile(evidence, path)
+        elif kind == "collectives":
+            measured = read_measurements(path)
+            evidence.collectives.append(measured)
+            evidence.notes += measured.diagnostics
+            evidence.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
+    steps = tuple(path for path, kind in kinds if kind == "steps")
+    return Made(_calibration(evidence, str(output), model), steps, tuple(evidence.notes))
+
+
+def _traces(path: Path) -> list[RankProfile]:
+    from foretrace.inputs.profiler_trace.format import read_traces
+
+    return read_traces([path])
+
+
+def _gpu(
+    named: str | None, cluster: Cluster | None, traces: Sequence[RankProfile], kinds: Sequence[tuple[Path, InputKind]]
+) -> Gpu:
+    """Returns the GPU that all files are of, as they say or as it is named. Raises InputError where these differ."""
+    path_of: dict[str, str] = {}
+    for trace in traces:
+        for device in trace.devices[:1]:
+            path_of[preset_of(device.name)] = trace.path
+    for path, kind in kinds:
+        if kind == "kernel profile":
+            facts = read_profile(path).facts
+            path_of[facts.get("preset") or preset_of(facts.get("gpu", ""))] = str(path)
+    asked = gpu_preset(named).name if named is not None else cluster.gpu.name if cluster is not None else None
+    names = [*path_of, *([asked] if asked is not None and asked not in path_of else [])]
+    if len(names) > 1:
+        where = path_of[next(iter(path_of))]
+        raise InputError(
+            "other-gpu",
+            f"measurements of {names[0]} and of {names[1]}",
+            where=where,
+            hint="calibrate one GPU at a time",
+        )
+    if not names:
+        raise InputError(
+            "missing-argument",
+            "the files do not say which GPU they are of",
+            hint="say --gpu, for example --gpu h200-sxm",
+        )
+    try:
+        return gpu_preset(names[0])
+    except InputError:
+        hint = "say --gpu with the most similar one; see foretrace list gpus"
+        raise InputError(
+            "unknown-name", f'GPU "{names[0]}" is not known', where=path_of.get(names[0]), hint=hint
+        ) from None
+
+
+def _take_traces(
+    evidence: _Evidence, path: Path, traces: Sequence[RankProfile], model: EfficiencyModel, node_gpus: int | None
+) -> None:
+    measured = recorded_collectives(traces, node_gpus)
+    for trace in traces:
+        evidence.device = evidence.device or next((device.name for device in trace.devices), "")
+        evidence.software |= {name: trace.facts[name] for name in _SOFTWARE if name in trace.facts}
+        host = host_fit(trace)
+        evidence.hosts += [host] if host is not None else []
+        try:
+            recorded = recorded_kernels(trace)
+        except InputError as error:
+            if measured is None:
+                raise
+            evidence.notes.append(
+                Diagnostic("warning", error.code, f"{error.message}: its collectives alone are used", trace.path)
+            )
+            continue
+        slower = _take_recorded(evidence, recorded, model)
+        made = MadeOf(
+            Path(trace.path).name,
+            "trace",
+            kernels=len(recorded.seconds),
+            step_s=recorded.step_s,
+            busy=recorded.busy,
+            slower=slower,
+            products=recorded.products,
+            flops=recorded.flops,
+        )
+        evidence.made_of.append(made)
+        if recorded.unknown > 0.02:
+            text = f"{recorded.unknown:.0%} of its device time is of ops that no kernel of ours stands for; left out"
+            evidence.notes.append(Diagnostic("note", "not-modelled", text, trace.path))
+    if measured is not None:
+        evidence.collectives.append(measured)
+        evidence.notes += measured.diagnostics
+        evidence.made_of.append(MadeOf(path.name, "collectives", collectives=len(measured.rows)))
+
+
+def _take_recorded(evidence: _Evidence, recorded: RecordedKernels, model: EfficiencyModel) -> float:
+    """Adds recorded kernels as prices are kept; returns how much the clock had slowed products down."""
+    kernels = tuple(recorded.seconds)
+    seconds = np.array([recorded.seconds[kernel] for kernel in kernels])
+    mix = Mix(dict(recorded.calls), recorded.busy)
+    factor = products_factor(evidence.gpu, mix, kernel_pricer(evidence.gpu, prices="model"))
+    by_power = max(factor / model.constants.sustained["bf16"], 1.0)
+    clocks = at_clocks(kernels, seconds, model, by_power)
+    evidence.take(kernels, clocks.burst_s.tolist(), clocks.sustained_s.tolist())
+    return clocks.slower
+
+
+def _take_table(evidence: _Evidence, path: Path, model: EfficiencyModel) -> None:
+    from foretrace.inputs.profiler_table.format import read_tables
+
+    recorded = tabled_kernels(read_tables(path))
+    slower = _take_recorded(evidence, recorded, model)
+    evidence.notes.append(
+        Diagnostic("note", "assumed", "a table has no dtypes: tensors are taken to be bf16", str(path))
+    )
+    evidence.made_of.append(MadeOf(path.name, "table", kernels=len(recorded.seconds), slower=slower))
+
+
+def _take_profile(evidence: _Evidence, path: Path) -> None:
+    profile = read_profile(path)
+    evidence.take(profile.kernels, profile.burst_s.tolist(), profile.sustained_s.tolist())
+    evidence.device = evidence.device or profile.facts.get("gpu", "")
+    evidence.software |= {name: profile.facts[name] for name in _SOFTWARE if name in profile.facts}
+    host = profiled_host(profile.facts)
+    evidence.hosts += [host] if host is not None else []
+    evidence.made_of.append(MadeOf(path.name, "kernel profile", kernels=len(profile.kernels)))
+
+
+def _calibration(evidence: _Evidence, output: str, model: EfficiencyModel) -> Calibration:
+    made = Calibration(
+        output,
+        evidence.gpu.name,
+        evidence.device,
+        dict(evidence.software),
+        tuple(evidence.made_of),
+        host=_host(evidence.hosts),
+    )
+    if evidence.times:
+        kernels = tuple(evidence.times)
+        burst, sustained = (
+            np.array([median(time_[at] for time_ in evidence.times[kernel]) for kernel in kernels]) for at in (0, 1)
+        )
+        facts = {
+            "gpu": evidence.device or evidence.gpu.title,
+            "preset": evidence.gpu.name,
+            "method": "foretrace calibrate",
+        }
+        unknown = np.zeros(len(kernels))
+        profile = KernelProfile(facts, kernels, burst, sustained, unknown, unknown)
+        made = replace(made, kernels=profile, families=family_fits(kernels, sustained, model.seconds(kernels)))
+    if evidence.collectives:
+        rows = [row for collective in evidence.collectives for row in collective.rows]
+        made = replace(made, collectives=measurements_of(rows, (), output))
+    return made
+
+
+def _host(hosts: Sequence[HostFit]) -> HostFit | None:
+    """Returns the mean by launches of the traces that have the style of the first."""
+    same = [host for host in hosts if host.style == hosts[0].style]
+    launches = sum(fit.launches for fit in same)
+    if not launches:
+        return None
+    return replace(same[0], launch_s=sum(fit.launch_s * fit.launches for fit in same) / launches, launches=launches)

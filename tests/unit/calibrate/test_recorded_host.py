@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.calibrate.host import MAX_MEDIANS, MIN_KERNELS, host_fit
+from foretrace.calibrate.recorded import MAX_MEDIANS, MIN_KERNELS, host_fit
 from foretrace.inputs.profiler_trace.host_modes import times
 from foretrace.inputs.profiler_trace.profiling_cost import profiling_cost
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step
