@@ -6,8 +6,11 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from importlib import import_module
 from io import TextIOWrapper
+from types import TracebackType
 from typing import Any, Final
 
 import typer
@@ -121,6 +124,37 @@ def options(
         print(context.get_help())
 
 
+class _Progress:
+    """Shows on the terminal what is being done and for how long, after a second; silent without a terminal."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._show, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _show(self) -> None:
+        started = time.monotonic()
+        shown = False
+        while not self._done.wait(1.0):
+            shown = True
+            print(f"\r{self.text} … {time.monotonic() - started:.0f} s", end="", file=sys.stderr, flush=True)
+        if shown:
+            print(f"\r{' ' * (len(self.text) + 12)}\r", end="", file=sys.stderr, flush=True)
+
+
 def run(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 ok, 2 usage, 3 bad input, 4 nothing feasible, 5 deadlock, 130 interrupted."""
     if arguments is None and hasattr(signal, "SIGPIPE"):
@@ -137,11 +171,10 @@ def _exit_code(arguments: list[str]) -> int:
         print("error: the answer cannot be written: standard output is closed", file=sys.stderr)
         return 3
     from foretrace.basics.progress import shown_by
-    from foretrace.cli.progress import Progress
 
     try:
         _refuse_empty(arguments)
-        with shown_by(Progress):
+        with shown_by(_Progress):
             code = app(arguments, standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # some versions of typer turn Ctrl-C into an exit code themselves

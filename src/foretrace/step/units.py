@@ -21,9 +21,15 @@ Detail = Literal["segment", "kernel"]
 BytesByCategory = Mapping[str, int]
 """Bytes by category of memory."""
 
-SYNC_LAUNCHES = 2
-"""How many launches' time the GPU idles after the host has waited for it: the end of a copy is noticed, then the next
-kernel is launched."""
+_SYNC_LAUNCHES = 2
+
+
+def sync_gap_s(launch_s: float) -> float:
+    """Returns how long the GPU idles after the host has waited for it, where a launch takes `launch_s`.
+
+    The host notices the end of a copy, then launches the next kernel.
+    """
+    return _SYNC_LAUNCHES * launch_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,7 @@ class UnitWriter:
         launches = self.launches
         if launches is None or not segment.items[-1].syncs_host:
             return
-        gap = SYNC_LAUNCHES * launches.seconds
+        gap = sync_gap_s(launches.seconds)
         sync = self.block.host("sync", gap, lane="compute", source=launches.source, after=self._waits(), **self.facts)
         self._append(sync)
 

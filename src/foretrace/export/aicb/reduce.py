@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from foretrace.program.dispatch import COPIES
 from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem, HostWork, Item, RoleSpec, StepSpec, Unit, Work
-from foretrace.step.units import SYNC_LAUNCHES
+from foretrace.step.units import sync_gap_s
 
 SimplerStep = tuple[str, StepSpec]
 """A change in words, and the step after it."""
@@ -52,7 +52,7 @@ def _drop_launches(spec: StepSpec) -> StepSpec:
     launches = spec.launches
     if launches is None:
         return spec
-    gap = HostWork("sync", SYNC_LAUNCHES * launches.seconds, launches.source)
+    gap = HostWork("sync", sync_gap_s(launches.seconds), launches.source)
 
     def items(listed: tuple[Item, ...]) -> tuple[Item, ...]:
         if not any(isinstance(item, Compute) and item.syncs_host for item in listed):

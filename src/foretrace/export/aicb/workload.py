@@ -22,7 +22,7 @@ from foretrace.program.kernels import Kernel
 from foretrace.schedules import Schedule
 from foretrace.schedules.pipeline import Transfer
 from foretrace.step.spec import Call, ChunkSpec, Compute, EndItem, Item, RoleSpec, StepSpec, Unit, Work
-from foretrace.step.units import SYNC_LAUNCHES
+from foretrace.step.units import sync_gap_s
 from foretrace.workload.setting import Setting
 from foretrace.workload.settle import schedule_of
 from foretrace.workload.step_spec import ModelWorks, chunks_of, optimizer_of, works_of
@@ -264,7 +264,7 @@ def _seconds(setting: Setting, kernels: KernelPricer | None) -> Seconds:
     launch_s = 0.0 if setting.plan.cuda_graphs == "full" else setting.stack.launch_s
 
     def priced(item: Compute) -> float:
-        return _price(item.kernels, kernels) + (SYNC_LAUNCHES * launch_s if item.syncs_host else 0.0)
+        return _price(item.kernels, kernels) + (sync_gap_s(launch_s) if item.syncs_host else 0.0)
 
     return priced
 
