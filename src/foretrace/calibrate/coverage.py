@@ -1,4 +1,4 @@
-"""What a calibration covers: by itself, and of the kernels of a job."""
+"""Describes what a calibration covers: by itself, and of the kernels of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How measured kernels compare with the kernel model, family by family."""
+"""Compares measured kernels with the kernel model, family by family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files a calibration is made of, told by what is in them."""
+"""Recognises the files that a calibration is made of, by their content."""
 
 from __future__ import annotations
 

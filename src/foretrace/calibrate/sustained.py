@@ -1,10 +1,11 @@
-"""From the clock that a GPU had while kernels were recorded to those that prices are of.
+"""Converts recorded times from the frequency that the GPU had to those that prices are kept at.
 
-Products and attention go as fast as the clock, and that is what the step's power leaves: a step of small products amid
-much memory work runs them as fast as a short measurement does, one of large products up to a fifth slower. How far the
-products of a trace were slowed down is told by two things, neither of which is sure: the power that its kernels draw
-(`cost.compute.clocks`), and what all its products have in common against the model's prices at full clocks. The two are
-weighed; what is left of the second is the machine's own, as is what single kernels differ by.
+Products and attention run as fast as the frequency allows, which depends on the power that the step leaves: a step of
+small products amid much memory work runs them as fast as a short measurement does, one of large products up to a fifth
+slower. Two estimates say how far the products of a trace were slowed down, and neither is certain: the power that its
+kernels draw (`cost.kernels.clocks`), and the ratio that all its products have in common to the model's prices at full
+frequency. The two are weighted; what is left of the second is particular to the machine, as are the differences of
+single kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whole steps: one factor on all computation for what kernels by themselves leave unexplained."""
+"""Fits one factor on all computation to whole steps, for what single kernels leave unexplained."""
 
 from __future__ import annotations
 

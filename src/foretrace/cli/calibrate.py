@@ -1,4 +1,4 @@
-"""`foretrace calibrate`: a calibration of what was measured on a user's machine."""
+"""`foretrace calibrate`: make a calibration of what was measured on a user's machine."""
 
 from __future__ import annotations
 

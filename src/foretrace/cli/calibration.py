@@ -1,4 +1,4 @@
-"""`foretrace calibration`: what a calibration holds, and what it covers of a job."""
+"""`foretrace calibration`: show what a calibration holds, and what it covers of a job."""
 
 from __future__ import annotations
 

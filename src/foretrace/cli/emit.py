@@ -1,4 +1,4 @@
-"""How answers leave a command: a screen or JSON on stdout, files next to it, remarks on stderr."""
+"""Writes answers: a screen or JSON on stdout, files next to it, remarks on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the texts of a scenario's options are read."""
+"""Reads the texts of a scenario's options."""
 
 from __future__ import annotations
 

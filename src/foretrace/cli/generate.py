@@ -1,4 +1,4 @@
-"""`foretrace generate`: a job's file for other tools, or our own, from a model's name and a plan."""
+"""`foretrace generate`: write a job's file for other tools, or our own, from a model's name and a plan."""
 
 from __future__ import annotations
 

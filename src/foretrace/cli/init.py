@@ -1,4 +1,4 @@
-"""`foretrace init`: a commented job file from a model's name, a Hugging Face configuration or a Megatron script."""
+"""`foretrace init`: write a commented job file of a model's name, a Hugging Face configuration or a Megatron script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretrace list`: what can be named."""
+"""`foretrace list`: list what can be named."""
 
 from __future__ import annotations
 

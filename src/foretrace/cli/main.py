@@ -1,4 +1,4 @@
-"""The command line: its commands, each imported when it is run, and how errors leave it."""
+"""Runs the command line: its commands, each imported when it is run, and how errors leave it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretrace measure gpu`: what kernels take on the GPU of this machine."""
+"""`foretrace measure gpu`: measure what kernels take on the GPU of this machine."""
 
 from __future__ import annotations
 

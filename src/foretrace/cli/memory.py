@@ -1,4 +1,4 @@
-"""`foretrace memory`: what every stage of a job holds."""
+"""`foretrace memory`: show what every stage of a job holds."""
 
 from __future__ import annotations
 

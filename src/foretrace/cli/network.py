@@ -1,4 +1,4 @@
-"""`foretrace network`: what a collective takes on a cluster."""
+"""`foretrace network`: show what a collective takes on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretrace predict`: the step of a model under a plan, from its name."""
+"""`foretrace predict`: predict the step of a model under a plan, from its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretrace show`: one model, cluster, node, GPU or NIC, with where its figures come from."""
+"""`foretrace show`: show a model, cluster, node, GPU or NIC, with the sources of its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretrace simulate --compat simai`: SimAI's figures, with our own answer next to them."""
+"""`foretrace simulate --compat simai`: show SimAI's figures, with our own answer next to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretrace sweep`: a job over a range of one thing."""
+"""`foretrace sweep`: run a job over a range of one quantity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretrace validate`: predictions next to measured runs."""
+"""`foretrace validate`: compare predictions with measured runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Other simulators' own arithmetic, so that their numbers can be reproduced and compared with ours."""
+"""Reproduces the arithmetic of other simulators, so that their numbers can be compared with ours: `simai/`."""

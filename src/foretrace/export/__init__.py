@@ -1,0 +1,6 @@
+"""Writes jobs and timelines in the formats of other tools.
+
+Read `generate.py` first: `foretrace generate` as functions. `aicb/` makes SimAI/AICB workloads of a model and a plan,
+`megatron_trace.py` makes rank traces of a timeline. `perfetto.py` writes timelines for ui.perfetto.dev and
+`protobuf.py` is its encoding. A new exporter is one module or folder here.
+"""

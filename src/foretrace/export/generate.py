@@ -1,4 +1,4 @@
-"""`foretrace generate` as functions: a model and a plan written as a file of another kind."""
+"""Writes a model and a plan as a file of another kind: `foretrace generate` as functions."""
 
 from __future__ import annotations
 

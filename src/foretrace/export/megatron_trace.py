@@ -1,24 +1,26 @@
-"""A timeline as rank traces of Megatron: what a tracer in the schedule would have written down, had the job run.
+"""Writes a timeline as Megatron rank traces, as a tracer in the schedule would have written them had the job run.
 
-The ops of one placement that belong to one op of Megatron (`forward_step`, `loss_func`, …) become a line, collectives
-of a microbatch its sub-operations, whatever they run over; transfers, and collectives that reduce gradients or come
-between steps, become lines of their own. What the host does is a gap between lines. Lines come in the order in which
-they end, as in a recorded trace, and no two of a rank overlap, but the two of an exchange, which have the same span.
+The ops of one placement that belong to one op of Megatron (`forward_step`, `loss_func`, …) become a line. Collectives
+of a microbatch become sub-operations of that line, whatever they run over. Transfers, and collectives that reduce
+gradients or come between steps, become lines of their own. Host work is a gap between lines. Lines come in the order
+in which they end, as in a recorded trace. No two lines of a rank overlap, except the two of an exchange, which have the
+same span.
 
 A tracer's communication times include waiting for partners. So does a span here: it begins when the op was ready and
 the rank's compute lane did nothing else, and ends when the op does.
 
-Read back, such traces give the same step, microbatches, computation and communication. What the format cannot hold:
+Read back, such traces give the same step, microbatches, computation and communication. The format cannot hold:
 
-* It is one iteration. Where steps repeat, a rank that is done waits for the next step, which the breakdown of the
-  prediction counts as bubble; the traces end there, and what is read back says idle. So it is with a reduction at the
-  end: it holds nobody up while another stage is later still, but in one iteration nothing comes after it.
-* A tracer waits for the GPU after each op, so lines do not run beside each other. Of a transfer and what runs beside
-  it, the one that ends later begins when the other ends; a reduction that ends beside computation takes no time. (Calls
-  of a microbatch may run beside its computation: their source ends in `_async`.)
-* Outside microbatches there are only all-reduces: reduce-scatters and all-gathers are written as such lines, described
-  as what they are.
-* Layers, the hidden size, and types of tensors that the program does not say.
+* Repetition. A trace is one iteration. Where steps repeat, a rank that is done waits for the next step, which the
+  breakdown of the prediction counts as bubble; the traces end there, and the breakdown of what is read back says idle.
+  The same holds for a reduction at the end: it delays nobody while another stage is later still, but in one iteration
+  nothing comes after it.
+* Overlap. A tracer waits for the GPU after each op, so lines do not run next to each other. If a transfer overlaps with
+  another line, the one that ends later begins when the other ends; a reduction that ends next to computation takes no
+  time. (Calls of a microbatch may run next to its computation: their source ends in `_async`.)
+* Collectives other than all-reduce outside microbatches: reduce-scatters and all-gathers are written as such lines,
+  described as what they are.
+* Layers, the hidden size, and types of tensors that the program does not state.
 """
 
 from __future__ import annotations

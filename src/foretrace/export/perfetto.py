@@ -1,11 +1,11 @@
-"""Timelines as a native Perfetto trace, for ui.perfetto.dev.
+"""Writes timelines as a native Perfetto trace, for ui.perfetto.dev.
 
-Every rank shown is a process, every lane it uses a thread of it, and every op a slice; what an op waits for its
-partners is a slice of its own before it. Flows join the members of a rendezvous. Times are nanoseconds from the start
-of the step; packets name no clock, so that readers take them for trace time and need no clock snapshot.
+Every rank shown is a process, every lane that it uses is a thread of it, and every op is a slice. An op that waits for
+its partners has a slice for the wait before it. Flows join the members of a rendezvous. Times are nanoseconds from the
+start of the step; packets name no clock, so that readers take them for trace time and need no clock snapshot.
 
-What events say (names, categories, annotations) is interned and encoded once per distinct op, not once per slice.
-Several timelines in one trace share its tables and numbers; each rank's processes stand one below the other.
+Names, categories and annotations of events are interned and encoded once per distinct op, not once per slice. Several
+timelines in one trace share its tables and numbers; a rank's processes are listed one below the other.
 """
 
 from __future__ import annotations

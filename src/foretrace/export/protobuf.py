@@ -1,4 +1,4 @@
-"""Perfetto's packets as bytes: the protobuf wire format, the fields used of each message, events by the column.
+"""Encodes Perfetto's packets: the protobuf wire format, the fields of each message that are used, events by the column.
 
 Fields are written by number (https://protobuf.dev/programming-guides/encoding); the numbers are those of the proto
 files in protos/perfetto/trace of Perfetto.

@@ -1,4 +1,4 @@
-"""Sweeps: the same job over a range of one thing, a simulation for each value.
+"""Sweeps a job over a range of one quantity, with a simulation for each value.
 
 `microbatches=8,16,32`       values written out
 `gpus=16:1024:x2`            from low to high, multiplied by 2 each time (the default factor)

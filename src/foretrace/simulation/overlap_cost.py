@@ -1,4 +1,4 @@
-"""What communication costs the computation beside it, read off a timeline: the part of each op that ran beside it."""
+"""Computes what communication costs the computation next to it, by the part of each op in a timeline that overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded step with another batch, or on another GPU."""
+"""Changes a recorded step to another batch, or to another GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that does not fit into memory: its error, and a change of its plan by which it would fit."""
+"""Reports a job that does not fit into memory, with a change of its plan by which it would fit."""
 
 from __future__ import annotations
 

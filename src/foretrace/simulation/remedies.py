@@ -1,4 +1,4 @@
-"""Tries what could shorten a step: the job is run again with each change that an option can make."""
+"""Tries what could shorten a step: runs the job again with each change that an option can make."""
 
 from __future__ import annotations
 

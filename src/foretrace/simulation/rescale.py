@@ -1,7 +1,7 @@
-"""How the recorded time of a kernel changes with the samples of a step, or on another GPU.
+"""Scales the recorded time of a kernel to other samples per step, or to another GPU.
 
-A recorded time is multiplied by the ratio of two prices of the kernel: as it would be, and as it was. What prices of a
-kernel are off by is off by the same factor in both, mostly, and so cancels: the recorded time anchors it. Both hold the
+A recorded time is multiplied by the ratio of two prices of the kernel: as it would be, and as it was. An error of the
+kernel's price is mostly the same factor in both and cancels, since the recorded time anchors it. Both prices hold the
 pause before the next kernel, which counts where kernels are short.
 """
 

@@ -1,4 +1,4 @@
-"""From a program to an answer: fold, run, and read off what a person wants to know."""
+"""Turns a program into an answer: folds it, runs it, and reads off what a person wants to know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured runs predicted without a calibration and with it, side by side."""
+"""Predicts measured runs without a calibration and with it, side by side."""
 
 from __future__ import annotations
 

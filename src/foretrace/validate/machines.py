@@ -1,4 +1,4 @@
-"""What a measured run ran on: the words of a table to a cluster."""
+"""Reads the cluster of a measured run from the words of a table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a measured run trained: the columns of a table to a model.
+"""Reads the model of a measured run from the columns of a table.
 
-Tables give sizes, not styles: whether a feed-forward layer is gated, embeddings are tied or positions are learned
-follows from the model's name, and is said where the name does not tell.
+Tables give sizes, not styles. Whether a feed-forward layer is gated, embeddings are tied or positions are learned
+follows from the model's name; a note says what is assumed if the name does not tell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a measured run was parallelised: the words of a table to a plan. docs/accuracy.md lists the rules."""
+"""Reads the plan of a measured run from the words of a table. docs/accuracy.md lists the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions beside measurements: errors of rows, and of groups of rows."""
+"""Compares predictions with measurements: errors of rows, and of groups of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row of measured runs to what is predicted: a model, a plan and a cluster. It sees no measurement."""
+"""Turns a row of measured runs into what is predicted: a model, a plan and a cluster. It sees no measurement."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measured training runs: a table with a row per run (CSV), or a line of JSON per run.
+"""Reads measured training runs: a table with a row per run (CSV), or a line of JSON per run.
 
-What was run and what was measured are kept apart from the first moment: a prediction is given a `RunConfig` and never
-sees a `RunMeasurement`. A row that cannot be used is said with its line and the reason; the others are read.
+What was run and what was measured are separate from the start: a prediction is given a `RunConfig` and never sees a
+`RunMeasurement`. A row that cannot be used is reported with its line and the reason; the others are read.
 """
 
 from __future__ import annotations

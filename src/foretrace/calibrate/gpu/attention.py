@@ -1,4 +1,4 @@
-"""Fused attention to measure, forward and backward, through PyTorch's cuDNN and FlashAttention-2 backends."""
+"""Lists fused attention to measure, forward and backward, through PyTorch's cuDNN and FlashAttention-2 backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kernel to measure, and how to launch it with PyTorch."""
+"""Describes a kernel to measure, and how to launch it with PyTorch."""
 
 from __future__ import annotations
 

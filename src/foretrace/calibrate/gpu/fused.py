@@ -1,5 +1,7 @@
-"""Fused kernels that eager PyTorch does not have, as torch.compile writes them: one pass over their operands, which is
-what hand-written ones of training frameworks do."""
+"""Lists fused kernels that eager PyTorch does not have, as torch.compile writes them.
+
+They pass over their operands once, as the hand-written kernels of training frameworks do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products to measure: those of real layers in all three layouts, and a regular grid."""
+"""Lists matrix products to measure: those of real layers in all three layouts, and a regular grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launching takes the host: kernels so small that the GPU is always waiting for the next."""
+"""Measures what a launch takes the host, with kernels so small that the GPU always waits for the next."""
 
 from __future__ import annotations
 

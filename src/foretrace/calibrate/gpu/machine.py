@@ -1,4 +1,4 @@
-"""The machine that is measured: whether it can be, and what its GPU is."""
+"""Describes the machine that is measured: whether it can be, and what its GPU is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clock and power of the GPU while kernels are measured, as nvidia-smi reports them."""
+"""Records frequency and power of the GPU while kernels are measured, as nvidia-smi reports them."""
 
 from __future__ import annotations
 

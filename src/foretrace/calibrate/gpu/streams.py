@@ -1,4 +1,7 @@
-"""Kernels that memory bounds, as PyTorch's eager operators run them. Bytes are what it must move, each operand once."""
+"""Lists kernels that memory bounds, as PyTorch's eager operators run them.
+
+Their bytes are those that must be moved, each operand once.
+"""
 
 from __future__ import annotations
 

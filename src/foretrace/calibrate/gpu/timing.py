@@ -1,4 +1,4 @@
-"""Timing kernels on a GPU: alone and cool (burst), and in the midst of work like training's (sustained)."""
+"""Times kernels on a GPU: alone and cool (burst), and amid work like that of training (sustained)."""
 
 from __future__ import annotations
 

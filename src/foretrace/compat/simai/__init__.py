@@ -1,6 +1,9 @@
-"""SimAI-Analytical's arithmetic, defects included: its figures, its CSV, and what each defect does to them.
+"""Reproduces SimAI-Analytical's arithmetic, defects included.
 
 SimAI-Analytical (github.com/aliyun/SimAI, v1.6 and v1.7) is a closed-form sum over the rows of an AICB workload file.
+Read `totals.py` first: its figures. `load.py`, `tables.py` and `times.py` are what they are made of, `machine.py` its
+C++ numbers, `flags.py` its command line and `csv.py` its report. `defects.py` says what each defect does to the total;
+`own.py` and `compare.py` put our answer next to it.
 """
 
 from foretrace.compat.simai.csv import end_to_end_csv, run_name

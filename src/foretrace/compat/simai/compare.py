@@ -1,4 +1,4 @@
-"""SimAI's number and ours side by side, and why they differ."""
+"""Puts SimAI's number and ours side by side, and says why they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SimAI-Analytical's EndToEnd.csv, to the byte."""
+"""Writes SimAI-Analytical's EndToEnd.csv, to the byte."""
 
 from __future__ import annotations
 

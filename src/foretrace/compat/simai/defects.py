@@ -1,6 +1,6 @@
-"""Which of SimAI-Analytical's defects touch a workload and a command line, and what each does to the total.
+"""Finds which of SimAI-Analytical's defects touch a workload and a command line, and what each does to the total.
 
-What mending a defect means is said in docs/simai.md, one by one.
+docs/simai.md describes what mending each defect means.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SimAI-Analytical's own command line."""
+"""Reads SimAI-Analytical's own command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workload as SimAI loads it: which rows it reads, what it takes a collective for, and what floats do to numbers."""
+"""Loads a workload as SimAI does: which rows it reads, how it classifies collectives, and what floats do to numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C++ numbers on x86-64, as SimAI is built: 32-bit floats, and 64-bit unsigned ticks cast from them.
+"""Computes with C++ numbers on x86-64, as SimAI is built: 32-bit floats, and 64-bit unsigned ticks cast from them.
 
 SimAI never checks a number before it casts it, so what an impossible one becomes is part of its answer.
 """

@@ -1,4 +1,4 @@
-"""Our own run of what SimAI-Analytical was asked: the same cluster, the same job."""
+"""Runs what SimAI-Analytical was asked with our own model: the same cluster, the same job."""
 
 from __future__ import annotations
 

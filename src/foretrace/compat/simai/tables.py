@@ -1,4 +1,4 @@
-"""SimAI's ratio tables: how much of the bandwidth a collective reaches, by size and number of nodes."""
+"""Reads SimAI's ratio tables: the share of the bandwidth that a collective reaches, by size and number of nodes."""
 
 from __future__ import annotations
 

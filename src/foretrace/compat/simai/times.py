@@ -1,7 +1,7 @@
-"""The time that SimAI-Analytical gives a collective: a latency table below 1 MiB, else size over bus bandwidth.
+"""Computes the time that SimAI-Analytical gives a collective: by a latency table below 1 MiB, else by bus bandwidth.
 
 The formulas are those of SimAI v1.6 (`Layer::compute_time`, `cal_busbw`, `cal_ratio`), in its own precision. Defects of
-single collectives are switches inside: with the id of one in `mended` the formula is as it should have been.
+single collectives are switches: with the id of a defect in `mended` the formula is as it should have been.
 """
 
 from __future__ import annotations

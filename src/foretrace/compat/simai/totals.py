@@ -1,4 +1,4 @@
-"""SimAI-Analytical's figures: what it adds up over the rows, and what it prints."""
+"""Computes SimAI-Analytical's figures: what it adds up over the rows, and what it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows' names: which part of a layer, or of an end of the model, belongs to which row of an AICB file."""
+"""Names the rows of an AICB file: which part of a layer, or of an end of the model, belongs to which row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a module does to rows of an AICB file: computation, then one collective, in each of three passes."""
+"""Turns the items of a module into rows of an AICB file: computation, then one collective, in each of three passes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A SimAI/AICB workload from a model and a plan: what AICB's own generator does, with correct sizes and times.
+"""Makes a SimAI/AICB workload of a model and a plan, as AICB's own generator does, with correct sizes and times.
 
-A file is the view of one rank: the layers of one stage, with the embedding before and the head behind them, once for
-each microbatch. Where stages differ, the layers are those of the slowest stage, which sets the pace; parameters are the
-first stage's, whose gradients come last and whose forward is the first to wait for them.
+A file is the view of one rank: the layers of one stage, with the embedding before and the head after them, once for
+each microbatch. If stages differ, the layers are those of the slowest stage, which sets the pace. Parameters are those
+of the first stage, whose gradients come last and whose forward is the first to wait for them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The network of a cluster as flows see it: its graph, the ways through it, and what each link carries of payload."""
+"""Describes the network of a cluster for flows: its graph, the routes, and the payload that each link carries."""
 
 from __future__ import annotations
 

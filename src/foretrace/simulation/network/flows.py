@@ -1,7 +1,7 @@
-"""A collective message by message on the links of a network: what it takes, and which links are hot.
+"""Runs a collective message by message on the links of a network: its time, and which links are hot.
 
 The messages of rings, trees or all pairs are routed over the fabric and run with links divided max-min fairly. Groups
-that communicate at once meet on them; failed links, narrow uplinks and late ranks show their price.
+that communicate at once share links; failed links, narrow uplinks and late ranks show their cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What one collective takes on a cluster: the answer of `foretrace network`.
+"""Answers what one collective takes on a cluster: the answer of `foretrace network`.
 
-Sizes, algorithm bandwidth and bus bandwidth are those of nccl-tests: bytes by second, and that times what of a size
-passes the busiest port in a ring (2(n − 1)/n of an all-reduce), which can be held against what a port carries.
+Sizes, algorithm bandwidth and bus bandwidth are those of nccl-tests. The algorithm bandwidth is bytes per second. The
+bus bandwidth is that times the share of the size that passes the busiest port in a ring (2(n − 1)/n of an all-reduce),
+and can be compared with what a port carries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A collective on the links of a cluster, message by message, beside what formulas say of it."""
+"""Runs a collective on the links of a cluster, message by message, next to what formulas say of it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A collective packet by packet, by ns-3 (`pip install 'foretrace[packets]'`), for questions that flows leave open:
-queues, losses, congestion control.
+"""Runs a collective packet by packet with ns-3, for what flows leave open: queues, losses, congestion control.
 
-ns-3's wheel speaks TCP, not RDMA. Each pair of neighbours keeps one connection for all it sends, and no rank waits
-for what it is to pass on; so latencies of steps are not in these times.
+It needs `pip install 'foretrace[packets]'`. ns-3's wheel speaks TCP, not RDMA. Each pair of neighbours keeps one
+connection for all it sends, and no rank waits for what it is to pass on; so latencies of steps are not in these times.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Runs TCP flows packet by packet with ns-3: a case as JSON on standard input, the end of each flow as JSON on standard
-output. A process of its own (`python -m`), since ns-3 takes 13 s to import and keeps one simulation per process."""
+"""Runs TCP flows packet by packet with ns-3: a case as JSON on standard input, the end of each flow on standard output.
+
+It is a process of its own (`python -m`), since ns-3 takes 13 s to import and keeps one simulation per process.
+"""
 
 from __future__ import annotations
 

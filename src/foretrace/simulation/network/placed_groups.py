@@ -1,4 +1,4 @@
-"""Where the ranks of groups sit that communicate at once: packed into nodes, or a given number to a node."""
+"""Places the ranks of groups that communicate at once: packed into nodes, or a given number to a node."""
 
 from __future__ import annotations
 

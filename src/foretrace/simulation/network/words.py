@@ -1,8 +1,8 @@
-"""How people ask the network: names of collectives, sizes and numbers of ranks, single or as ranges.
+"""Reads questions to the network: names of collectives, sizes and numbers of ranks, single or as ranges.
 
 `all-reduce`, `allreduce`, `AllReduce`, `all_reduce_perf`, `AR`     one collective
 `256MiB`, `1MiB,4MiB`                                               sizes written out
-`8B..8GiB`, `8B..8GiB:x4`                                           from low to high, each so many times the one before
+`8B..8GiB`, `8B..8GiB:x4`                                           from low to high, multiplied by 4 each time
 """
 
 from __future__ import annotations
