@@ -32,7 +32,7 @@ class CoveredFamily:
 
 @dataclass(frozen=True, slots=True)
 class CoveredCalls:
-    """A collective in a group of so many GPUs on so many nodes, and between which sizes it was measured."""
+    """A collective in a group of `gpus` GPUs on `nodes` nodes, and between which sizes it was measured."""
 
     collective: str
     gpus: int

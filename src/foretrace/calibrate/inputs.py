@@ -18,7 +18,7 @@ KNOWN: Final = (
 
 
 def input_kind(path: str | Path) -> InputKind:
-    """What a file or folder holds; an error where it is nothing that a calibration can be made of."""
+    """Returns what a file or folder holds. Raises InputError if a calibration cannot be made of it."""
     from foretrace.inputs.profiler_trace.format import looks_like_profile
 
     given = Path(path)

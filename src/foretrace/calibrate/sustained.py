@@ -33,8 +33,10 @@ differ by up to a tenth."""
 
 @dataclass(frozen=True, slots=True)
 class AtClocks:
-    """What kernels take in a burst and in a long run; `slower` is how many times as long as in a burst the recorded
-    products took because of the clock, at least 1."""
+    """Seconds of kernels in a burst and in a long run.
+
+    `slower` is how many times as long as in a burst the recorded products took because of the frequency, at least 1.
+    """
 
     burst_s: Floats
     sustained_s: Floats

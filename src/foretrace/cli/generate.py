@@ -24,7 +24,7 @@ foretrace generate llama3-8b --gpus 8 --tp 2 --format program -o llama3-8b.foret
 
 
 class Format(StrEnum):
-    """What to write."""
+    """The kind of file to write."""
 
     AICB = "aicb"
     TRACE = "megatron-trace"
@@ -32,7 +32,7 @@ class Format(StrEnum):
 
 
 class Detail(StrEnum):
-    """What is one op of a program."""
+    """The size of one op of a program."""
 
     SEGMENT = "segment"
     KERNEL = "kernel"

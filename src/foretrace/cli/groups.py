@@ -114,7 +114,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 _JOB_OPTIONS = {name: _job_option(option) for name, option in INPUT_OPTIONS.items()}
 
 JOB = OptionGroup("options", _parameters(_JOB, _JOB_OPTIONS), _given)
-"""What inputs leave open, as texts; an input refuses those that it does not have."""
+"""Options that inputs leave open, as texts; an input refuses those that it does not have."""
 
 
 class PricesChoice(StrEnum):
@@ -227,7 +227,7 @@ _MACHINE_OPTIONS = {
 }
 
 MACHINE = OptionGroup("machine", _parameters(_MACHINE, _MACHINE_OPTIONS), _read_machine)
-"""What a job runs on."""
+"""Options of the machine that a job runs on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ _SCENARIO_OPTIONS = {
 }
 
 SCENARIO = OptionGroup("scenario", _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
-"""What is different from normal."""
+"""Options for what is different from normal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ ERROR_SCHEMA: Final = "foretrace.error/1"
 INTERRUPTED: Final = 130
 
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-"""What click raises for a wrong command line; recent versions of typer carry a click of their own."""
+"""The exception that click raises for a wrong command line; recent versions of typer carry a click of their own."""
 
 
 class GroupedCommand(TyperCommand):

@@ -107,7 +107,7 @@ def timeline_traces(timeline: Timeline, ranks: Sequence[int] | None = None) -> l
 
 
 def timeline_facts(timeline: Timeline) -> Facts:
-    """What the names of its trace files say of the job."""
+    """Returns what the names of its trace files say of the job."""
     program = timeline.graph.program
     mesh = program.mesh
     ep = mesh.ep if mesh.ep > 1 else None
@@ -296,7 +296,7 @@ class _Writer:
         """Whether a collective is a line of its own: it reduces gradients, or is not within a step."""
         over_replicas = self.program.communicators[row.communicator].axis in _GRADIENT_AXES
         if op in _OF_MICROBATCHES:
-            # Buckets of gradients that go out beside the last backward.
+            # Buckets of gradients that are sent next to the last backward.
             return over_replicas and row.phase in _BACKWARD and not row.stream
         return over_replicas or op in GRADIENT_OPS or (row.phase == Phase.NONE and not step_runs)
 
@@ -422,19 +422,20 @@ def _op_of(row: _Row, around: tuple[str, ...]) -> str:
 
 
 def _one_at_a_time(lines: Sequence[_Line]) -> tuple[list[_Line], bool]:
-    """Lines in the order in which they end, none beginning before the one before it ends, and whether any was cut short
-    by that. So ends stay what they are, and a replay that knows them finds the same step.
+    """Returns lines in the order in which they end, and whether any was cut short.
 
-    A reduction that ended beside computation held nobody up: it comes after that, and takes no time.
+    No line begins before the one before it ends. Ends stay what they are, so that a replay that knows them finds the
+    same step. A reduction that ended next to computation delayed nobody: it comes after the computation and takes no
+    time.
     """
     ordered: list[_Line] = []
     for line in sorted(lines, key=lambda line: line.end_s):
         at = len(ordered)
         while line.computes and at and not ordered[at - 1].computes and ordered[at - 1].end_s > line.begin_s + _NS:
             at -= 1
-        beside = ordered[at:]
-        reductions = [earlier for earlier in beside if earlier.rows[0].kind == Kind.COLLECTIVE]
-        ordered[at:] = [*(earlier for earlier in beside if earlier not in reductions), line, *reductions]
+        overlapping = ordered[at:]
+        reductions = [earlier for earlier in overlapping if earlier.rows[0].kind == Kind.COLLECTIVE]
+        ordered[at:] = [*(earlier for earlier in overlapping if earlier not in reductions), line, *reductions]
     cursor, cut = 0.0, False
     for number, line in enumerate(ordered):
         if line.twin:
@@ -459,7 +460,7 @@ def _number(lines: Sequence[_Line]) -> None:
 
 
 def _notes(rows: Sequence[_Row], lines: Sequence[_Line], cut: bool, path: str) -> list[Diagnostic]:
-    """What the format has no words for."""
+    """Returns notes on what the format cannot express."""
     notes = []
     communicates = [row for row in rows if row.kind in (Kind.COLLECTIVE, Kind.TRANSFER)]
     if any(row.dtype is None and row.bytes for row in communicates):

@@ -42,7 +42,7 @@ EVENTS_AT_ONCE: Final = 1 << 17
 """Events encoded together, so that a long trace needs little memory."""
 
 GZIP_LEVEL: Final = 3
-"""A trace repeats itself so much that higher levels cost time and gain little."""
+"""Traces are so repetitive that higher levels cost time and gain little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NamedTimeline:
 
 @dataclass(frozen=True, slots=True)
 class PerfettoSummary:
-    """What a trace holds: the ranks shown, their ops and waits as slices, the rendezvous drawn as flows, its size."""
+    """Counts what a trace holds: the ranks shown, ops and waits as slices, rendezvous as flows, and its size."""
 
     path: Path
     ranks: tuple[int, ...]
@@ -147,7 +147,7 @@ class _Bodies:
 
 
 def _bodies(ops: Ops, chosen: Longs, words: pb.Words) -> _Bodies:
-    """What the events of the chosen ops say."""
+    """Encodes names and annotations of the chosen ops."""
     names = ("kind", "name", "phase", "layer", "chunk", "bytes", "collective", "communicator", "source")
     facts = {name: ops.ints(name)[chosen] for name in names}
     if not facts["chunk"].any():
@@ -244,7 +244,7 @@ class _Events:
 
 
 class _Numbering:
-    """What the timelines of a trace share: strings, and numbers of tracks, flows and processes."""
+    """Strings, and numbers of tracks, flows and processes, which the timelines of a trace share."""
 
     def __init__(self, timelines: int, world: int) -> None:
         self.timelines = timelines
@@ -338,7 +338,7 @@ class _Trace:
         return tracks, b"".join(described)
 
     def _op_events(self, index: int, rank: int) -> _Events:
-        """What a rank does; four events an op at most: its wait begins and ends, it begins and ends."""
+        """Returns the events of a rank, at most four for each op: its wait begins and ends, it begins and ends."""
         graph = self.timeline.graph
         role, owner = int(self.program.role_of[rank]), int(graph.classes.of_rank[rank])
         ops = self.issued[role]

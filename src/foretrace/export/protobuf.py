@@ -99,7 +99,7 @@ class DebugAnnotation(IntEnum):
 
 
 class EventType(IntEnum):
-    """What an event does on its track."""
+    """The effect of an event on its track."""
 
     SLICE_BEGIN = 1
     SLICE_END = 2
@@ -129,7 +129,7 @@ def varint(value: int) -> bytes:
 
 @cache
 def tag(field: int, wire_type: int) -> bytes:
-    """What precedes the value of a field."""
+    """Returns what precedes the value of a field."""
     return varint(field << 3 | wire_type)
 
 

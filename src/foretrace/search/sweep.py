@@ -198,7 +198,10 @@ def _counted(job: Input, name: str, count: int) -> Input:
 def run_axis(
     axis: SweepAxis, run: Callable[[Value], Answer], starts: Callable[[int, Sweep], None] | None = None
 ) -> Sweep:
-    """Runs every value of an axis; `starts` is told the number of each value before it runs, and what there is."""
+    """Runs every value of an axis.
+
+    `starts` is called before each with the number of the value and the sweep so far.
+    """
     part = Sweep(axis, ())
     for number, value in enumerate(axis.values):
         label = axis.label(value)

@@ -15,16 +15,18 @@ ROUNDS: Final = 4
 """How often a job is run again with what the last run showed. Longer computation shifts what it overlaps with, a
 little less each time."""
 CLOSE_ENOUGH: Final = 1e-3
-"""Of the step: where no op changes by more, its durations are taken as settled."""
+"""Share of the step: if no op changes by more, its durations are settled."""
 MAX_STEPS: Final = 4
-"""Steps away from its own beside which an op is looked for."""
+"""Steps away from its own in which overlaps of an op are looked for."""
 MAX_LOST: Final = 0.75
-"""Of its pace: what communications together may cost an op at any time."""
+"""Share of its pace that communications together may cost an op at any time."""
 
 
 def overlap_cost_s(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps: Overlaps | None) -> Floats:
-    """Seconds by which each node takes longer than alone for what runs beside it; `run` gives the timeline of these
-    durations, and is not asked where nothing costs anything."""
+    """Returns the seconds by which each node takes longer than alone, because of what runs next to it.
+
+    `run` returns the timeline of given durations; it is not called if nothing costs anything.
+    """
     extra = np.zeros(len(alone_s))
     if overlaps is None or not (overlaps.slowdown > 1).any():
         return extra
@@ -50,7 +52,7 @@ def settles(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps: Overla
 
 
 def lost_pace(timeline: Timeline, overlaps: Overlaps) -> Floats:
-    """The share of each node's time that communication beside it cost, 0 to `MAX_LOST`."""
+    """Returns the share of each node's time that communication next to it cost, 0 to `MAX_LOST`."""
     graph = timeline.graph
     kernels, used = overlaps.kernels[graph.op], overlaps.taken[graph.op]
     ran = timeline.end_s > timeline.start_s
@@ -68,8 +70,11 @@ def lost_pace(timeline: Timeline, overlaps: Overlaps) -> Floats:
 def _add_lost(
     lost: Floats, timeline: Timeline, computing: Longs, communicating: Longs, period: float, overlaps: Overlaps
 ) -> None:
-    """Adds what the communications of one rank class cost its computations. Steps follow each other every `period`
-    seconds (0: there is one step), so what ends a step may run beside the next one's begin."""
+    """Adds what the communications of one rank class cost its computations.
+
+    Steps follow each other every `period` seconds (0: there is one step), so the end of a step may overlap with the
+    begin of the next.
+    """
     op = timeline.graph.op
     computing = computing[np.argsort(timeline.start_s[computing], kind="stable")]
     start, end = timeline.start_s[computing], timeline.end_s[computing]

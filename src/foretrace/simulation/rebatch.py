@@ -36,7 +36,7 @@ WORTH_SAYING: Final = 0.995
 """The share of computing time with known kernels above which the rest is not spoken of."""
 
 _OF_TOKENS: Final = (Collective.ALL_TO_ALL, Collective.TRANSFER, Collective.EXCHANGE)
-"""What carries activations whatever its group: to experts, and between stages."""
+"""Collectives that carry activations whatever their group: to experts, and between stages."""
 
 _TOKEN_AXES: Final = frozenset({"tp", "cp", "ep", "etp", "pp"})
 
@@ -192,7 +192,7 @@ def _sends(templates: Templates, tokens: Mask, batch: float) -> Longs:
 
 
 def _drawn(templates: Templates, duration_s: NDArray[np.generic]) -> Floats:
-    """What ops draw on resources: as many times as much as they take longer, past their latency."""
+    """Returns what ops draw on resources, scaled as their time beyond the latency is."""
     latency = templates.columns["latency_s"][templates.draw_op].astype(np.float64)
     before = templates.columns["duration_s"][templates.draw_op].astype(np.float64) - latency
     after = np.maximum(duration_s[templates.draw_op].astype(np.float64) - latency, 0.0)
@@ -257,7 +257,7 @@ def _is_priced_anew(program: Program) -> bool:
 
 
 def _notes(rows: _Rows, batch: float, gpu: str | None, recorded: Gpu | None, priced: bool) -> tuple[Diagnostic, ...]:
-    """What was assumed."""
+    """Returns notes on what was assumed."""
     known = rows.known_share()
     notes = []
     if batch != 1:

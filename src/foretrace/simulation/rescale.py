@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from foretrace.hardware.cluster import Gpu
 
 FLOOR_S: Final = 3.5e-6
-"""What a kernel takes however little it does, with the pause before the next: the smallest of an H200's traces take
-1.5 to 2.2 us, pauses 1.3 to 1.7. That neither grows with a batch nor shrinks on a faster GPU."""
+"""Time that a kernel takes however little it does, with the pause before the next: the smallest in traces of an H200
+take 1.5 to 2.2 us, pauses 1.3 to 1.7. It neither grows with a batch nor shrinks on a faster GPU."""
 
 _TYPICAL: Final[dict[WorkKind, Kernel]] = {
     WorkKind.GEMM: Gemm(8192, 4096, 4096),
@@ -30,8 +30,8 @@ _TYPICAL: Final[dict[WorkKind, Kernel]] = {
     WorkKind.MOE_EXPERT: Gemm(8192, 4096, 4096),
 }
 _MOVES_MEMORY: Final = Stream("elementwise", 1 << 28, 1 << 28)
-"""What stands for kernels whose shapes are not known, where two GPUs are compared: a large product for what
-multiplies, a large stream for the rest."""
+"""Stands for kernels of unknown shapes when two GPUs are compared. For kernels that multiply, `_TYPICAL` has a large
+product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,16 @@ class Rescaled:
     floor_s: float = 0.0
 
     def seconds(self, recorded_s: float) -> float:
-        """What it would take, where it took so long."""
+        """Returns the new seconds of an op that took `recorded_s`."""
         beyond = max(recorded_s - self.floor_s, 0.0)
         return recorded_s - beyond + beyond * self.ratio
 
 
 class Rescaling:
-    """Ratios of prices between the GPU of a recording (None: not known) and the one wanted, for `batch` times the
-    samples."""
+    """Computes ratios of prices between the GPU of a recording (None: not known) and a target GPU.
+
+    The step has `batch` times the samples that were recorded.
+    """
 
     def __init__(self, recorded: Gpu | None, target: Gpu | None, batch: float) -> None:
         self._batch = batch
@@ -66,7 +68,7 @@ class Rescaling:
             self._after.price([*kernels, *(grown(kernel, self._batch)[0] for kernel in kernels)])
 
     def of_text(self, text: str, grows: bool) -> Rescaled:
-        """Of an op whose kernels are known; `grows` says whether samples are what it works on."""
+        """Rescales an op whose kernels are known; `grows` says whether its work grows with samples."""
         old = parse_kernels(text)
         new = [(count, *(grown(kernel, self._batch) if grows else (kernel, 1.0))) for count, kernel in old]
         before = _total_s(self._before, [(count, kernel, 1.0) for count, kernel in old])
@@ -75,7 +77,7 @@ class Rescaling:
         return Rescaled(written, after / before if before > 0 else 1.0)
 
     def of_kind(self, kind: WorkKind, grows: bool) -> Rescaled:
-        """Of an op of which only the kind is known: in proportion to samples, and to what bounds such kernels."""
+        """Rescales an op of a known kind: in proportion to samples, and to what bounds such kernels."""
         ratio = self._batch if grows else 1.0
         if self._before is not None and self._after is not None and self._after is not self._before:
             typical = [(1, _TYPICAL.get(kind, _MOVES_MEMORY), 1.0)]
@@ -84,8 +86,10 @@ class Rescaling:
 
 
 def _total_s(pricer: KernelPricer | None, kernels: Sequence[tuple[int, Kernel, float]]) -> float:
-    """Seconds of kernels one after the other, each so many times and multiplied by a factor; without a pricer their
-    work stands for it, which has no unit and serves ratios alone."""
+    """Returns the seconds of kernels one after the other, each (count, kernel, factor).
+
+    Without a pricer it returns their work, which has no unit and serves ratios only.
+    """
     if pricer is None:
         return sum(count * left * (kernel.flops or kernel.moved_bytes) for count, kernel, left in kernels)
     seconds = pricer.price([kernel for _, kernel, _ in kernels]).duration_s.tolist()

@@ -28,7 +28,7 @@ _CLUSTERS: Final = (
     (r"a100", "a100-dgx"),
     (r"mi300x?", "mi300x"),
 )
-"""What a GPU is called, and the cluster of such GPUs; the first that fits."""
+"""Patterns of names of GPUs, and the cluster of such GPUs; the first that matches counts."""
 
 
 def cluster_of(config: RunConfig) -> tuple[Cluster, tuple[str, ...]]:

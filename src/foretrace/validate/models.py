@@ -61,7 +61,7 @@ def _preset(name: str) -> Model | None:
 
 
 def _check_described(config: RunConfig) -> None:
-    """A model that is no preset must be described by its row."""
+    """Raises an error if the row of a model that is not a preset does not describe it."""
     missing = [column for field, column in _DESCRIBING.items() if getattr(config, field) is None]
     if missing:
         *first, last = missing
@@ -99,8 +99,10 @@ def _attention(config: RunConfig, bias: bool, rope: bool) -> SelfAttention:
 
 
 def _styled(config: RunConfig) -> Model:
-    """A model of one GPU's runs: no position embedding in either style, an untied head without bias; a vocabulary of 0
-    means that there is no embedding, final norm or head."""
+    """Returns a model of runs measured on one GPU: no position embedding in either style, an untied head without bias.
+
+    A vocabulary of 0 means that there is no embedding, final norm or head.
+    """
     gpt = config.style == "gpt"
     mlp = Mlp(_needed(config, "ffn"), gated=not gpt, activation="gelu" if gpt else "silu", bias=gpt)
     layer = Layer(_attention(config, bias=gpt, rope=not gpt), mlp)

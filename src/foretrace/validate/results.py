@@ -24,8 +24,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """A row predicted. `parts` are forward, backward and optimizer in seconds where they were measured apart; `reason`
-    says what the prediction rests on."""
+    """A predicted row.
+
+    `parts` are forward, backward and optimizer in seconds, if they were measured apart; `reason` says what the
+    prediction depends on most.
+    """
 
     id: str
     family: str
@@ -42,7 +45,7 @@ class RowResult:
 
     @property
     def error(self) -> float:
-        """Of the step time, signed."""
+        """The signed error of the step time."""
         return self.step.error
 
     @property
@@ -76,7 +79,7 @@ class Validation:
     skipped: tuple[SkippedRun, ...]
     interrupted: bool = False
     notes: tuple[str, ...] = ()
-    """What was assumed of all rows."""
+    """Assumptions about all rows."""
 
     def graded(self, grade: str) -> tuple[RowResult, ...]:
         """The rows of one grade."""

@@ -15,7 +15,7 @@ from foretrace.workload.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class RowJob:
-    """What a row describes, and what had to be assumed to say so."""
+    """The job that a row describes, and what was assumed about it."""
 
     model: Model
     plan: Plan

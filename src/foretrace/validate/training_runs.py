@@ -23,7 +23,7 @@ COLUMNS: Final = (
     "a CSV needs id, model, gpu, gpus, mbs and step_time_s; layers, hidden, ffn_hidden and heads where the model is no "
     "preset; may have gbs, seq_len, tp, pp, complete, …"
 )
-"""What a table must have. docs/accuracy.md lists all columns."""
+"""Columns that a table must have. docs/accuracy.md lists all columns."""
 _NEEDED: Final = ("id", "model", "gpu", "gpus")
 _MEASURED: Final = ("step_time_s", "step_time_derived_s")
 _GRADE: Final = "complete"
@@ -38,10 +38,10 @@ GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What was run, as its source writes it; None or an empty text where it says nothing.
+    """The configuration of a run as its source writes it; None or an empty text where it says nothing.
 
-    `style` (gpt, llama) and `compiled` are known of runs measured on one GPU; in these, `share` counts the
-    tensor-parallel ranks of whose work the sizes are one rank's share, without communication.
+    `style` (gpt, llama) and `compiled` are known of runs measured on one GPU. In these, the sizes are the share of one
+    of `share` tensor-parallel ranks, without communication.
     """
 
     id: str
@@ -84,7 +84,7 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class RunMeasurement:
-    """What was measured, in seconds and bytes; parts of the step and memory where the source has them."""
+    """The measurement of a run in seconds and bytes; parts of the step and memory if the source has them."""
 
     step_s: float
     derived: bool = False
@@ -120,7 +120,7 @@ class TrainingRuns:
     runs: tuple[TrainingRun, ...]
     skipped: tuple[SkippedRun, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was assumed of all rows."""
+    """Assumptions about all rows."""
 
 
 class _UnusableError(Exception):

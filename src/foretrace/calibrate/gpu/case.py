@@ -37,7 +37,7 @@ class Bench:
         return made if wide else made.to(self.dtype(dtype))
 
     def allocated_bytes(self) -> int:
-        """What tensors take of the GPU's memory now."""
+        """Returns the bytes of GPU memory that tensors occupy now."""
         return int(self.torch.cuda.memory_allocated())
 
     def indices(self, count: int, below: int) -> Any:

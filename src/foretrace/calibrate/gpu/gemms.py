@@ -109,7 +109,7 @@ def fp8_gemms() -> list[Case]:
 
 
 def other_gemms() -> list[Case]:
-    """A few in fp16, tf32 and fp32, to place them beside bf16."""
+    """Returns a few products in fp16, tf32 and fp32, to compare with bf16."""
     square = ((2048, 2048), (4096, 4096), (8192, 8192), (4096, 14336))
     gemms = [Gemm(8192, n, k, dtype="fp16", out="fp16") for n, k in square]
     for dtype in ("tf32", "fp32"):

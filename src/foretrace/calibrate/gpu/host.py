@@ -41,7 +41,7 @@ def _single_operators(bench: Bench, clock: Clock) -> dict[str, str]:
 
 
 def _host_s(clock: Clock, call: Callable[[], object], times: int = 1) -> float:
-    """Seconds the host takes for so many calls: the median of some tries."""
+    """Returns the seconds that the host takes for `times` calls: the median of some tries."""
     tries = []
     for _ in range(TIMES):
         clock.wait()
@@ -160,7 +160,7 @@ def _graph(bench: Bench, clock: Clock, forward: Callable[[], Any], launches: int
 
 
 def _kernel_floor(bench: Bench, clock: Clock) -> dict[str, str]:
-    """What the smallest kernel takes in a full queue, from its start to that of the next."""
+    """Returns the seconds from the start of the smallest kernel to that of the next, in a full queue."""
     x = bench.normal(8)
     x.add_(1)
     clock.wait()

@@ -55,7 +55,7 @@ def bench_here() -> Bench:
 
 
 def facts_of(bench: Bench) -> dict[str, str]:
-    """What the header of a profile says about the machine."""
+    """Returns what the header of a profile says about the machine."""
     torch = bench.torch
     properties = torch.cuda.get_device_properties(0)
     asked = ("driver_version", "clocks.max.sm", "power.limit")

@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 def all_parts() -> list[CaseSet]:
-    """What is measured, most important first."""
+    """The parts that are measured, most important first."""
     return [
         CaseSet("linear layers", gemms.layer_gemms()),
         CaseSet("elementwise", streams.elementwise()),

@@ -14,7 +14,7 @@ _POWER_FIELDS: Final = ("power.draw.instant", "power.draw")
 
 
 def query(fields: Sequence[str], index: int = 0) -> list[str] | None:
-    """What nvidia-smi says of one GPU, or None where it says nothing."""
+    """Returns what nvidia-smi reports of one GPU, or None if it reports nothing."""
     try:
         done = subprocess.run(_command(fields, index), capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

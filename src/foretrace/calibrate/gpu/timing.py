@@ -13,12 +13,12 @@ from typing import Any, Final
 from foretrace.calibrate.gpu.case import Bench, Case, Launch
 
 COLD_BYTES: Final = 192 << 20
-"""Operands rotate through so much, three times the L2 of a Hopper GPU, so that what a kernel reads is not there from
-its last launch."""
+"""Bytes that operands rotate through: three times the L2 of a Hopper GPU, so that a kernel never finds in it what its
+last launch read."""
 MAX_SETS: Final = 48
 MAX_SET_BYTES: Final = 4 << 30
 WINDOW_S: Final = 3e-4
-"""What is timed between two events lasts so long: they take 2 to 4 us themselves."""
+"""Length of the work timed between two events, which take 2 to 4 us themselves."""
 MAX_LAUNCHES: Final = 32
 MAX_HOST_S: Final = 2e-3
 BURSTS: Final = 5
@@ -88,8 +88,10 @@ def prepare(case: Case, bench: Bench, clock: Clock) -> Prepared:
 
 
 def operand_sets(moved_bytes: float, set_bytes: float) -> int:
-    """How many sets of operands leave the L2 cold, if so many fit: a kernel may move less than it holds (a loss reads a
-    logit of each row)."""
+    """Returns how many sets of operands leave the L2 cold, or as many as fit.
+
+    A kernel may move less than it holds: a loss reads one logit of each row.
+    """
     needed = math.ceil(COLD_BYTES / max(moved_bytes, 1))
     return max(1, min(needed, MAX_SETS, int(MAX_SET_BYTES / max(set_bytes, 1))))
 
@@ -150,7 +152,7 @@ class Heater:
         return max(median(seconds[1:]), 1e-6)
 
     def run(self, seconds: float) -> None:
-        """Queues so much work."""
+        """Queues work that takes `seconds`."""
         done = 0.0
         while done < seconds:
             if self._debt_s >= 0:

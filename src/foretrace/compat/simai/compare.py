@@ -29,7 +29,7 @@ class SimaiComparison:
     own: Answer | ForetraceError
     defects: tuple[Defect, ...]
     diagnostics: tuple[Diagnostic, ...]
-    """What was seen in the file and the flags; part of our answer, where there is one."""
+    """Notes on the file and the flags; part of our answer, where there is one."""
 
 
 def compare(

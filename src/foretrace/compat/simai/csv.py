@@ -40,9 +40,9 @@ def end_to_end_csv(workload: Workload, flags: SimaiFlags, tables: RatioTables) -
 
 
 def run_name(workload: Workload, flags: SimaiFlags) -> str:
-    """What SimAI calls the run: the prefix `-r`, else a name made of what an AICB file name says.
+    """Returns the name that SimAI gives the run: the prefix `-r`, else a name made of the AICB file name.
 
-    It crashes on a file whose name says no tp and pp; such a run is called after the file here.
+    SimAI crashes on a file whose name states no tp and pp; such a run is named after the file here.
     """
     if flags.prefix is not None and flags.prefix != "None":
         return flags.prefix.rpartition("/")[2]

@@ -46,10 +46,10 @@ _KNOWN: Final = (*_SHORT, *_LONG)
 
 @dataclass(frozen=True, slots=True)
 class SimaiFlags:
-    """What SimAI-Analytical was told on its command line. Bandwidths are in GB/s of one direction; None: not given.
+    """The command line of SimAI-Analytical. Bandwidths are in GB/s of one direction; None: not given.
 
     `gpu_type` and `nic_type` are as in SimAI's tables (`H100`, `cx7`); overlaps are fractions of the time hidden.
-    `pp_overlap` is 1 unless given, which is what hides all pipeline transfers.
+    `pp_overlap` is 1 unless given, which hides all pipeline transfers.
     """
 
     gpus: int

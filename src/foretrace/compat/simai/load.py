@@ -22,7 +22,7 @@ _SMALLEST_FORWARD_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class LoadedPass:
-    """One pass of a row: nanoseconds of computation, and a collective of so many bytes over a group."""
+    """One pass of a row: nanoseconds of computation, and a collective of `size_bytes` over a group."""
 
     compute_ns: int
     kind: Kind
@@ -67,7 +67,7 @@ def load_rows(workload: Workload, mended: Set[str] = frozenset()) -> tuple[Loade
 
 
 def classify(written: str, home: Home) -> tuple[Kind, Group]:
-    """Kind and group of a collective as written. An unknown name is no collective; an unknown suffix is no group."""
+    """Returns kind and group of a collective as written; NONE for an unknown name or an unknown suffix."""
     for kind in _KINDS:
         if written.startswith(kind):
             groups: dict[str, Group] = {"": home, "_EP": "EP", "_DP_EP": "DP_EP"}
@@ -151,7 +151,7 @@ class _Stream:
 
 
 def _pieces(rows: Sequence[WorkloadRow]) -> Iterator[str | int]:
-    """What a stream finds in the rows, in order: words, whole numbers, and the fractions left of other numbers."""
+    """Yields what a stream reads from the rows: words, whole numbers, and the fractions left of other numbers."""
     for row in rows:
         yield row.name
         yield row.dependency

@@ -64,7 +64,7 @@ class CollectiveTimes:
         return self._known[key]
 
     def bus_bandwidth(self, kind: Kind, spread: GroupSpread) -> BusBandwidth:
-        """What SimAI's `cal_busbw` says: 0 for a single GPU, -1 without a NIC; rings for all but ALLTOALL."""
+        """Returns what SimAI's `cal_busbw` does: 0 for a single GPU, -1 without a NIC; rings for all but ALLTOALL."""
         nvlink, nic = f32(self.nvlink_gb_per_s), f32(self.nic_gb_per_s)
         nodes, gpus = spread.nodes, spread.gpus
         if nodes * gpus == 1:
@@ -84,7 +84,7 @@ class CollectiveTimes:
         return BusBandwidth(crossing, True) if crossing < nics else BusBandwidth(nics, False)
 
     def spread(self, group: Group, ranks: int) -> GroupSpread | None:
-        """Where a group of so many ranks stands; None for one that costs nothing."""
+        """Returns how a group of `ranks` is spread over servers; None for a group that costs nothing."""
         server, nics, tp = self.gpus_per_server, self.nics_per_server, self.tp
         if group == "TP":
             return GroupSpread(1, tp, nics) if tp <= server else GroupSpread(tp // server, server, nics)
@@ -144,7 +144,7 @@ class CollectiveTimes:
         return table.ratio(size_bytes, nodes, fill_left="B6" in self.mended, clamp="B9" in self.mended)
 
     def _nics_of(self, parts: int) -> float:
-        """NICs of a server that one of so many parts may use."""
+        """Returns how many NICs of a server one of `parts` may use."""
         return self.nics_per_server / parts if "B8" in self.mended else self.nics_per_server // parts
 
     def _has_nic(self, spread: GroupSpread) -> bool:

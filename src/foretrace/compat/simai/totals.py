@@ -52,7 +52,7 @@ class SimaiCommunication:
 
 @dataclass(frozen=True, slots=True)
 class WorkFigures:
-    """What SimAI reports of a row's three passes, and what they add to its sums, in microseconds.
+    """SimAI's report of a row's three passes, and what they add to its sums, in microseconds.
 
     The parts are added in its order and precision: `compute_us` and `exposed_us` are forward, weight grad, input grad.
     """
@@ -94,7 +94,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What SimAI computes before it prints: rows up to a failure, and the sums, which a failure leaves out."""
+    """The report that SimAI computes: rows up to a failure, and the sums, which a failure leaves out."""
 
     rows: tuple[RowFigures, ...]
     sums: Sums | None

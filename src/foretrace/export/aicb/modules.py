@@ -20,7 +20,7 @@ from foretrace.workload.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What one row does, or several where one row has too few collectives: `more` names those after the first."""
+    """The work of one row, or of several if one row has too few collectives: `more` names those after the first."""
 
     name: str
     forward: tuple[Item, ...]

@@ -30,7 +30,7 @@ from foretrace.workload.step_spec import ModelWorks, chunks_of, optimizer_of, wo
 POLICY = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
 
 FILLER_S = 1e-9
-"""What AICB writes for computation that nobody measured; a pass of many computations has it once."""
+"""The time that AICB writes for computation that nobody measured; a pass of many computations has it once."""
 
 SMALL_MESSAGE_BYTES = 1 << 20
 """From here on SimAI divides by a bandwidth, which a group of one does not have."""

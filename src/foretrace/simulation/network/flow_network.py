@@ -18,8 +18,10 @@ from foretrace.hardware.fabric.routing import Router
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowNetwork:
-    """A network that flows run on: its graph, the ways through it, and the payload that each link carries, in bytes per
-    second. `spreads`: equal paths share the bytes evenly, so that alike sources load alike links."""
+    """A network that flows run on: its graph, the routes, and the payload bytes per second that each link carries.
+
+    If it `spreads`, equal paths share the bytes evenly, so that identical sources load identical links.
+    """
 
     fabric: Fabric
     routing: Routing
@@ -33,12 +35,12 @@ class FlowNetwork:
         return gpus // (self.island_gpus or self.fabric.gpus_per_node)
 
     def with_links(self, share: float) -> FlowNetwork:
-        """The same network with links between GPUs that carry so many times as much."""
+        """Returns the network with links between GPUs that carry `share` times as much."""
         return replace(self, capacity=np.where(_over_links(self.fabric), share, 1.0) * self.capacity)
 
 
 def flow_network(cluster: Cluster, nodes: int) -> FlowNetwork:
-    """The network of so many nodes of a cluster. Spines that stand side by side count as one where traffic spreads."""
+    """Returns the network of `nodes` nodes of a cluster. Parallel spines count as one where traffic spreads."""
     fabric = fabric_of(cluster, nodes, merge=True)
     router = Router(fabric, cluster.topology)
     capacity = fabric.bytes_per_s * payload_shares(fabric, machine_of(cluster.gpu))
@@ -47,8 +49,10 @@ def flow_network(cluster: Cluster, nodes: int) -> FlowNetwork:
 
 
 def payload_shares(fabric: Fabric, machine: NcclMachine) -> Floats:
-    """What of each link's rate is payload: the machine's shares of links between GPUs and of the network, and that of
-    packets on PCIe."""
+    """Returns the share of each link's rate that is payload.
+
+    For links between GPUs and for the network it is the machine's, for PCIe that of its packets.
+    """
     ends = np.sort(np.stack([fabric.kind[fabric.source], fabric.kind[fabric.target]]), axis=0)
     over_links = _over_links(fabric)
     over_pcie = ~over_links & (ends[0] <= Device.PCIE_SWITCH) & (ends[1] <= Device.NIC)

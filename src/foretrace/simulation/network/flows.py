@@ -32,8 +32,8 @@ from foretrace.simulation.network.flow_network import FlowNetwork
 CHUNK_BYTES: Final = 512 * 1024
 MIN_CHUNK_BYTES: Final = 32 * 1024
 CHUNKS_IN_A_ROW: Final = 4
-"""What NCCL passes on at a time: a buffer of 4 MiB in 8 slots (`NCCL_BUFFSIZE`, `NCCL_STEPS`), halved down to 32 KiB
-while there are few of them for the length of the tree or chain (NCCL, src/enqueue.cc)."""
+"""Bytes that NCCL passes on at a time: a buffer of 4 MiB in 8 slots (`NCCL_BUFFSIZE`, `NCCL_STEPS`), halved down to 32
+KiB while there are few of them for the length of the tree or chain (NCCL, src/enqueue.cc)."""
 
 MAX_MESSAGES: Final = 300_000
 """More messages of rings, chains and trees that differ are not run one by one: they keep the rates they have with all
@@ -42,8 +42,9 @@ of them at work. More of an even all-to-all are run by kinds of sources."""
 FEW_UNLIKE: Final = 300
 MAX_UNLIKE: Final = 20_000
 ROUGHLY: Final = 0.01
-"""Of an uneven all-to-all, so many messages are run exactly. More give their links back together if they end within a
-hundredth of what the busiest link needs; still more are taken to be paced so that the busiest link never rests."""
+"""Messages of an uneven all-to-all that are run exactly. More give their links back together if they end within a
+hundredth of what the busiest link needs. Beyond `MAX_UNLIKE`, messages are assumed to be paced so that the busiest link
+is never idle."""
 
 MAX_LISTED: Final = 4_200_000
 """More pairs are not routed one by one: they would take several gigabytes."""
@@ -55,7 +56,7 @@ Algorithm = Literal["ring", "tree", "chain", "pairs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowAnswer:
-    """What a collective takes message by message. Link columns are those of the fabric."""
+    """The time of a collective, message by message. Link columns are those of the fabric."""
 
     time_s: float
     end_s: Floats
@@ -66,15 +67,15 @@ class FlowAnswer:
     """Messages that the answer stands for."""
     link_bytes: Floats
     utilisation: Floats
-    """Of each link, bytes carried over what it could carry in this time."""
+    """Bytes that each link carried over what it could carry in this time."""
     hottest: tuple[tuple[str, float], ...]
     """Names and utilisation of the busiest links, at most a handful."""
     rough: str = ""
-    """In words, what was simplified; empty where links were divided anew at every event."""
+    """In words, what was simplified; empty if links were divided again at every event."""
 
     @property
     def exact(self) -> bool:
-        """Whether links were divided anew at every event."""
+        """Whether links were divided again at every event."""
         return not self.rough
 
 
@@ -124,7 +125,7 @@ def flow_time(
 
 
 def runs_as(collective: Collective, algorithm: Literal["ring", "tree"]) -> Algorithm:
-    """What the messages of a collective are; of an all-reduce those of this algorithm."""
+    """Returns which messages a collective sends; those of an all-reduce are the `algorithm`'s."""
     if collective is Collective.ALL_REDUCE:
         return algorithm
     if collective in SHARDED:
@@ -152,7 +153,7 @@ class _Call:
         return self.network.nodes_of(self.groups)
 
     def messages(self, sends: list[Sends], depth: int) -> Messages:
-        """The sends of all groups on their ways, each with its part of the latency of so many in a row."""
+        """Returns the sends of all groups on their routes, each with its part of the latency of `depth` in a row."""
         links = self.network.fabric.latency_s
         links = links if self.latency_s is None else np.zeros(len(links))
         rows = zip(sends, self.groups, self.arrival_s, strict=True)
@@ -237,8 +238,11 @@ def _pipelines(
     steps: int | None,
     in_turn: Callable[[Floats], Floats],
 ) -> FlowAnswer:
-    """Runs hops that send again and again: at their own rates (`in_turn`) where each has its links to itself, else
-    message by message, alike hops once; very many keep the rates they have with all at work."""
+    """Runs hops that send repeatedly.
+
+    They run at their own rates (`in_turn`) if each has its links to itself, otherwise message by message, identical
+    hops once. If there are too many, they keep the rates that they have with all of them at work.
+    """
     capacity = call.network.capacity
     fair, alone = fair_rates(capacity, hops)
     link_bytes = bytes_by_link(hops, len(capacity)) * (steps or 1)
@@ -256,7 +260,7 @@ def _pipelines(
 
 
 def _chunks(channel_bytes: float, depth: int) -> int:
-    """Into how many chunks a channel's bytes are cut that pass so many hops."""
+    """Returns into how many chunks a channel's bytes are cut that pass `depth` hops."""
     size = float(CHUNK_BYTES)
     while channel_bytes / size < CHUNKS_IN_A_ROW * depth and size > MIN_CHUNK_BYTES:
         size /= 2
@@ -374,14 +378,14 @@ def _check(collective: Collective, size_bytes: float, groups: Longs, fabric: Fab
 
 
 NEAR: Final = 0.05
-"""Times that differ by less than this part are called alike."""
+"""Times that differ by less than this share are called equal."""
 
 HOT: Final = 0.8
 """A link that carries this part of what it can limits what crosses it."""
 
 
 def difference(analytic_s: float, limited_by: str, flow: FlowAnswer) -> str | None:
-    """Where a price of so many seconds and the messages of the same call differ, in words; None where they agree."""
+    """Returns in words how the messages of a call differ from its price of `analytic_s`; None if they agree."""
     if not flow.hottest or abs(flow.time_s - analytic_s) <= NEAR * analytic_s:
         return None
     name, used = flow.hottest[0]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from foretrace.simulation.network.on_links import LinkRun, OnLinks
 
 WORD_BYTES: Final = 4
-"""What a barrier reduces."""
+"""Bytes that a barrier reduces."""
 
 MAX_NAMED: Final = 4
 """Failed or busy parts of a network that a note names."""
@@ -39,10 +39,11 @@ MAX_NAMED: Final = 4
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NetworkAnswer:
-    """What a collective takes, and how it runs. Times in seconds, rates in bytes per second.
+    """The time of a collective, and how it runs. Times in seconds, rates in bytes per second.
 
-    `bound_s` is what the bytes need to cross the busiest port at line rates; `band_s` a central 90 % interval. A group
-    of one rank takes no time and has no rates. Where groups sit differently, it is the slowest that is told of.
+    `bound_s` is the time that the bytes need to cross the busiest port at line rates; `band_s` is a central 90 %
+    interval. A group of one rank takes no time and has no rates. If groups are placed differently, the slowest is
+    described.
     """
 
     collective: str
@@ -68,7 +69,7 @@ class NetworkAnswer:
     source: str
     """Whose price it is: a model's, or measurements'."""
     source_band: tuple[float, float]
-    """What the source may be off, as factors."""
+    """The band of the source, as factors."""
     way: str = ""
     """How tokens go to their experts, where that is what is asked."""
     candidates: tuple[Candidate, ...] = ()
@@ -98,7 +99,7 @@ class NetworkTable:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveQuestion:
-    """Everything a question about a collective says besides its size and number of ranks."""
+    """Everything that a question about a collective states, except its size and number of ranks."""
 
     called: CollectiveRequest
     machine: Machine
@@ -110,7 +111,7 @@ class CollectiveQuestion:
 
     @property
     def collective(self) -> Collective:
-        """What is priced."""
+        """The collective that is priced."""
         return self.called.collective
 
 
@@ -212,7 +213,7 @@ def network_table(
             article = "an" if name[0] in "aeiou" else "a"
             problem = f"{article} {name} is between 2 ranks, not {count:,}"
             raise InputError("unknown-collective", problem, hint="leave out --ranks")
-    # The largest first: if any is too large, that is said at once.
+    # The largest first: if any is too large, the error comes at once.
     built = {count: _Group.of(question, count) for count in sorted(ranks, reverse=True)}
     groups = [built[count] for count in ranks]
     answers: list[NetworkAnswer] = []

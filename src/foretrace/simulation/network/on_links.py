@@ -36,7 +36,7 @@ OWN = ("ring", "tree", "pairs")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkRun:
-    """What a collective took on links: its seconds, those by formulas, and what each link carried of what it can."""
+    """A collective on links: its seconds, those by formulas, and how much of its capacity each link carried."""
 
     mode: NetworkMode
     time_s: float
@@ -100,8 +100,11 @@ class OnLinks:
 
 
 def _link_share(analytic: NetworkAnswer, what: Collective, together: int) -> float:
-    """How many times the bytes of rings links carry in the same time, as formulas have it, in a group with so many
-    ranks on an island: SMs that pass a chain on reduce besides; what NVLS reduces in the switch crosses links once."""
+    """Returns how many times the bytes of rings links carry in the same time, according to the formulas.
+
+    `together` is how many ranks of the group an island holds. SMs that pass a chain on also reduce; what NVLS reduces
+    in the switch crosses links once.
+    """
     within, row = (together - 1) / together, row_of(analytic.cluster.gpu.architecture)
     if together == 1 or analytic.algorithm not in (*TREES, "nvls"):
         return 1.0
@@ -117,7 +120,7 @@ def _wire_bytes(analytic: NetworkAnswer) -> float:
 
 
 def _notes(analytic: NetworkAnswer, flows: FlowAnswer, algorithm: str) -> tuple[Diagnostic, ...]:
-    """What the messages leave out of what NCCL does."""
+    """Returns notes on what the messages leave out of what NCCL does."""
     notes = []
     if analytic.algorithm.startswith("nvls"):
         text = f"messages on links are those of a {algorithm}, as fast there as {analytic.algorithm}, which sends fewer"

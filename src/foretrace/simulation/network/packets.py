@@ -41,7 +41,7 @@ NOTE: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PacketAnswer:
-    """What the messages of a collective take as packets, and the bytes that each link of the fabric carries."""
+    """The time of a collective as packets, and the bytes that each link of the fabric carries."""
 
     time_s: float
     flows: int
@@ -135,8 +135,10 @@ def _flows(
 
 
 def _cables(network: FlowNetwork) -> tuple[list[dict[str, Any]], Longs, Longs]:
-    """Links in pairs, one each way: what ns-3 is told of each pair, and of each link its pair and the side it
-    enters."""
+    """Returns links in pairs, one each way.
+
+    Returns the description of each pair for ns-3, and for each link its pair and the side that it enters.
+    """
     fabric = network.fabric
     waiting: dict[tuple[int, int], list[int]] = {}
     cables: list[dict[str, Any]] = []

@@ -65,7 +65,7 @@ def _join(ns: Any, nodes: Any, number: int, link: dict[str, Any]) -> list[Any]:
 
 
 def _send(ns: Any, nodes: Any, addresses: list[list[Any]], number: int, flow: dict[str, Any]) -> Any:
-    """A sender and a receiver of so many bytes; returns the receiver."""
+    """Adds a sender and a receiver of the flow's bytes; returns the receiver."""
     where = ns.InetSocketAddress(addresses[flow["link"]][flow["side"]], FIRST_PORT + number).ConvertTo()
     receiver = ns.PacketSinkHelper("ns3::TcpSocketFactory", where).Install(nodes.Get(flow["target"]))
     sender = ns.BulkSendHelper("ns3::TcpSocketFactory", where)

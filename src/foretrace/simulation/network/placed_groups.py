@@ -21,7 +21,7 @@ class PlacedGroups:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the first group sits on."""
+        """Nodes that the first group is on."""
         return len(np.unique(self.placement.host[self.ranks[0]]))
 
     @property

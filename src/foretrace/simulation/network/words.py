@@ -36,7 +36,7 @@ _SHORT: Final = {
     "recv": Collective.TRANSFER,
     "p2p": Collective.TRANSFER,
 }
-"""What people say besides what nccl-tests and programs call them."""
+"""Names that people use, other than those of nccl-tests and programs."""
 
 KNOWN: Final = tuple(
     label(collective).replace("_", "-") for collective in Collective if collective is not Collective.NONE
@@ -139,7 +139,7 @@ def _values(
 ) -> list[int]:
     values: dict[int, None] = {}
     for text in texts:
-        # As in a sweep, 1,024 would be two values; where that is plainly not meant, it is said.
+        # As in a sweep, 1,024 would be two values; where that is plainly not meant, it is an error.
         for part in text.split(","):
             if re.fullmatch(r"\s*0[0-9]+\s*", part):
                 raise UsageError(
