@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from shared_files import ROOT
 
@@ -11,6 +18,107 @@ SOURCE = ROOT / "src" / "foretrace"
 MAX_PARAMETERS = 8
 MIRRORS_COLUMNS = {"program/block.py:add"}
 """`BlockBuilder.add` has a parameter for every column of an op."""
+
+SCRIPT = ROOT / "tools" / "structure.py"
+
+PENDING = {
+    "small-modules": "modules are being merged into their only importers",
+    "large-folders": "folders are being divided, or given a reason",
+    "vague-names": "variables are being renamed",
+}
+"""Rules that the code does not keep yet."""
+
+
+def load_script() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("structure", SCRIPT)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module  # dataclasses look their module up
+    specification.loader.exec_module(module)
+    return module
+
+
+structure = load_script()
+
+
+@pytest.fixture(scope="module")
+def package() -> object:
+    return structure.Package()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(rule, marks=[pytest.mark.xfail(strict=False, reason=PENDING[rule])] if rule in PENDING else [])
+        for rule in structure.RULES
+    ],
+)
+def test_the_package_keeps(rule: str, package: object) -> None:
+    violations = structure.RULES[rule](package)
+    assert not violations, "\n".join([f"{len(violations)} violations", *violations])
+
+
+class TestTheRules:
+    """Each rule finds what breaks it, in a package that breaks all of them."""
+
+    @pytest.fixture
+    def broken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+        files = {
+            "__init__.py": "",
+            "room/__init__.py": '"""A room."""',
+            "room/first.py": "from foretrace.room import small\nclass Thing: ...\nMOST_RANKS = 8\n",
+            "room/second.py": "class Thing: ...\nclass _Own: ...\ndef size(one): return [found for found in one]\n",
+            "room/third.py": "class _Own: ...\nmost_ranks = MAX_RANKS = 3\n",
+            "room/small.py": "",
+            **{f"room/more{number}.py": "" for number in range(12)},
+        }
+        for name, text in files.items():
+            path = tmp_path / "src" / "foretrace" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        monkeypatch.setattr(structure, "EXTENSION_POINTS", {})
+        return structure.Package(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("rule", "places"),
+        [
+            ("class-names", ["class Thing is defined in room/first.py, room/second.py"]),
+            ("small-modules", ["room/small.py:"]),
+            ("large-folders", ["room/: 16 modules"]),
+            ("vague-names", ["room/second.py:3: one ", "room/second.py:3: found "]),
+            ("limit-names", ["room/first.py:3: MOST_RANKS "]),
+        ],
+    )
+    def test_finds(self, rule: str, places: list[str], broken: object) -> None:
+        violations = structure.RULES[rule](broken)
+        assert len(violations) == len(places)
+        assert all(line.startswith(place) for line, place in zip(sorted(violations), sorted(places), strict=True))
+
+    @pytest.mark.usefixtures("broken")
+    def test_a_reason_permits_a_large_folder(self, tmp_path: Path) -> None:
+        path = tmp_path / "src" / "foretrace" / "room" / "__init__.py"
+        path.write_text('"""A room with many modules, because each is one command."""', encoding="utf-8")
+        assert structure.large_folders(structure.Package(tmp_path)) == []
+
+    def test_an_extension_point_is_permitted_and_must_exist(
+        self, broken: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(structure, "EXTENSION_POINTS", {"room/small.py": "…", "room/gone.py": "…"})
+        (violation,) = structure.small_modules(broken)
+        assert violation.startswith("room/gone.py: ")
+
+
+def test_a_command_s_imports_are_counted() -> None:
+    listing = structure.imported_modules(ROOT, "list schedules --json")
+    assert 5 < listing < structure.imported_modules(ROOT, structure.COMMANDS["predict"])
+    with pytest.raises(RuntimeError, match="no-such"):
+        structure.imported_modules(ROOT, "simulate no-such-file")
+
+
+def test_the_script_says_how_it_is_used() -> None:
+    done = subprocess.run([sys.executable, SCRIPT, "--tabel"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--table" in done.stderr
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -29,9 +137,9 @@ def public_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunct
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    found = function.args
-    named = [*found.posonlyargs, *found.args, *found.kwonlyargs]
-    return len([one for one in named if one.arg not in ("self", "cls")])
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return len([argument for argument in named if argument.arg not in ("self", "cls")])
 
 
 def test_public_functions_have_few_parameters() -> None:
@@ -52,7 +160,7 @@ def test_no_message_is_parsed() -> None:
         for name, tree in modules()
         if not name.startswith("schedules/")  # whose messages are sent between stages
         for node in ast.walk(tree)
-        if (isinstance(node, ast.Compare) and any(is_message(one) for one in (node.left, *node.comparators)))
+        if (isinstance(node, ast.Compare) and any(map(is_message, (node.left, *node.comparators))))
         or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_message(node.func.value))
     ]
     assert parsing == []
