@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -119,6 +121,65 @@ def test_the_script_says_how_it_is_used() -> None:
     done = subprocess.run([sys.executable, SCRIPT, "--tabel"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--table" in done.stderr
+
+
+class TestTheDesignPage:
+    """What docs/design.md names is where the page says."""
+
+    PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+
+    def rows(self, heading: str) -> list[list[str]]:
+        """Returns the cells of a section's table, without its head."""
+        section = self.PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        _, _, *lines = (line for line in section.splitlines() if line.startswith("|"))
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    def test_is_short(self) -> None:
+        lines = self.PAGE.splitlines()
+        assert len(lines) <= 150
+        assert not [line for line in lines if len(line) >= 100]
+
+    def test_its_files_exist(self) -> None:
+        named = re.findall(r"`([a-z_0-9/]+\.py)`", self.PAGE)
+        assert len(named) > 20
+        assert not [name for name in named if not (SOURCE / name).is_file()]
+
+    def test_its_rooms_are_the_contract(self) -> None:
+        settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+        rooms = [room.strip("`/") for room, _, _ in self.rows("The rooms")]
+        assert [f"foretrace.{room}" for room in rooms] == layers[::-1]
+
+    def test_the_modules_to_read_first_exist(self) -> None:
+        firsts = [
+            f"{room.strip('`')}{name}.py"
+            for room, _, names in self.rows("The rooms")
+            for name in re.findall(r"`(\w+)`", names)
+        ]
+        assert len(firsts) > 20
+        assert not [place for place in firsts if not (SOURCE / place).is_file()]
+
+    def test_the_nouns_are_defined_where_it_says(self) -> None:
+        import foretrace
+
+        nouns = {noun.strip("`"): place.strip("`") for noun, place, _ in self.rows("The five nouns")}
+        assert list(nouns) == ["Input", "Machine", "Scenario", "Answer", "Plan"]
+        homes = {noun: getattr(foretrace, noun).__module__.removeprefix("foretrace.") for noun in nouns}
+        assert {noun: f"{home.replace('.', '/')}.py" for noun, home in homes.items()} == nouns
+
+    def test_the_picture_shows_every_room(self) -> None:
+        (place,) = re.findall(r"!\[.*\]\((.*\.svg)\)", self.PAGE)
+        picture = (ROOT / "docs" / place).read_text(encoding="utf-8")
+        rooms = {room.strip("`") for room, _, _ in self.rows("The rooms")} - {"basics/"}
+        assert not [room for room in rooms if room not in picture]
+
+    def test_its_example_runs(self) -> None:
+        import foretrace
+
+        (code,) = re.findall(r"```python\n(.*?)```", self.PAGE, re.DOTALL)
+        names: dict[str, object] = {"foretrace": foretrace}
+        exec(code, names)
+        assert names["answer"].step_time_s > 0  # type: ignore[attr-defined]
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
