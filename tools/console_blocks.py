@@ -143,8 +143,9 @@ def _read(page: str, first: int, block: list[str]) -> Iterator[Command]:
             ]
             yield Command(page, first + start, lines[0].removeprefix("$ "), tuple(shown), extras)
         else:
-            continued = [line.strip() for line in lines[1:] if line.startswith(" ")]
-            yield Command(page, first + start, " ".join([lines[0], *continued]), extras=extras)
+            continued = [line for line in lines[1:] if line.startswith(" ")]
+            text = " ".join(line.removesuffix("\\").strip() for line in [lines[0], *continued])
+            yield Command(page, first + start, text, extras=extras)
 
 
 def _is_prompt(line: str) -> bool:
