@@ -85,7 +85,7 @@ def _draw_links(answer: Answer, heatmap: Path | None, machine: Machine | None) -
         return lambda: None
     from foretrace.basics.units import format_time
     from foretrace.readings.links import link_loads
-    from foretrace.report.heatmap import heatmap_svg, print_heatmap
+    from foretrace.report.plots.heatmap import heatmap_svg, print_heatmap
 
     placed = None if machine is None or machine.cluster is None else machine.placed(answer.world_size)
     loads = link_loads(answer, placement=placed)

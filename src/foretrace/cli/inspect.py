@@ -10,9 +10,9 @@ from foretrace.basics.files import given_paths
 from foretrace.cli.emit import emit
 from foretrace.cli.groups import JOB, OUTPUT, OutputOptions, check_outputs, takes
 from foretrace.inputs.registry import open_input
-from foretrace.report.hardware import print_item, show_json
+from foretrace.report.catalogue.hardware import print_item, show_json
+from foretrace.report.catalogue.show import find_hardware, is_hardware
 from foretrace.report.inventory import print_inventory
-from foretrace.report.show import find_hardware, is_hardware
 
 EXAMPLES = """Examples:
 

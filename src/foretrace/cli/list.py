@@ -8,7 +8,7 @@ import typer
 
 from foretrace.basics.errors import UsageError, did_you_mean
 from foretrace.cli.emit import emit
-from foretrace.report.lists import KINDS, list_dict, print_list
+from foretrace.report.catalogue.lists import KINDS, list_dict, print_list
 
 EXAMPLES = """Examples:
 

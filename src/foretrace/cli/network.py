@@ -112,11 +112,11 @@ def _draw(table: NetworkTable, plot: Path | None, heatmap: Path | None) -> None:
         return
     last = table.answers[-1]
     if plot is not None:
-        from foretrace.report.network_plot import network_svg
+        from foretrace.report.plots.network_plot import network_svg
 
         write_picture(plot, lambda: network_svg(table.answers), f"{len(table.answers)} points")
     if heatmap is not None and last.links is not None:
-        from foretrace.report.heatmap import heatmap_svg
+        from foretrace.report.plots.heatmap import heatmap_svg
 
         loads = last.links.loads
         write_picture(heatmap, lambda: heatmap_svg(loads, title_text(last)), f"{loads.fabric.links:,} links")

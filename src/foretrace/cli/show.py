@@ -10,11 +10,18 @@ import typer
 from foretrace.basics.errors import UsageError, did_you_mean
 from foretrace.basics.files import GivenPath
 from foretrace.cli.emit import emit
-from foretrace.report.hardware import print_item
-from foretrace.report.hardware import show_json as hardware_json
-from foretrace.report.models import print_model
-from foretrace.report.models import show_json as model_json
-from foretrace.report.show import HARDWARE_KINDS, cluster_fabric, find_hardware, find_model, is_hardware, is_model
+from foretrace.report.catalogue.hardware import print_item
+from foretrace.report.catalogue.hardware import show_json as hardware_json
+from foretrace.report.catalogue.models import print_model
+from foretrace.report.catalogue.models import show_json as model_json
+from foretrace.report.catalogue.show import (
+    HARDWARE_KINDS,
+    cluster_fabric,
+    find_hardware,
+    find_model,
+    is_hardware,
+    is_model,
+)
 
 EXAMPLES = """Examples:
 

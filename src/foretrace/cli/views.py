@@ -45,10 +45,10 @@ def explain_traces(jobs: Sequence[Input], question: TraceQuestion, output: Outpu
     if question.view == "diff":
         _explain_diff(traces, question, output)
         return
-    from foretrace.report.trace_json import trace_json
-    from foretrace.report.trace_plot import trace_svg
+    from foretrace.report.profiler_trace.plot import trace_svg
+    from foretrace.report.profiler_trace.screens import print_view
+    from foretrace.report.profiler_trace.views_json import trace_json
     from foretrace.report.trace_summary import print_summary
-    from foretrace.report.trace_views import print_view
 
     (trace,) = traces
     write_picture(question.plot, lambda: trace_svg(trace, question.view), question.view or "the step")
@@ -74,8 +74,8 @@ def _explain_diff(traces: Sequence[ProfilerTrace], question: TraceQuestion, outp
         count = f"{len(traces)} path{'' if len(traces) == 1 else 's'}"
         problem = f"{'--plot' if question.plot is not None else count}: --view diff compares two traces"
         raise UsageError("option-not-for-command", problem, hint="foretrace explain BEFORE AFTER --view diff")
-    from foretrace.report.trace_json import diff_json
-    from foretrace.report.trace_views import print_diff
+    from foretrace.report.profiler_trace.screens import print_diff
+    from foretrace.report.profiler_trace.views_json import diff_json
 
     before, after = traces
     difference = before.diff(after)
@@ -85,7 +85,7 @@ def _explain_diff(traces: Sequence[ProfilerTrace], question: TraceQuestion, outp
 def explain_table(job: ProfilerTableInput, output: OutputOptions) -> None:
     """Explains a profiler table."""
     from foretrace.readings.profiler_table import explain_tables
-    from foretrace.report.torch_table import explanations_json, print_explanations
+    from foretrace.report.profiler_table import explanations_json, print_explanations
 
     explanations = explain_tables(job.tables)
     emit(lambda: explanations_json(explanations), lambda: print_explanations(explanations, Path(job.title)), output)

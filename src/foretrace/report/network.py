@@ -10,10 +10,10 @@ from foretrace.basics.units import MINUS, format_bandwidth, format_count, format
 from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.axis import STYLES
-from foretrace.report.curves import braille
-from foretrace.report.heatmap import HOTTEST, described
 from foretrace.report.json import diagnostics_json
-from foretrace.report.network_plot import AXES, curves_of, over_of, size_text
+from foretrace.report.plots.curves import braille
+from foretrace.report.plots.heatmap import HOTTEST, described
+from foretrace.report.plots.network_plot import AXES, curves_of, over_of, size_text
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.simulation.network.network import NetworkAnswer, NetworkTable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from foretrace.basics.errors import Diagnostic, printable
 from foretrace.basics.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
 from foretrace.readings.answer.answer import Answer
-from foretrace.report.gantt import MAX_ROWS, gantt, legend
+from foretrace.report.plots.gantt import MAX_ROWS, gantt, legend
 
 if TYPE_CHECKING:
     from foretrace.readings.answer.model_figures import ModelFigures

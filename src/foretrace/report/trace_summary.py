@@ -11,9 +11,9 @@ from foretrace.basics.units import format_count, format_percent, format_time
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.kernels import KernelUse
 from foretrace.readings.profiler_views.summary import TraceSummary
+from foretrace.report.profiler_trace.kernel_names import short_kernel
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, share_bar, show
-from foretrace.report.trace_names import short_kernel
 
 MAX_KINDS = 8
 MAX_KERNELS = 5

@@ -11,7 +11,7 @@ from foretrace import Machine, load_cluster, network
 from foretrace.cost.network.nccl.candidates import Candidate
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.network import network_json, print_network, print_table, table_json, way_text, where_text
-from foretrace.report.network_plot import curves_of, network_svg, over_of, size_text
+from foretrace.report.plots.network_plot import curves_of, network_svg, over_of, size_text
 from foretrace.simulation.network.network import NetworkAnswer, NetworkTable
 
 DGX = load_cluster("h100-dgx")

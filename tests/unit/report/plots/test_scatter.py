@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from foretrace.report.scatter import Point, letters, scatter_svg
+from foretrace.report.plots.scatter import Point, letters, scatter_svg
 
 POINTS = [
     Point("exact", "first", 1.0, 1.0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrace import Mesh, ProgramBuilder, simulate
-from foretrace.report.gantt import gantt, legend
+from foretrace.report.plots.gantt import gantt, legend
 
 
 def test_letters_are_in_proportion_to_time() -> None:

@@ -14,7 +14,7 @@ from foretrace.basics.arrays import Floats
 from foretrace.basics.units import format_bytes, format_count, format_percent
 from foretrace.readings.links import LinkLoad, LinkLoads
 from foretrace.report.axis import FONT
-from foretrace.report.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of
+from foretrace.report.plots.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 from foretrace.report.axis import LogAxis
-from foretrace.report.curves import Axes, Curve, Dot, braille, curves_svg
+from foretrace.report.plots.curves import Axes, Curve, Dot, braille, curves_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 AXES = Axes("size & more", "rate", lambda x: f"{x:g} B", lambda y: f"{y:g}")

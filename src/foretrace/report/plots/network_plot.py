@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from foretrace.basics.units import format_bytes, format_count, format_time
-from foretrace.report.curves import Axes, Curve, Dot, curves_svg
+from foretrace.report.plots.curves import Axes, Curve, Dot, curves_svg
 from foretrace.simulation.network.network import NetworkAnswer
 
 Over = Literal["size", "ranks", "both"]

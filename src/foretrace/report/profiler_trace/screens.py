@@ -10,9 +10,9 @@ from foretrace.basics.units import MINUS, format_bandwidth, format_bytes, format
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.diff import TraceDiff
 from foretrace.readings.profiler_views.queues import FULL
+from foretrace.report.profiler_trace.kernel_names import short_kernel
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
-from foretrace.report.trace_names import short_kernel
 
 MAX_ROWS: Final = 20
 MAX_KERNELS_OF_SEQUENCE: Final = 6

@@ -9,8 +9,8 @@ import pytest
 
 from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.readings.links import LinkLoads
-from foretrace.report.heatmap import described, heatmap_lines, heatmap_svg
-from foretrace.report.link_panels import MAX_ROWS, NOT_IN_SERVICE, carrying, gathered, panels_of
+from foretrace.report.plots.heatmap import described, heatmap_lines, heatmap_svg
+from foretrace.report.plots.link_panels import MAX_ROWS, NOT_IN_SERVICE, carrying, gathered, panels_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.report.trace_names import short_kernel
+from foretrace.report.profiler_trace.kernel_names import short_kernel
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "

@@ -10,7 +10,7 @@ from foretrace.basics.codes import CODES
 from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.program.dispatch import STYLES
-from foretrace.report.lists import LISTS, MAX_WIDTH, ListRow, list_dict, list_lines, list_rows, print_rows
+from foretrace.report.catalogue.lists import LISTS, MAX_WIDTH, ListRow, list_dict, list_lines, list_rows, print_rows
 from foretrace.schedules.registry import make, names, resolve
 from foretrace.simulation.network.words import EXPERTS, KNOWN, read_collective
 from foretrace.workload.plan import WORDS

@@ -20,10 +20,10 @@ from foretrace.hardware.presets import Kind
 from foretrace.models import presets as models
 from foretrace.program.kernels import DTYPE_BYTES, PEAK_OF
 from foretrace.readings.answer.model_figures import peak_flops
-from foretrace.report.hardware import list_json as hardware_json
-from foretrace.report.hardware import print_list as print_hardware
-from foretrace.report.models import list_json as models_json
-from foretrace.report.models import print_list as print_models
+from foretrace.report.catalogue.hardware import list_json as hardware_json
+from foretrace.report.catalogue.hardware import print_list as print_hardware
+from foretrace.report.catalogue.models import list_json as models_json
+from foretrace.report.catalogue.models import print_list as print_models
 from foretrace.schedules.registry import names as schedule_names
 from foretrace.schedules.registry import schedule_facts
 from foretrace.workload.plan import WORDS, Plan
