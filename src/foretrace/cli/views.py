@@ -45,13 +45,13 @@ def explain_traces(jobs: Sequence[Input], question: TraceQuestion, output: Outpu
     if question.view == "diff":
         _explain_diff(traces, question, output)
         return
-    from foretrace.report.profiler_trace.plot import trace_svg
+    from foretrace.report.profiler_trace.plot import profiler_trace_svg
     from foretrace.report.profiler_trace.screens import print_view
     from foretrace.report.profiler_trace.views_json import trace_json
     from foretrace.report.trace_summary import print_summary
 
     (trace,) = traces
-    write_picture(question.plot, lambda: trace_svg(trace, question.view), question.view or "the step")
+    write_picture(question.plot, lambda: profiler_trace_svg(trace, question.view), question.view or "the step")
 
     def screen() -> None:
         if question.view is None:

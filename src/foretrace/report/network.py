@@ -9,11 +9,11 @@ from typing import Any, TextIO
 from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_percent, format_time
 from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.report.axis import STYLES
 from foretrace.report.json import diagnostics_json
 from foretrace.report.plots.curves import braille
 from foretrace.report.plots.heatmap import HOTTEST, described
 from foretrace.report.plots.network_plot import AXES, curves_of, over_of, size_text
+from foretrace.report.svg import STYLES
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 from foretrace.simulation.network.network import NetworkAnswer, NetworkTable

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from foretrace.basics.units import format_percent, format_time
-from foretrace.report.axis import STYLES
 from foretrace.report.plots.scatter import Point, groups_of, letters, scatter_svg
+from foretrace.report.svg import STYLES
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 from foretrace.validate.results import ResultGroup, RowResult, Validation, by_axis, by_family, by_gpu, group_of

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 
-from foretrace.report.axis import COLOURS, FONT, STYLES, LogAxis
+from foretrace.report.svg import COLOURS, LEGEND_ROW, MUTED, STYLES, Canvas, LogAxis, PlotArea
 from foretrace.report.terminal import Span
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 640, 380, 92, 52, 250
 _MAX_LEGEND = 16
+_LIMIT_COLOUR = "#888888"
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """What each of the 4 × 2 dots adds to the first sign of Unicode's Braille."""
@@ -24,7 +24,7 @@ class Dot:
     x: float
     y: float
     group: str = ""
-    """Dots of a group have a colour of their own where there is one curve."""
+    """Dots of each group have their own colour where there is one curve."""
     title: str = ""
 
 
@@ -77,8 +77,8 @@ def _limits(curves: Sequence[Curve]) -> int:
 
 
 def _pixels(curve: Curve, across: LogAxis, up: LogAxis, width: int, height: int) -> list[tuple[int, int]]:
-    """The dots that a curve passes, every third of a limit's."""
-    found: dict[tuple[int, int], None] = {}
+    """Returns the dots that a curve passes; every third of those of a limit."""
+    passed: dict[tuple[int, int], None] = {}
     for first, second in pairwise(curve.dots) if len(curve.dots) > 1 else ((curve.dots[0], curve.dots[0]),):
         ends = [(across.of(dot.x) * (width - 1), up.of(dot.y) * (height - 1)) for dot in (first, second)]
         steps = max(1, round(max(abs(ends[1][0] - ends[0][0]), abs(ends[1][1] - ends[0][1]))))
@@ -86,8 +86,8 @@ def _pixels(curve: Curve, across: LogAxis, up: LogAxis, width: int, height: int)
             part = step / steps
             column, row = (round(a + part * (b - a)) for a, b in zip(*ends, strict=True))
             if not curve.limit or column % 3 == 0:
-                found[column, row] = None
-    return list(found)
+                passed[column, row] = None
+    return list(passed)
 
 
 def _marks_below(across: LogAxis, axes: Axes, width: int) -> str:
@@ -113,91 +113,40 @@ def _axis(curves: Sequence[Curve], of: str) -> LogAxis:
 
 
 def curves_svg(curves: Sequence[Curve], axes: Axes, title: str) -> str:
-    """The curves as SVG, with marks of the axes, dots and a legend."""
-    width, height = _LEFT + _WIDTH + _LEGEND, _TOP + _HEIGHT + 72
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'{FONT} font-size="13">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{_LEFT}" y="30" font-size="17" font-weight="bold">{escape(title)}</text>',
-    ]
+    """Draws the curves as SVG, with their dots and a legend."""
+    canvas = Canvas(_LEFT + _WIDTH + _LEGEND, _TOP + _HEIGHT + 72, title, title_x=_LEFT, font_size=13)
     if any(curve.dots for curve in curves):
-        frame = _Frame(_axis(curves, "x"), _axis(curves, "y"))
-        parts += [*frame.drawn(axes), *_lines(curves, frame)]
-    return "\n".join([*parts, "</svg>", ""])
+        area = PlotArea(_LEFT, _TOP, _WIDTH, _HEIGHT, _axis(curves, "x"), _axis(curves, "y"), inset=10)
+        area.draw_ticks(canvas, area.across.binary_ticks(), area.up.ticks(), axes.x_text, axes.y_text)
+        area.draw_frame(canvas, axes.x_title, axes.y_title)
+        _draw_curves(canvas, curves, area)
+    return canvas.svg()
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """The two axes on the page."""
-
-    across: LogAxis
-    up: LogAxis
-
-    def x(self, value: float) -> float:
-        return _LEFT + 10 + self.across.of(value) * (_WIDTH - 20)
-
-    def y(self, value: float) -> float:
-        return _TOP + (1 - self.up.of(value)) * _HEIGHT
-
-    def drawn(self, axes: Axes) -> list[str]:
-        """Grid, marks and titles."""
-        bottom, middle = _TOP + _HEIGHT, _TOP + _HEIGHT / 2
-        parts = []
-        for tick in self.across.binary_ticks():
-            x = f"{self.x(tick):.1f}"
-            parts.append(f'<line x1="{x}" y1="{_TOP}" x2="{x}" y2="{bottom}" stroke="#e6e6e6"/>')
-            parts.append(f'<text x="{x}" y="{bottom + 20}" text-anchor="middle">{escape(axes.x_text(tick))}</text>')
-        for tick in self.up.ticks():
-            y = self.y(tick)
-            parts.append(
-                f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_LEFT + _WIDTH}" y2="{y:.1f}" stroke="#e6e6e6"/>'
-                f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(axes.y_text(tick))}</text>'
-            )
-        return [
-            *parts,
-            f'<rect x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" stroke="#444"/>',
-            f'<text x="{_LEFT + _WIDTH / 2}" y="{bottom + 48}" text-anchor="middle">{escape(axes.x_title)}</text>',
-            f'<text x="20" y="{middle}" text-anchor="middle" transform="rotate(-90 20 {middle})">'
-            f"{escape(axes.y_title)}</text>",
-        ]
-
-
-def _lines(curves: Sequence[Curve], frame: _Frame) -> list[str]:
-    """The curves with their dots, and the legend: of curves, or of the groups of dots where there is one curve."""
+def _draw_curves(canvas: Canvas, curves: Sequence[Curve], area: PlotArea) -> None:
+    """Draws curves, dots and the legend, which names the curves, or the groups of dots where there is one curve."""
     solid = [curve for curve in curves if not curve.limit]
     groups = list(dict.fromkeys(dot.group for curve in solid for dot in curve.dots)) if len(solid) == 1 else []
-    parts: list[str] = []
     for curve in curves:
-        colour = "#888888" if curve.limit else "#555555" if groups else COLOURS[solid.index(curve) % len(COLOURS)]
-        dashes = ' stroke-dasharray="6 4"' if curve.limit else ""
-        places = " ".join(f"{frame.x(dot.x):.1f},{frame.y(dot.y):.1f}" for dot in curve.dots)
-        parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}/>')
-        for dot in () if curve.limit else curve.dots:
+        places = [(area.x(dot.x), area.y(dot.y)) for dot in curve.dots]
+        if curve.limit:
+            canvas.polyline(places, _LIMIT_COLOUR, stroke_dasharray="6 4")
+            continue
+        colour = "#555555" if groups else COLOURS[solid.index(curve) % len(COLOURS)]
+        canvas.polyline(places, colour)
+        for dot, (x, y) in zip(curve.dots, places, strict=True):
             fill = COLOURS[groups.index(dot.group) % len(COLOURS)] if groups else colour
-            parts.append(
-                f'<circle cx="{frame.x(dot.x):.1f}" cy="{frame.y(dot.y):.1f}" r="4" fill="{fill}">'
-                f"<title>{escape(dot.title)}</title></circle>"
-            )
-    named = [(name, COLOURS[number % len(COLOURS)]) for number, name in enumerate(groups)]
-    named = named or [(curve.name, COLOURS[number % len(COLOURS)]) for number, curve in enumerate(solid)]
-    return [*parts, *_legend(named, [curve.name for curve in curves if curve.limit])]
+            canvas.circle(x, y, 4, fill, dot.title)
+    names = groups or [curve.name for curve in solid]
+    entries = [(name, COLOURS[number % len(COLOURS)]) for number, name in enumerate(names)]
+    _draw_legend(canvas, area, entries, [curve.name for curve in curves if curve.limit])
 
 
-def _legend(named: Sequence[tuple[str, str]], limits: Sequence[str]) -> list[str]:
-    x, parts = _LEFT + _WIDTH + 20, []
-    shown = named if len(named) <= _MAX_LEGEND else named[: _MAX_LEGEND - 1]
-    for number, (name, colour) in enumerate(shown):
-        y = _TOP + 14 + 22 * number
-        parts.append(f'<circle cx="{x}" cy="{y - 4}" r="5" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 14}" y="{y}">{escape(name)}</text>')
-    y = _TOP + 14 + 22 * len(shown)
-    if len(shown) < len(named):
-        parts.append(f'<text x="{x + 14}" y="{y}" fill="#666">and {len(named) - len(shown)} more</text>')
-        y += 22
-    for name in dict.fromkeys(limits):
-        ends = f'x1="{x - 6}" y1="{y - 4}" x2="{x + 8}" y2="{y - 4}"'
-        parts.append(f'<line {ends} stroke="#888888" stroke-width="1.5" stroke-dasharray="6 4"/>')
-        parts.append(f'<text x="{x + 14}" y="{y}">{escape(name)}</text>')
-        y += 22
-    return parts
+def _draw_legend(canvas: Canvas, area: PlotArea, entries: Sequence[tuple[str, str]], limits: Sequence[str]) -> None:
+    x = area.right + 20
+    shown = entries if len(entries) <= _MAX_LEGEND else entries[: _MAX_LEGEND - 1]
+    y = canvas.legend(x, area.top + 14, shown)
+    if len(shown) < len(entries):
+        canvas.text(x + 14, y, f"and {len(entries) - len(shown)} more", fill=MUTED)
+        y += LEGEND_ROW
+    canvas.legend(x, y, [(name, _LIMIT_COLOUR) for name in dict.fromkeys(limits)], "dashes")

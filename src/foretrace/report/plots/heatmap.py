@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from typing import Final, TextIO
 
@@ -13,8 +12,8 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.basics.units import format_bytes, format_count, format_percent
 from foretrace.readings.links import LinkLoad, LinkLoads
-from foretrace.report.axis import FONT
 from foretrace.report.plots.link_panels import NOT_IN_SERVICE, Panel, carrying, gathered, panels_of
+from foretrace.report.svg import MUTED, Canvas, mix
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 
@@ -22,10 +21,11 @@ HOTTEST: Final = 5
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 _BINS: Final = 10
 
-_STOPS: Final = ((0.0, (242, 245, 248)), (0.35, (253, 224, 139)), (0.65, (244, 135, 59)), (1.0, (165, 15, 40)))
+_STOPS: Final = ((0.0, "#f2f5f8"), (0.35, "#fde08b"), (0.65, "#f4873b"), (1.0, "#a50f28"))
 """Shares of the scale and their colours: light where idle, dark where busy."""
 
-_LEFT, _BLOCK, _GAP, _TOP = 130, 400, 60, 92
+_LEFT, _BLOCK, _GAP, _TOP, _MARGIN = 130, 400, 60, 92, 24
+_LEGEND_WIDTH, _LEGEND_STEPS = 240, 48
 _SCALES: Final = (0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 
 
@@ -73,7 +73,7 @@ def _spread(share: Floats, top: float) -> str:
     """How many links lie in each tenth of the scale, as blocks; the first without those that are idle."""
     count, _ = np.histogram(share[share > 0], bins=_BINS, range=(0.0, top))
     most = int(count.max(initial=0))
-    return "".join(" " if not one else _EIGHTHS[min(-(-8 * one // most), 8) - 1] for one in count.tolist())
+    return "".join(" " if not links else _EIGHTHS[min(-(-8 * links // most), 8) - 1] for links in count.tolist())
 
 
 def _scale(most: float) -> float:
@@ -82,39 +82,34 @@ def _scale(most: float) -> float:
 
 
 def heatmap_svg(loads: LinkLoads, title: str) -> str:
-    """The map: for each tier what goes out on the left and what comes in on the right."""
+    """Draws the map: for each tier what goes out on the left and what comes in on the right."""
     share = loads.utilisation
     top = _scale(float(share.max(initial=0.0)))
     hot = loads.hottest(HOTTEST)
+    canvas = Canvas(_LEFT + 2 * _BLOCK + _GAP + _MARGIN, 0, title, title_x=_MARGIN)
+    _draw_scale(canvas, top)
+    for number, load in enumerate(hot, start=1):
+        canvas.text(_MARGIN, _TOP - 16 + 18 * number, str(number))
+        canvas.text(_MARGIN + 18, _TOP - 16 + 18 * number, described(load))
     y = _TOP + 18.0 * len(hot) + (14 if hot else 0)
-    parts: list[str] = []
     tiers: dict[str, list[Panel]] = {}
     for panel in panels_of(loads.fabric):
         tiers.setdefault(panel.tier, []).append(panel)
     for tier, every in tiers.items():
-        parts.append(f'<text x="24" y="{y:.1f}" font-size="14" font-weight="bold">{escape(tier)}</text>')
+        canvas.text(_MARGIN, y, tier, font_size=14, font_weight="bold")
         panels, idle = carrying(every, share)
         if idle:
             rest = "all idle" if not panels[0].rows else f"{idle:,} idle row{'s' if idle > 1 else ''} left out"
-            parts.append(f'<text x="{_LEFT + _BLOCK + _GAP}" y="{y:.1f}" fill="#555">{rest}</text>')
+            canvas.text(_LEFT + _BLOCK + _GAP, y, rest, fill=MUTED)
         height = 0.0
         for number, panel in enumerate(panels if panels[0].rows else ()):
             block = _Block(panel, _LEFT + number * (_BLOCK + _GAP), y + 24)
-            parts += block.drawn(share, top, [load.link for load in hot], labelled=not number)
+            block.draw(canvas, share, top, labelled=not number)
+            block.draw_frames(canvas, [load.link for load in hot])
             height = max(height, block.height)
         y += height + (60 if height else 32)
-    width = _LEFT + 2 * _BLOCK + _GAP + 24
-    head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y:.0f}" viewBox="0 0 {width} {y:.0f}" '
-        f'{FONT} font-size="12">',
-        f'<rect width="{width}" height="{y:.0f}" fill="white"/>',
-        f'<text x="24" y="30" font-size="17" font-weight="bold">{escape(title)}</text>',
-        *_legend(top, width),
-    ]
-    for number, load in enumerate(hot, start=1):
-        said = f"{number}   {described(load)}"
-        head.append(f'<text x="24" y="{_TOP - 16 + 18 * number}" xml:space="preserve">{escape(said)}</text>')
-    return "\n".join([*head, *parts, "</svg>", ""])
+    canvas.height = y
+    return canvas.svg()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,80 +127,72 @@ class _Block:
         return min(48.0, _BLOCK / columns), 18.0 if rows <= 16 else 12.0 if rows <= 32 else 8.0
 
     @property
-    def height(self) -> float:
-        """Of all rows."""
-        return self.cell[1] * len(gathered(self.panel, np.zeros(int(self.panel.link.max()) + 1))[0])
+    def rows(self) -> int:
+        """How many rows are drawn."""
+        return len(gathered(self.panel, np.zeros(int(self.panel.link.max()) + 1))[0])
 
-    def drawn(self, share: Floats, top: float, hot: list[int], labelled: bool) -> list[str]:
-        """Cells in colour, names of rows, and frames around the hottest."""
+    @property
+    def height(self) -> float:
+        """Height of all rows."""
+        return self.cell[1] * self.rows
+
+    def draw(self, canvas: Canvas, share: Floats, top: float, labelled: bool) -> None:
+        """Draws a cell for each link in the colour of its share, and the names of rows where `labelled`."""
         names, grid = gathered(self.panel, share)
         wide, high = self.cell
         ways = {"out": "away from the GPUs", "in": "towards the GPUs", "": "by the switch they leave"}
-        lost = self._not_in_service(len(names))
-        said = f"{ways[self.panel.way]}, a column per port{', × where no link is in service' if lost else ''}"
-        parts = [f'<text x="{self.x}" y="{self.y - 6:.1f}" fill="#555">{said}</text>', *lost]
-        for row, column in zip(*np.nonzero(~np.isnan(grid)), strict=True):
-            value = float(grid[row, column])
-            place = f'x="{self.x + column * wide:.1f}" y="{self.y + row * high:.1f}"'
-            title = f"{names[row]}, port {column}: {format_percent(value)}"
-            parts.append(
-                f'<rect {place} width="{wide:.1f}" height="{high:.1f}" fill="{_colour(value / top)}" '
-                f'stroke="white" stroke-width="0.5"><title>{escape(title)}</title></rect>'
-            )
+        missing = self._not_in_service(len(names))
+        remark = f"{ways[self.panel.way]}, a column per port{', × where no link is in service' if missing else ''}"
+        canvas.text(self.x, self.y - 6, remark, fill=MUTED)
+        for row, column in missing:
+            x, y = self.x + (column + 0.5) * wide, self.y + row * high + high / 2 + 4
+            canvas.text(x, y, "×", "middle", font_size=11, fill=MUTED)
+        with canvas.group(stroke="white", stroke_width=0.5):
+            for row, column in np.argwhere(~np.isnan(grid)).tolist():
+                value = float(grid[row, column])
+                x, y = self.x + column * wide, self.y + row * high
+                title = f"{names[row]}, port {column}: {format_percent(value)}"
+                canvas.rect(x, y, wide, high, title, fill=_colour(value / top))
         every = max(1, -(-12 // int(high)))
         for row in range(0, len(names) if labelled else 0, every):
-            place = f'x="{self.x - 8}" y="{self.y + row * high + high / 2 + 4:.1f}"'
-            parts.append(f'<text {place} text-anchor="end" font-size="11">{escape(names[row])}</text>')
-        return [*parts, *self._frames(hot, len(names))]
+            canvas.text(self.x - 8, self.y + row * high + high / 2 + 4, names[row], "end", font_size=11)
 
-    def _not_in_service(self, rows: int) -> list[str]:
-        """A cross in each place without a link, unless rows are drawn together."""
-        wide, high = self.cell
-        parts = []
-        for row, column in np.argwhere(self.panel.link == NOT_IN_SERVICE) if rows == len(self.panel.rows) else ():
-            place = f'x="{self.x + (column + 0.5) * wide:.1f}" y="{self.y + row * high + high / 2 + 4:.1f}"'
-            parts.append(f'<text {place} text-anchor="middle" font-size="11" fill="#555">×</text>')
-        return parts
+    def _not_in_service(self, rows: int) -> list[tuple[int, int]]:
+        """Returns the row and column of each place without a link; none where rows are drawn together."""
+        if rows != len(self.panel.rows):
+            return []
+        return [(row, column) for row, column in np.argwhere(self.panel.link == NOT_IN_SERVICE).tolist()]
 
-    def _frames(self, hot: list[int], rows: int) -> list[str]:
+    def draw_frames(self, canvas: Canvas, hot: list[int]) -> None:
+        """Draws numbered frames around the links of `hot`."""
         wide, high = self.cell
-        together = -(-len(self.panel.rows) // rows)
-        parts = []
+        together = -(-len(self.panel.rows) // self.rows)
         for number, link in enumerate(hot, start=1):
-            for row, column in zip(*np.nonzero(self.panel.link == link), strict=True):
+            for row, column in np.argwhere(self.panel.link == link).tolist():
                 x, y = self.x + column * wide, self.y + row // together * high
-                parts.append(
-                    f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="none" '
-                    'stroke="black" stroke-width="1.5"/>'
-                )
-                inside = wide >= 10 and high >= 10
-                place = f'x="{x + wide / 2:.1f}" text-anchor="middle"' if inside else f'x="{x + wide + 3:.1f}"'
-                halo = 'stroke="white" stroke-width="2.5" paint-order="stroke"'
-                words = f'y="{y + high / 2 + 4:.1f}" font-size="11" font-weight="bold" {halo}'
-                parts.append(f"<text {place} {words}>{number}</text>")
-        return parts
+                canvas.rect(x, y, wide, high, fill="none", stroke="black", stroke_width=1.5)
+                with canvas.group(font_size=11, font_weight="bold", stroke="white", stroke_width=2.5):
+                    if wide >= 10 and high >= 10:
+                        canvas.text(x + wide / 2, y + high / 2 + 4, str(number), "middle", paint_order="stroke")
+                    else:
+                        canvas.text(x + wide + 3, y + high / 2 + 4, str(number), paint_order="stroke")
 
 
-def _legend(top: float, width: int) -> list[str]:
-    """The scale of colours with its ends and middle in words."""
-    x, wide = width - 24 - 240, 240 / 48
-    parts = [
-        f'<rect x="{x + wide * step:.1f}" y="40" width="{wide + 0.5:.1f}" height="12" fill="{_colour(step / 47)}"/>'
-        for step in range(48)
-    ]
-    for part, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        text = f"{100 * top * part:g} %"
-        parts.append(f'<text x="{x + 240 * part:.1f}" y="66" font-size="11" text-anchor="{anchor}">{text}</text>')
-    parts.append(f'<text x="{x - 10}" y="51" text-anchor="end" fill="#555">share of what a link carries</text>')
-    return parts
+def _draw_scale(canvas: Canvas, top: float) -> None:
+    """Draws the scale of colours with its ends and middle in words."""
+    x, wide = canvas.width - _MARGIN - _LEGEND_WIDTH, _LEGEND_WIDTH / _LEGEND_STEPS
+    for step in range(_LEGEND_STEPS):
+        canvas.rect(x + wide * step, 40, wide + 0.5, 12, fill=_colour(step / (_LEGEND_STEPS - 1)))
+    canvas.text(x, 66, "0 %", font_size=11)
+    canvas.text(x + _LEGEND_WIDTH / 2, 66, f"{50 * top:g} %", "middle", font_size=11)
+    canvas.text(x + _LEGEND_WIDTH, 66, f"{100 * top:g} %", "end", font_size=11)
+    canvas.text(x - 10, 51, "share of what a link carries", "end", fill=MUTED)
 
 
 def _colour(share: float) -> str:
-    """The colour of a share of the scale."""
+    """Returns the colour of a share of the scale."""
     share = min(max(share, 0.0), 1.0)
     for (low, first), (high, second) in pairwise(_STOPS):
         if share <= high:
-            part = (share - low) / (high - low)
-            mixed = (round(a + part * (b - a)) for a, b in zip(first, second, strict=True))
-            return "#" + "".join(f"{one:02x}" for one in mixed)
-    return "#a50f28"
+            return mix(first, second, (share - low) / (high - low))
+    return _STOPS[-1][1]

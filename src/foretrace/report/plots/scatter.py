@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from foretrace.basics.units import format_time
-from foretrace.report.axis import COLOURS, FONT, LogAxis
+from foretrace.report.svg import COLOURS, FRAME, LEGEND_ROW, MUTED, Canvas, LogAxis, PlotArea
 
 NEAR = 0.10
-"""How far off the lines beside the diagonal are."""
+"""How far the dashed lines are from the diagonal, as a share of what was measured."""
 
 _SIDE, _LEFT, _TOP, _LEGEND = 560, 76, 48, 240
 
@@ -50,96 +49,68 @@ def letters(points: Sequence[Point], width: int = 60, height: int = 20) -> list[
         column = round(scale.of(point.measured_s) * (width - 1))
         row = height - 1 - round(scale.of(point.predicted_s) * (height - 1))
         letter = chr(ord("a") + names.index(point.group) % 26)
-        taken = grid[row][column]
-        grid[row][column] = letter if taken in (" ", "·", letter) else "+"
+        drawn = grid[row][column]
+        grid[row][column] = letter if drawn in (" ", "·", letter) else "+"
     low, high = format_time(scale.low), format_time(scale.high)
     lines = ["│" + "".join(row) for row in grid]
     return [*lines, "└" + "─" * width, f" {low}{high:>{width - len(low)}}"]
 
 
 def scatter_svg(points: Sequence[Point], title: str) -> str:
-    """The plot as SVG: a dot per row with its band, the diagonal, and lines 10 % beside it."""
-    width, height = _LEFT + _SIDE + _LEGEND, _TOP + _SIDE + 64
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'{FONT} font-size="13">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{_LEFT}" y="28" font-size="17" font-weight="bold">{escape(title)}</text>',
-    ]
+    """Draws the plot as SVG: a dot per row with its band, the diagonal, and lines 10 % above and below it."""
+    canvas = Canvas(_LEFT + _SIDE + _LEGEND, _TOP + _SIDE + 64, title, title_x=_LEFT, font_size=13)
     if points:
         scale = _around(points)
-        parts += _frame(scale)
-        parts += _dots(points, scale)
-    return "\n".join([*parts, "</svg>", ""])
+        area = PlotArea(_LEFT, _TOP, _SIDE, _SIDE, scale, scale)
+        area.draw_ticks(canvas, scale.ticks(), scale.ticks(), _tick, _tick)
+        _draw_diagonals(canvas, area)
+        area.draw_frame(canvas, "measured step time", "predicted step time")
+        _draw_dots(canvas, area, points)
+        _draw_legend(canvas, area, points)
+    return canvas.svg()
 
 
-def _x(scale: LogAxis, value: float) -> float:
-    return _LEFT + scale.of(value) * _SIDE
-
-
-def _y(scale: LogAxis, value: float) -> float:
-    return _TOP + (1 - scale.of(value)) * _SIDE
-
-
-def _frame(scale: LogAxis) -> list[str]:
-    parts = []
-    for tick in scale.ticks():
-        x, y, text = _x(scale, tick), _y(scale, tick), escape(_tick(tick))
-        parts += [
-            f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_TOP + _SIDE}" stroke="#e6e6e6"/>',
-            f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_LEFT + _SIDE}" y2="{y:.1f}" stroke="#e6e6e6"/>',
-            f'<text x="{x:.1f}" y="{_TOP + _SIDE + 20}" text-anchor="middle">{text}</text>',
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{text}</text>',
-        ]
-    for factor, style in ((1.0, 'stroke="#444"'), *((one, 'stroke="#999" stroke-dasharray="5 4"') for one in _BESIDE)):
+def _draw_diagonals(canvas: Canvas, area: PlotArea) -> None:
+    scale = area.across
+    for factor in (1.0, 1 - NEAR, 1 + NEAR):
         low, high = max(scale.low, scale.low / factor), min(scale.high, scale.high / factor)
-        ends = f'x1="{_x(scale, low):.1f}" y1="{_y(scale, low * factor):.1f}" x2="{_x(scale, high):.1f}"'
-        parts.append(f'<line {ends} y2="{_y(scale, high * factor):.1f}" {style}/>')
-    middle = _TOP + _SIDE / 2
-    upright = f'text-anchor="middle" transform="rotate(-90 18 {middle})"'
-    return [
-        *parts,
-        f'<rect x="{_LEFT}" y="{_TOP}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#444"/>',
-        f'<text x="{_LEFT + _SIDE / 2}" y="{_TOP + _SIDE + 46}" text-anchor="middle">measured step time</text>',
-        f'<text x="18" y="{middle}" {upright}>predicted step time</text>',
-    ]
+        ends = (area.x(low), area.y(low * factor)), (area.x(high), area.y(high * factor))
+        if factor == 1.0:
+            canvas.line(*ends, FRAME)
+        else:
+            canvas.line(*ends, "#999999", stroke_dasharray="5 4")
 
 
-_BESIDE = (1 - NEAR, 1 + NEAR)
-
-
-def _dots(points: Sequence[Point], scale: LogAxis) -> list[str]:
-    names, parts = groups_of(points), []
+def _draw_dots(canvas: Canvas, area: PlotArea, points: Sequence[Point]) -> None:
+    names = groups_of(points)
     for point in points:
         colour = COLOURS[names.index(point.group) % len(COLOURS)]
-        x, y = _x(scale, point.measured_s), _y(scale, point.predicted_s)
+        x = area.x(point.measured_s)
         if point.band_s is not None:
-            low, high = (_y(scale, one) for one in point.band_s)
-            line = f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}"'
-            parts.append(f'{line} stroke="{colour}" stroke-opacity="0.35"/>')
-        error = 100 * (point.predicted_s / point.measured_s - 1)
-        parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}" fill-opacity="0.75">'
-            f"<title>{escape(point.name)}: {error:+.1f} %</title></circle>"
-        )
-    for number, name in enumerate(names):
-        y = _TOP + 14 + 22 * number
+            low_s, high_s = point.band_s
+            canvas.line((x, area.y(low_s)), (x, area.y(high_s)), colour, stroke_opacity=0.35)
+        title = f"{point.name}: {100 * _error(point):+.1f} %"
+        canvas.circle(x, area.y(point.predicted_s), 4, colour, title, fill_opacity=0.75)
+
+
+def _draw_legend(canvas: Canvas, area: PlotArea, points: Sequence[Point]) -> None:
+    """Names the groups with their mean absolute errors, and says what lines mean."""
+    entries = []
+    for number, name in enumerate(groups_of(points)):
         own = [point for point in points if point.group == name]
-        mape = 100 * sum(abs(point.predicted_s / point.measured_s - 1) for point in own) / len(own)
-        text = f"{name} ({len(own)}): {mape:.1f} %"
-        x = _LEFT + _SIDE + 18
-        parts.append(f'<circle cx="{x}" cy="{y - 4}" r="5" fill="{COLOURS[number % len(COLOURS)]}"/>')
-        parts.append(f'<text x="{x + 12}" y="{y}" font-size="12">{escape(text)}</text>')
-    below = _TOP + 14 + 22 * len(names) + 12
-    said = ("bars: predicted band (90 %)", f"dashed: {100 * NEAR:.0f} % off")
-    x = _LEFT + _SIDE + 13
-    parts += [
-        f'<text x="{x}" y="{below + 18 * number}" font-size="12" fill="#666">{text}</text>'
-        for number, text in enumerate(said)
-    ]
-    return parts
+        mape = 100 * sum(abs(_error(point)) for point in own) / len(own)
+        entries.append((f"{name} ({len(own)}): {mape:.1f} %", COLOURS[number % len(COLOURS)]))
+    with canvas.group(font_size=12):
+        y = canvas.legend(area.right + 18, area.top + 14, entries) + 12
+        for text in ("bars: predicted band (90 %)", f"dashed: {100 * NEAR:.0f} % off"):
+            canvas.text(area.right + 13, y, text, fill=MUTED)
+            y += LEGEND_ROW
+
+
+def _error(point: Point) -> float:
+    return point.predicted_s / point.measured_s - 1
 
 
 def _tick(seconds: float) -> str:
-    """A round time without the digits that say nothing: `10 ms`, `2 s`."""
+    """A round time without trailing zeros: `10 ms`, `2 s`."""
     return f"{seconds:g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from xml.etree import ElementTree
 
-from foretrace.report.axis import LogAxis
 from foretrace.report.plots.curves import Axes, Curve, Dot, braille, curves_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -16,16 +15,6 @@ LIMIT = Curve("bound", (Dot(1.0, 1e5), Dot(16.0, 1e5)), limit=True)
 
 def text_of(curves: list[Curve]) -> list[str]:
     return ["".join(text for text, _ in line) for line in braille(curves, AXES, width=30, height=8)]
-
-
-def test_axes() -> None:
-    axis = LogAxis(1.0, 100.0)
-    assert axis.of(10.0) == 0.5
-    assert axis.of(1e9) == 1.0
-    assert axis.ticks() == [1, 2, 5, 10, 20, 50, 100]
-    assert LogAxis(1e-3, 1e3).ticks() == [1e-3, 1e-2, 0.1, 1, 10, 100, 1e3]
-    assert LogAxis(8, 1024).binary_ticks() == [8, 16, 32, 64, 128, 256, 512, 1024]
-    assert len(LogAxis(1, 2.0**40).binary_ticks()) <= 10
 
 
 def test_a_straight_line_is_drawn_as_one() -> None:
