@@ -47,7 +47,7 @@ def explain_traces(jobs: Sequence[Input], question: TraceQuestion, output: Outpu
         return
     from foretrace.report.profiler_trace.plot import profiler_trace_svg
     from foretrace.report.profiler_trace.screens import print_view
-    from foretrace.report.profiler_trace.views_json import trace_json
+    from foretrace.report.profiler_trace.views_json import profiler_trace_json
     from foretrace.report.trace_summary import print_summary
 
     (trace,) = traces
@@ -59,7 +59,7 @@ def explain_traces(jobs: Sequence[Input], question: TraceQuestion, output: Outpu
         else:
             print_view(trace, question.view, question.op)
 
-    emit(lambda: trace_json(trace, question.view, question.op), screen, output)
+    emit(lambda: profiler_trace_json(trace, question.view, question.op), screen, output)
 
 
 def _read(job: Input, question: TraceQuestion) -> ProfilerTrace:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from foretrace.basics.errors import Diagnostic
+from foretrace.basics.plain import to_plain
 from foretrace.basics.units import format_bytes, format_percent, format_time
-from foretrace.calibrate.coverage import CoveredFamily, JobCoverage, covered_calls, covered_families
-from foretrace.cost.calibration import Calibration, MadeOf
+from foretrace.calibrate.coverage import CoveredCalls, CoveredFamily, JobCoverage, covered_calls, covered_families
+from foretrace.cost.calibration import Calibration, HostFit, MadeOf, StepFit
+from foretrace.report.json import read_record, to_json, with_properties
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, show
 from foretrace.report.validate import signed_error
@@ -22,44 +24,54 @@ MAX_KERNELS = 12
 _HOW = ("measured", "interpolated", "corrected", "not covered")
 
 
+@dataclass(frozen=True, slots=True)
+class CalibrationRecord:
+    """Everything a calibration holds, and how it covers a job; `kernels` counts the measured ones."""
+
+    file: str
+    gpu: str
+    device: str
+    software: Mapping[str, str]
+    made_of: tuple[MadeOf, ...]
+    kernels: int
+    families: list[dict[str, Any]]
+    collectives: tuple[CoveredCalls, ...]
+    host: HostFit | None
+    steps: StepFit | None
+    coverage: dict[str, Any] | None
+    notes: list[str]
+
+
 def calibration_json(
     calibration: Calibration, coverage: JobCoverage | None = None, notes: Sequence[Diagnostic] = ()
 ) -> dict[str, Any]:
-    """Everything a calibration says of itself, and of a job where one is given."""
-    fits = {family.name: asdict(family) for family in calibration.families}
+    """Returns everything a calibration holds, and how it covers a job where one is given."""
+    fits = {family.name: to_plain(family) for family in calibration.families}
     families = [
-        {**fits.get(family.name, {"name": family.name}), "kernels": family.kernels, "ranges": _ranges_json(family)}
+        {**fits.get(family.name, {"name": family.name}), "kernels": family.kernels, "ranges": family.ranges}
         for family in covered_families(calibration)
     ]
-    return {
-        "schema": CALIBRATION_SCHEMA,
-        "file": calibration.path,
-        "gpu": calibration.gpu,
-        "device": calibration.device,
-        "software": dict(calibration.software or {}),
-        "made_of": [asdict(one) for one in calibration.made_of],
-        "kernels": 0 if calibration.kernels is None else len(calibration.kernels.kernels),
-        "families": families,
-        "collectives": [asdict(call) for call in covered_calls(calibration)],
-        "host": None if calibration.host is None else asdict(calibration.host),
-        "steps": None if calibration.steps is None else asdict(calibration.steps),
-        "coverage": None if coverage is None else coverage_json(coverage),
-        "notes": [note.message for note in notes],
-    }
-
-
-def _ranges_json(one: CoveredFamily) -> dict[str, list[int]]:
-    return {name: list(ends) for name, ends in one.ranges.items()}
+    record = read_record(
+        CalibrationRecord,
+        calibration,
+        file=calibration.path,
+        software=calibration.software or {},
+        kernels=0 if calibration.kernels is None else len(calibration.kernels.kernels),
+        families=families,
+        collectives=covered_calls(calibration),
+        coverage=None if coverage is None else coverage_json(coverage),
+        notes=[note.message for note in notes],
+    )
+    return to_json(CALIBRATION_SCHEMA, record)
 
 
 def coverage_json(coverage: JobCoverage) -> dict[str, Any]:
-    """The kernels of a job, and how each is priced; a distance is null where no family of it was measured."""
-    rows = [
-        {**asdict(kernel), "distance": kernel.distance if math.isfinite(kernel.distance) else None, "how": kernel.how}
-        for kernel in coverage.kernels
-    ]
+    """Returns the kernels of a job, and how each is priced; a distance is null where no family of it was measured."""
+    kernels = [with_properties(kernel, "how") for kernel in coverage.kernels]
+    for kernel in kernels:
+        kernel["distance"] = kernel["distance"] if math.isfinite(kernel["distance"]) else None
     shares = {how.replace(" ", "_"): coverage.share(how) for how in _HOW}
-    return {"job": coverage.title, "shares": shares, "kernels": rows}
+    return {"job": coverage.title, "shares": shares, "kernels": kernels}
 
 
 def print_calibration(

@@ -1,4 +1,4 @@
-"""What `foretrace generate` says about the file it wrote."""
+"""What `foretrace generate` reports about the file it wrote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from foretrace.basics.units import format_time
 from foretrace.export.generate import FileStep, GeneratedFile
-from foretrace.report.json import diagnostics_json
+from foretrace.report.json import to_json
 
 MIN_SHOWN_S = 1e-9
 """Changes of less than a nanosecond are rounding of sums."""
@@ -17,8 +17,8 @@ GENERATED_SCHEMA = "foretrace.generated/1"
 
 def generated_json(kind: str, path: Path, generated: GeneratedFile) -> dict[str, Any]:
     """Returns what was written, and what should be known about it."""
-    notes = diagnostics_json(generated.diagnostics)
-    return {"schema": GENERATED_SCHEMA, "format": kind, "path": str(path), **generated.facts, "diagnostics": notes}
+    file = {"format": kind, "path": path}
+    return to_json(GENERATED_SCHEMA, file, generated.facts, {"diagnostics": generated.diagnostics})
 
 
 def print_generated(path: Path, generated: GeneratedFile) -> None:

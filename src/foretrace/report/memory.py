@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import numpy as np
 
-from foretrace.basics.plain import to_plain
+from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.units import format_bytes, format_count, format_percent, format_time
 from foretrace.program.columns import Category, label
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.answer_record import MemoryRecord
 from foretrace.readings.answer.memory_fit import MemoryFit, StageMemory
-from foretrace.report.json import diagnostics_json
+from foretrace.report.json import to_json
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 from foretrace.simulation.relief import Relief
@@ -24,27 +25,39 @@ _WIDTH = 80
 _GIB = 1 << 30
 
 
+@dataclass(frozen=True, slots=True)
+class ReliefRecord:
+    """A change of the plan by which the job fits."""
+
+    options: str
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrackRecord:
+    """What the fullest stage holds over the step."""
+
+    role: str
+    time_s: Floats
+    held_bytes: Longs
+
+
 def memory_json(answer: Answer, relief: Relief | None = None) -> dict[str, Any]:
     """Returns the memory of a job, with the track of its fullest stage, and what would make it fit."""
     figures, cluster = answer.model, answer.cluster
     assert figures is not None
     worst = figures.memory.worst
-    return {
-        "schema": MEMORY_SCHEMA,
-        "model": figures.name,
-        "plan": to_plain(figures.plan),
-        "cluster": None if cluster is None else cluster.name,
-        **to_plain(MemoryRecord.of(figures.memory)),
-        "would_fit": None if relief is None else {"options": relief.words, "peak_bytes": relief.peak_bytes},
-        "worst": None
-        if worst is None
-        else {
-            "role": worst.role,
-            "time_s": worst.track.time_s.tolist(),
-            "held_bytes": worst.track.total_bytes.tolist(),
+    track = None if worst is None else TrackRecord(worst.role, worst.track.time_s, worst.track.total_bytes)
+    return to_json(
+        MEMORY_SCHEMA,
+        {"model": figures.name, "plan": figures.plan, "cluster": None if cluster is None else cluster.name},
+        MemoryRecord.of(figures.memory),
+        {
+            "would_fit": None if relief is None else ReliefRecord(relief.words, relief.peak_bytes),
+            "worst": track,
+            "diagnostics": answer.diagnostics,
         },
-        "diagnostics": diagnostics_json(answer.diagnostics),
-    }
+    )
 
 
 def print_memory(answer: Answer, stream: TextIO | None = None) -> None:

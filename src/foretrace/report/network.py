@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any, TextIO
 
+from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_percent, format_time
+from foretrace.cost.network.nccl.candidates import Candidate
 from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.report.json import diagnostics_json
+from foretrace.report.json import read_record, to_json
 from foretrace.report.plots.curves import braille
 from foretrace.report.plots.heatmap import HOTTEST, described
 from foretrace.report.plots.network_plot import AXES, curves_of, over_of, size_text
@@ -26,63 +28,87 @@ WORTH_ASKING = 0.1
 """Of what NCCL's choice takes by our reckoning: another way that saves more is named."""
 
 
-def network_json(answer: NetworkAnswer) -> dict[str, Any]:
-    """One answer."""
-    return {"schema": NETWORK_SCHEMA, **_answer_json(answer)}
+@dataclass(frozen=True, slots=True)
+class HotLinkRecord:
+    """A link that is among the busiest; `others` counts links that are as busy."""
+
+    link: str
+    bytes: float
+    utilisation: float
+    others: int
 
 
-def table_json(found: NetworkTable) -> dict[str, Any]:
-    """Several answers, in the order of the table."""
-    return {
-        "schema": TABLE_SCHEMA,
-        "interrupted": found.interrupted,
-        "points": [_answer_json(answer) for answer in found.answers],
-    }
+@dataclass(frozen=True, slots=True)
+class FlowRecord:
+    """A collective message by message: what formulas say instead, and which links are hot."""
 
+    analytic_time_s: float
+    messages: int
+    hot: tuple[HotLinkRecord, ...]
 
-def _answer_json(answer: NetworkAnswer) -> dict[str, Any]:
-    return {
-        "collective": answer.collective,
-        "size_bytes": answer.size_bytes,
-        "cluster": answer.cluster.name,
-        "ranks": answer.ranks,
-        "nodes": answer.nodes,
-        "ranks_per_node": answer.ranks_per_node,
-        "groups": answer.groups,
-        "network": answer.mode,
-        "time_s": answer.time_s,
-        "band_s": list(answer.band_s),
-        "latency_s": answer.latency_s,
-        "bound_s": answer.bound_s,
-        "bound_share": answer.bound_share,
-        "algbw_bytes_per_s": answer.algbw_bytes_per_s,
-        "busbw_bytes_per_s": answer.busbw_bytes_per_s,
-        "algorithm": answer.algorithm,
-        "protocol": answer.protocol or None,
-        "channels": answer.channels or None,
-        "limited_by": answer.limited_by,
-        "source": answer.source,
-        "way": answer.way or None,
-        "candidates": [asdict(candidate) for candidate in answer.candidates],
-        "flow": None if answer.links is None else _links_json(answer.links),
-        "diagnostics": diagnostics_json(answer.diagnostics),
-    }
-
-
-def _links_json(run: LinkRun) -> dict[str, Any]:
-    return {
-        "analytic_time_s": run.analytic_time_s,
-        "messages": run.messages,
-        "hot": [
-            {
-                "link": load.label,
-                "bytes": sum(load.bytes_by_axis.values()),
-                "utilisation": load.utilisation,
-                "others": load.others,
-            }
+    @classmethod
+    def of(cls, run: LinkRun) -> FlowRecord:
+        """Reads a run on links."""
+        hot = tuple(
+            HotLinkRecord(load.label, sum(load.bytes_by_axis.values()), load.utilisation, load.others)
             for load in run.loads.hottest(HOTTEST)
-        ],
-    }
+        )
+        return cls(run.analytic_time_s, run.messages, hot)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRecord:
+    """One answer about a collective."""
+
+    collective: str
+    size_bytes: int
+    cluster: str
+    ranks: int
+    nodes: int
+    ranks_per_node: int
+    groups: int
+    network: str
+    time_s: float
+    band_s: tuple[float, float]
+    latency_s: float
+    bound_s: float
+    bound_share: float | None
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+    algorithm: str
+    protocol: str | None
+    channels: int | None
+    limited_by: str
+    source: str
+    way: str | None
+    candidates: tuple[Candidate, ...]
+    flow: FlowRecord | None
+    diagnostics: tuple[Diagnostic, ...]
+
+    @classmethod
+    def of(cls, answer: NetworkAnswer) -> CollectiveRecord:
+        """Reads an answer; what it does not know is null."""
+        return read_record(
+            cls,
+            answer,
+            cluster=answer.cluster.name,
+            network=answer.mode,
+            protocol=answer.protocol or None,
+            channels=answer.channels or None,
+            way=answer.way or None,
+            flow=None if answer.links is None else FlowRecord.of(answer.links),
+        )
+
+
+def network_json(answer: NetworkAnswer) -> dict[str, Any]:
+    """Returns one answer."""
+    return to_json(NETWORK_SCHEMA, CollectiveRecord.of(answer))
+
+
+def table_json(answers: NetworkTable) -> dict[str, Any]:
+    """Returns several answers, in the order of the table."""
+    points = [CollectiveRecord.of(answer) for answer in answers.answers]
+    return to_json(TABLE_SCHEMA, {"interrupted": answers.interrupted, "points": points})
 
 
 def print_network(answer: NetworkAnswer, stream: TextIO | None = None) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_count, format_percent, format_time
+from foretrace.inputs.profiler_table.communication import TableCollective
 from foretrace.inputs.profiler_table.labels import Label
-from foretrace.inputs.profiler_table.parts import DeviceTime, Origin
+from foretrace.inputs.profiler_table.parts import DeviceTime, Origin, TablePart
 from foretrace.inputs.torch_ops.kinds import WorkKind
 from foretrace.program.columns import Phase, label
 from foretrace.readings.profiler_table import TableExplanation
+from foretrace.report.json import read_record, to_json
 from foretrace.report.table import table as text_table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
@@ -22,72 +25,105 @@ MAX_LABELS: Final = 40
 NOT_RECORDED: Final = "not recorded"
 
 
+@dataclass(frozen=True, slots=True)
+class LabelRecord:
+    """A label with what is inside it."""
+
+    name: str
+    phase: Phase
+    calls: int
+    device_s: float
+    host_s: float
+    rest_s: float
+    how: str
+    parts: tuple[LabelRecord, ...]
+
+    @classmethod
+    def of(cls, label: Label) -> LabelRecord:
+        """Reads a label and all its parts."""
+        return read_record(cls, label, parts=tuple(cls.of(part) for part in label.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """Seconds of the host over the whole table; `work_per_step_s` is without start-up, waits and the profiler."""
+
+    wall_s: float
+    wall_from: str
+    start_up_s: float
+    start_up_row: str
+    waits_s: float
+    profiler_s: float
+    work_per_step_s: float
+    launches: int
+    launch_s: float
+    self_sum_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableExplanationRecord:
+    """One table, explained; times in seconds over the whole table, unless a key says by step."""
+
+    line: int
+    rows: int
+    device: str
+    steps: int
+    steps_from: str
+    device_time_s: float
+    device_time_basis: str
+    kernels_s: float
+    ops_s: float
+    artefacts_s: float
+    by_kind_s: Mapping[WorkKind, float]
+    by_kind_in_labels_s: Mapping[WorkKind, float]
+    by_kind_in_nodes_s: Mapping[WorkKind, float]
+    host_by_kind_s: Mapping[WorkKind, float]
+    by_phase_s: Mapping[str, float]
+    parts: tuple[TablePart, ...]
+    labels: tuple[LabelRecord, ...]
+    host: HostRecord
+    bound: str
+    why: str
+    communication_recorded: bool
+    communication: tuple[TableCollective, ...]
+    do_not_add: tuple[str, ...]
+    cannot_tell: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @classmethod
+    def of(cls, explanation: TableExplanation) -> TableExplanationRecord:
+        """Reads an explanation."""
+        profile = explanation.profile
+        table, device, host = profile.table, profile.device, profile.host
+        return read_record(
+            cls,
+            explanation,
+            line=table.line,
+            rows=len(table.rows),
+            device=table.device,
+            steps=host.steps,
+            steps_from=host.steps_from,
+            device_time_s=device.total_s,
+            device_time_basis=device.basis,
+            kernels_s=device.kernels_s,
+            ops_s=device.ops_s,
+            artefacts_s=device.artefacts_s,
+            by_kind_s=device.by_kind(),
+            by_kind_in_labels_s=device.by_kind("label"),
+            by_kind_in_nodes_s=device.by_kind("autograd node"),
+            by_phase_s={label(phase): seconds for phase, seconds in device.by_phase().items()},
+            parts=device.parts,
+            labels=tuple(LabelRecord.of(outer) for outer in device.labels),
+            host=read_record(HostRecord, host, profiler_s=host.artefacts_s, work_per_step_s=host.work_s),
+            communication=profile.calls,
+            diagnostics=table.diagnostics,
+        )
+
+
 def explanations_json(explanations: Sequence[TableExplanation]) -> dict[str, Any]:
-    """What tables mean; times in seconds over the whole table, unless a key says by step."""
-    return {
-        "schema": EXPLANATION_SCHEMA,
-        "format": "PyTorch profiler table",
-        "tables": [_explanation_json(explanation) for explanation in explanations],
-    }
-
-
-def _explanation_json(one: TableExplanation) -> dict[str, Any]:
-    profile, device = one.profile, one.profile.device
-    return {
-        "line": profile.table.line,
-        "rows": len(profile.table.rows),
-        "device": profile.table.device,
-        "steps": profile.host.steps,
-        "steps_from": profile.host.steps_from,
-        "device_time_s": device.total_s,
-        "device_time_basis": device.basis,
-        "kernels_s": device.kernels_s,
-        "ops_s": device.ops_s,
-        "artefacts_s": device.artefacts_s,
-        "by_kind_s": {str(kind): seconds for kind, seconds in device.by_kind().items()},
-        "by_kind_in_labels_s": {str(kind): seconds for kind, seconds in device.by_kind("label").items()},
-        "by_kind_in_nodes_s": {str(kind): seconds for kind, seconds in device.by_kind("autograd node").items()},
-        "host_by_kind_s": {str(kind): seconds for kind, seconds in one.host_by_kind_s.items()},
-        "by_phase_s": {_phase(phase): seconds for phase, seconds in device.by_phase().items()},
-        "parts": [{**asdict(part), "kind": str(part.kind), "phase": _phase(part.phase)} for part in device.parts],
-        "labels": [_label_json(label_) for label_ in device.labels],
-        "host": {
-            "wall_s": profile.host.wall_s,
-            "wall_from": profile.host.wall_from,
-            "start_up_s": profile.host.start_up_s,
-            "start_up_row": profile.host.start_up_row,
-            "waits_s": profile.host.waits_s,
-            "profiler_s": profile.host.artefacts_s,
-            "work_per_step_s": profile.host.work_s,
-            "launches": profile.host.launches,
-            "launch_s": profile.host.launch_s,
-            "self_sum_s": profile.host.self_sum_s,
-        },
-        "bound": one.bound,
-        "why": one.why,
-        "communication_recorded": one.communication_recorded,
-        "communication": [{**asdict(call), "collective": label(call.collective)} for call in profile.calls],
-        "do_not_add": list(one.do_not_add),
-        "cannot_tell": list(one.cannot_tell),
-        "diagnostics": [asdict(note) for note in profile.table.diagnostics],
-    }
-
-
-def _phase(phase: Phase) -> str:
-    return label(phase)
-
-
-def _label_json(one: Label) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "phase": _phase(one.phase),
-        "calls": one.calls,
-        "device_s": one.device_s,
-        "host_s": one.host_s,
-        "rest_s": one.rest_s,
-        "how": one.how,
-        "parts": [_label_json(part) for part in one.parts],
-    }
+    """Returns what the profiler tables of a file mean."""
+    tables = [TableExplanationRecord.of(explanation) for explanation in explanations]
+    return to_json(EXPLANATION_SCHEMA, {"format": "PyTorch profiler table", "tables": tables})
 
 
 def print_explanations(explanations: Sequence[TableExplanation], path: Path) -> None:
@@ -139,7 +175,7 @@ def _device_line(device: DeviceTime, steps: int) -> str:
     if not device.parts:
         return "no device time in the table"
     phases = " · ".join(
-        f"{_phase(phase) if phase is not Phase.NONE else 'elsewhere'} {format_time(seconds)}"
+        f"{label(phase) if phase is not Phase.NONE else 'elsewhere'} {format_time(seconds)}"
         for phase, seconds in device.by_phase().items()
     )
     each = f", {format_time(device.total_s / steps)} each" if steps > 1 else ""

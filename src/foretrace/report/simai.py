@@ -1,4 +1,4 @@
-"""SimAI's figures beside ours, as a screen and as JSON."""
+"""SimAI's figures next to ours, as a screen and as JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import sys
 from typing import Any
 
 from foretrace.basics.errors import Diagnostic
+from foretrace.basics.plain import to_plain
 from foretrace.basics.units import MINUS
 from foretrace.compat.simai.compare import SimaiComparison
 from foretrace.compat.simai.defects import Defect
 from foretrace.compat.simai.totals import figures_json
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.answer_record import SIMULATION_SCHEMA
-from foretrace.report.json import diagnostics_json
+from foretrace.report.json import to_json
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, print_answer, show
 
 _PARTS = {
@@ -44,20 +45,11 @@ def comparison_json(comparison: SimaiComparison, *, explained: bool) -> dict[str
         result = own.to_dict()
     else:
         refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
-        seen = diagnostics_json((refused, *comparison.diagnostics))
-        result = {"schema": SIMULATION_SCHEMA, "step_time_s": None, "diagnostics": seen}
+        diagnostics = (refused, *comparison.diagnostics)
+        result = to_json(SIMULATION_SCHEMA, {"step_time_s": None, "diagnostics": diagnostics})
     result["simai"] = {**figures_json(comparison.figures), "failure": comparison.figures.failure}
     if explained:
-        result["simai"]["defects"] = [
-            {
-                "id": defect.id,
-                "title": defect.title,
-                "touches": defect.touches,
-                "effect_us": defect.effect_us,
-                "mended_total_us": defect.mended_total_us,
-            }
-            for defect in comparison.defects
-        ]
+        result["simai"]["defects"] = to_plain(comparison.defects)
     return result
 
 

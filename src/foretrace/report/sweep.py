@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any, TextIO
 
+from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import format_count, format_percent, format_time
-from foretrace.report.json import diagnostics_json
+from foretrace.report.json import read_record, to_json
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
-from foretrace.search.sweep import Outcome, Sweep
+from foretrace.search.sweep import Outcome, Sweep, Value
 
 SWEEP_SCHEMA = "foretrace.sweep/1"
 MAX_WARNINGS = 4
@@ -17,30 +19,37 @@ MAX_PARTS = 3
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
+@dataclass(frozen=True, slots=True)
+class OutcomeRecord:
+    """One value of a sweep; what is not known of it is null."""
+
+    value: Value
+    world_size: int | None
+    step_time_s: float | None
+    step_time_band_s: tuple[float, float] | None
+    tokens_per_s_per_gpu: float | None
+    efficiency: float | None
+    breakdown_s: dict[str, float] | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """A whole sweep; `best` is the value of the best outcome."""
+
+    title: str
+    over: str
+    interrupted: bool
+    best: Value | None
+    points: tuple[OutcomeRecord, ...]
+    warnings: tuple[Diagnostic, ...]
+
+
 def sweep_json(sweep: Sweep) -> dict[str, Any]:
-    """The whole sweep."""
-    best = sweep.best
-    return {
-        "schema": SWEEP_SCHEMA,
-        "title": sweep.title,
-        "over": sweep.axis.name,
-        "interrupted": sweep.interrupted,
-        "best": None if best is None else best.value,
-        "points": [
-            {
-                "value": outcome.value,
-                "world_size": outcome.world_size,
-                "step_time_s": outcome.step_time_s,
-                "step_time_band_s": outcome.step_time_band_s and list(outcome.step_time_band_s),
-                "tokens_per_s_per_gpu": outcome.tokens_per_s_per_gpu,
-                "efficiency": outcome.efficiency,
-                "breakdown_s": outcome.breakdown_s,
-                "error": outcome.error,
-            }
-            for outcome in sweep.outcomes
-        ],
-        "warnings": diagnostics_json(sweep.warnings),
-    }
+    """Returns the whole sweep."""
+    best = None if sweep.best is None else sweep.best.value
+    points = tuple(read_record(OutcomeRecord, outcome) for outcome in sweep.outcomes)
+    return to_json(SWEEP_SCHEMA, read_record(SweepRecord, sweep, over=sweep.axis.name, best=best, points=points))
 
 
 def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:

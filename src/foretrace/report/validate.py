@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any, TextIO
 
+from foretrace.basics.plain import to_plain
 from foretrace.basics.units import format_percent, format_time
+from foretrace.report.json import read_record, to_json
 from foretrace.report.plots.scatter import Point, groups_of, letters, scatter_svg
 from foretrace.report.svg import STYLES
 from foretrace.report.table import table
@@ -19,33 +21,113 @@ MAX_ROWS = 8
 MAX_SKIPPED = 6
 
 
-def validation_json(found: Validation) -> dict[str, Any]:
-    """Everything: the errors of the best grade, groups, rows, and what was skipped; errors are shares of what was
-    measured."""
-    grade = found.best_grade
-    whole = None if grade is None else group_of("all", found.graded(grade))
+@dataclass(frozen=True, slots=True)
+class TimesRecord:
+    """A measured and a predicted time; `error` is a share of what was measured."""
+
+    measured_s: float
+    predicted_s: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class PeaksRecord:
+    """Measured and predicted peak memory; `error` is a share of what was measured."""
+
+    measured_bytes: float
+    predicted_bytes: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecord:
+    """A row that was predicted."""
+
+    id: str
+    family: str
+    grade: str
+    gpu: str
+    axes: tuple[str, ...]
+    measured_s: float
+    predicted_s: float
+    error: float
+    band_s: tuple[float, float] | None
+    in_band: bool | None
+    memory: PeaksRecord | None
+    fits: bool
+    parts: dict[str, TimesRecord]
+    reason: str
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: RowResult) -> RowRecord:
+        """Reads a row."""
+        memory = row.memory
+        return read_record(
+            cls,
+            row,
+            measured_s=row.step.measured,
+            predicted_s=row.step.predicted,
+            in_band=row.inside,
+            memory=None if memory is None else PeaksRecord(memory.measured, memory.predicted, memory.error),
+            parts={name: TimesRecord(part.measured, part.predicted, part.error) for name, part in row.parts.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRecord:
+    """A row that was not predicted, and why."""
+
+    id: str
+    family: str
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRecord:
+    """The errors of the best grade, groups of all grades, rows, and what was skipped."""
+
+    interrupted: bool
+    notes: tuple[str, ...]
+    graded: str | None
+    mape: float | None
+    bias: float | None
+    coverage: float | None
+    half_width: float | None
+    mean_of_families: float | None
+    memory: dict[str, float] | None
+    groups: list[dict[str, Any]]
+    rows: list[RowRecord]
+    skipped: list[SkippedRecord]
+
+
+def validation_json(validation: Validation) -> dict[str, Any]:
+    """Returns everything about a validation; errors are shares of what was measured."""
+    grade = validation.best_grade
+    whole = None if grade is None else group_of("all", validation.graded(grade))
     memory = None
     if whole is not None and whole.memory_mape is not None:
         memory = {"mape": whole.memory_mape, "rows": whole.memory_rows}
-    return {
-        "schema": VALIDATION_SCHEMA,
-        "interrupted": found.interrupted,
-        "notes": list(found.notes),
-        "graded": grade,
-        "mape": None if whole is None else whole.mape,
-        "bias": None if whole is None else whole.bias,
-        "coverage": None if whole is None else whole.coverage,
-        "half_width": None if whole is None else whole.half_width,
-        "mean_of_families": None if grade is None else found.mean_of_families(grade),
-        "memory": memory,
-        "groups": [one for grade in found.grades for one in _groups_json(found.graded(grade), grade)],
-        "rows": [_row_json(row) for row in found.rows],
-        "skipped": [{"id": one.id, "family": one.family, "where": one.where, "why": one.why} for one in found.skipped],
-    }
+    record = ValidationRecord(
+        interrupted=validation.interrupted,
+        notes=validation.notes,
+        graded=grade,
+        mape=None if whole is None else whole.mape,
+        bias=None if whole is None else whole.bias,
+        coverage=None if whole is None else whole.coverage,
+        half_width=None if whole is None else whole.half_width,
+        mean_of_families=None if grade is None else validation.mean_of_families(grade),
+        memory=memory,
+        groups=[group for grade in validation.grades for group in _groups_json(validation.graded(grade), grade)],
+        rows=[RowRecord.of(row) for row in validation.rows],
+        skipped=[read_record(SkippedRecord, run) for run in validation.skipped],
+    )
+    return to_json(VALIDATION_SCHEMA, record)
 
 
 def _groups_json(rows: Sequence[RowResult], grade: str) -> list[dict[str, Any]]:
-    return [{"kind": kind, "grade": grade, **asdict(group)} for kind, groups in _kinds(rows) for group in groups]
+    return [{"kind": kind, "grade": grade, **to_plain(group)} for kind, groups in _kinds(rows) for group in groups]
 
 
 def _kinds(rows: Sequence[RowResult]) -> tuple[tuple[str, tuple[ResultGroup, ...]], ...]:

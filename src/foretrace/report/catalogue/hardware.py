@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
+from foretrace.basics.plain import to_plain
 from foretrace.basics.units import format_bandwidth, format_bytes, format_count, format_flops, format_time
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
 from foretrace.hardware.fabric.topology import Routing, Topology
+from foretrace.report.json import to_json, with_properties
 from foretrace.report.terminal import Screen, Span, show
 
 if TYPE_CHECKING:
@@ -38,22 +39,22 @@ _ROUTING: dict[Routing, str] = {
 
 
 def list_json(kind: str, items: Sequence[Item]) -> dict[str, Any]:
-    """All presets of a kind ("gpus"): bytes, bytes and FLOP per second, watts; rates one way, peaks dense."""
-    return {"schema": LIST_SCHEMA, "kind": kind, kind: [_plain(item) for item in items]}
+    """Returns all presets of a kind ("gpus"): bytes, bytes and FLOP per second, watts; rates one way, peaks dense."""
+    return to_json(LIST_SCHEMA, {"kind": kind, kind: [_plain(item) for item in items]})
 
 
 def show_json(item: Item, fabric: Fabric | None = None) -> dict[str, Any]:
-    """One item with all it contains, in the units of `list_json`; of a built network, how many devices of each kind."""
+    """Returns one item with all it contains, in the units of `list_json`, and devices of a built network by kind."""
     built = {} if fabric is None else {"devices": _devices(fabric)}
-    return {"schema": SHOW_SCHEMA, "kind": type(item).__name__.lower(), **_plain(item), **built}
+    return to_json(SHOW_SCHEMA, {"kind": type(item).__name__.lower()}, _plain(item), built)
 
 
 def _plain(item: Item) -> dict[str, Any]:
-    """An item as JSON has it; traffic of others by the name of its link."""
-    plain = asdict(item)
-    if isinstance(item, Cluster):
-        plain["oversubscription"] = item.oversubscription
-        plain["topology"]["background"] = dict(item.topology.background)
+    """Returns an item as JSON has it; traffic of others by the name of its link."""
+    if not isinstance(item, Cluster):
+        return dict(to_plain(item))
+    plain = with_properties(item, "oversubscription")
+    plain["topology"]["background"] = dict(item.topology.background)
     return plain
 
 
@@ -151,8 +152,8 @@ def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, s
         count = format_count(fabric.gpus // fabric.gpus_per_node)
         counts = fabric.counts()
         devices = " · ".join(
-            f"{format_count(counts[kind])} {one if counts[kind] == 1 else several}"
-            for kind, (one, several) in _NAMES.items()
+            f"{format_count(counts[kind])} {singular if counts[kind] == 1 else plural}"
+            for kind, (singular, plural) in _NAMES.items()
             if counts[kind]
         )
         facts.append((f"built for {count}", devices))
@@ -162,7 +163,7 @@ def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, s
 def _devices(fabric: Fabric) -> dict[str, int]:
     """How many devices of each kind a network has, as they are called."""
     counts = fabric.counts()
-    return {several: counts[kind] for kind, (_, several) in _NAMES.items() if counts[kind]}
+    return {plural: counts[kind] for kind, (_, plural) in _NAMES.items() if counts[kind]}
 
 
 def _topology_facts(topology: Topology) -> list[tuple[str, str]]:

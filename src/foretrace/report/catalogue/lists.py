@@ -20,10 +20,12 @@ from foretrace.hardware.presets import Kind
 from foretrace.models import presets as models
 from foretrace.program.kernels import DTYPE_BYTES, PEAK_OF
 from foretrace.readings.answer.model_figures import peak_flops
+from foretrace.report.catalogue.hardware import LIST_SCHEMA
 from foretrace.report.catalogue.hardware import list_json as hardware_json
 from foretrace.report.catalogue.hardware import print_list as print_hardware
 from foretrace.report.catalogue.models import list_json as models_json
 from foretrace.report.catalogue.models import print_list as print_models
+from foretrace.report.json import to_json
 from foretrace.schedules.registry import names as schedule_names
 from foretrace.schedules.registry import schedule_facts
 from foretrace.workload.plan import WORDS, Plan
@@ -33,7 +35,6 @@ from foretrace.workload.stacks import STACKS
 if TYPE_CHECKING:
     from foretrace.report.terminal import Span
 
-LIST_SCHEMA: Final = "foretrace.list/1"
 MAX_WIDTH: Final = 100
 MIN_TEXT_WIDTH: Final = 20
 """Columns that the description keeps on a narrow terminal."""
@@ -283,12 +284,8 @@ def list_dict(kind: str) -> dict[str, Any]:
         return models_json([models.model(name) for name in models.names()])
     if kind in HARDWARE:
         return hardware_json(kind, _hardware(kind))
-    rows = [{"name": row.name, "description": row.description, **_plain(row.details)} for row in list_rows(kind)]
-    return {"schema": LIST_SCHEMA, "kind": kind, kind: rows}
-
-
-def _plain(details: Mapping[str, Detail]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in details.items()}
+    rows = [{"name": row.name, "description": row.description, **row.details} for row in list_rows(kind)]
+    return to_json(LIST_SCHEMA, {"kind": kind, kind: rows})
 
 
 def print_list(kind: str) -> None:

@@ -12,23 +12,22 @@ from foretrace.models.flops import model_flops
 from foretrace.models.model import Model
 from foretrace.models.parameters import active_parameters, parameter_parts, parameters
 from foretrace.models.write_spec import model_spec
+from foretrace.report.catalogue.hardware import LIST_SCHEMA, SHOW_SCHEMA
+from foretrace.report.json import to_json
 from foretrace.report.terminal import Screen, Span, show
-
-LIST_SCHEMA = "foretrace.list/1"
-SHOW_SCHEMA = "foretrace.show/1"
 
 
 def list_json(models: Sequence[Model]) -> dict[str, Any]:
-    """All presets, in the keys of `show_json`."""
-    return {"schema": LIST_SCHEMA, "kind": "models", "models": [_json(model) for model in models]}
+    """Returns all presets, in the keys of `show_json`."""
+    return to_json(LIST_SCHEMA, {"kind": "models", "models": [_plain(model) for model in models]})
 
 
 def show_json(model: Model) -> dict[str, Any]:
-    """One model: parameters in elements, FLOP of a training step for one token at its own sequence length."""
-    return {"schema": SHOW_SCHEMA, "kind": "model", **_json(model)}
+    """Returns one model: parameters in elements, FLOP of a training step for one token at its own sequence length."""
+    return to_json(SHOW_SCHEMA, {"kind": "model"}, _plain(model))
 
 
-def _json(model: Model) -> dict[str, Any]:
+def _plain(model: Model) -> dict[str, Any]:
     return {
         **model_spec(model),
         "title": model.title,
@@ -37,8 +36,8 @@ def _json(model: Model) -> dict[str, Any]:
         "published_parameters": model.published_parameters,
         "parameters_by_part": parameter_parts(model),
         "training_flops_per_token": model_flops(model, model.seq_len) / model.seq_len,
-        "sources": list(model.sources),
-        "notes": list(model.notes),
+        "sources": model.sources,
+        "notes": model.notes,
     }
 
 
