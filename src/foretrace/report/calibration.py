@@ -90,12 +90,14 @@ def print_calibration(
         lines += [*_collectives(calibration), []]
     if coverage is not None:
         lines += [*_coverage(coverage), []]
-    lines += [[(f"  {'note' if note.level == 'note' else 'warning':<8} ", ""), (_said(note), "")] for note in notes]
+    lines += [
+        [(f"  {'note' if note.level == 'note' else 'warning':<8} ", ""), (_with_place(note), "")] for note in notes
+    ]
     show(Screen.of(stream or sys.stdout), lines if notes else lines[:-1])
 
 
-def _said(one: Diagnostic) -> str:
-    return f"{one.message} ({one.where})" if one.where else one.message
+def _with_place(diagnostic: Diagnostic) -> str:
+    return f"{diagnostic.message} ({diagnostic.where})" if diagnostic.where else diagnostic.message
 
 
 def _headline(calibration: Calibration) -> list[list[Span]]:
@@ -123,34 +125,34 @@ def _headline(calibration: Calibration) -> list[list[Span]]:
 
 
 def _made_of(calibration: Calibration) -> list[list[Span]]:
-    rows = [[one.file, one.kind, _count(one), _time(one), _clock(one)] for one in calibration.made_of]
+    rows = [[source.file, source.kind, _count(source), _time(source), _clock(source)] for source in calibration.made_of]
     return table(["made of", "", "gives", "step", "products"], rows)
 
 
-def _count(one: MadeOf) -> str:
-    counts = ((one.kernels, "kernels"), (one.collectives, "calls"), (one.rows, "rows"))
+def _count(source: MadeOf) -> str:
+    counts = ((source.kernels, "kernels"), (source.collectives, "calls"), (source.rows, "rows"))
     return ", ".join(f"{number:,} {word[: -(number == 1) or None]}" for number, word in counts if number)
 
 
-def _time(one: MadeOf) -> str:
-    return f"{format_time(one.step_s)}, GPU busy {format_percent(one.busy)}" if one.step_s else ""
+def _time(source: MadeOf) -> str:
+    return f"{format_time(source.step_s)}, GPU busy {format_percent(source.busy)}" if source.step_s else ""
 
 
-def _clock(one: MadeOf) -> str:
-    return f"{one.slower:.2f}× as long as at full clocks" if one.slower else ""
+def _clock(source: MadeOf) -> str:
+    return f"{source.slower:.2f}× as long as at full clocks" if source.slower else ""
 
 
 def _families(calibration: Calibration, families: Sequence[CoveredFamily]) -> list[list[Span]]:
     fits = {family.name: family for family in calibration.families}
     rows = []
-    for one in families:
-        fit = fits.get(one.name)
+    for family in families:
+        fit = fits.get(family.name)
         figures = ["", "", ""]
         if fit is not None:
             figures[0] = f"{fit.factor:.2f}"
         if fit is not None and fit.kernels > 1:
             figures[1:] = [f"{fit.low:.2f} to {fit.high:.2f}", f"± {format_percent(math.expm1(fit.error))}"]
-        rows.append([one.name, str(one.kernels), *figures, _ranges(one)])
+        rows.append([family.name, str(family.kernels), *figures, _ranges(family)])
     width = max(len(row[-1]) for row in rows)
     rows = [[*row[:-1], f"{row[-1]:<{width}}"] for row in rows]
     heads = ["measured over modelled time", "shapes", "mean", "nine in ten", "left out", f"{'sizes':<{width}}"]
@@ -158,9 +160,9 @@ def _families(calibration: Calibration, families: Sequence[CoveredFamily]) -> li
     return table(heads, rows, note)
 
 
-def _ranges(one: CoveredFamily) -> str:
+def _ranges(family: CoveredFamily) -> str:
     words = []
-    for name, (least, most) in one.ranges.items():
+    for name, (least, most) in family.ranges.items():
         sizes = [format_bytes(size) if name == "bytes" else f"{size:,}" for size in (least, most)]
         words.append(f"{name} {sizes[0]}" if least == most else f"{name} {sizes[0]} to {sizes[1]}")
     return " · ".join(words)
@@ -186,10 +188,10 @@ def _coverage(coverage: JobCoverage) -> list[list[Span]]:
     missing = [kernel for kernel in coverage.kernels if kernel.how in ("corrected", "not covered")]
     if not missing:
         return [*lines, [("  every kernel of it was measured, or lies between those that were", "")]]
-    width = max(len(one.kernel) for one in missing[:MAX_KERNELS])
+    width = max(len(kernel.kernel) for kernel in missing[:MAX_KERNELS])
     rows = [
-        [one.how, format_percent(one.share), _away(one.distance), f"{one.kernel:<{width}}"]
-        for one in missing[:MAX_KERNELS]
+        [kernel.how, format_percent(kernel.share), _away(kernel.distance), f"{kernel.kernel:<{width}}"]
+        for kernel in missing[:MAX_KERNELS]
     ]
     lines += table(["least covered", "of the time", "octaves away", f"{'kernel':<{width}}"], rows)
     more = len(missing) - MAX_KERNELS
@@ -200,36 +202,36 @@ def _away(distance: float) -> str:
     return f"{distance:.1f}" if math.isfinite(distance) else "no family"
 
 
-def before_after_json(found: CalibratedValidation) -> dict[str, Any]:
+def before_after_json(validation: CalibratedValidation) -> dict[str, Any]:
     """The errors without the calibration and with it, row by row and in the mean; errors are signed shares."""
     rows = [
         {
             "id": row.after.id,
             "own": row.own,
-            "before": {"step": row.before.error, **{name: one.error for name, one in row.before.parts.items()}},
-            "after": {"step": row.after.error, **{name: one.error for name, one in row.after.parts.items()}},
+            "before": {"step": row.before.error, **{name: part.error for name, part in row.before.parts.items()}},
+            "after": {"step": row.after.error, **{name: part.error for name, part in row.after.parts.items()}},
         }
-        for row in found.rows
+        for row in validation.rows
     ]
-    means = {name: {"before": before, "after": after} for name, (before, after) in found.mean_errors().items()}
-    return {"name": found.calibration.name, "rows": rows, "mean_absolute": means}
+    means = {name: {"before": before, "after": after} for name, (before, after) in validation.mean_errors().items()}
+    return {"name": validation.calibration.name, "rows": rows, "mean_absolute": means}
 
 
-def print_before_after(found: CalibratedValidation, stream: TextIO | None = None) -> None:
+def print_before_after(validation: CalibratedValidation, stream: TextIO | None = None) -> None:
     """The errors without the calibration and with it."""
-    names = list(dict.fromkeys(name for row in found.rows for name in row.before.parts))
+    names = list(dict.fromkeys(name for row in validation.rows for name in row.before.parts))
     rows = []
-    for row in found.rows:
+    for row in validation.rows:
         cells = [row.after.id + (" *" if row.own else "")]
         cells += [_both(row.before.parts, row.after.parts, name) for name in names]
         rows.append([*cells, f"{signed_error(row.before.error)} → {signed_error(row.after.error)}"])
-    means = found.mean_errors()
-    last = [f"mean absolute, {len(found.counted)} rows"]
+    means = validation.mean_errors()
+    last = [f"mean absolute, {len(validation.counted)} rows"]
     last += [_pair(means.get(name)) for name in names]
     rows.append([*last, _pair(means.get("step"))])
     lines: list[list[Span]] = [[]]
-    lines += table([f"without → with {found.calibration.name}", *names, "step"], rows)
-    if len(found.counted) < len(found.rows):
+    lines += table([f"without → with {validation.calibration.name}", *names, "step"], rows)
+    if len(validation.counted) < len(validation.rows):
         lines.append([("  * the calibration was made of this step: not counted", "")])
     show(Screen.of(stream or sys.stdout), lines)
 

@@ -105,10 +105,10 @@ def network_json(answer: NetworkAnswer) -> dict[str, Any]:
     return to_json(NETWORK_SCHEMA, CollectiveRecord.of(answer))
 
 
-def table_json(answers: NetworkTable) -> dict[str, Any]:
+def table_json(results: NetworkTable) -> dict[str, Any]:
     """Returns several answers, in the order of the table."""
-    points = [CollectiveRecord.of(answer) for answer in answers.answers]
-    return to_json(TABLE_SCHEMA, {"interrupted": answers.interrupted, "points": points})
+    points = [CollectiveRecord.of(answer) for answer in results.answers]
+    return to_json(TABLE_SCHEMA, {"interrupted": results.interrupted, "points": points})
 
 
 def print_network(answer: NetworkAnswer, stream: TextIO | None = None) -> None:
@@ -185,24 +185,24 @@ def _links(answer: NetworkAnswer) -> list[list[Span]]:
         return []
     off = run.time_s / run.analytic_time_s - 1
     apart = f"{'+' if off >= 0 else ''}{format_percent(off)}"
-    said = f"{format_time(run.time_s)}, by formulas {format_time(run.analytic_time_s)} ({apart})"
-    head = f" {said}; the hottest, with the share they carry of what they can"
+    times = f"{format_time(run.time_s)}, by formulas {format_time(run.analytic_time_s)} ({apart})"
+    head = f" {times}; the hottest, with the share they carry of what they can"
     lines: list[list[Span]] = [[], [("  on links", "bold"), (head, "")]]
     return lines + [[(f"  {described(load)}", "")] for load in run.loads.hottest(HOTTEST)]
 
 
 def where_text(answer: NetworkAnswer) -> str:
     """The group in its places: 64 GPUs of h100-dgx, 8 nodes × 8; a network that may be narrow is named."""
-    one = answer.ranks == 1
-    text = f"{format_count(answer.ranks)} GPU{'' if one else 's'} of {answer.cluster.name}"
-    if not one and answer.nodes > 1:
+    alone = answer.ranks == 1
+    text = f"{format_count(answer.ranks)} GPU{'' if alone else 's'} of {answer.cluster.name}"
+    if not alone and answer.nodes > 1:
         spread = f"{format_count(answer.nodes)} nodes × {answer.ranks_per_node}"
         even = answer.nodes * answer.ranks_per_node == answer.ranks
         text += _network_text(answer.cluster.topology)
         text += (
             f", {spread if even else f'{format_count(answer.nodes)} nodes, at most {answer.ranks_per_node} on each'}"
         )
-    elif not one:
+    elif not alone:
         text += ", one node"
     if answer.groups > 1:
         text += f" · {format_count(answer.groups)} such groups at once"
@@ -243,30 +243,30 @@ def _prices(answer: NetworkAnswer) -> list[list[Span]]:
     return [[(f"  prices   {answer.source}{off}", "")]]
 
 
-def print_table(found: NetworkTable, stream: TextIO | None = None) -> None:
+def print_table(results: NetworkTable, stream: TextIO | None = None) -> None:
     """The screen of several answers: a row for each, and on a terminal the curve."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
-    if found.answers:
-        first = found.answers[0]
-        over = over_of(found.answers)
+    if results.answers:
+        first = results.answers[0]
+        over = over_of(results.answers)
         what = first.collective if over != "ranks" else f"{first.collective} of {size_text(first.size_bytes)}"
         beside = f" · {format_count(first.groups)} such groups at once" if first.groups > 1 else ""
         where = where_text(first) if over == "size" else f"{first.cluster.name}{beside}"
-        lines += [[("  ", ""), (what, "bold"), (f" · {where}", "")], [], *_rows(found)]
+        lines += [[("  ", ""), (what, "bold"), (f" · {where}", "")], [], *_rows(results)]
         if screen.rich:
-            lines += _curve(found, screen)
-    lines += [[], *_sources(found), *diagnostic_lines(_notes(found), screen, MAX_NOTES)]
-    if found.interrupted:
-        lines.append([("  note     ", "yellow"), (f"interrupted: {len(found.answers)} rows are finished", "")])
+            lines += _curve(results, screen)
+    lines += [[], *_sources(results), *diagnostic_lines(_notes(results), screen, MAX_NOTES)]
+    if results.interrupted:
+        lines.append([("  note     ", "yellow"), (f"interrupted: {len(results.answers)} rows are finished", "")])
     show(screen, lines)
 
 
-def _rows(found: NetworkTable) -> list[list[Span]]:
-    over = over_of(found.answers)
+def _rows(results: NetworkTable) -> list[list[Span]]:
+    over = over_of(results.answers)
     heads = {"size": ["size"], "ranks": ["ranks", "nodes"], "both": ["ranks", "nodes", "size"]}[over]
-    sources = {answer.source: chr(ord("a") + number) for number, answer in enumerate(_by_source(found))}
-    on_links = any(answer.links is not None for answer in found.answers)
+    sources = {answer.source: chr(ord("a") + number) for number, answer in enumerate(_by_source(results))}
+    on_links = any(answer.links is not None for answer in results.answers)
     heads += [
         "time",
         *(["by formulas"] if on_links else []),
@@ -278,7 +278,7 @@ def _rows(found: NetworkTable) -> list[list[Span]]:
         "channels",
     ]
     rows = []
-    for answer in found.answers:
+    for answer in results.answers:
         key = [format_count(answer.ranks), format_count(answer.nodes)] if over != "size" else []
         key += [size_text(answer.size_bytes)] if over != "ranks" else []
         rates = (answer.algbw_bytes_per_s, answer.busbw_bytes_per_s)
@@ -291,16 +291,16 @@ def _rows(found: NetworkTable) -> list[list[Span]]:
     return table([*heads, "price"] if len(sources) > 1 else heads, rows)
 
 
-def _by_source(found: NetworkTable) -> list[NetworkAnswer]:
+def _by_source(results: NetworkTable) -> list[NetworkAnswer]:
     """The first answer of each source."""
     first: dict[str, NetworkAnswer] = {}
-    for answer in found.answers:
+    for answer in results.answers:
         first.setdefault(answer.source, answer)
     return list(first.values())
 
 
-def _sources(found: NetworkTable) -> list[list[Span]]:
-    several = _by_source(found)
+def _sources(results: NetworkTable) -> list[list[Span]]:
+    several = _by_source(results)
     if len(several) < 2:
         return [line for answer in several for line in _prices(answer)]
     lines = []
@@ -311,19 +311,19 @@ def _sources(found: NetworkTable) -> list[list[Span]]:
     return lines
 
 
-def _notes(found: NetworkTable) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(note for answer in found.answers for note in answer.diagnostics))
+def _notes(results: NetworkTable) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(note for answer in results.answers for note in answer.diagnostics))
 
 
-def _curve(found: NetworkTable, screen: Screen) -> list[list[Span]]:
-    curves = curves_of(found.answers)
-    over = over_of(found.answers)
+def _curve(results: NetworkTable, screen: Screen) -> list[list[Span]]:
+    curves = curves_of(results.answers)
+    over = over_of(results.answers)
     lines = braille(curves, AXES[over], min(72, screen.width - 14))
     if not lines:
         return []
-    said = f" over {'ranks' if over == 'ranks' else 'size'}, both logarithmic; dots: the bound at line rates"
+    axes = f" over {'ranks' if over == 'ranks' else 'size'}, both logarithmic; dots: the bound at line rates"
     names = [curve.name for curve in curves if not curve.limit]
     legend: list[Span] = [("  ", "")]
     for number, name in enumerate(names if len(names) > 1 else ()):
         legend.append((f"{'  ' if number else ''}━ {name}", STYLES[number % len(STYLES)]))
-    return [[], [("  bus bandwidth", "bold"), (said, "")], *lines, *([legend] if len(names) > 1 else [])]
+    return [[], [("  bus bandwidth", "bold"), (axes, "")], *lines, *([legend] if len(names) > 1 else [])]

@@ -130,35 +130,35 @@ def print_explanations(explanations: Sequence[TableExplanation], path: Path) -> 
     """One screen for each table of a file."""
     screen = Screen.of(sys.stdout)
     lines: list[list[Span]] = []
-    for number, one in enumerate(explanations):
+    for number, explanation in enumerate(explanations):
         which = f", table {number + 1} of {len(explanations)}" if len(explanations) > 1 else ""
         lines += [[]] if number else []
-        lines += _explanation(one, path.name + which, screen)
+        lines += _explanation(explanation, path.name + which, screen)
     show(
         screen,
         [*lines, [(f"  see      foretrace simulate {path} · foretrace inspect {path} · --json", "bright_black")]],
     )
 
 
-def _explanation(one: TableExplanation, name: str, screen: Screen) -> list[list[Span]]:
-    profile = one.profile
+def _explanation(explanation: TableExplanation, name: str, screen: Screen) -> list[list[Span]]:
+    profile = explanation.profile
     host, device = profile.host, profile.device
     lines: list[list[Span]] = [
         [(f"  {name}: a PyTorch profiler table, {format_count(len(profile.table.rows))} rows", "")],
         [(f"  steps    {host.steps} ({host.steps_from})", "")],
         [(f"  device   {_device_line(device, host.steps)}", "")],
-        [(f"  host     {_host_line(one)}", "")],
-        [(f"  bound    {_BOUND[one.bound]}: {one.why}", "bold")],
+        [(f"  host     {_host_line(explanation)}", "")],
+        [(f"  bound    {_BOUND[explanation.bound]}: {explanation.why}", "bold")],
     ]
     if device.parts:
         lines += [[], *_kinds(device, host.steps)]
-    elif one.host_by_kind_s:
-        lines += [[], *_host_kinds(one.host_by_kind_s)]
+    elif explanation.host_by_kind_s:
+        lines += [[], *_host_kinds(explanation.host_by_kind_s)]
     if device.labels:
         lines += [[], *_labels(device, host.steps)]
     if profile.calls:
-        lines += [[], *_communication(one)]
-    lines += [[], *_list("do not add", one.do_not_add), *_list("it cannot tell", one.cannot_tell)]
+        lines += [[], *_communication(explanation)]
+    lines += [[], *_list("do not add", explanation.do_not_add), *_list("it cannot tell", explanation.cannot_tell)]
     return [*lines, *diagnostic_lines(profile.table.diagnostics, screen)]
 
 
@@ -196,8 +196,8 @@ _BASIS: Final = {
 }
 
 
-def _host_line(one: TableExplanation) -> str:
-    host = one.profile.host
+def _host_line(explanation: TableExplanation) -> str:
+    host = explanation.profile.host
     parts = [f"{format_time(host.start_up_s)} start-up ({host.start_up_row})"] if host.start_up_s else []
     parts += [f"{format_time(host.waits_s)} waiting for streams"] if host.waits_s else []
     parts += [f"{format_time(host.artefacts_s)} the profiler's"] if host.artefacts_s else []
@@ -232,7 +232,7 @@ def _kinds(device: DeviceTime, steps: int) -> list[list[Span]]:
 
 def _host_kinds(seconds: Mapping[WorkKind, float]) -> list[list[Span]]:
     total = sum(seconds.values())
-    rows = [(str(kind), format_time(one), format_percent(one / total)) for kind, one in seconds.items()]
+    rows = [(str(kind), format_time(of_kind), format_percent(of_kind / total)) for kind, of_kind in seconds.items()]
     return text_table(("Self CPU of ops by kind", "time", "share"), [*rows, ("all", format_time(total), "100.0 %")])
 
 
@@ -257,19 +257,19 @@ def _labels(device: DeviceTime, steps: int) -> list[list[Span]]:
     )
 
 
-def _label_rows(one: Label, depth: int) -> Iterator[tuple[str, str, str, str]]:
+def _label_rows(label: Label, depth: int) -> Iterator[tuple[str, str, str, str]]:
     def seconds(value: float) -> str:
         return format_time(value) if value else "–"
 
-    name = f"{'  ' * depth}{one.name}"
-    yield name, seconds(one.device_s), seconds(one.host_s), format_count(one.calls)
-    for part in one.parts:
+    name = f"{'  ' * depth}{label.name}"
+    yield name, seconds(label.device_s), seconds(label.host_s), format_count(label.calls)
+    for part in label.parts:
         yield from _label_rows(part, depth + 1)
-    if one.parts and one.rest_s:
-        yield f"{'  ' * (depth + 1)}(the rest)", seconds(one.rest_s), "", ""
+    if label.parts and label.rest_s:
+        yield f"{'  ' * (depth + 1)}(the rest)", seconds(label.rest_s), "", ""
 
 
-def _communication(one: TableExplanation) -> list[list[Span]]:
+def _communication(explanation: TableExplanation) -> list[list[Span]]:
     rows = [
         (
             call.name,
@@ -277,7 +277,7 @@ def _communication(one: TableExplanation) -> list[list[Span]]:
             format_time(call.host_s),
             NOT_RECORDED if call.device_s is None else format_time(call.device_s),
         )
-        for call in one.profile.calls
+        for call in explanation.profile.calls
     ]
     note = "host times run from a call to its end as the host saw it, and are no times of transfer"
     return text_table(("communication", "calls", "on the host", "on the device"), rows, note)

@@ -68,21 +68,21 @@ def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
 def _table(sweep: Sweep) -> list[list[Span]]:
     ran = [outcome for outcome in sweep.outcomes if outcome.error is None]
     parts = _largest_parts(ran)
-    tokens = any(one.tokens_per_s_per_gpu is not None for one in ran)
+    tokens = any(outcome.tokens_per_s_per_gpu is not None for outcome in ran)
     gpus = sweep.axis.name != "gpus"
     head = [sweep.axis.name, *(["GPUs"] if gpus else []), "step", *(["tokens/s per GPU"] if tokens else [])]
     head += ["efficiency", *parts]
-    rows = [_cells(one, gpus, tokens, parts) for one in ran]
+    rows = [_cells(outcome, gpus, tokens, parts) for outcome in ran]
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
     label = max([widths[0], *(len(outcome.label) for outcome in sweep.outcomes)])
     widths[0] = label
     cells = iter(rows)
     lines: list[list[Span]] = [[("  " + _row(head, widths), "bold")]]
-    for one in sweep.outcomes:
-        if one.error is not None:
-            lines.append([(f"  {one.label:<{label}}  ", ""), (one.error, "yellow")])
+    for outcome in sweep.outcomes:
+        if outcome.error is not None:
+            lines.append([(f"  {outcome.label:<{label}}  ", ""), (outcome.error, "yellow")])
         else:
-            is_best = one is sweep.best
+            is_best = outcome is sweep.best
             text = _row(next(cells), widths) + ("  best" if is_best else "")
             lines.append([("  " + text, "bold green" if is_best else "")])
     return lines
@@ -95,16 +95,16 @@ def _row(cells: list[str], widths: list[int]) -> str:
     return "  ".join([first, *others])
 
 
-def _cells(one: Outcome, gpus: bool, tokens: bool, parts: list[str]) -> list[str]:
-    step = one.step_time_s or 0.0
-    rate = [] if not tokens else ["" if one.tokens_per_s_per_gpu is None else _three(one.tokens_per_s_per_gpu)]
-    seconds = one.breakdown_s or {}
+def _cells(outcome: Outcome, gpus: bool, tokens: bool, parts: list[str]) -> list[str]:
+    step = outcome.step_time_s or 0.0
+    rate = [] if not tokens else ["" if outcome.tokens_per_s_per_gpu is None else _three(outcome.tokens_per_s_per_gpu)]
+    seconds = outcome.breakdown_s or {}
     return [
-        one.label,
-        *([format_count(one.world_size or 0)] if gpus else []),
-        format_time(step) + _band(one),
+        outcome.label,
+        *([format_count(outcome.world_size or 0)] if gpus else []),
+        format_time(step) + _band(outcome),
         *rate,
-        "" if one.efficiency is None else format_percent(one.efficiency),
+        "" if outcome.efficiency is None else format_percent(outcome.efficiency),
         *(format_percent(seconds.get(part, 0.0) / step if step else 0.0) for part in parts),
     ]
 
@@ -113,41 +113,41 @@ def _three(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _band(one: Outcome) -> str:
+def _band(outcome: Outcome) -> str:
     """How far the step may be off, as the larger side of its band."""
-    if one.step_time_band_s is None or not one.step_time_s:
+    if outcome.step_time_band_s is None or not outcome.step_time_s:
         return ""
-    low, high = one.step_time_band_s
-    off = max(one.step_time_s - low, high - one.step_time_s)
-    return f" ± {format_percent(off / one.step_time_s)}" if off > 0 else ""
+    low, high = outcome.step_time_band_s
+    off = max(outcome.step_time_s - low, high - outcome.step_time_s)
+    return f" ± {format_percent(off / outcome.step_time_s)}" if off > 0 else ""
 
 
 def _largest_parts(ran: list[Outcome]) -> list[str]:
     """The parts of the breakdown that take the largest share of any step."""
     most: dict[str, float] = {}
-    for one in ran:
-        for part, seconds in (one.breakdown_s or {}).items():
-            most[part] = max(most.get(part, 0.0), seconds / one.step_time_s if one.step_time_s else 0.0)
+    for outcome in ran:
+        for part, seconds in (outcome.breakdown_s or {}).items():
+            most[part] = max(most.get(part, 0.0), seconds / outcome.step_time_s if outcome.step_time_s else 0.0)
     return sorted(most, key=lambda part: -most[part])[:MAX_PARTS]
 
 
 def _curve(sweep: Sweep, width: int) -> list[list[Span]]:
-    """The efficiency over the values, one column of blocks for each, from 0 to the largest."""
+    """The efficiency over the values, outcome column of blocks for each, from 0 to the largest."""
     ran = [outcome for outcome in sweep.outcomes if outcome.efficiency is not None]
-    top = max((one.efficiency or 0.0 for one in ran), default=0.0)
-    label = max((len(one.label) for one in ran), default=0)
+    top = max((outcome.efficiency or 0.0 for outcome in ran), default=0.0)
+    label = max((len(outcome.label) for outcome in ran), default=0)
     if len(ran) < 2 or top <= 0 or len(ran) * (label + 1) > width - 12:
         return []
     lines: list[list[Span]] = [[], [("  efficiency", "bold"), (" (work per second and GPU, the first is 100 %)", "")]]
     for row in reversed(range(CURVE_ROWS)):
         scale = format_percent(top) if row == CURVE_ROWS - 1 else "0 %" if row == 0 else ""
         line: list[Span] = [(f"  {scale:>8} ", "bright_black")]
-        for one in ran:
-            eighths = round((one.efficiency or 0.0) / top * CURVE_ROWS * 8) - row * 8
+        for outcome in ran:
+            eighths = round((outcome.efficiency or 0.0) / top * CURVE_ROWS * 8) - row * 8
             block = _EIGHTHS[min(max(eighths, 0), 8)]
-            line.append((f" {block * label}", "green" if one is sweep.best else "blue"))
+            line.append((f" {block * label}", "green" if outcome is sweep.best else "blue"))
         lines.append(line)
-    lines.append([(f"  {'':>8} " + "".join(f" {one.label:^{label}}" for one in ran), "bright_black")])
+    lines.append([(f"  {'':>8} " + "".join(f" {outcome.label:^{label}}" for outcome in ran), "bright_black")])
     return lines
 
 

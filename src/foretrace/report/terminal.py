@@ -101,14 +101,14 @@ def show(screen: Screen, lines: list[list[Span]]) -> None:
 
 def _headline(simulation: Answer) -> list[list[Span]]:
     band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
-    unsure = {one.source.partition(" ")[0] for one in simulation.provenance if one.low != one.high}
-    if band and unsure and any(one.low == one.high for one in simulation.provenance):
+    unsure = {part.source.partition(" ")[0] for part in simulation.provenance if part.low != part.high}
+    if band and unsure and any(part.low == part.high for part in simulation.provenance):
         # What carries no band is not thereby certain.
         band += f" ({' and '.join(sorted(unsure))} only)"
     kind = "" if simulation.repeats else "  makespan of one step"
-    one = simulation.world_size == 1
+    single = simulation.world_size == 1
     what = "rank" if simulation.cluster is None else "GPU"
-    ranks = (what if one else f"{what}s") + (f" of {simulation.cluster.name}" if simulation.cluster else "")
+    ranks = (what if single else f"{what}s") + (f" of {simulation.cluster.name}" if simulation.cluster else "")
     axes = simulation.mesh.replace(",", " · ").replace("=", " ")
     job = f"{format_count(simulation.world_size)} {ranks} · {axes}"
     lines: list[list[Span]] = [
@@ -137,7 +137,7 @@ def _headline(simulation: Answer) -> list[list[Span]]:
 
 
 def _changes(simulation: Answer) -> list[list[Span]]:
-    """What a scenario amounts to; of a profiler's trace, without the profiler."""
+    """Returns what a scenario changes; for a profiler trace, without the profiler."""
     step, before, what = simulation.step_time_s, simulation.unchanged_step_time_s, ""
     if simulation.step_time_unprofiled_s is not None and simulation.unchanged_step_time_unprofiled_s is not None:
         step, before = simulation.step_time_unprofiled_s, simulation.unchanged_step_time_unprofiled_s
@@ -206,12 +206,13 @@ def _bottlenecks(simulation: Answer) -> list[list[Span]]:
     shown = helpful[:MAX_BOTTLENECKS]
     if not shown:
         return []
-    name_width = max([len(one.name) for one in shown] + [len("what would help")])
+    name_width = max([len(bottleneck.name) for bottleneck in shown] + [len("what would help")])
     head = f"{'10 % faster':>15}  {'for free':>10}"
     lines: list[list[Span]] = [[], [(f"  {'what would help':<{name_width}}", "bold"), (f"  {head}", "")]]
-    for one in shown:
-        faster = "" if one.gain_10_percent_s is None else _gain(one.gain_10_percent_s, rounding)
-        lines.append([(f"  {one.name:<{name_width}}  {faster:>15}  {_gain(one.gain_if_free_s, rounding):>10}", "")])
+    for bottleneck in shown:
+        faster = "" if bottleneck.gain_10_percent_s is None else _gain(bottleneck.gain_10_percent_s, rounding)
+        free = _gain(bottleneck.gain_if_free_s, rounding)
+        lines.append([(f"  {bottleneck.name:<{name_width}}  {faster:>15}  {free:>10}", "")])
     more = f"; {len(helpful) - len(shown)} more in --json" if len(helpful) > len(shown) else ""
     lines.append(
         [(f"  each but the bubble is the step run again: gains overlap and do not add up{more}", "bright_black")]
@@ -230,13 +231,15 @@ def _network(simulation: Answer) -> list[list[Span]]:
     sign = "+" if longer >= 0 else MINUS
     step = f"{sign}{format_time(abs(longer))} on {format_time(use.analytic_step_time_s)} with each as if alone"
     lines: list[list[Span]] = [[], [("  links shared", "bold"), (f"  {step}", "")]]
-    slowed = " · ".join(
-        f"{one.axis} {format_time(one.analytic_s)} → {format_time(one.flow_s)}" for one in use.slowed[:MAX_SLOWED]
+    slower = " · ".join(
+        f"{slowed.axis} {format_time(slowed.analytic_s)} → {format_time(slowed.flow_s)}"
+        for slowed in use.slowed[:MAX_SLOWED]
     )
-    lines.append([("  slowed   " + (slowed + " per rank" if slowed else "nothing"), "")])
-    for number, one in enumerate(use.hot[:MAX_HOT]):
-        shares = f"{format_percent(one.utilisation)} of the step, {format_percent(one.utilisation_in_use)} while in use"
-        lines.append([(f"  {'' if number else 'hot':<8} {one.resource} of rank {one.ranks}: {shares}", "")])
+    lines.append([("  slowed   " + (slower + " per rank" if slower else "nothing"), "")])
+    for number, link in enumerate(use.hot[:MAX_HOT]):
+        whole, in_use = format_percent(link.utilisation), format_percent(link.utilisation_in_use)
+        shares = f"{whole} of the step, {in_use} while in use"
+        lines.append([(f"  {'' if number else 'hot':<8} {link.resource} of rank {link.ranks}: {shares}", "")])
     return lines
 
 
@@ -275,10 +278,10 @@ def _coloured(letters: str) -> list[Span]:
 def _footer(simulation: Answer, screen: Screen) -> list[list[Span]]:
     several = len(simulation.provenance) > 1
     sources = [
-        one.source + (f" {format_percent(one.share)}" if several else "") + _limits(one.low, one.high)
-        for one in simulation.provenance
+        part.source + (f" {format_percent(part.share)}" if several else "") + _limits(part.low, part.high)
+        for part in simulation.provenance
     ]
-    unsure = any(one.low != 1.0 or one.high != 1.0 for one in simulation.provenance)
+    unsure = any(part.low != 1.0 or part.high != 1.0 for part in simulation.provenance)
     band = "" if unsure or not sources else "; they carry no band"
     base = " (of all op time)" if several else ""
     lines: list[list[Span]] = [[("  prices   " + (" · ".join(sources) or "none") + base + band, "")]]
@@ -304,14 +307,14 @@ def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], screen: Screen, most: 
     shown = sorted(diagnostics, key=lambda diagnostic: (diagnostic.level != "warning", diagnostic.where is not None))
     files = {diagnostic.where.rpartition(":")[0] for diagnostic in diagnostics if diagnostic.where}
     lines: list[list[Span]] = []
-    for one in shown[:most]:
-        place = one.where or ""
+    for diagnostic in shown[:most]:
+        place = diagnostic.where or ""
         if len(files) == 1 and place.rpartition(":")[2].isdecimal():
             place = f"line {place.rpartition(':')[2]}"
-        style = "yellow" if one.level == "warning" else ""
-        text = f"{place}: {one.message}" if place else one.message
+        style = "yellow" if diagnostic.level == "warning" else ""
+        text = f"{place}: {diagnostic.message}" if place else diagnostic.message
         parts = textwrap.wrap(text, screen.width - 11) if screen.rich else [text]
-        lines.append([(f"  {one.level:<8} ", style), (parts[0], "")])
+        lines.append([(f"  {diagnostic.level:<8} ", style), (parts[0], "")])
         lines += [[(f"{'':<11}{part}", "")] for part in parts[1:]]
     if most is not None and len(shown) > most:
         lines.append([(f"  {'':<8} {len(shown) - most} more in --json", "bright_black")])

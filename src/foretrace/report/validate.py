@@ -135,65 +135,39 @@ def _kinds(rows: Sequence[RowResult]) -> tuple[tuple[str, tuple[ResultGroup, ...
     return ("family", by_family(rows)), ("gpu", by_gpu(rows)), ("axis", by_axis(rows))
 
 
-def _row_json(row: RowResult) -> dict[str, Any]:
-    memory = row.memory
-    return {
-        "id": row.id,
-        "family": row.family,
-        "grade": row.grade,
-        "gpu": row.gpu,
-        "axes": list(row.axes),
-        "measured_s": row.step.measured,
-        "predicted_s": row.step.predicted,
-        "error": row.error,
-        "band_s": None if row.band_s is None else list(row.band_s),
-        "in_band": row.inside,
-        "memory": None
-        if memory is None
-        else {"measured_bytes": memory.measured, "predicted_bytes": memory.predicted, "error": memory.error},
-        "fits": row.fits,
-        "parts": {
-            name: {"measured_s": one.measured, "predicted_s": one.predicted, "error": one.error}
-            for name, one in row.parts.items()
-        },
-        "reason": row.reason,
-        "notes": list(row.notes),
-    }
-
-
-def points_of(found: Validation) -> list[Point]:
+def points_of(validation: Validation) -> list[Point]:
     """The rows as a plot has them."""
-    return [Point(row.id, row.family, row.step.measured, row.step.predicted, row.band_s) for row in found.rows]
+    return [Point(row.id, row.family, row.step.measured, row.step.predicted, row.band_s) for row in validation.rows]
 
 
-def validation_svg(found: Validation) -> str:
+def validation_svg(validation: Validation) -> str:
     """Measured against predicted, a colour per family."""
-    whole = group_of("all", found.rows) if found.rows else None
+    whole = group_of("all", validation.rows) if validation.rows else None
     error = "" if whole is None else f", mean error {100 * whole.mape:.1f} %"
-    return scatter_svg(points_of(found), f"{len(found.rows)} measured steps{error}")
+    return scatter_svg(points_of(validation), f"{len(validation.rows)} measured steps{error}")
 
 
-def print_validation(found: Validation, stream: TextIO | None = None) -> None:
+def print_validation(validation: Validation, stream: TextIO | None = None) -> None:
     """The screen of a validation."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
-    for grade in found.grades:
-        lines += [*_headline(found, grade), [], *_groups(found.graded(grade)), []]
-    if found.rows:
-        lines += [*_scatter(found, screen), *_parts(found.rows), *_worst(found)]
+    for grade in validation.grades:
+        lines += [*_headline(validation, grade), [], *_groups(validation.graded(grade)), []]
+    if validation.rows:
+        lines += [*_scatter(validation, screen), *_parts(validation.rows), *_worst(validation)]
     else:
         lines += [[("  no row could be predicted", "bold")]]
-    show(screen, [*lines, *_skipped(found)])
+    show(screen, [*lines, *_skipped(validation)])
 
 
-def _headline(found: Validation, grade: str) -> list[list[Span]]:
-    rows = found.graded(grade)
-    whole, families = group_of("all", rows), found.mean_of_families(grade)
+def _headline(validation: Validation, grade: str) -> list[list[Span]]:
+    rows = validation.graded(grade)
+    whole, families = group_of("all", rows), validation.mean_of_families(grade)
     assert families is not None
-    said = f"  Grade {grade}   "
+    start = f"  Grade {grade}   "
     facts = f" mean absolute error of {whole.rows} rows, bias {signed_error(whole.bias)}; "
     lines: list[list[Span]] = [
-        [(said, ""), (format_percent(whole.mape), "bold"), (facts, ""), (format_percent(families), "bold")]
+        [(start, ""), (format_percent(whole.mape), "bold"), (facts, ""), (format_percent(families), "bold")]
     ]
     lines[0].append((" mean over families", ""))
     more = []
@@ -202,7 +176,7 @@ def _headline(found: Validation, grade: str) -> list[list[Span]]:
         more.append(f"{format_percent(whole.coverage)} of rows lie in their band (median ± {width})")
     if whole.memory_mape is not None:
         more.append(f"peak memory off by {format_percent(whole.memory_mape)} over {whole.memory_rows} rows")
-    return [*lines, [(" " * len(said) + " · ".join(more), "")]] if more else lines
+    return [*lines, [(" " * len(start) + " · ".join(more), "")]] if more else lines
 
 
 def _groups(rows: Sequence[RowResult]) -> list[list[Span]]:
@@ -223,11 +197,11 @@ def _cells(group: ResultGroup) -> list[str]:
     ]
 
 
-def _scatter(found: Validation, screen: Screen) -> list[list[Span]]:
+def _scatter(validation: Validation, screen: Screen) -> list[list[Span]]:
     """The plot; on a pipe only with its legend in words, without lines that break `cut`."""
     if not screen.rich:
         return []
-    points = points_of(found)
+    points = points_of(validation)
     names = groups_of(points)
     lines: list[list[Span]] = [[("  predicted (up) against measured", "bold"), (", both logarithmic", "")]]
     styles = {chr(ord("a") + number % 26): STYLES[number % len(STYLES)] for number in range(len(names))}
@@ -252,35 +226,35 @@ def _parts(rows: Sequence[RowResult]) -> list[list[Span]]:
     return [*table(["error by part", *names, "step", "memory"], cells), []]
 
 
-def _worst(found: Validation) -> list[list[Span]]:
+def _worst(validation: Validation) -> list[list[Span]]:
     cells = [
         [row.id, format_time(row.step.measured), format_time(row.step.predicted), signed_error(row.error), row.reason]
-        for row in found.worst[:MAX_ROWS]
+        for row in validation.worst[:MAX_ROWS]
     ]
     width = max(len(row[-1]) for row in cells)
     cells = [[*row[:-1], f"{row[-1]:<{width}}"] for row in cells]
     return table(["furthest off", "measured", "predicted", "error", f"{'rests on':<{width}}"], cells)
 
 
-def _skipped(found: Validation) -> list[list[Span]]:
-    """What was left out, by reason, and which rows ran although they are said not to fit."""
-    lines: list[list[Span]] = [[], *([("  note     ", ""), (text, "")] for text in found.notes)]
-    misfits = [row.id for row in found.not_fitting]
+def _skipped(validation: Validation) -> list[list[Span]]:
+    """What was left out, by reason, and which rows ran although they are start not to fit."""
+    lines: list[list[Span]] = [[], *([("  note     ", ""), (text, "")] for text in validation.notes)]
+    misfits = [row.id for row in validation.not_fitting]
     if misfits:
         text = f"{len(misfits)} of the rows ran, but are predicted not to fit in memory ({_some(misfits)})"
         lines.append([("  memory   ", "yellow"), (text, "")])
-    reasons = why_skipped(found)
+    reasons = why_skipped(validation)
     lines += [[("  skipped  ", "yellow"), (reason, "")] for reason in reasons[:MAX_SKIPPED]]
     if len(reasons) > MAX_SKIPPED:
         lines.append([(f"           {len(reasons) - MAX_SKIPPED} more reasons in --json", "bright_black")])
     return lines
 
 
-def why_skipped(found: Validation) -> list[str]:
+def why_skipped(validation: Validation) -> list[str]:
     """Each reason for which rows were left out, with how many and some of their names."""
     reasons: dict[str, list[str]] = {}
-    for one in found.skipped:
-        reasons.setdefault(one.why, []).append(one.id)
+    for run in validation.skipped:
+        reasons.setdefault(run.why, []).append(run.id)
     return [f"{len(ids)}: {why} ({_some(ids)})" for why, ids in reasons.items()]
 
 

@@ -48,7 +48,7 @@ def test_where_a_group_sits(answer: NetworkAnswer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topology", "said"),
+    ("topology", "words"),
     [
         (Topology(), ""),
         (Topology(oversubscription=4), " (fat-tree 4:1)"),
@@ -56,9 +56,9 @@ def test_where_a_group_sits(answer: NetworkAnswer) -> None:
         (Topology("torus", dimensions=(4, 2)), " (torus)"),
     ],
 )
-def test_a_network_that_may_be_narrow_is_named(answer: NetworkAnswer, topology: Topology, said: str) -> None:
+def test_a_network_that_may_be_narrow_is_named(answer: NetworkAnswer, topology: Topology, words: str) -> None:
     told = replace(answer, cluster=replace(DGX, topology=topology))
-    assert where_text(told) == f"64 GPUs of h100-dgx{said}, 8 nodes × 8"
+    assert where_text(told) == f"64 GPUs of h100-dgx{words}, 8 nodes × 8"
 
 
 def test_how_it_runs(answer: NetworkAnswer) -> None:
@@ -90,8 +90,8 @@ def test_a_way_that_is_much_faster_than_nccls_choice_is_named(answer: NetworkAns
     )
     told = replace(answer, time_s=2e-3, candidates=(chosen, other))
     screen = screen_of(told)
-    said = "  faster   nvls-tree ll128, 1.60 ms by our reckoning (−20.0 %): NCCL_ALGO=NVLSTree NCCL_PROTO=LL128"
-    assert said in screen.splitlines()
+    advice = "  faster   nvls-tree ll128, 1.60 ms by our reckoning (−20.0 %): NCCL_ALGO=NVLSTree NCCL_PROTO=LL128"
+    assert advice in screen.splitlines()
     assert "faster" not in screen_of(replace(told, candidates=(chosen, replace(other, time_s=1.85e-3))))
     assert "faster" not in screen_of(replace(told, candidates=(chosen,)))
     assert "faster" not in screen_of(replace(told, time_s=1.7e-3))  # measured, and less than we reckon

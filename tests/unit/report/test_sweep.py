@@ -20,7 +20,7 @@ def outcome(value: int, efficiency: float, *, error: str | None = None) -> Outco
 
 
 @pytest.fixture
-def found() -> Sweep:
+def swept() -> Sweep:
     points = (
         outcome(512, 1.0),
         outcome(1024, 1.25),
@@ -30,16 +30,16 @@ def found() -> Sweep:
     return Sweep(parse_axis("gpus=512:4096:x2"), points, title="job.txt · 1f1b")
 
 
-def screen(found: Sweep) -> str:
+def screen(swept: Sweep) -> str:
     stream = io.StringIO()
-    print_sweep(found, stream)
+    print_sweep(swept, stream)
     return stream.getvalue()
 
 
 class TestScreen:
-    def test_a_row_for_every_value(self, found: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_row_for_every_value(self, swept: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("FORCE_COLOR", raising=False)
-        lines = screen(found).splitlines()
+        lines = screen(swept).splitlines()
         assert "job.txt · 1f1b" in lines[1]
         head, first, best, failed, last = lines[3:8]
         assert head.split()[:2] == ["gpus", "step"]
@@ -49,34 +49,34 @@ class TestScreen:
         assert "75.0 %" in last and not last.endswith("best")
         assert "compute" in head and "bubble" in head and "pp exposed" not in head  # the largest parts
 
-    def test_how_many_gpus_each_value_takes(self, found: Sweep) -> None:
-        head, row = screen(Sweep(parse_axis("dp=4,8"), found.outcomes[:1])).splitlines()[1:3]
+    def test_how_many_gpus_each_value_takes(self, swept: Sweep) -> None:
+        head, row = screen(Sweep(parse_axis("dp=4,8"), swept.outcomes[:1])).splitlines()[1:3]
         assert head.split()[:2] == ["dp", "GPUs"] and row.split()[:2] == ["512", "1,024"]
 
-    def test_a_pipe_gets_no_curve_and_no_colour(self, found: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_pipe_gets_no_curve_and_no_colour(self, swept: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("FORCE_COLOR", raising=False)
-        assert not set("█▁▂▃▄▅▆▇\x1b") & set(screen(found))
+        assert not set("█▁▂▃▄▅▆▇\x1b") & set(screen(swept))
 
-    def test_a_terminal_gets_a_curve(self, found: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_terminal_gets_a_curve(self, swept: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.delenv("NO_COLOR", raising=False)
         monkeypatch.setenv("COLUMNS", "100")
-        text = screen(found)
+        text = screen(swept)
         assert "█" in text and "125.0 %" in text
         rows = [line for line in text.splitlines() if "█" in line]
         assert len(rows) == 8
         assert rows[0].count("█") < rows[-1].count("█")
 
-    def test_an_interrupted_sweep_says_so(self, found: Sweep) -> None:
-        part = Sweep(found.axis, found.outcomes[:2], interrupted=True)
+    def test_an_interrupted_sweep_says_so(self, swept: Sweep) -> None:
+        part = Sweep(swept.axis, swept.outcomes[:2], interrupted=True)
         assert "interrupted: 2 of 4 values are finished" in screen(part)
 
-    def test_nothing_finished(self, found: Sweep) -> None:
-        assert "0 of 4" in screen(Sweep(found.axis, (), interrupted=True))
+    def test_nothing_finished(self, swept: Sweep) -> None:
+        assert "0 of 4" in screen(Sweep(swept.axis, (), interrupted=True))
 
 
-def test_json(found: Sweep) -> None:
-    result = json.loads(json.dumps(sweep_json(found), allow_nan=False))
+def test_json(swept: Sweep) -> None:
+    result = json.loads(json.dumps(sweep_json(swept), allow_nan=False))
     assert (result["schema"], result["over"], result["best"]) == ("foretrace.sweep/1", "gpus", 1024)
     assert result["interrupted"] is False and result["title"] == "job.txt · 1f1b"
     first, _, failed, _ = result["points"]

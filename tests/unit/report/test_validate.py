@@ -31,20 +31,20 @@ def row(name: str, family: str, measured: float, predicted: float, grade: str = 
 
 
 @pytest.fixture
-def found() -> Validation:
+def validation() -> Validation:
     rows = (row("a#1", "one", 1.0, 1.04), row("b#2", "two", 2.0, 1.7), row("c#3", "two", 3.0, 3.0, "B"))
     skipped = tuple(SkippedRun(f"s{number}", f"runs.csv:{number}", "no step time was measured") for number in range(5))
     return Validation(rows, skipped)
 
 
-def screen(found: Validation) -> str:
+def screen(validation: Validation) -> str:
     stream = io.StringIO()
-    print_validation(found, stream)
+    print_validation(validation, stream)
     return stream.getvalue()
 
 
-def test_the_screen_says_errors_by_grade_and_group(found: Validation) -> None:
-    text = screen(found)
+def test_the_screen_says_errors_by_grade_and_group(validation: Validation) -> None:
+    text = screen(validation)
     assert "Grade A   9.5 % mean absolute error of 2 rows" in text
     assert "9.5 % mean over families" in text
     assert "Grade B   0.0 % mean absolute error of 1 rows" in text
@@ -57,25 +57,25 @@ def test_the_screen_says_errors_by_grade_and_group(found: Validation) -> None:
     assert "│" not in text  # a pipe gets no plot
 
 
-def test_the_worst_come_first_with_what_they_rest_on(found: Validation) -> None:
-    lines = screen(found).splitlines()
+def test_the_worst_come_first_with_what_they_rest_on(validation: Validation) -> None:
+    lines = screen(validation).splitlines()
     start = next(number for number, line in enumerate(lines) if "furthest off" in line)
     assert lines[start + 1].split()[0] == "b#2"
     assert "−15.0 %" in lines[start + 1]
     assert "kernel model" in lines[start + 1]
 
 
-def test_a_terminal_gets_a_plot(found: Validation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_plot(validation: Validation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
-    text = screen(found)
+    text = screen(validation)
     assert "│" in text
     assert "a one · b two" in text
 
 
-def test_the_json(found: Validation) -> None:
-    result = json.loads(json.dumps(validation_json(found), allow_nan=False))
+def test_the_json(validation: Validation) -> None:
+    result = json.loads(json.dumps(validation_json(validation), allow_nan=False))
     assert result["schema"] == "foretrace.validation/1"
     assert result["graded"] == "A"
     assert result["mape"] == pytest.approx(0.095)
@@ -92,9 +92,9 @@ def test_the_json(found: Validation) -> None:
     assert len(result["skipped"]) == 5
 
 
-def test_the_groups_of_the_json(found: Validation) -> None:
-    groups = validation_json(found)["groups"]
-    assert [(one["kind"], one["name"], one["grade"]) for one in groups] == [
+def test_the_groups_of_the_json(validation: Validation) -> None:
+    groups = validation_json(validation)["groups"]
+    assert [(group["kind"], group["name"], group["grade"]) for group in groups] == [
         ("family", "one", "A"),
         ("family", "two", "A"),
         ("gpu", "h200-sxm", "A"),
@@ -120,14 +120,14 @@ def test_the_groups_of_the_json(found: Validation) -> None:
     }
 
 
-def test_rows_of_grade_b_count_where_none_is_of_grade_a(found: Validation) -> None:
-    result = validation_json(replace(found, rows=found.graded("B")))
+def test_rows_of_grade_b_count_where_none_is_of_grade_a(validation: Validation) -> None:
+    result = validation_json(replace(validation, rows=validation.graded("B")))
     assert (result["graded"], result["mape"], result["coverage"], result["memory"]) == ("B", 0.0, 1.0, None)
 
 
-def test_rows_that_ran_but_are_said_not_to_fit(found: Validation) -> None:
-    rows = (replace(found.rows[0], fits=False), *found.rows[1:])
-    assert "1 of the rows ran, but are predicted not to fit in memory (a#1)" in screen(replace(found, rows=rows))
+def test_rows_that_ran_but_are_said_not_to_fit(validation: Validation) -> None:
+    rows = (replace(validation.rows[0], fits=False), *validation.rows[1:])
+    assert "1 of the rows ran, but are predicted not to fit in memory (a#1)" in screen(replace(validation, rows=rows))
 
 
 def test_nothing_predicted() -> None:

@@ -79,12 +79,12 @@ def _shares(timeline: Timeline, number: int, width: int) -> Floats:
     nodes = nodes[graph.ops.ints("kind")[graph.op[nodes]] == Kind.COMPUTE]
     phase = graph.ops.ints("phase")[graph.op[nodes]]
     shares = np.zeros((len(LETTERS), width))
-    for one in range(len(LETTERS)):
-        mine = nodes[phase == one]
+    for number in range(len(LETTERS)):
+        mine = nodes[phase == number]
         low, high = timeline.start_s[mine] / step * width, timeline.end_s[mine] / step * width
         filled = _filled(low, high, 2 * width)
         # What runs past the end of the step is seen at the start of the next.
-        shares[one] = filled[:width] + (filled[width:] if graph.program.repeats else 0.0)
+        shares[number] = filled[:width] + (filled[width:] if graph.program.repeats else 0.0)
     return shares
 
 

@@ -79,14 +79,14 @@ def tier_name(low: int, high: int) -> str:
 
 def _ports(fabric: Fabric, lower: Longs, upper: Longs, outward: Mask) -> list[tuple[str, _Port]]:
     """The row of each link, a node or a switch by itself, and its port there; the same for both ways."""
-    found, seen = [], Counter[tuple[str, str, bool]]()
+    ports, seen = [], Counter[tuple[str, str, bool]]()
     for near, far, out in zip(lower.tolist(), upper.tolist(), outward.tolist(), strict=True):
         label = fabric.labels[near]
         owner = _owner(label)
         with_whom = label.removeprefix(owner) or fabric.labels[far]
-        found.append((owner, (with_whom, seen[owner, with_whom, out])))
+        ports.append((owner, (with_whom, seen[owner, with_whom, out])))
         seen[owner, with_whom, out] += 1
-    return found
+    return ports
 
 
 def _panel(tier: str, way: str, links: Longs, ports: list[tuple[str, _Port]]) -> Panel:
@@ -107,22 +107,22 @@ def _panel(tier: str, way: str, links: Longs, ports: list[tuple[str, _Port]]) ->
 def _columns(of_row: dict[str, list[_Port]]) -> dict[str, dict[_Port, int]]:
     """The columns of each row's ports. A row whose ports are all in another has the columns of that, so that a link out
     of service leaves its place empty."""
-    found: dict[str, dict[_Port, int]] = {}
+    columns: dict[str, dict[_Port, int]] = {}
     known: dict[_Port, list[dict[_Port, int]]] = {}
     for owner, ports in sorted(of_row.items(), key=lambda item: -len(item[1])):
-        whole = next((one for one in known.get(ports[0], ()) if all(port in one for port in ports)), None)
+        whole = next((other for other in known.get(ports[0], ()) if all(port in other for port in ports)), None)
         if whole is None:
             whole = {port: column for column, port in enumerate(ports)}
             for port in ports:
                 known.setdefault(port, []).append(whole)
-        found[owner] = whole
-    return found
+        columns[owner] = whole
+    return columns
 
 
 def _owner(label: str) -> str:
     """The node that a GPU, NIC or switch within a node belongs to; a switch beyond is its own."""
-    found = re.match(r"node \d+", label)
-    return found[0] if found else label
+    node = re.match(r"node \d+", label)
+    return node[0] if node else label
 
 
 def carrying(panels: list[Panel], value: Floats) -> tuple[list[Panel], int]:

@@ -49,13 +49,18 @@ def curves_of(answers: Sequence[NetworkAnswer]) -> list[Curve]:
     for ranks, own in by_ranks.items():
         rising = sorted(own, key=lambda answer: _x(answer, over))
         dots = tuple(
-            Dot(_x(one, over), one.busbw_bytes_per_s or 0.0, f"{one.algorithm} {one.protocol}".strip(), _title(one))
-            for one in rising
+            Dot(
+                _x(answer, over),
+                answer.busbw_bytes_per_s or 0.0,
+                f"{answer.algorithm} {answer.protocol}".strip(),
+                _title(answer),
+            )
+            for answer in rising
         )
         bounds = tuple(
-            Dot(_x(one, over), (one.busbw_bytes_per_s or 0.0) / one.bound_share)
-            for one in rising
-            if one.bound_share is not None and one.bound_share > 0
+            Dot(_x(answer, over), (answer.busbw_bytes_per_s or 0.0) / answer.bound_share)
+            for answer in rising
+            if answer.bound_share is not None and answer.bound_share > 0
         )
         curves.append(Curve(f"{format_count(ranks)} ranks" if ranks else "bus bandwidth", dots))
         curves.append(Curve("bound at line rates", bounds, limit=True))

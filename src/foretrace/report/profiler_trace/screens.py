@@ -1,4 +1,4 @@
-"""A profiler's traces, one question at a time, as screens."""
+"""Screens of profiler traces, one for each question."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Lines = list[list[Span]]
 
 
 def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | None = None) -> None:
-    """The screen of one question."""
+    """Prints the answer to one question."""
     screen = Screen.of(stream or sys.stdout)
     made = _sequences(trace, op) if view == "sequences" else VIEWS[view](trace)
     lines = [[], *made, *([] if view in _ONE_BY_ONE else _counted(trace))]
@@ -31,15 +31,15 @@ def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | N
 
 
 def _counted(trace: ProfilerTrace) -> _Lines:
-    """What the times above are of."""
+    """Returns a line that says how many steps the times above are summed over."""
     most = max(len(rank.counted) for rank in trace.ranks)
     steps = "1 recorded step" if most == 1 else f"{most:,} recorded steps together"
     return [[(f"  of {steps}", "bright_black")]] if most else []
 
 
-def print_diff(found: TraceDiff, stream: TextIO | None = None) -> None:
-    """The screen of what changed between two traces."""
-    show(Screen.of(stream or sys.stdout), [[], *_diff(found)])
+def print_diff(difference: TraceDiff, stream: TextIO | None = None) -> None:
+    """Prints what changed between two profiler traces."""
+    show(Screen.of(stream or sys.stdout), [[], *_diff(difference)])
 
 
 def _cut(name: str, width: int = 56) -> str:
@@ -51,10 +51,10 @@ def _share(part_s: float, whole_s: float) -> str:
 
 
 def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", most: int = MAX_ROWS) -> _Lines:
-    """A table of the first rows, which says how many it leaves out."""
+    """Returns a table of the first `most` rows, with a note on how many are left out."""
     hidden = len(rows) - most
     more = f"{hidden:,} more in --json" if hidden > 0 else ""
-    remark = "; ".join(one for one in (note, more) if one)
+    remark = "; ".join(text for text in (note, more) if text)
     return table(heads, rows[:most], remark) if rows else [[(f"  {heads[0]}: none{'; ' if note else ''}{note}", "")]]
 
 
@@ -66,14 +66,14 @@ def _breakdown(trace: ProfilerTrace) -> _Lines:
     rows = [
         (
             name,
-            format_time(one.span_s),
+            format_time(rank.span_s),
             *(
                 cell
-                for seconds in (one.compute_s, one.non_compute_s, one.idle_s)
-                for cell in (format_time(seconds), _share(seconds, one.span_s))
+                for seconds in (rank.compute_s, rank.non_compute_s, rank.idle_s)
+                for cell in (format_time(seconds), _share(seconds, rank.span_s))
             ),
         )
-        for name, one in shown
+        for name, rank in shown
     ]
     heads = ("the device", "span", "computes", "", "else", "", "idles", "")
     return _rows(heads, rows, "else: only communication or copies run. The three sum to the span")
@@ -83,15 +83,15 @@ def _overlap(trace: ProfilerTrace) -> _Lines:
     answer = trace.overlap()
     rows = [
         (
-            f"rank {one.rank}",
-            format_time(one.communication_s),
-            format_time(one.overlapped_s),
-            "" if one.overlap is None else format_percent(one.overlap),
-            format_time(one.exposed_s),
-            _share(one.exposed_s, one.span_s),
+            f"rank {rank.rank}",
+            format_time(rank.communication_s),
+            format_time(rank.overlapped_s),
+            "" if rank.overlap is None else format_percent(rank.overlap),
+            format_time(rank.exposed_s),
+            _share(rank.exposed_s, rank.span_s),
         )
-        for one in sorted(answer.ranks, key=lambda rank: -rank.exposed_s)
-        if one.communication_s > 0
+        for rank in sorted(answer.ranks, key=lambda rank: -rank.exposed_s)
+        if rank.communication_s > 0
     ]
     heads = ("communication", "in all", "beside compute", "", "exposed", "of the span")
     return _rows(heads, rows, "" if rows else "nothing was communicated")
@@ -126,17 +126,17 @@ def _kernels(trace: ProfilerTrace) -> _Lines:
     whole_s = sum(kernel.total_s for kernel in answer.kernels)
     rows = [
         (
-            short_kernel(one.name, 56),
-            one.kind,
-            str(one.rank),
-            format_time(one.total_s),
-            _share(one.total_s, whole_s),
-            format_count(one.count),
-            format_time(one.mean_s),
-            format_time(one.least_s),
-            format_time(one.most_s),
+            short_kernel(kernel.name, 56),
+            kernel.kind,
+            str(kernel.rank),
+            format_time(kernel.total_s),
+            _share(kernel.total_s, whole_s),
+            format_count(kernel.count),
+            format_time(kernel.mean_s),
+            format_time(kernel.least_s),
+            format_time(kernel.most_s),
         )
-        for one in answer.top(MAX_ROWS)
+        for kernel in answer.top(MAX_ROWS)
     ]
     heads = ("kernels", "kind", "rank", "time", "of all", "runs", "mean", "least", "most")
     note = f"{len(answer.kernels) - len(rows):,} more in --json" if len(answer.kernels) > len(rows) else ""
@@ -209,20 +209,20 @@ def _bandwidth(trace: ProfilerTrace) -> _Lines:
 
 
 def _annotations(trace: ProfilerTrace) -> _Lines:
-    launched = {(one.rank, one.name): one for one in trace.launched()}
+    launched = {(work.rank, work.name): work for work in trace.launched()}
     lines: _Lines = []
     for side, title in (("host", "ranges on the host"), ("device", "ranges on the device")):
         rows = []
-        for one in trace.annotations().of("host" if side == "host" else "device"):
-            work = launched.get((one.rank, one.name)) if side == "host" else None
+        for ranges in trace.annotations().of("host" if side == "host" else "device"):
+            work = launched.get((ranges.rank, ranges.name)) if side == "host" else None
             rows.append(
                 (
-                    _cut(one.name),
-                    str(one.rank),
-                    format_count(one.count),
-                    format_time(one.total_s),
-                    format_time(one.mean_s),
-                    format_time(one.most_s),
+                    _cut(ranges.name),
+                    str(ranges.rank),
+                    format_count(ranges.count),
+                    format_time(ranges.total_s),
+                    format_time(ranges.mean_s),
+                    format_time(ranges.most_s),
                     format_time(work.total_s) if work else "",
                     format_count(work.count) if work else "",
                 )
@@ -287,7 +287,7 @@ def _critical(trace: ProfilerTrace) -> _Lines:
     words = {"host": "host", "launch": "launches", "gap": "gaps between kernels"}
     rows = [
         (words.get(part, part), format_time(seconds), _share(seconds, path.length_s))
-        for part, seconds in sorted(path.parts_s.items(), key=lambda one: -one[1])
+        for part, seconds in sorted(path.parts_s.items(), key=lambda part: -part[1])
     ]
     kernels = [
         (
@@ -328,30 +328,31 @@ def _steps(trace: ProfilerTrace) -> _Lines:
     return _rows(heads, rows, note, 40)
 
 
-def _diff(found: TraceDiff) -> _Lines:
+def _diff(difference: TraceDiff) -> _Lines:
     def signed(seconds: float) -> str:
         return f"{'+' if seconds >= 0 else MINUS}{format_time(abs(seconds))}"
 
+    steps = f"{difference.before_steps} of the first, {difference.after_steps} of the second"
     lines: _Lines = [
         [
             ("  Step   ", ""),
-            (f"{format_time(found.before_step_s)} → {format_time(found.after_step_s)}", "bold"),
-            (f"  recorded: {found.before_steps} of the first, {found.after_steps} of the second, in the mean", ""),
+            (f"{format_time(difference.before_step_s)} → {format_time(difference.after_step_s)}", "bold"),
+            (f"  recorded: {steps}, in the mean", ""),
         ]
     ]
     for side, title in (("device", "kernels, a step"), ("host", "ops, a step (they nest)")):
         rows = [
             (
-                short_kernel(one.name, 56) if side == "device" else _cut(one.name),
-                format_time(one.before_s),
-                format_time(one.after_s),
-                signed(one.change_s),
-                f"{one.before_count:g}",
-                f"{one.after_count:g}",
-                one.what,
+                short_kernel(change.name, 56) if side == "device" else _cut(change.name),
+                format_time(change.before_s),
+                format_time(change.after_s),
+                signed(change.change_s),
+                f"{change.before_count:g}",
+                f"{change.after_count:g}",
+                change.what,
             )
-            for one in found.of("device" if side == "device" else "host")
-            if one.change_s or one.before_count != one.after_count
+            for change in difference.of("device" if side == "device" else "host")
+            if change.change_s or change.before_count != change.after_count
         ]
         heads = (title, "before", "after", "change", "runs", "then", "")
         lines += [[], *_rows(heads, rows, "" if rows else "no change", 12)]

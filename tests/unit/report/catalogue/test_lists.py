@@ -53,10 +53,10 @@ def test_json(kind: str) -> None:
     plain = list_dict(kind)
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert (plain["schema"], plain["kind"]) == ("foretrace.list/1", kind)
-    assert [(one["name"], one["description"]) for one in plain[kind]] == [
+    assert [(row["name"], row["description"]) for row in plain[kind]] == [
         (row.name, row.description) for row in list_rows(kind)
     ]
-    assert len({tuple(one) for one in plain[kind]}) == 1
+    assert len({tuple(row) for row in plain[kind]}) == 1
 
 
 @pytest.mark.parametrize("kind", LISTS)

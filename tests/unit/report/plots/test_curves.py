@@ -40,14 +40,14 @@ def test_equal_values_do_not_divide_by_zero() -> None:
 
 def test_the_svg_of_one_curve_has_a_colour_per_group() -> None:
     root = ElementTree.fromstring(curves_svg([RISING, LIMIT], AXES, "a & b"))
-    words = [one.text for one in root.iter(f"{SVG}text")]
+    words = [element.text for element in root.iter(f"{SVG}text")]
     assert {"a & b", "early", "late", "bound", "size & more", "rate"} <= set(words)
-    dots = [one for one in root.iter(f"{SVG}circle") if one.find(f"{SVG}title") is not None]
+    dots = [dot for dot in root.iter(f"{SVG}circle") if dot.find(f"{SVG}title") is not None]
     assert len(dots) == 5
-    assert len({one.attrib["fill"] for one in dots}) == 2
+    assert len({dot.attrib["fill"] for dot in dots}) == 2
     lines = list(root.iter(f"{SVG}polyline"))
-    assert ["stroke-dasharray" in one.attrib for one in lines] == [False, True]
-    places = [(float(one.attrib["cx"]), float(one.attrib["cy"])) for one in dots]
+    assert ["stroke-dasharray" in line.attrib for line in lines] == [False, True]
+    places = [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in dots]
     steps = {(round(b[0] - a[0]), round(b[1] - a[1])) for a, b in pairwise(places)}
     assert len(steps) == 1  # equal factors lie equally far apart
 
@@ -55,13 +55,13 @@ def test_the_svg_of_one_curve_has_a_colour_per_group() -> None:
 def test_the_svg_of_several_curves_names_them() -> None:
     other = Curve("other", (Dot(1.0, 5.0), Dot(4.0, 50.0)))
     root = ElementTree.fromstring(curves_svg([RISING, other], AXES, "two"))
-    words = [one.text for one in root.iter(f"{SVG}text")]
+    words = [element.text for element in root.iter(f"{SVG}text")]
     assert "rising" in words and "other" in words and "early" not in words
 
 
 def test_a_long_legend_is_cut() -> None:
     many = [Curve(f"curve {n}", (Dot(1.0, n + 1.0), Dot(2.0, n + 2.0))) for n in range(30)]
-    words = [one.text for one in ElementTree.fromstring(curves_svg(many, AXES, "many")).iter(f"{SVG}text")]
+    words = [element.text for element in ElementTree.fromstring(curves_svg(many, AXES, "many")).iter(f"{SVG}text")]
     assert "and 15 more" in words
 
 

@@ -77,7 +77,9 @@ def test_both_ways_have_the_same_rows_and_columns(lost: tuple[str, str] | None) 
                 assert fabric.link_label(int(out.link[row, column])) == f"{leaf} - {spine}"
                 assert fabric.link_label(int(back.link[row, column])) == f"{spine} - {leaf}"
     loads = LinkLoads(fabric, ("dp",), np.full((1, fabric.links), 50.0), 1.0)
-    crosses = [one for one in ElementTree.fromstring(heatmap_svg(loads, "")).iter(f"{SVG}text") if one.text == "×"]
+    crosses = [
+        element for element in ElementTree.fromstring(heatmap_svg(loads, "")).iter(f"{SVG}text") if element.text == "×"
+    ]
     assert len(crosses) == (2 if lost else 0)
 
 
@@ -106,10 +108,10 @@ def test_rows_that_carry_nothing_are_left_out() -> None:
 def test_shares_and_the_hottest() -> None:
     loads = busy()
     assert loads.utilisation.max() == pytest.approx(0.6)
-    found = loads.hottest()
-    assert [load.label for load in found] == ["node 1 NIC 0 - leaf 0", "node 0 NIC 0 - leaf 0"]
-    assert [load.others for load in found] == [0, 2]  # the other three are as busy as each other
-    assert described(found[0]) == "node 1 NIC 0 - leaf 0: 60.0 % (dp 100 B, tp 20 B)"
+    hottest = loads.hottest()
+    assert [load.label for load in hottest] == ["node 1 NIC 0 - leaf 0", "node 0 NIC 0 - leaf 0"]
+    assert [load.others for load in hottest] == [0, 2]  # the other three are as busy as each other
+    assert described(hottest[0]) == "node 1 NIC 0 - leaf 0: 60.0 % (dp 100 B, tp 20 B)"
 
 
 def test_the_terminal_has_a_row_per_tier_and_the_hottest() -> None:
@@ -124,13 +126,13 @@ def test_the_terminal_has_a_row_per_tier_and_the_hottest() -> None:
 def test_the_svg_has_a_cell_per_link_and_frames_the_hottest() -> None:
     loads = busy()
     root = ElementTree.fromstring(heatmap_svg(loads, "links & more"))
-    cells = [one for one in root.iter(f"{SVG}rect") if one.find(f"{SVG}title") is not None]
+    cells = [cell for cell in root.iter(f"{SVG}rect") if cell.find(f"{SVG}title") is not None]
     assert len(cells) == 8  # NICs, both ways; nothing crosses the PCIe of this fabric
-    framed = [one for one in root.iter(f"{SVG}rect") if one.attrib.get("fill") == "none"]
+    framed = [cell for cell in root.iter(f"{SVG}rect") if cell.attrib.get("fill") == "none"]
     assert len(framed) == 2
-    words = [one.text or "" for one in root.iter(f"{SVG}text")]
+    words = [element.text or "" for element in root.iter(f"{SVG}text")]
     assert "links & more" in words and "75 %" in words and "node 1" in words and "all idle" in words
-    colours = {one.attrib["fill"] for one in cells}
+    colours = {cell.attrib["fill"] for cell in cells}
     assert len(colours) == 3  # idle, a tenth, and the hottest
 
 

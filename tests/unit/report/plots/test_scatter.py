@@ -37,12 +37,12 @@ def test_one_point_alone() -> None:
 
 def test_the_svg_is_well_formed_and_says_what_it_shows() -> None:
     root = ElementTree.fromstring(scatter_svg(POINTS, "3 steps & more"))
-    titles = [one.text or "" for one in root.iter(f"{SVG}title")]
+    titles = [part.text or "" for part in root.iter(f"{SVG}title")]
     assert titles == ["exact: +0.0 %", "slow <&>: +20.0 %", "fast: -20.0 %"]
-    words = [one.text or "" for one in root.iter(f"{SVG}text")]
+    words = [part.text or "" for part in root.iter(f"{SVG}text")]
     assert "3 steps & more" in words
     assert "second (2): 20.0 %" in words
-    dots = [one for one in root.iter(f"{SVG}circle") if one.find(f"{SVG}title") is not None]
+    dots = [dot for dot in root.iter(f"{SVG}circle") if dot.find(f"{SVG}title") is not None]
     exact = dots[0]
     left, top, side = 76, 48, 560
     assert abs((float(exact.attrib["cx"]) - left) + (float(exact.attrib["cy"]) - top) - side) < 0.2  # on the diagonal
