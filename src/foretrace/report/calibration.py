@@ -1,4 +1,4 @@
-"""What is in a calibration, what it covers of a job, and what it does to predictions: screens and JSON."""
+"""Screens and JSON of a calibration: its contents, how it covers a job, and how it changes predictions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def print_calibration(
     notes: Sequence[Diagnostic] = (),
     stream: TextIO | None = None,
 ) -> None:
-    """The screen of `foretrace calibrate` and `foretrace calibration show`."""
+    """Prints the screen of `foretrace calibrate` and `foretrace calibration show`."""
     lines: list[list[Span]] = [[], *_headline(calibration), []]
     lines += [*_made_of(calibration), []]
     families = covered_families(calibration)
@@ -203,7 +203,7 @@ def _away(distance: float) -> str:
 
 
 def before_after_json(validation: CalibratedValidation) -> dict[str, Any]:
-    """The errors without the calibration and with it, row by row and in the mean; errors are signed shares."""
+    """Returns the errors without the calibration and with it, by row and in the mean; errors are signed shares."""
     rows = [
         {
             "id": row.after.id,
@@ -218,7 +218,7 @@ def before_after_json(validation: CalibratedValidation) -> dict[str, Any]:
 
 
 def print_before_after(validation: CalibratedValidation, stream: TextIO | None = None) -> None:
-    """The errors without the calibration and with it."""
+    """Prints the errors without the calibration and with it."""
     names = list(dict.fromkeys(name for row in validation.rows for name in row.before.parts))
     rows = []
     for row in validation.rows:

@@ -89,7 +89,7 @@ def _headline(answer: Answer, memory: MemoryFit, worst: StageMemory) -> list[lis
 
 
 def _stages(memory: MemoryFit) -> list[list[Span]]:
-    """A row per stage; neighbours that hold the same share one."""
+    """Returns a row per stage; neighbours that hold the same share a row."""
     kinds = [label(category) for category in Category]
     kinds = [kind for kind in kinds if any(kind in stage.by_category for stage in memory.stages)]
     rows: list[tuple[str, list[str]]] = []
@@ -110,7 +110,7 @@ def _gib(size: int) -> str:
 
 
 def _over_time(stage: StageMemory, step_s: float, screen: Screen) -> list[list[Span]]:
-    """What a stage holds over the step: the most in each slice of it."""
+    """Returns what a stage holds over the step: the most in each slice of it."""
     if not screen.rich or step_s <= 0:
         return []
     track = stage.track

@@ -1,4 +1,4 @@
-"""What a collective takes: a screen, a table as nccl-tests prints it, and JSON."""
+"""The time of a collective: a screen, a table like that of nccl-tests, and JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NETWORK_SCHEMA = "foretrace.network/1"
 TABLE_SCHEMA = "foretrace.network-table/1"
 MAX_NOTES = 6
 WORTH_ASKING = 0.1
-"""Of what NCCL's choice takes by our reckoning: another way that saves more is named."""
+"""Share of the estimated time of NCCL's choice: another way that saves more than this is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def table_json(results: NetworkTable) -> dict[str, Any]:
 
 
 def print_network(answer: NetworkAnswer, stream: TextIO | None = None) -> None:
-    """The screen of one answer."""
+    """Prints the screen of one answer."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(answer), *_candidates(answer), *_links(answer), [], *_prices(answer)]
     lines += diagnostic_lines(answer.diagnostics, screen, MAX_NOTES)
@@ -140,13 +140,13 @@ def _headline(answer: NetworkAnswer) -> list[list[Span]]:
 
 
 def what_text(answer: NetworkAnswer) -> str:
-    """A collective and its size, where it has one."""
+    """Returns a collective with its size, where it has one."""
     sized = answer.algbw_bytes_per_s is not None or answer.ranks == 1
     return f"{answer.collective} of {size_text(answer.size_bytes)}" if sized else answer.collective
 
 
 def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
-    """How NCCL could have run it, by its own reckoning and by ours."""
+    """Returns the ways in which NCCL could run it, with NCCL's estimates and ours."""
     if len(answer.candidates) < 2:
         return []
     rows = [
@@ -164,12 +164,12 @@ def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
 
 
 def _faster(answer: NetworkAnswer) -> list[list[Span]]:
-    """The way that would be worth asking NCCL for, where there is one by our reckoning, and how to ask."""
+    """Returns the way that is worth requesting from NCCL by our estimate, and how; nothing where there is none."""
     chosen = next((candidate for candidate in answer.candidates if candidate.chosen), None)
     best = min(answer.candidates, key=lambda candidate: candidate.time_s)
     if chosen is None or answer.links is not None:
         return []
-    # A measured time may be less than what we reckon of the same way.
+    # A measured time may be less than our estimate of the same way.
     if best.time_s > (1 - WORTH_ASKING) * min(chosen.time_s, answer.time_s):
         return []
     algorithm, protocol = as_nccl_writes(best.algorithm), as_nccl_writes(best.protocol)
@@ -179,7 +179,7 @@ def _faster(answer: NetworkAnswer) -> list[list[Span]]:
 
 
 def _links(answer: NetworkAnswer) -> list[list[Span]]:
-    """How far messages on links are from the formulas, and where they are narrow."""
+    """Returns how far messages on links are from the formulas, and which links are the hottest."""
     run = answer.links
     if run is None:
         return []
@@ -192,7 +192,7 @@ def _links(answer: NetworkAnswer) -> list[list[Span]]:
 
 
 def where_text(answer: NetworkAnswer) -> str:
-    """The group in its places: 64 GPUs of h100-dgx, 8 nodes × 8; a network that may be narrow is named."""
+    """Returns where a group is placed: "64 GPUs of h100-dgx, 8 nodes × 8"; an oversubscribed network is named."""
     alone = answer.ranks == 1
     text = f"{format_count(answer.ranks)} GPU{'' if alone else 's'} of {answer.cluster.name}"
     if not alone and answer.nodes > 1:
@@ -210,7 +210,7 @@ def where_text(answer: NetworkAnswer) -> str:
 
 
 def _network_text(topology: Topology) -> str:
-    """The kind of a network and how narrow it is; nothing for trees that carry all that NICs send."""
+    """Returns the kind of a network and its oversubscription; nothing for trees without any."""
     leaves, cores = topology.oversubscription, topology.core_oversubscription
     narrow = f" {leaves:g}:1" if leaves != 1 else ""
     narrow += f", {cores:g}:1 below the cores" if cores != 1 else ""
@@ -218,20 +218,20 @@ def _network_text(topology: Topology) -> str:
 
 
 def title_text(answer: NetworkAnswer) -> str:
-    """What a picture of an answer is called."""
+    """Returns the title of a picture of an answer."""
     where = where_text(answer).replace(" · ", ", ")
     return f"{what_text(answer)} in {format_time(answer.time_s)}, {where}"
 
 
 def way_text(answer: NetworkAnswer) -> str:
-    """Algorithm, protocol and channels, as far as they are known."""
+    """Returns algorithm, protocol and channels, as far as they are known."""
     what = "SM" if answer.way and not answer.protocol else "channel"
     channels = f"{answer.channels} {what}{'' if answer.channels == 1 else 's'}" if answer.channels else ""
     return ", ".join(word for word in (answer.algorithm, answer.protocol, channels) if word)
 
 
 def band_text(time_s: float, low_s: float, high_s: float) -> str:
-    """What the time may be off, up and down."""
+    """Returns how far the time may be off, up and down."""
     if low_s >= time_s and high_s <= time_s:
         return ""
     return f"  +{format_time(high_s - time_s)} {MINUS}{format_time(time_s - low_s)}"
@@ -244,7 +244,7 @@ def _prices(answer: NetworkAnswer) -> list[list[Span]]:
 
 
 def print_table(results: NetworkTable, stream: TextIO | None = None) -> None:
-    """The screen of several answers: a row for each, and on a terminal the curve."""
+    """Prints several answers: a row for each, and on a terminal the curve."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
     if results.answers:
@@ -292,7 +292,7 @@ def _rows(results: NetworkTable) -> list[list[Span]]:
 
 
 def _by_source(results: NetworkTable) -> list[NetworkAnswer]:
-    """The first answer of each source."""
+    """Returns the first answer of each source."""
     first: dict[str, NetworkAnswer] = {}
     for answer in results.answers:
         first.setdefault(answer.source, answer)

@@ -127,7 +127,7 @@ def explanations_json(explanations: Sequence[TableExplanation]) -> dict[str, Any
 
 
 def print_explanations(explanations: Sequence[TableExplanation], path: Path) -> None:
-    """One screen for each table of a file."""
+    """Prints a screen for each table of a file."""
     screen = Screen.of(sys.stdout)
     lines: list[list[Span]] = []
     for number, explanation in enumerate(explanations):
@@ -183,7 +183,7 @@ def _device_line(device: DeviceTime, steps: int) -> str:
 
 
 def _in_all(steps: int) -> str:
-    """What a time is of, where that is not one step."""
+    """Returns how many steps a time covers, where these are several."""
     return f" in {steps} steps" if steps > 1 else ""
 
 
@@ -208,12 +208,12 @@ def _host_line(explanation: TableExplanation) -> str:
 
 
 def _times(seconds: float, steps: int) -> list[str]:
-    """A time of the whole table and, where it holds several steps, of one of them."""
+    """Returns a time of the whole table and, where it holds several steps, of one of them."""
     return [format_time(seconds)] if steps == 1 else [format_time(seconds), format_time(seconds / steps)]
 
 
 def _kinds(device: DeviceTime, steps: int) -> list[list[Span]]:
-    """Device time by kind; where labels and autograd nodes stand for kernels, each apart."""
+    """Returns device time by kind; where labels and autograd nodes stand for kernels, each in its own column."""
     apart = device.basis == "labels"
     rows = []
     for kind, seconds in device.by_kind().items():

@@ -39,7 +39,7 @@ _OWN_PARTS = {
 
 
 def comparison_json(comparison: SimaiComparison, *, explained: bool) -> dict[str, Any]:
-    """Our answer, with SimAI's figures in whole microseconds under `simai` (null where it prints NaN)."""
+    """Returns our answer, with SimAI's figures in whole microseconds under `simai` (null where it prints NaN)."""
     own = comparison.own
     if isinstance(own, Answer):
         result = own.to_dict()
@@ -54,7 +54,7 @@ def comparison_json(comparison: SimaiComparison, *, explained: bool) -> dict[str
 
 
 def print_comparison(comparison: SimaiComparison, *, explained: bool) -> None:
-    """Our screen, then SimAI's figures and why they differ."""
+    """Prints our screen, then SimAI's figures and why they differ."""
     own, screen = comparison.own, Screen.of(sys.stdout)
     lines: list[list[Span]] = []
     if isinstance(own, Answer):
@@ -89,7 +89,7 @@ def _figures(comparison: SimaiComparison) -> list[list[Span]]:
 
 
 def _own_parts(own: Answer) -> dict[str, float]:
-    """Our breakdown under SimAI's headings, in microseconds; what it has no heading for is `other_us`."""
+    """Returns our breakdown under SimAI's headings, in microseconds; parts without a heading are `other_us`."""
     seconds = dict(own.breakdown.mean_s)
     parts = {key: sum(seconds.pop(part, 0.0) for part in ours) for key, ours in _OWN_PARTS.items()}
     parts |= {"other_us": sum(seconds.values()), "total_us": own.step_time_s}

@@ -53,7 +53,7 @@ def sweep_json(sweep: Sweep) -> dict[str, Any]:
 
 
 def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
-    """The screen of a sweep."""
+    """Prints the screen of a sweep."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
     if sweep.title:
@@ -114,7 +114,7 @@ def _three(number: float) -> str:
 
 
 def _band(outcome: Outcome) -> str:
-    """How far the step may be off, as the larger side of its band."""
+    """Returns how far the step may be off, as the larger side of its band."""
     if outcome.step_time_band_s is None or not outcome.step_time_s:
         return ""
     low, high = outcome.step_time_band_s
@@ -123,7 +123,7 @@ def _band(outcome: Outcome) -> str:
 
 
 def _largest_parts(ran: list[Outcome]) -> list[str]:
-    """The parts of the breakdown that take the largest share of any step."""
+    """Returns the parts of the breakdown that take the largest share of any step."""
     most: dict[str, float] = {}
     for outcome in ran:
         for part, seconds in (outcome.breakdown_s or {}).items():
@@ -132,7 +132,7 @@ def _largest_parts(ran: list[Outcome]) -> list[str]:
 
 
 def _curve(sweep: Sweep, width: int) -> list[list[Span]]:
-    """The efficiency over the values, outcome column of blocks for each, from 0 to the largest."""
+    """Returns the efficiency over the values, a column of blocks for each, from 0 to the largest."""
     ran = [outcome for outcome in sweep.outcomes if outcome.efficiency is not None]
     top = max((outcome.efficiency or 0.0 for outcome in ran), default=0.0)
     label = max((len(outcome.label) for outcome in ran), default=0)

@@ -22,7 +22,7 @@ MAX_DIAGNOSTICS = 8
 MAX_SLOWED = 5
 MAX_HOT = 3
 ROUNDING = 1e-9
-"""A smaller share of the step than this is no change but rounding."""
+"""A smaller share of the step than this is rounding, not a change."""
 SEE = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace inspect FILE"
 SEE_MODEL = "--json · --perfetto out.pftrace · --what-if compute=1.1x · foretrace memory, with the same options"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -56,7 +56,7 @@ class Screen:
 
     @classmethod
     def of(cls, stream: TextIO) -> Screen:
-        """A stream as it is; FORCE_COLOR and NO_COLOR are heeded."""
+        """Reads width and colour off a stream; FORCE_COLOR and NO_COLOR take precedence."""
         forced = bool(os.environ.get("FORCE_COLOR"))
         rich = (forced or stream.isatty()) and not os.environ.get("NO_COLOR")
         try:
@@ -85,8 +85,10 @@ def print_answer(answer: Answer, stream: TextIO | None = None) -> None:
 
 
 def show(screen: Screen, lines: list[list[Span]]) -> None:
-    """Prints styled lines, plainly where the stream is no terminal; names of files, kernels and ops hold what they may,
-    and nothing of it reaches the terminal as a command."""
+    """Prints styled lines, without style where the stream is not a terminal.
+
+    Control characters in the names of files, kernels and ops are replaced, so that none reaches the terminal.
+    """
     lines = [[(printable(text), style) for text, style in line] for line in lines]
     if not screen.rich:
         print("\n".join("".join(text for text, _ in line).rstrip() for line in lines), file=screen.stream)
@@ -103,7 +105,7 @@ def _headline(simulation: Answer) -> list[list[Span]]:
     band = _band(simulation.step_time_s, *simulation.step_time_band_s) if simulation.step_time_band_s else ""
     unsure = {part.source.partition(" ")[0] for part in simulation.provenance if part.low != part.high}
     if band and unsure and any(part.low == part.high for part in simulation.provenance):
-        # What carries no band is not thereby certain.
+        # A price without a band is not thereby certain.
         band += f" ({' and '.join(sorted(unsure))} only)"
     kind = "" if simulation.repeats else "  makespan of one step"
     single = simulation.world_size == 1
@@ -159,12 +161,12 @@ def _utilisation(model: ModelFigures, step_s: float) -> str:
 
 
 def _three(number: float) -> str:
-    """Three digits, or all of a whole number."""
+    """Returns a number with three digits, or with all of a whole number."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _band(step: float, low: float, high: float) -> str:
-    """The band as ± where it is even, otherwise both ends; nothing where the prices have none."""
+    """Returns the band as ± where it is even, otherwise both ends; nothing where the prices have none."""
     below, above = step - low, high - step
     if abs(above - below) <= 0.05 * (above + below):
         return f"  ± {format_time((above + below) / 2)}" if above > ROUNDING * step else ""
@@ -195,7 +197,7 @@ def _breakdown(simulation: Answer, screen: Screen) -> list[list[Span]]:
 
 
 def share_bar(share: float) -> str:
-    """A bar of blocks for a share of 1."""
+    """Returns a bar of blocks for a share of 1."""
     eighths = round(min(max(share, 0.0), 1.0) * BAR_WIDTH * 8)
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
@@ -223,7 +225,7 @@ def _bottlenecks(simulation: Answer) -> list[list[Span]]:
 
 
 def _network(simulation: Answer) -> list[list[Span]]:
-    """What sharing links did, and what is hot; nothing where every communication went as if alone."""
+    """Returns the effect of sharing links, and the hottest links; nothing where each communication ran alone."""
     use = simulation.network
     if use is None or use.mode == "analytic":
         return []
@@ -294,16 +296,18 @@ def _footer(simulation: Answer, screen: Screen) -> list[list[Span]]:
 
 
 def _limits(low: float, high: float) -> str:
-    """The band of a source, as what it may be off."""
+    """Returns the band of a source, as how far it may be off."""
     if low == high == 1.0:
         return ""
     return f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)"
 
 
 def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], screen: Screen, most: int | None = None) -> list[list[Span]]:
-    """Notes and warnings, one line each, wrapped on a terminal; of more than `most` the warnings come first, then what
-    is not about a line of the file, and the rest is counted. Where all are of one file, its name is left out: `line
-    9`."""
+    """Returns notes and warnings, one line each, wrapped on a terminal.
+
+    Warnings come first, then notes on no line of a file; those beyond `most` are only counted. Where all are about one
+    file, its name is left out: `line 9`.
+    """
     shown = sorted(diagnostics, key=lambda diagnostic: (diagnostic.level != "warning", diagnostic.where is not None))
     files = {diagnostic.where.rpartition(":")[0] for diagnostic in diagnostics if diagnostic.where}
     lines: list[list[Span]] = []

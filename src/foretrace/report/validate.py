@@ -131,24 +131,24 @@ def _groups_json(rows: Sequence[RowResult], grade: str) -> list[dict[str, Any]]:
 
 
 def _kinds(rows: Sequence[RowResult]) -> tuple[tuple[str, tuple[ResultGroup, ...]], ...]:
-    """What rows are grouped by, and the groups."""
+    """Returns what rows are grouped by, and the groups."""
     return ("family", by_family(rows)), ("gpu", by_gpu(rows)), ("axis", by_axis(rows))
 
 
 def points_of(validation: Validation) -> list[Point]:
-    """The rows as a plot has them."""
+    """Returns the rows as points of a plot."""
     return [Point(row.id, row.family, row.step.measured, row.step.predicted, row.band_s) for row in validation.rows]
 
 
 def validation_svg(validation: Validation) -> str:
-    """Measured against predicted, a colour per family."""
+    """Draws measured against predicted as SVG, with a colour per family."""
     whole = group_of("all", validation.rows) if validation.rows else None
     error = "" if whole is None else f", mean error {100 * whole.mape:.1f} %"
     return scatter_svg(points_of(validation), f"{len(validation.rows)} measured steps{error}")
 
 
 def print_validation(validation: Validation, stream: TextIO | None = None) -> None:
-    """The screen of a validation."""
+    """Prints the screen of a validation."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
     for grade in validation.grades:
@@ -198,7 +198,7 @@ def _cells(group: ResultGroup) -> list[str]:
 
 
 def _scatter(validation: Validation, screen: Screen) -> list[list[Span]]:
-    """The plot; on a pipe only with its legend in words, without lines that break `cut`."""
+    """Returns the plot; nothing on a pipe, where its lines would break `cut`."""
     if not screen.rich:
         return []
     points = points_of(validation)
@@ -213,7 +213,7 @@ def _scatter(validation: Validation, screen: Screen) -> list[list[Span]]:
 
 
 def _parts(rows: Sequence[RowResult]) -> list[list[Span]]:
-    """Forward, backward and optimizer, where they were measured apart."""
+    """Returns the errors of forward, backward and optimizer, where they were measured separately."""
     timed = [row for row in rows if row.parts]
     if not timed:
         return []
@@ -237,7 +237,7 @@ def _worst(validation: Validation) -> list[list[Span]]:
 
 
 def _skipped(validation: Validation) -> list[list[Span]]:
-    """What was left out, by reason, and which rows ran although they are start not to fit."""
+    """Returns what was left out, by reason, and which rows ran although they are predicted not to fit."""
     lines: list[list[Span]] = [[], *([("  note     ", ""), (text, "")] for text in validation.notes)]
     misfits = [row.id for row in validation.not_fitting]
     if misfits:
@@ -251,7 +251,7 @@ def _skipped(validation: Validation) -> list[list[Span]]:
 
 
 def why_skipped(validation: Validation) -> list[str]:
-    """Each reason for which rows were left out, with how many and some of their names."""
+    """Returns each reason for which rows were left out, with their number and some of their names."""
     reasons: dict[str, list[str]] = {}
     for run in validation.skipped:
         reasons.setdefault(run.why, []).append(run.id)
@@ -263,6 +263,6 @@ def _some(ids: Sequence[str]) -> str:
 
 
 def signed_error(value: float) -> str:
-    """A signed share."""
+    """Returns a signed share."""
     sign = "+" if value > 0 and f"{100 * value:.1f}" != "0.0" else ""
     return f"{sign}{format_percent(value)}"

@@ -30,7 +30,7 @@ _NAMES = {
     "SPINE": ("spine", "spines"),
     "CORE": ("core", "cores"),
 }
-"""A device of each kind, and several."""
+"""The singular and the plural of each kind of device."""
 _ROUTING: dict[Routing, str] = {
     "spread": "spread evenly over all shortest paths",
     "ecmp": "one of the shortest paths by hash (ECMP)",
@@ -59,7 +59,7 @@ def _plain(item: Item) -> dict[str, Any]:
 
 
 def print_list(items: Sequence[Item]) -> None:
-    """A line for each item, all of one kind."""
+    """Prints a line for each item; all are of one kind."""
     rows = _rows(items)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     # Quantities line up on the right, all else on the left.
@@ -72,12 +72,12 @@ def print_list(items: Sequence[Item]) -> None:
 
 
 def _is_quantity(cell: str) -> bool:
-    """Whether a cell is a number and its unit, or the dash of none."""
+    """Returns whether a cell is a number with its unit, or the dash that stands for none."""
     return cell == "-" or (cell[:1].isdecimal() and cell.count(" ") == 1)
 
 
 def _rows(items: Sequence[Item]) -> list[tuple[str, ...]]:
-    """The heading and a row for each item."""
+    """Returns the heading and a row for each item."""
     first = items[0]
     heading: tuple[str, ...]
     if isinstance(first, Gpu):
@@ -115,7 +115,7 @@ def _node_cells(node: Node) -> tuple[str, str, str]:
 
 
 def print_item(item: Item, fabric: Fabric | None = None) -> None:
-    """One screen: the item, all it contains, what is assumed, and where the figures come from."""
+    """Prints an item, all it contains, what is assumed, and where the figures come from."""
     facts: list[tuple[str, str]] = []
     parts: list[Item] = [item]
     if isinstance(item, Cluster):
@@ -161,13 +161,13 @@ def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, s
 
 
 def _devices(fabric: Fabric) -> dict[str, int]:
-    """How many devices of each kind a network has, as they are called."""
+    """Returns the number of devices of each kind in a network, by the plural of their name."""
     counts = fabric.counts()
     return {plural: counts[kind] for kind, (_, plural) in _NAMES.items() if counts[kind]}
 
 
 def _topology_facts(topology: Topology) -> list[tuple[str, str]]:
-    """The network: its kind, what is stated of its sizes, how it routes, what failed and what others send."""
+    """Returns the kind of a network, its stated sizes, its routing, what failed and what others send."""
     sizes = (
         ("leaf ports", topology.leaf_ports),
         ("GPUs a pod", topology.pod_gpus),
@@ -229,5 +229,5 @@ def _nic_facts(nic: Nic, head: str | None = None) -> list[tuple[str, str]]:
 
 
 def _line_rate(nic: Nic) -> str:
-    """The rate of a line as the field says it, in bits."""
+    """Returns the rate of a line as it is usually stated, in bits."""
     return f"{nic.bytes_per_s * 8 / 1e9:g} Gb/s"

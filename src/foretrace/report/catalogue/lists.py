@@ -127,7 +127,7 @@ def _schedules() -> list[ListRow]:
 
 
 def _dispatchers() -> list[ListRow]:
-    """Rows of dispatchers; `held_sms` is null where NCCL's channels count instead."""
+    """Returns rows of dispatchers; `held_sms` is null where NCCL's channels count instead."""
     default = _default("dispatcher")
     return [
         ListRow(name, _DISPATCHERS[name], {"held_sms": HELD_SMS.get(name), "default": name == default})
@@ -140,7 +140,7 @@ def _collectives() -> list[ListRow]:
 
 
 def _precisions() -> list[ListRow]:
-    """Rows of precisions: bytes of an operand's element, the units that multiply it, and the GPUs that have them."""
+    """Returns rows of precisions: bytes of an operand, the units that multiply it, and the GPUs that have them."""
     default = _default("precision")
     gpus = [presets.gpu(name) for name in presets.names("gpu")]
     rows = []

@@ -42,7 +42,7 @@ def _plain(model: Model) -> dict[str, Any]:
 
 
 def print_list(models: Sequence[Model]) -> None:
-    """A line for each model."""
+    """Prints a line for each model."""
     rows: list[tuple[str, ...]] = [("model", "parameters", "active", "layers", "hidden", "vocab", "title")]
     for model in models:
         total, active = parameters(model), active_parameters(model)
@@ -60,7 +60,7 @@ def print_list(models: Sequence[Model]) -> None:
 
 
 def print_model(model: Model) -> None:
-    """One screen: layers, parameters by part, work, what is assumed, and where the figures come from."""
+    """Prints layers, parameters by part, work, what is assumed, and where the figures come from."""
     total, active = parameters(model), active_parameters(model)
     used = "" if active == total else f", {format_parameters(active)} of them for a token"
     facts = [("parameters", f"{format_count(total)}{used}")]

@@ -14,7 +14,7 @@ _MAX_LEGEND = 16
 _LIMIT_COLOUR = "#888888"
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""What each of the 4 × 2 dots adds to the first sign of Unicode's Braille."""
+"""What each of the 4 × 2 dots adds to the first Braille character of Unicode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What is plotted over what: the words at the axes, and how their marks are written."""
+    """The titles of the axes, and how the values at their ticks are written."""
 
     x_title: str
     y_title: str
@@ -48,7 +48,7 @@ class Axes:
 
 
 def braille(curves: Sequence[Curve], axes: Axes, width: int = 64, height: int = 12) -> list[list[Span]]:
-    """The curves as lines of text with their axes; nothing where there are fewer than two dots."""
+    """Returns the curves as lines of text with their axes; nothing where there are fewer than two dots."""
     if sum(len(curve.dots) for curve in curves) < 2:
         return []
     across, up = _axis(curves, "x"), _axis(curves, "y")
@@ -91,7 +91,7 @@ def _pixels(curve: Curve, across: LogAxis, up: LogAxis, width: int, height: int)
 
 
 def _marks_below(across: LogAxis, axes: Axes, width: int) -> str:
-    """As many marks of the axis as fit side by side."""
+    """Returns the values below the x axis, as many as fit in a line."""
     text = [" "] * (width + 12)
     free = 0
     for tick in across.binary_ticks(8):
@@ -104,7 +104,7 @@ def _marks_below(across: LogAxis, axes: Axes, width: int) -> str:
 
 
 def _axis(curves: Sequence[Curve], of: str) -> LogAxis:
-    """An axis that holds all dots, with some room above and below them."""
+    """Returns an axis that holds all dots, with some room above and below them."""
     values = [getattr(dot, of) for curve in curves for dot in curve.dots]
     if of == "x":
         low, high = min(values), max(values)

@@ -32,12 +32,14 @@ MEANINGS = {
 
 
 _BACKWARD = (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
-"""What is one thing beside a forward or a wait, whatever kernels it is made of."""
+"""Phases that count together where they are compared with others."""
 
 
 def gantt(timeline: Timeline, width: int) -> list[tuple[str, str]]:
-    """(role, letters) of each role that computes, each letter what fills most of its stretch of the step, `.` where
-    that is no computation; empty if there are too many roles to read."""
+    """Returns (role, letters) of each role that computes; nothing if there are too many roles to read.
+
+    A letter stands for the phase that fills most of its slice of the step, `.` for anything but computation.
+    """
     graph = timeline.graph
     roles = graph.program.role_of[graph.classes.representative]
     shown = [(int(role), int(np.flatnonzero(roles == role)[0])) for role in distinct(roles)]
@@ -52,15 +54,17 @@ def gantt(timeline: Timeline, width: int) -> list[tuple[str, str]]:
 
 
 def legend(rows: list[tuple[str, str]]) -> str:
-    """What the letters in use mean."""
+    """Returns what the letters in use mean."""
     used = set("".join(line for _, line in rows))
     words = [f"{letter} {meaning}" for letter, meaning in MEANINGS.items() if letter in used]
     return "   ".join([*words, ". waiting"] if "." in used else words)
 
 
 def _line(shares: Floats) -> str:
-    """The letter of each stretch: what fills most of it. The kinds of backward count together, as `B` unless one of its
-    parts is more than half of it."""
+    """Returns the letter of the phase that fills most of each slice.
+
+    The phases of backward count together, as `B` unless one of them is more than half of their time.
+    """
     together, backward = shares.copy(), shares[list(_BACKWARD)].sum(axis=0)
     together[list(_BACKWARD)] = 0.0
     together[Phase.BACKWARD] = backward
@@ -73,7 +77,7 @@ def _line(shares: Floats) -> str:
 
 
 def _shares(timeline: Timeline, number: int, width: int) -> Floats:
-    """[phases, width]: the share of each stretch of the step that a class computes in each phase."""
+    """Returns [phases, width]: the share of each slice of the step that a class computes in each phase."""
     graph, step = timeline.graph, timeline.step_time_s
     nodes = np.arange(graph.start[number], graph.start[number + 1])
     nodes = nodes[graph.ops.ints("kind")[graph.op[nodes]] == Kind.COMPUTE]
@@ -83,13 +87,13 @@ def _shares(timeline: Timeline, number: int, width: int) -> Floats:
         mine = nodes[phase == number]
         low, high = timeline.start_s[mine] / step * width, timeline.end_s[mine] / step * width
         filled = _filled(low, high, 2 * width)
-        # What runs past the end of the step is seen at the start of the next.
+        # Ops that run past the end of the step are drawn at the start of the next.
         shares[number] = filled[:width] + (filled[width:] if graph.program.repeats else 0.0)
     return shares
 
 
 def _filled(low: Floats, high: Floats, width: int) -> Floats:
-    """How much of each unit cell the intervals cover, from how much they cover of all cells before it."""
+    """Returns how much of each unit cell the intervals cover, as differences of what they cover up to each edge."""
     edges = np.arange(width + 1)
     covered = np.zeros(width + 1)
     for sign, points in ((1.0, np.sort(low)), (-1.0, np.sort(high))):

@@ -30,7 +30,7 @@ _SCALES: Final = (0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 
 
 
 def described(load: LinkLoad) -> str:
-    """A link with how busy it is and what with, and how many others are like it."""
+    """Returns a link with its load, what the load is made of, and how many other links are as busy."""
     least = 1e-3 * sum(load.bytes_by_axis.values())
     parts = sorted(load.bytes_by_axis.items(), key=lambda part: -part[1])[:3]
     words = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size > least)
@@ -39,13 +39,13 @@ def described(load: LinkLoad) -> str:
 
 
 def print_heatmap(loads: LinkLoads, stream: TextIO | None = None) -> None:
-    """The summary as a screen."""
+    """Prints the summary as a screen."""
     screen = Screen.of(stream or sys.stdout)
     show(screen, [[], *heatmap_lines(loads)])
 
 
 def heatmap_lines(loads: LinkLoads) -> list[list[Span]]:
-    """A row per tier with how its links' loads spread, and the hottest links by name."""
+    """Returns a row per tier with the distribution of its loads, and the hottest links by name."""
     share = loads.utilisation
     top = _scale(float(share.max(initial=0.0)))
     rows = []
@@ -70,14 +70,14 @@ def _name(panel: Panel) -> str:
 
 
 def _spread(share: Floats, top: float) -> str:
-    """How many links lie in each tenth of the scale, as blocks; the first without those that are idle."""
+    """Returns a histogram of the shares over tenths of the scale, as blocks; idle links do not count."""
     count, _ = np.histogram(share[share > 0], bins=_BINS, range=(0.0, top))
     most = int(count.max(initial=0))
     return "".join(" " if not links else _EIGHTHS[min(-(-8 * links // most), 8) - 1] for links in count.tolist())
 
 
 def _scale(most: float) -> float:
-    """A round share that holds the busiest link."""
+    """Returns a round share that is not less than that of the busiest link."""
     return next((scale for scale in _SCALES if most <= scale), 1.0)
 
 

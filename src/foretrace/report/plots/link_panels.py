@@ -34,14 +34,16 @@ NO_PORT: Final = -1
 NOT_IN_SERVICE: Final = -2
 
 _Port = tuple[str, int]
-"""What rows have alike: a device within the node or the switch at the other end, and which of the links with it."""
+"""What identifies a column: a device in the node or the switch at the other end, and the number of the link to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """Links of one tier that go one way. `link` [rows, columns] holds link numbers; less than 0 where there is none:
-    `NO_PORT`, or `NOT_IN_SERVICE` where rows with the same ports have one. Both panels of a tier have the same rows and
-    columns."""
+    """Links of one tier that go one way.
+
+    `link` [rows, columns] holds link numbers. It is `NO_PORT` where there is no link, and `NOT_IN_SERVICE` where other
+    rows with the same ports have one. Both panels of a tier have the same rows and columns.
+    """
 
     tier: str
     way: str
@@ -50,12 +52,12 @@ class Panel:
     link: Longs
 
     def of(self, value: Floats) -> Floats:
-        """A value per link as it lies in the panel; NaN where there is no link."""
+        """Returns a value per link in the order of the panel; NaN where there is no link."""
         return np.where(self.link >= 0, value[self.link], np.nan)
 
 
 def panels_of(fabric: Fabric) -> list[Panel]:
-    """All links of a fabric, from the GPUs outwards."""
+    """Returns all links of a fabric, from the GPUs outwards."""
     outward = fabric.kind[fabric.target] >= fabric.kind[fabric.source]
     lower = np.where(outward, fabric.source, fabric.target)
     upper = np.where(outward, fabric.target, fabric.source)
@@ -72,13 +74,13 @@ def panels_of(fabric: Fabric) -> list[Panel]:
 
 
 def tier_name(low: int, high: int) -> str:
-    """What links between these kinds of devices are called."""
+    """Returns the name of links between two kinds of devices."""
     words = f"{Device(low).name} to {Device(high).name}".lower().replace("_", " ")
     return _TIERS.get((Device(low), Device(high)), words)
 
 
 def _ports(fabric: Fabric, lower: Longs, upper: Longs, outward: Mask) -> list[tuple[str, _Port]]:
-    """The row of each link, a node or a switch by itself, and its port there; the same for both ways."""
+    """Returns the row of each link, a node or a switch outside nodes, and its port there; the same for both ways."""
     ports, seen = [], Counter[tuple[str, str, bool]]()
     for near, far, out in zip(lower.tolist(), upper.tolist(), outward.tolist(), strict=True):
         label = fabric.labels[near]
@@ -90,7 +92,7 @@ def _ports(fabric: Fabric, lower: Longs, upper: Longs, outward: Mask) -> list[tu
 
 
 def _panel(tier: str, way: str, links: Longs, ports: list[tuple[str, _Port]]) -> Panel:
-    """Links in the order of their devices, with their rows and ports."""
+    """Builds a panel of links in the order of their devices, with their rows and ports."""
     of_row: dict[str, list[_Port]] = {}
     for owner, port in ports:
         of_row.setdefault(owner, []).append(port)
@@ -105,8 +107,11 @@ def _panel(tier: str, way: str, links: Longs, ports: list[tuple[str, _Port]]) ->
 
 
 def _columns(of_row: dict[str, list[_Port]]) -> dict[str, dict[_Port, int]]:
-    """The columns of each row's ports. A row whose ports are all in another has the columns of that, so that a link out
-    of service leaves its place empty."""
+    """Returns the columns of each row's ports.
+
+    A row whose ports are all in another row has the columns of that row, so that a link out of service leaves its
+    place empty.
+    """
     columns: dict[str, dict[_Port, int]] = {}
     known: dict[_Port, list[dict[_Port, int]]] = {}
     for owner, ports in sorted(of_row.items(), key=lambda item: -len(item[1])):
@@ -120,13 +125,13 @@ def _columns(of_row: dict[str, list[_Port]]) -> dict[str, dict[_Port, int]]:
 
 
 def _owner(label: str) -> str:
-    """The node that a GPU, NIC or switch within a node belongs to; a switch beyond is its own."""
+    """Returns the node that a GPU, NIC or switch within a node belongs to; for a switch outside nodes the switch."""
     node = re.match(r"node \d+", label)
     return node[0] if node else label
 
 
 def carrying(panels: list[Panel], value: Floats) -> tuple[list[Panel], int]:
-    """The panels of a tier without rows in which no link of any panel carries anything, and how many rows that are."""
+    """Returns the panels of a tier without the rows in which no panel carries anything, and how many those are."""
     busy = {
         name for panel in panels for name, row in zip(panel.rows, panel.of(value), strict=True) if np.nansum(row) > 0
     }
@@ -139,7 +144,7 @@ def carrying(panels: list[Panel], value: Floats) -> tuple[list[Panel], int]:
 
 
 def gathered(panel: Panel, value: Floats) -> tuple[list[str], Floats]:
-    """The rows of a panel and a value in them; where there are too many, neighbours together with their largest."""
+    """Returns the rows of a panel and their values; where there are too many, neighbours are merged by the maximum."""
     grid = panel.of(value)
     count = len(panel.rows)
     step = -(-count // MAX_ROWS)

@@ -13,7 +13,7 @@ Over = Literal["size", "ranks", "both"]
 
 
 def size_text(size_bytes: float) -> str:
-    """A size without digits that say nothing: 256 MiB, 1000 B, 1.50 GiB."""
+    """Returns a size without trailing zeros of a whole number: 256 MiB, 1000 B, 1.50 GiB."""
     text = format_bytes(size_bytes)
     number, _, unit = text.partition(" ")
     return f"{number.rstrip('0').rstrip('.')} {unit}" if "." in number and float(number).is_integer() else text
@@ -33,13 +33,13 @@ AXES: dict[Over, Axes] = {
 
 
 def over_of(answers: Sequence[NetworkAnswer]) -> Over:
-    """What varies."""
+    """Returns which quantity varies."""
     sizes, ranks = {answer.size_bytes for answer in answers}, {answer.ranks for answer in answers}
     return "both" if len(sizes) > 1 and len(ranks) > 1 else "ranks" if len(ranks) > 1 else "size"
 
 
 def curves_of(answers: Sequence[NetworkAnswer]) -> list[Curve]:
-    """A curve for each number of ranks, or one over ranks; with each what line rates allow."""
+    """Returns a curve for each number of ranks, or one over ranks, each with its bound at line rates."""
     over = over_of(answers)
     by_ranks: dict[int, list[NetworkAnswer]] = {}
     for answer in answers:
@@ -77,7 +77,7 @@ def _title(answer: NetworkAnswer) -> str:
 
 
 def network_svg(answers: Sequence[NetworkAnswer]) -> str:
-    """The plot as SVG."""
+    """Draws the plot as SVG."""
     first, over = answers[0], over_of(answers)
     what = f"{first.collective} of {size_text(first.size_bytes)}" if over == "ranks" else first.collective
     group = "" if over != "size" else f", {format_count(first.ranks)} GPUs on {format_count(first.nodes)} node"

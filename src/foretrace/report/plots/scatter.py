@@ -26,19 +26,21 @@ class Point:
 
 
 def _around(points: Sequence[Point]) -> LogAxis:
-    """An axis in seconds that holds all points."""
+    """Returns an axis in seconds that holds all points."""
     values = [value for point in points for value in (point.measured_s, point.predicted_s)]
     return LogAxis(min(values) / 1.3, max(values) * 1.3)
 
 
 def groups_of(points: Sequence[Point]) -> list[str]:
-    """The groups in the order in which they get letters and colours."""
+    """Returns the groups in the order in which they get letters and colours."""
     return sorted({point.group for point in points})
 
 
 def letters(points: Sequence[Point], width: int = 60, height: int = 20) -> list[str]:
-    """A plot of letters, one row of text per line, predicted upwards: `a` is the first group; `·` the diagonal. Where
-    several groups meet, `+`."""
+    """Returns a plot as lines of letters, predicted upwards.
+
+    `a` is the first group, `·` the diagonal, and `+` a place of several groups.
+    """
     if not points:
         return []
     scale, names = _around(points), groups_of(points)
@@ -112,5 +114,5 @@ def _error(point: Point) -> float:
 
 
 def _tick(seconds: float) -> str:
-    """A round time without trailing zeros: `10 ms`, `2 s`."""
+    """Returns a round time without trailing zeros: `10 ms`, `2 s`."""
     return f"{seconds:g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"

@@ -12,8 +12,11 @@ _SPACES: Final = ("void ", "at::native::", "at::cuda::", "unrolled_", "vectorize
 
 
 def short_kernel(name: str, width: int = 48) -> str:
-    """A kernel's name without templates, arguments and well-known namespaces, but with what an elementwise kernel does:
-    `elementwise_kernel<4, at::native::CUDAFunctor_add<...>>` is `elementwise_kernel (CUDAFunctor_add)`."""
+    """Returns a kernel's name without templates, arguments and well-known namespaces.
+
+    The functor of an elementwise kernel stays:
+    `elementwise_kernel<4, at::native::CUDAFunctor_add<...>>` is `elementwise_kernel (CUDAFunctor_add)`.
+    """
     if len(name) <= width:
         return name
     plain = _ANONYMOUS.sub("", name)
