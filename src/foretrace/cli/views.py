@@ -47,8 +47,8 @@ def explain_traces(jobs: Sequence[Input], question: TraceQuestion, output: Outpu
         return
     from foretrace.report.profiler_trace.plot import profiler_trace_svg
     from foretrace.report.profiler_trace.screens import print_view
+    from foretrace.report.profiler_trace.summary import print_summary
     from foretrace.report.profiler_trace.views_json import profiler_trace_json
-    from foretrace.report.trace_summary import print_summary
 
     (trace,) = traces
     write_picture(question.plot, lambda: profiler_trace_svg(trace, question.view), question.view or "the step")

@@ -31,7 +31,7 @@ class Timeline:
     from `start_s` to `end_s` it ran. `step_time_s` is the steady period where the program repeats, otherwise the
     makespan. Where steps repeat, an op posted while the step before still ran has a `ready_s` below zero, and
     `end_before_s` is when the same op of the step before ended. `steps_run` is how many steps the engine ran, 0 where
-    the times were recorded.
+    the times were recorded; `origin_s` is then when the first op started on the clock of the recording.
     """
 
     graph: Graph
@@ -42,6 +42,7 @@ class Timeline:
     step_time_s: float
     steps_run: int
     diagnostics: tuple[Diagnostic, ...] = ()
+    origin_s: float = 0.0
 
     def __repr__(self) -> str:
         classes = len(self.graph.classes)

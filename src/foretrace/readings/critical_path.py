@@ -35,6 +35,8 @@ class CriticalPath:
     start_s: Floats
     end_s: Floats
     length_s: float
+    part: tuple[str, ...]
+    """What each op does: a phase of computation, an axis of communication, or the host."""
     parts_s: dict[str, float]
     bound: Bound
     """What bounds the step: computation, communication or the host, whichever is more than half of the path."""
@@ -44,7 +46,7 @@ def critical_path(chain: Chain) -> CriticalPath:
     """Returns the path that sets the step time of the chain's timeline."""
     timeline = chain.timeline
     if not len(timeline.end_s):
-        return CriticalPath(np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, {}, "mixed")
+        return CriticalPath(np.empty(0, np.int64), np.empty(0), np.empty(0), 0.0, (), {}, "mixed")
     path, spanned = _walk(chain)
     nodes = np.array([node for node, _ in reversed(path)], dtype=np.int64)
     moved = np.array([steps for _, steps in reversed(path)]) * timeline.step_time_s
@@ -56,8 +58,12 @@ def critical_path(chain: Chain) -> CriticalPath:
         start = np.clip(start, end[-1] - max(spanned, 1) * timeline.step_time_s, end)
         end = np.maximum(end, start)
     lengths = (end - start) / max(spanned, 1)
-    length_s, parts_s = float(lengths.sum()), _parts(chain, nodes, lengths)
-    return CriticalPath(nodes, start, end, length_s, parts_s, _bound(chain, nodes, lengths))
+    part = _parts(chain, nodes)
+    seconds: dict[str, float] = {}
+    for name, length in zip(part, lengths.tolist(), strict=True):
+        seconds[name] = seconds.get(name, 0.0) + length
+    parts_s = {name: total for name, total in sorted(seconds.items(), key=lambda entry: -entry[1]) if total > 0}
+    return CriticalPath(nodes, start, end, float(lengths.sum()), part, parts_s, _bound(chain, nodes, lengths))
 
 
 def _walk(chain: Chain) -> tuple[list[tuple[int, int]], int]:
@@ -98,8 +104,7 @@ def _last_at_pace(chain: Chain) -> int:
     return int(np.argmax(np.where(at_pace, timeline.end_s, -np.inf)))
 
 
-def _parts(chain: Chain, nodes: Longs, lengths: Floats) -> dict[str, float]:
-    """What the ops on the path do: phases of computation, axes of communication, or the host."""
+def _parts(chain: Chain, nodes: Longs) -> tuple[str, ...]:
     graph = chain.timeline.graph
     ops = graph.op[nodes]
     phases = ["compute", *(label(phase) for phase in Phase if phase != Phase.NONE)]
@@ -111,9 +116,7 @@ def _parts(chain: Chain, nodes: Longs, lengths: Floats) -> dict[str, float]:
     kind = graph.ops.ints("kind")[ops]
     part = np.where(kind == Kind.COMPUTE, graph.ops.ints("phase")[ops], axis_of[graph.ops.ints("communicator")[ops]])
     part[kind == Kind.HOST] = len(names) - 1
-    seconds = np.bincount(part, weights=lengths, minlength=len(names))
-    found = {name: float(total) for name, total in zip(names, seconds, strict=True) if total > 0}
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+    return tuple(names[number] for number in part.tolist())
 
 
 def _bound(chain: Chain, nodes: Longs, lengths: Floats) -> Bound:

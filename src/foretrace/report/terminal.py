@@ -6,11 +6,13 @@ import os
 import sys
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from foretrace.basics.errors import Diagnostic, printable
 from foretrace.basics.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.breakdown import Breakdown
+from foretrace.readings.critical_path import Bound
 from foretrace.report.plots.gantt import MAX_ROWS, gantt, legend
 
 if TYPE_CHECKING:
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 28
 MAX_BOTTLENECKS = 6
+BOUND_BY: Final[dict[Bound, str]] = {
+    "host": "bound by the host",
+    "compute": "bound by computation",
+    "communication": "bound by communication",
+    "mixed": "bound by no part alone",
+}
+"""What more than half of a critical path consists of."""
 MAX_DIAGNOSTICS = 8
 MAX_SLOWED = 5
 MAX_HOT = 3
@@ -75,7 +84,7 @@ def print_answer(answer: Answer, stream: TextIO | None = None) -> None:
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
     lines += _headline(answer)
-    lines += [[], *_breakdown(answer, screen)]
+    lines += [[], *breakdown_lines(answer.breakdown, answer.step_time_s, screen)]
     lines += _bottlenecks(answer)
     lines += _network(answer)
     lines += _gantt(answer, screen)
@@ -175,13 +184,13 @@ def _band(step: float, low: float, high: float) -> str:
     return "  " + " ".join(shown) if shown else ""
 
 
-def _breakdown(simulation: Answer, screen: Screen) -> list[list[Span]]:
-    step = simulation.step_time_s
-    parts = sorted(simulation.breakdown.mean_s.items(), key=lambda part: -part[1])
+def breakdown_lines(breakdown: Breakdown, step: float, screen: Screen, of: str = "mean over ranks") -> list[list[Span]]:
+    """Returns the parts of a step, the largest first; `of` says which step, and of which ranks."""
+    parts = sorted(breakdown.mean_s.items(), key=lambda part: -part[1])
     name_width = max([len(name) for name, _ in parts] + [12])
     if not parts:
         return [[("  nothing in this job takes time", "")]]
-    lines: list[list[Span]] = [[("  where the time goes", "bold"), (" (mean over ranks)", "")]]
+    lines: list[list[Span]] = [[("  where the time goes", "bold"), (f" ({of})", "")]]
     for name, seconds in parts:
         share = seconds / step if step > 0 else 0.0
         bar = f"{share_bar(share):<{BAR_WIDTH}}  " if screen.rich else ""
@@ -291,7 +300,8 @@ def _footer(simulation: Answer, screen: Screen) -> list[list[Span]]:
     if path.parts_s:
         total = path.length_s or 1.0
         parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
-        lines.append([(f"  path     {parts} (critical path, {format_count(len(path.node))} ops)", "")])
+        words = f"{BOUND_BY[path.bound]}: {parts}"
+        lines.append([(f"  path     {words} (critical path, {format_count(len(path.node))} ops)", "")])
     return [*lines, *diagnostic_lines(simulation.diagnostics, screen, MAX_DIAGNOSTICS)]
 
 

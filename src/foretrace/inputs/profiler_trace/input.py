@@ -119,6 +119,13 @@ class ProfilerTraceInput(Input):
 
         return recorded_timeline(self.with_options(**_AS_RECORDED)._profile())
 
+    @property
+    def median_step(self) -> str:
+        """The name of the step whose times `recorded` returns."""
+        from foretrace.inputs.profiler_trace.recorded import median_step
+
+        return median_step(self.with_options(**_AS_RECORDED)._profile().ranks)
+
     def priced(self) -> Self:
         """Leaves recorded communication to a machine to price."""
         return self.with_options(priced=True)

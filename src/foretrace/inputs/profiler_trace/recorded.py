@@ -59,11 +59,12 @@ def recorded_timeline(profile: JobProfile) -> Timeline:
     traces = [trace_of[rank] for rank in graph.classes.representative.tolist()]
     times = [steps[at].node_times(writers[at], profile.met.calls[at]) for at in traces]
     ready, start, end = np.concatenate(times, axis=1)
-    ready, start, end = (moments - float(start.min()) for moments in (ready, start, end))
+    origin_s = float(start.min())
+    ready, start, end = ready - origin_s, start - origin_s, end - origin_s
     # Steps vary: what this step runs past its end may reach further than what the step before left to it.
     end_before = end - period_s
     np.minimum.at(end_before, graph.next_src, ready[graph.next_dst])
-    return Timeline(graph, ready, start, end, end_before, period_s, steps_run=0)
+    return Timeline(graph, ready, start, end, end_before, period_s, steps_run=0, origin_s=origin_s)
 
 
 def median_step(ranks: Sequence[RankStep]) -> str:

@@ -10,6 +10,8 @@ import numpy as np
 
 from foretrace.basics.units import format_percent, format_time
 from foretrace.inputs.profiler_trace.format.records import TracedDevice
+from foretrace.inputs.profiler_trace.write_step import BETWEEN_KERNELS
+from foretrace.readings.answer.answer import Answer
 from foretrace.readings.critical_path import Bound
 from foretrace.readings.explain import Explanation
 from foretrace.readings.profiler_views.breakdown import Occupancy
@@ -67,6 +69,9 @@ class TraceSummary:
     median_kernel_s: float
     median_delay_s: float | None
     """From the end of a launch to the start of what it launched; None where no launches are recorded."""
+    median_step_s: float
+    breakdown_s: dict[str, float]
+    """Where the time of the median step goes, as `foretrace simulate` counts; sums to it."""
     bound: Bound
     """What bounds the median step: what more than half of its critical path consists of."""
     advice: tuple[TraceAdvice, ...]
@@ -108,8 +113,10 @@ def summary(
         kernels=work,
         median_kernel_s=kernel_s,
         median_delay_s=float(np.median(delays_s)) if len(delays_s) else None,
+        median_step_s=explanation.step_s,
         bound=explanation.critical_path.bound,
-        advice=_advice(states, idle, exposed_s, work, kernel_s, explanation),
+        breakdown_s=explanation.answer.breakdown.mean_s,
+        advice=_advice(states, work, kernel_s, explanation),
     )
 
 
@@ -133,30 +140,28 @@ def _kind_shares(kinds: Sequence[KindTimes], per: float) -> tuple[KindShare, ...
 
 
 def _advice(
-    states: dict[str, float],
-    idle: IdleTimes,
-    exposed_s: float,
-    work: float,
-    kernel_s: float,
-    explanation: Explanation,
+    states: dict[str, float], work: float, kernel_s: float, explanation: Explanation
 ) -> tuple[TraceAdvice, ...]:
-    span_s = sum(states.values())
-    if span_s <= 0:
+    answer = explanation.answer
+    step_s, parts = explanation.step_s, answer.breakdown.mean_s
+    if step_s <= 0:
         return ()
 
     def part(seconds: float) -> str:
-        return f"{format_time(seconds)} a step, {format_percent(seconds / span_s)}"
+        return f"{format_time(seconds)} a step, {format_percent(seconds / step_s)}"
 
+    host_s, idle_s, copies_s = parts.get("host", 0.0), parts.get("idle", 0.0), states["memory"]
+    exposed_s = sum(seconds for name, seconds in parts.items() if name.endswith(" exposed"))
+    gaps_s = _gaps_s(answer)
     late = explanation.ranks
-    lost_s = sum(rank.held_others_s * rank.alike for rank in late) / explanation.answer.world_size
+    lost_s = sum(rank.held_others_s * rank.alike for rank in late) / answer.world_size
     worst = max(late, key=lambda rank: rank.held_others_s).rank
-    copies_s = states["memory"]
-    found = [
+    advice = [
         TraceAdvice(
-            f"the device waits for its host {part(idle.host_wait_s)}: {work:,.0f} pieces of work a step, half of them "
+            f"the device waits for its host {part(host_s)}: {work:,.0f} pieces of work a step, half of them "
             f"shorter than {format_time(kernel_s)}. CUDA graphs or torch.compile launch fewer, a larger batch makes "
             "each longer; foretrace simulate TRACE --what-if cuda-graphs says what that gives",
-            idle.host_wait_s,
+            host_s,
         ),
         TraceAdvice(
             f"communication is exposed {part(exposed_s)}: start it earlier (buckets, prefetch), or hide it behind "
@@ -164,15 +169,10 @@ def _advice(
             exposed_s,
         ),
         TraceAdvice(
-            f"starting kernels one after another takes {part(idle.kernel_wait_s)}: fuse short ones (torch.compile), or "
-            "CUDA graphs",
-            idle.kernel_wait_s,
+            f"starting kernels one after another takes {part(gaps_s)}: fuse short ones (torch.compile), or CUDA graphs",
+            gaps_s,
         ),
-        TraceAdvice(
-            f"the device idles {part(idle.other_s)}, though work is launched: it waits for other streams, copies or "
-            "other ranks; see --view critical-path",
-            idle.other_s,
-        ),
+        TraceAdvice(f"the device idles {part(idle_s)} for no recorded reason; see --view critical-path", idle_s),
         TraceAdvice(
             f"only copies run {part(copies_s)}: pin host memory, copy on a stream of its own (non_blocking=True)",
             copies_s,
@@ -182,5 +182,15 @@ def _advice(
             lost_s,
         ),
     ]
-    worth = [one for one in found if one.at_most_s >= _WORTH * span_s]
-    return tuple(sorted(worth, key=lambda one: -one.at_most_s))
+    worth = [entry for entry in advice if entry.at_most_s >= _WORTH * step_s]
+    return tuple(sorted(worth, key=lambda entry: -entry.at_most_s))
+
+
+def _gaps_s(answer: Answer) -> float:
+    """Returns the gaps between kernels that were queued back to back, mean over ranks."""
+    timeline = answer.timeline
+    graph = timeline.graph
+    named = [number for number, text in enumerate(graph.program.strings) if text == BETWEEN_KERNELS]
+    nodes = np.flatnonzero(np.isin(graph.ops.ints("name"), named)[graph.op])
+    ranks = graph.classes.count[graph.rank_class[nodes]]
+    return float(((timeline.end_s - timeline.start_s)[nodes] * ranks).sum()) / answer.world_size

@@ -50,7 +50,7 @@ class ProfilerTrace:
             raise InputError(
                 "missing-argument", "no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems"
             )
-        self._traces = tuple(traces)
+        self._input = ProfilerTraceInput(traces)
         taken: set[int] = set()
         ranks = []
         for number, trace in enumerate(traces):
@@ -172,9 +172,14 @@ class ProfilerTrace:
         It reads the recorded timeline, as `foretrace simulate` and `compare` do; the other questions here have Holistic
         Trace Analysis' definitions.
         """
-        answer = recorded_answer(ProfilerTraceInput(self._traces))
+        answer = recorded_answer(self._input)
         assert answer is not None  # a profiler trace is a measurement
         return explain(answer)
+
+    @property
+    def median_step(self) -> str:
+        """The name of the step that the explanation is of."""
+        return self._input.median_step
 
     def critical_path(self) -> PathReading:
         """The chain of waits that made the median step as long as it was."""

@@ -14,8 +14,8 @@ from foretrace.basics.errors import UsageError
 from foretrace.basics.units import format_bandwidth, format_time
 from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.torch_ops.kinds import WorkKind
+from foretrace.readings.answer.answer import Answer
 from foretrace.readings.profiler_views import ProfilerTrace
-from foretrace.readings.profiler_views.critical import TracePath
 from foretrace.readings.profiler_views.intervals import united
 from foretrace.readings.profiler_views.rank import Rank
 from foretrace.report.svg import (
@@ -57,14 +57,7 @@ _STATES: Final = {
     "memory": ORANGE,
     "idle": "#dddddd",
 }
-_PARTS: Final = {
-    "compute": "#4a4a4a",
-    "communication": VERMILLION,
-    "memory": ORANGE,
-    "host": SKY,
-    "launch": BLUE,
-    "gap": "#d5d5d5",
-}
+_BOUNDS: Final = {"compute": "#4a4a4a", "communication": VERMILLION, "host": SKY}
 _KINDS: Final = {
     "gemm": GREEN,
     "attention": PURPLE,
@@ -148,10 +141,12 @@ def _draw_boxes(boxes: _Boxes, canvas: Canvas, y: float) -> None:
 
 def _step(trace: ProfilerTrace) -> str:
     """Draws the median step of the first rank: annotations, streams by kind of work, and the critical path."""
-    rank, path = trace.ranks[0], trace.critical_path()
+    rank, answer = trace.ranks[0], trace.explanation.answer
+    path, step_s = answer.critical_path, answer.step_time_s
     if not path.length_s:
         raise UsageError("nothing-to-do", "--plot: no work of a step was recorded")
-    axis = _TimeAxis(float(path.start_s[0]), float(path.start_s[0]) + path.length_s)
+    begin_s = answer.timeline.origin_s + float(path.start_s[0])
+    axis = _TimeAxis(begin_s, begin_s + step_s)
     kinds = _kinds_in(rank, axis)
     colours = {kind: _KINDS.get(kind, _OTHER) for kind in kinds}
     lanes: list[tuple[str, _Draw]] = [
@@ -161,8 +156,8 @@ def _step(trace: ProfilerTrace) -> str:
         boxes = _stream(rank, number, axis, colours)
         if any(places for _, places in boxes):
             lanes.append((f"stream {stream}", partial(_draw_boxes, boxes)))
-    lanes.append(("critical path", partial(_draw_boxes, _path(path, axis))))
-    canvas = _canvas(f"{path.step}, rank {path.rank}: {format_time(path.length_s)}")
+    lanes.append(("critical path", partial(_draw_boxes, _path(answer, axis))))
+    canvas = _canvas(f"{trace.median_step}, the median step, rank {rank.number}: {format_time(step_s)}")
     bottom = float(_TOP + _LANE * len(lanes))
     axis.draw(canvas, bottom)
     for number, (label, draw) in enumerate(lanes):
@@ -170,8 +165,11 @@ def _step(trace: ProfilerTrace) -> str:
         canvas.text(_LEFT - 8, y + _LANE / 2 + 4, label, "end")
         draw(canvas, y + 4)
     below = canvas.legend(_LEGEND_X, _TOP + 12, [(kind, colours[kind]) for kind in kinds], "box")
-    shown = [part for part in _PARTS if path.parts_s.get(part)]
-    parts = [(f"path: {part} {format_time(path.parts_s[part])}", _PARTS[part]) for part in shown]
+    bounds = [_bound_of(part, answer) for part in path.parts_s]
+    parts = [
+        (f"path: {part} {format_time(seconds)}", _BOUNDS[bound])
+        for (part, seconds), bound in zip(path.parts_s.items(), bounds, strict=True)
+    ]
     return _finish(canvas, bottom, canvas.legend(_LEGEND_X, below + 20, parts, "box"))
 
 
@@ -223,12 +221,20 @@ def _draw_ranges(rank: Rank, axis: _TimeAxis, ranges: Longs, canvas: Canvas, y: 
             canvas.text(low + 4, y + 17, name if len(name) <= room else f"{name[: room - 1]}…")
 
 
-def _path(path: TracePath, axis: _TimeAxis) -> _Boxes:
+def _bound_of(part: str, answer: Answer) -> str:
+    """Returns what a part of the critical path is: computation, communication or the host."""
+    axes = {communicator.axis for communicator in answer.timeline.graph.program.communicators}
+    return "host" if part == "host" else "communication" if part in axes else "compute"
+
+
+def _path(answer: Answer, axis: _TimeAxis) -> _Boxes:
     """Returns the critical path, each part in its colour."""
+    path, origin_s = answer.critical_path, answer.timeline.origin_s
+    bounds = {part: _bound_of(part, answer) for part in path.parts_s}
     boxes: _Boxes = []
-    for part, colour in _PARTS.items():
-        mine = np.array([name == part for name in path.part], dtype=bool)
-        boxes.append((colour, _boxes(axis, path.start_s[mine], path.end_s[mine])))
+    for bound, colour in _BOUNDS.items():
+        mine = np.array([bounds.get(part) == bound for part in path.part], dtype=bool)
+        boxes.append((colour, _boxes(axis, path.start_s[mine] + origin_s, path.end_s[mine] + origin_s)))
     return boxes
 
 

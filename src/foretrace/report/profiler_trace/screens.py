@@ -12,7 +12,7 @@ from foretrace.readings.profiler_views.diff import TraceDiff
 from foretrace.readings.profiler_views.queues import FULL
 from foretrace.report.profiler_trace.kernel_names import short_kernel
 from foretrace.report.table import table
-from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
+from foretrace.report.terminal import BOUND_BY, Screen, Span, diagnostic_lines, show
 
 MAX_ROWS: Final = 20
 MAX_KERNELS_OF_SEQUENCE: Final = 6
@@ -250,29 +250,21 @@ def _sequences(trace: ProfilerTrace, op: str) -> _Lines:
 
 
 def _stragglers(trace: ProfilerTrace) -> _Lines:
-    answer = trace.stragglers()
-    if not answer.calls:
+    ranks = trace.stragglers()
+    if not any(rank.meetings for rank in ranks):
         return [[("  no collective was recorded on several of these ranks: give the traces of more ranks", "")]]
     rows = [
         (
-            f"rank {arrival.rank}",
-            format_count(arrival.calls),
-            format_count(arrival.last),
-            format_time(arrival.caused_s),
-            format_time(arrival.lost_s),
+            f"rank {rank.rank}",
+            f"{rank.times_last:,} of {rank.meetings:,}",
+            format_time(rank.held_others_s),
+            format_time(rank.held_up_s),
+            ", ".join(rank.flags),
         )
-        for arrival in answer.arrivals
+        for rank in ranks
     ]
-    heads = ("who is waited for", "collectives", "came last", "others waited, in sum", "waited itself")
-    lines = _rows(
-        heads, rows, "who has the shortest kernel of a collective came last; clocks of hosts are not compared"
-    )
-    if answer.kernel:
-        named = ", ".join(str(candidate) for candidate in answer.candidates)
-        several = "s" if len(answer.candidates) > 1 else ""
-        lines.append(
-            [(f"  by HTA's rule, most often late first: rank{several} {named} (at {short_kernel(answer.kernel)})", "")]
-        )
+    heads = ("who is waited for", "came last", "others lost, in sum", "lost itself", "")
+    lines = _rows(heads, rows, f"in {trace.median_step}, the median step; waits behind computation are not lost")
     world = max(rank.trace.world or 0 for rank in trace.ranks)
     if world > len(trace.ranks):
         missing = f"{len(trace.ranks):,} of {world:,} ranks have traces: whom they wait for of the others is not seen"
@@ -281,27 +273,21 @@ def _stragglers(trace: ProfilerTrace) -> _Lines:
 
 
 def _critical(trace: ProfilerTrace) -> _Lines:
-    path = trace.critical_path()
-    if not path.length_s:
-        return [[("  no work of a step was recorded", "")]]
-    words = {"host": "host", "launch": "launches", "gap": "gaps between kernels"}
-    rows = [
-        (words.get(part, part), format_time(seconds), _share(seconds, path.length_s))
-        for part, seconds in sorted(path.parts_s.items(), key=lambda part: -part[1])
-    ]
-    kernels = [
+    path, step_s = trace.critical_path(), trace.explanation.step_s
+    gaps = {"gaps": path.gaps_s} if path.gaps_s > 1e-9 * step_s else {}
+    rows = [(part, format_time(seconds), _share(seconds, step_s)) for part, seconds in (path.by_part_s | gaps).items()]
+    ops = [
         (
-            short_kernel(kernel.name, 64),
-            format_time(kernel.total_s),
-            _share(kernel.total_s, path.length_s),
-            format_count(kernel.count),
+            short_kernel(op.name, 64),
+            format_time(op.total_s),
+            _share(op.total_s, step_s),
+            format_count(op.count),
         )
-        for kernel in path.kernels
+        for op in path.by_name
     ]
-    head = f"critical path of {path.step}, rank {path.rank}"
-    note = f"sums to {format_time(path.length_s)}, from the step's start on the host to the end of its last work"
-    lines = _rows((head, "time", "of it"), rows, note)
-    return [*lines, [], *_rows(("kernels on it", "time", "of it", "runs"), kernels, most=10)] if kernels else lines
+    head = f"critical path of {trace.median_step}, the median step"
+    lines = _rows((head, "time", "of step"), rows, f"sums to the step, {format_time(step_s)}: {BOUND_BY[path.bound]}")
+    return [*lines, [], *_rows(("ops on it", "time", "of step", "count"), ops, most=10)]
 
 
 def _steps(trace: ProfilerTrace) -> _Lines:

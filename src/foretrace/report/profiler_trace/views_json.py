@@ -53,6 +53,19 @@ def _annotations(trace: ProfilerTrace) -> dict[str, Any]:
     return {**to_plain(trace.annotations()), "launched": trace.launched()}
 
 
+def _critical_path(trace: ProfilerTrace) -> dict[str, Any]:
+    path, reading = trace.explanation.answer.critical_path, trace.critical_path()
+    graph = trace.explanation.answer.timeline.graph
+    return {
+        "step": trace.median_step,
+        **to_plain(reading),
+        "rank": graph.classes.representative[graph.rank_class[path.node]],
+        "start_s": path.start_s,
+        "end_s": path.end_s,
+        "part": path.part,
+    }
+
+
 _ANSWERS: Final[dict[str, Callable[[ProfilerTrace], Any]]] = {
     "temporal_breakdown": _temporal,
     "overlap": _overlap,
@@ -63,7 +76,7 @@ _ANSWERS: Final[dict[str, Callable[[ProfilerTrace], Any]]] = {
     "memory_bandwidth": ProfilerTrace.memory_bandwidth,
     "annotations": _annotations,
     "stragglers": ProfilerTrace.stragglers,
-    "critical_path": ProfilerTrace.critical_path,
+    "critical_path": _critical_path,
     "steps": lambda trace: with_properties(trace.steps(), "step_s"),
 }
 _KEYS: Final = {
@@ -85,6 +98,6 @@ _SERIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "launches": ("ranks", ("correlation", "call_s", "device_s", "delay_s")),
     "queues": ("queues", ("time_s", "length")),
     "memory_bandwidth": ("copies", ("time_s", "bytes_per_s")),
-    "critical_path": ("", ("start_s", "end_s", "part", "event")),
+    "critical_path": ("", ("rank", "start_s", "end_s", "part")),
 }
 """What is left out where all questions are answered at once: one number for each launch and change."""
