@@ -122,7 +122,7 @@ class Calibration:
     def at_step_clocks(self) -> bool:
         """Whether products of it were recorded amid training steps, at clocks that were these steps' own."""
         products = self.kernels is not None and any(kernel.flops > 0 for kernel in self.kernels.kernels)
-        return products and any(one.slower > 0 for one in self.made_of)
+        return products and any(record.slower > 0 for record in self.made_of)
 
     @property
     def is_of_eager_kernels(self) -> bool:
@@ -174,7 +174,7 @@ def _read(path: str) -> Calibration:
         raise InputError(
             "unknown-version", f'version "{version}" is not known', where=root.where("calibration"), hint=hint
         )
-    found = Calibration(
+    calibration = Calibration(
         path=path,
         gpu=root.text("gpu", ""),
         device=root.text("device", ""),
@@ -185,14 +185,21 @@ def _read(path: str) -> Calibration:
         steps=_steps(root),
     )
     if "kernels" in root:
-        found = replace(found, kernels=read_profile(_beside(root, "kernels")))
+        calibration = replace(calibration, kernels=read_profile(_beside(root, "kernels")))
     if "collectives" in root:
         measured = read_measurements(_beside(root, "collectives"))
         count = len(measured.rows)
-        found = replace(found, collectives=replace(measured, source=f"calibration {found.name} ({count:,} calls)"))
-    if found.kernels is None and found.collectives is None and found.host is None and found.steps is None:
+        calibration = replace(
+            calibration, collectives=replace(measured, source=f"calibration {calibration.name} ({count:,} calls)")
+        )
+    if (
+        calibration.kernels is None
+        and calibration.collectives is None
+        and calibration.host is None
+        and calibration.steps is None
+    ):
         raise InputError("empty-file", "the calibration holds nothing", where=path, hint=_EXPECTED)
-    return found
+    return calibration
 
 
 def _beside(root: Fields, name: str) -> Path:
@@ -209,7 +216,7 @@ def _mappings(root: Fields, name: str, known: tuple[str, ...], required: tuple[s
     if name not in root:
         return []
     document = root.document
-    return [document.fields(one, known, required) for one in document.items(root[name], f"{name}: a list")]
+    return [document.fields(node, known, required) for node in document.items(root[name], f"{name}: a list")]
 
 
 def _software(root: Fields) -> dict[str, str]:
@@ -222,19 +229,19 @@ def _software(root: Fields) -> dict[str, str]:
 
 def _made_of(fields: Fields) -> MadeOf:
     kind = fields.text("kind", "")
-    found: InputKind | None = next((one for one in KINDS if one == kind), None)
-    if found is None:
+    input_kind: InputKind | None = next((known for known in KINDS if known == kind), None)
+    if input_kind is None:
         raise InputError(
             "unknown-name", f'kind "{kind}" is not known', where=fields.where("kind"), hint=f"known: {', '.join(KINDS)}"
         )
     counts = {name: int(_number(fields, name)) for name in ("kernels", "collectives", "products", "rows")}
     sizes = {name: _number(fields, name) for name in ("step_s", "busy", "slower", "flops")}
-    return MadeOf(fields.text("file", ""), found, **counts, **sizes)  # type: ignore[arg-type]
+    return MadeOf(fields.text("file", ""), input_kind, **counts, **sizes)  # type: ignore[arg-type]
 
 
 def _family(fields: Fields) -> FamilyFit:
     name, count = fields.text("name", ""), int(_number(fields, "kernels"))
-    factors = {one: _number(fields, one, above_zero=True) for one in ("factor", "low", "high")}
+    factors = {key: _number(fields, key, above_zero=True) for key in ("factor", "low", "high")}
     return FamilyFit(name, count, **factors, error=_number(fields, "error"))
 
 
@@ -293,7 +300,7 @@ def write_calibration(calibration: Calibration) -> tuple[Path, ...]:
     content: dict[str, Any] = {"calibration": VERSION, "gpu": calibration.gpu}
     content |= {"device": calibration.device} if calibration.device else {}
     content |= {"software": dict(calibration.software)} if calibration.software else {}
-    content |= {"made_of": [_plain(one) for one in calibration.made_of]} if calibration.made_of else {}
+    content |= {"made_of": [_plain(record) for record in calibration.made_of]} if calibration.made_of else {}
     if calibration.kernels is not None:
         table = beside(path)[0]
         _write_kernels(table, calibration.kernels)

@@ -58,7 +58,7 @@ class ResourceUse:
     bytes_per_s: float
 
 
-def taken_by(call: Explained, what: Collective) -> ResourceUse:
+def resource_use(call: Explained, what: Collective) -> ResourceUse:
     """What a call takes of each GPU that takes part in it."""
     channels = call.channels if call.channels or call.algorithm != "measured" else CHANNELS
     if what in ONE_TO_ONE:
@@ -71,11 +71,12 @@ def taken_by(call: Explained, what: Collective) -> ResourceUse:
 class Overlaps:
     """What ops that run at the same time on one rank cost each other, op by op.
 
-    `kernels` is the row of `slowdown` of an op that computes, `taken` the column of one that communicates (-1: of
-    neither kind): how many times as long the one takes while the other runs."""
+    `slowdown[kernels[op], uses[other]]` says how many times as long a computing op takes while a communicating op runs.
+    Both columns are -1 for ops that are not of their kind.
+    """
 
     kernels: Longs
-    taken: Longs
+    uses: Longs
     slowdown: Floats
 
 
@@ -99,22 +100,29 @@ FITTED: Final = Constants()
 
 
 def slowdowns(
-    kernels: Sequence[Kernel], alone_s: Floats, taken: Sequence[ResourceUse], gpu: Gpu, constants: Constants = FITTED
+    kernels: Sequence[Kernel], alone_s: Floats, uses: Sequence[ResourceUse], gpu: Gpu, constants: Constants = FITTED
 ) -> Floats:
-    """How many times as long each kernel takes while communication takes this from its GPU: [kernels, taken], 1 and
-    more. `alone_s` is what each takes alone. All 1 where the GPU's SMs are not known."""
+    """Returns how many times as long each kernel takes under each use of its GPU: [kernels, uses], all at least 1.
+
+    Args:
+        kernels: what computes.
+        alone_s: seconds that each kernel takes alone.
+        uses: what concurrent communication takes of the GPU.
+        gpu: the GPU; where its number of SMs is not known, every slowdown is 1.
+        constants: the fitted constants of the model.
+    """
     units = gpu.compute_units
     rows = _rows(kernels, gpu, constants)
     rate = gpu.memory_bytes_per_s * constants.memory_share
     share = np.divide(rows.moved_bytes, alone_s * rate, out=np.zeros(len(kernels)), where=alone_s > 0)
     base = _longer(np.ones(len(kernels)) / rows.spare, share, constants)
-    found = np.ones((len(kernels), len(taken)))
-    for at, one in enumerate(taken):
-        if units and one.sms:
-            held = _fewer(rows, min(one.sms, int(MAX_HELD * units)), gpu, constants) / rows.spare
-            under = _longer(held, share + one.bytes_per_s / rate * (share > 0), constants)
-            found[:, at] = np.maximum(under / base, 1.0)
-    return found
+    slowdown = np.ones((len(kernels), len(uses)))
+    for at, use in enumerate(uses):
+        if units and use.sms:
+            held = _fewer(rows, min(use.sms, int(MAX_HELD * units)), gpu, constants) / rows.spare
+            under = _longer(held, share + use.bytes_per_s / rate * (share > 0), constants)
+            slowdown[:, at] = np.maximum(under / base, 1.0)
+    return slowdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +178,7 @@ def _fewer(rows: _Rows, held: int, gpu: Gpu, constants: Constants) -> Floats:
     return np.asarray(np.where(tiles > 0, product, units / (units - held)))
 
 
-def _longer(one: Floats, other: Floats, constants: Constants) -> Floats:
-    """The longer of two times, rounded where they are alike."""
+def _longer(first: Floats, second: Floats, constants: Constants) -> Floats:
+    """The longer of two times, with a smooth transition where they are close."""
     sharp = constants.sharpness
-    return np.asarray((one**sharp + other**sharp) ** (1 / sharp))
+    return np.asarray((first**sharp + second**sharp) ** (1 / sharp))

@@ -22,7 +22,7 @@ from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.network.sharing import Calls, Sharing
 from foretrace.cost.network.uneven import uneven_prices, uneven_templates
 from foretrace.cost.overlap import Overlaps
-from foretrace.cost.overlapped import CallsTaken, calls_taken, text_slowdowns
+from foretrace.cost.overlapped import CallUses, call_uses, text_slowdowns
 from foretrace.cost.prices import Draws, Prices
 from foretrace.cost.streaming import stream_s, stream_source, streams
 from foretrace.hardware.cluster import Gpu
@@ -53,18 +53,18 @@ def price(
     that the job's communications share; what is priced in the program draws what is written there. `overlap_cost` says
     whether kernels take longer beside a collective."""
     rows = _Rows(ops)
-    found = _Found(rows)
+    row_prices = _RowPrices(rows)
     if network is not None:
-        found.network(network, sharing)
+        row_prices.network(network, sharing)
     if kernels is not None:
-        found.kernels(kernels, gpu, network if overlap_cost else None)
+        row_prices.kernels(kernels, gpu, network if overlap_cost else None)
     if gpu is not None:
-        found.streams(gpu)
-    _check_priced(rows, found.missing, network, kernels)
-    return found.prices()
+        row_prices.streams(gpu)
+    _check_priced(rows, row_prices.missing, network, kernels)
+    return row_prices.prices()
 
 
-class _Found:
+class _RowPrices:
     """Prices of rows as they are found, source by source."""
 
     def __init__(self, rows: _Rows) -> None:
@@ -90,15 +90,15 @@ class _Found:
         chosen = np.flatnonzero(self.missing & (self._rows.column("communicator").astype(np.int64) >= 0))
         if not len(chosen):
             return
-        found = _network_prices(self._rows, chosen, network)
-        layouts, priced, self._called = found.layouts, found.of_rows(), (chosen, found)
+        call_prices = _network_prices(self._rows, chosen, network)
+        layouts, priced, self._called = call_prices.layouts, call_prices.of_rows(), (chosen, call_prices)
         self._duration = np.repeat(self._duration, len(layouts.profiles), axis=0)
         self._latency = np.repeat(self._latency, len(layouts.profiles), axis=0)
         self._duration[:, chosen], self._latency[:, chosen] = priced.duration_s, priced.latency_s
         self._source[chosen] = len(self._sources) + priced.source[0]
         self._sources, self._profile_of = (*self._sources, *network.sources), layouts.profile_of
         if sharing is not None:
-            calls = _shared_calls(self._rows, chosen, found)
+            calls = _shared_calls(self._rows, chosen, call_prices)
             self._draws = sharing.draws(self._rows.ops, network, calls).beside(self._draws)
 
     def kernels(self, pricer: KernelPricer, gpu: Gpu | None, beside: Network | None = None) -> None:
@@ -112,7 +112,7 @@ class _Found:
         parsed = [parse_kernels(strings[number]) for number in numbers.tolist()]
         at = np.searchsorted(numbers, texts)
         texts_of = _KernelTexts(parsed, pricer)
-        row = texts_of.rows().taken(at)
+        row = texts_of.rows().select(at)
         if beside is not None and gpu is not None and self._called is not None:
             self._overlaps = self._beside(texts_of, chosen, at, beside, gpu)
         self._duration[:, chosen], self._latency[:, chosen] = row.seconds, 0.0
@@ -124,12 +124,12 @@ class _Found:
     def _beside(self, texts: _KernelTexts, chosen: Longs, at: Longs, network: Network, gpu: Gpu) -> Overlaps:
         """What communication costs computation where they overlap, row by row."""
         assert self._called is not None
-        called, found = self._called
-        taken = calls_taken(found.calls, found.layouts, network, gpu)
-        kernels_of, taken_of = (np.full(self._duration.shape[1], -1, dtype=np.int64) for _ in range(2))
-        kernels_of[chosen], taken_of[called] = at, taken.of_call[found.call_of]
+        called, call_prices = self._called
+        uses = call_uses(call_prices.calls, call_prices.layouts, network, gpu)
+        kernels_of, uses_of = (np.full(self._duration.shape[1], -1, dtype=np.int64) for _ in range(2))
+        kernels_of[chosen], uses_of[called] = at, uses.of_call[call_prices.call_of]
         of_op = self._rows.of_op
-        return Overlaps(kernels_of[of_op], taken_of[of_op], texts.slowdowns(taken, gpu))
+        return Overlaps(kernels_of[of_op], uses_of[of_op], texts.slowdowns(uses, gpu))
 
     def streams(self, gpu: Gpu) -> None:
         """Computation that only moves bytes."""
@@ -193,7 +193,7 @@ class _KernelRows:
     high: Floats
     shares: Floats
 
-    def taken(self, at: Longs) -> _KernelRows:
+    def select(self, at: Longs) -> _KernelRows:
         return _KernelRows(self.seconds[at], self.low[at], self.high[at], self.shares[at])
 
 
@@ -226,10 +226,10 @@ class _KernelTexts:
             shares / whole[:, None],
         )
 
-    def slowdowns(self, taken: CallsTaken, gpu: Gpu) -> Floats:
+    def slowdowns(self, uses: CallUses, gpu: Gpu) -> Floats:
         """How many times as long texts take beside each kind of call: [texts, kinds]."""
         alone = self._priced.duration_s
-        return text_slowdowns(self._of_text, self._texts, self._kernels, alone, self._counts, taken, gpu)
+        return text_slowdowns(self._of_text, self._texts, self._kernels, alone, self._counts, uses, gpu)
 
 
 class _Rows:
@@ -290,8 +290,10 @@ class _NetworkPrices:
 
     def of_rows(self) -> CallPrices:
         """What each row takes: [profiles, rows]."""
-        one = self.prices
-        return CallPrices(one.latency_s[:, self.call_of], one.duration_s[:, self.call_of], one.source[:, self.call_of])
+        prices = self.prices
+        return CallPrices(
+            prices.latency_s[:, self.call_of], prices.duration_s[:, self.call_of], prices.source[:, self.call_of]
+        )
 
 
 def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPrices:
@@ -314,10 +316,11 @@ def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPri
             here = (cells[0][within], cells[1][within])
             priced = price_call(network, what, kind, sizes[within], way)
             latency[here], duration[here], source[here] = priced.latency_s, priced.duration_s, priced.source
-    for one in uneven_prices(rows.ops, uneven, layouts, network):
-        for call in np.flatnonzero(np.array([key[3] for key in calls]) == _OWN - one.template).tolist():
-            latency[one.profiles, call], duration[one.profiles, call] = one.price.latency_s, one.price.duration_s
-            source[one.profiles, call] = one.price.source
+    for uneven_call in uneven_prices(rows.ops, uneven, layouts, network):
+        profiles, priced = uneven_call.profiles, uneven_call.price
+        for call in np.flatnonzero(np.array([key[3] for key in calls]) == _OWN - uneven_call.template).tolist():
+            latency[profiles, call], duration[profiles, call] = priced.latency_s, priced.duration_s
+            source[profiles, call] = priced.source
     source[:] = _least_sure(source, network.sources)
     return _NetworkPrices(layouts, calls, call_of, CallPrices(latency, duration, source))
 

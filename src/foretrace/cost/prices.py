@@ -40,13 +40,13 @@ class Draws:
     def beside(self, other: Draws) -> Draws:
         """These and others: what an op draws here comes first, and is the measure by which it shares. Resources of one
         name are one, and must be the same."""
-        numbers = {one.name: number for number, one in enumerate(self.resources)}
-        for one in other.resources:
-            number = numbers.setdefault(one.name, len(numbers))
-            if number < len(self.resources) and self.resources[number] != one:
+        numbers = {resource.name: number for number, resource in enumerate(self.resources)}
+        for resource in other.resources:
+            number = numbers.setdefault(resource.name, len(numbers))
+            if number < len(self.resources) and self.resources[number] != resource:
                 raise InputError(
                     "duplicate-name",
-                    f'resource "{one.name}" is declared twice, differently',
+                    f'resource "{resource.name}" is declared twice, differently',
                     hint="give one another name",
                 )
         fresh = [resource for resource in other.resources if numbers[resource.name] >= len(self.resources)]
@@ -94,13 +94,13 @@ class Draws:
         return longest
 
 
-def _told_apart(one: Draws, two: Draws) -> tuple[Draws, Draws, Ints | None]:
+def _told_apart(first: Draws, second: Draws) -> tuple[Draws, Draws, Ints | None]:
     """Both with profiles that tell apart whatever either does: the rows of a profile, repeated for each it became."""
-    if one.profile_of is None or two.profile_of is None:
-        return one, two, two.profile_of if one.profile_of is None else one.profile_of
-    width = int(two.profile_of.max()) + 1
-    pairs, profile_of = np.unique(one.profile_of.astype(np.int64) * width + two.profile_of, return_inverse=True)
-    mine, yours = (_repeated(part, before) for part, before in ((one, pairs // width), (two, pairs % width)))
+    if first.profile_of is None or second.profile_of is None:
+        return first, second, second.profile_of if first.profile_of is None else first.profile_of
+    width = int(second.profile_of.max()) + 1
+    pairs, profile_of = np.unique(first.profile_of.astype(np.int64) * width + second.profile_of, return_inverse=True)
+    mine, yours = (_repeated(part, before) for part, before in ((first, pairs // width), (second, pairs % width)))
     return mine, yours, profile_of.ravel().astype(np.int32)
 
 
@@ -211,14 +211,14 @@ class Prices:
         of its draws need is bound by something else, and stays as it is. What draws nothing itself, such as the
         receiving end of a transfer, goes as fast as those it meets.
         """
-        resources = tuple(one.widened(factor) if one.name == resource else one for one in self.draws.resources)
+        resources = tuple(item.widened(factor) if item.name == resource else item for item in self.draws.resources)
         draws = replace(self.draws, resources=resources)
-        taken = self.duration_s - self.latency_s
-        for profile, busy in enumerate(taken):
+        busy_s = self.duration_s - self.latency_s
+        for profile, busy in enumerate(busy_s):
             ranks = self.profile_of == profile
-            before, after = (one.narrowest(len(busy), ranks) for one in (self.draws, draws))
-            taken[profile] = np.maximum(busy * self._gained(before, after, busy), after)
-        return replace(self, duration_s=self.latency_s + taken, draws=draws)
+            before, after = (drawn.narrowest(len(busy), ranks) for drawn in (self.draws, draws))
+            busy_s[profile] = np.maximum(busy * self._gained(before, after, busy), after)
+        return replace(self, duration_s=self.latency_s + busy_s, draws=draws)
 
     def _gained(self, before: Floats, after: Floats, busy: Floats) -> Floats:
         """What each op's time past its latency is multiplied by when its narrowest draw takes `after`, not `before`."""

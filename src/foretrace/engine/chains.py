@@ -80,11 +80,11 @@ def _undominated(graph: Graph, counts: Ints, free: Mask) -> Mask:
     between, owner = np.repeat(waited, further), np.repeat(waiter, further)
     implied = graph.pred[ranges(graph.pred_start[waited], further)]
     listed = (implied < between) & (between < owner)
-    wanted, key = owner[listed] * len(graph) + implied[listed], waiter * len(graph) + waited
+    implied_key, key = owner[listed] * len(graph) + implied[listed], waiter * len(graph) + waited
     order = np.argsort(key)
-    at = np.searchsorted(key[order], wanted)
-    found = order[np.minimum(at, len(key) - 1)]
-    kept[edge[found[key[found] == wanted]]] = False
+    at = np.searchsorted(key[order], implied_key)
+    candidate = order[np.minimum(at, len(key) - 1)]
+    kept[edge[candidate[key[candidate] == implied_key]]] = False
     return kept
 
 

@@ -146,8 +146,8 @@ def _instances(graph: Graph, resources: tuple[Resource, ...]) -> tuple[Longs, Fl
         capacity.append(resource.capacity_of(world)[classes.representative[first]])
         if resource.instances is not None:
             pair = of_rank[inside].astype(np.int64) * len(classes) + classes.of_rank[inside]
-            found, count = np.unique(pair, return_counts=True)
-            mine = np.searchsorted(found, home.astype(np.int64) * len(classes) + np.arange(len(classes)))
+            pairs, count = np.unique(pair, return_counts=True)
+            mine = np.searchsorted(pairs, home.astype(np.int64) * len(classes) + np.arange(len(classes)))
             crowd[i] = np.where(home >= 0, count[np.minimum(mine, len(count) - 1)], 0)
     return number, np.concatenate(capacity) if capacity else np.empty(0), crowd
 

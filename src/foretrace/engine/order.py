@@ -54,13 +54,13 @@ def find_order(graph: Graph, fast: bool) -> Order:
     Ranks of one structure have one order, whatever they cost, so the levels are found on the program folded by
     structure alone wherever that is much smaller.
     """
-    alike = fold(graph.ops) if len(graph) > MAX_ALIKE * len(graph.ops) else graph
-    if len(alike) * MAX_ALIKE > len(graph):
+    folded = fold(graph.ops) if len(graph) > MAX_ALIKE * len(graph.ops) else graph
+    if len(folded) * MAX_ALIKE > len(graph):
         return _levels(graph, fast)
-    order = _levels(alike, fast)
-    first = alike.start[alike.classes.of_rank[graph.classes.representative]]
+    order = _levels(folded, fast)
+    first = folded.start[folded.classes.of_rank[graph.classes.representative]]
     sizes = np.diff(graph.start)
-    node_level = order.level[alike.unit[ranges(first, sizes)]]
+    node_level = order.level[folded.unit[ranges(first, sizes)]]
     level = np.empty(graph.units, dtype=np.int32)
     level[graph.unit] = node_level
     return Order(level, order.levels)
@@ -122,7 +122,7 @@ def _listed(start: list[int], pred: list[int]) -> list[int]:
         elif high - low == 1:
             append(level[pred[low]] + 1)
         else:
-            append(max((level[one] for one in pred[low:high]), default=-1) + 1)
+            append(max((level[before] for before in pred[low:high]), default=-1) + 1)
     return level
 
 

@@ -96,15 +96,15 @@ def anything(name_or_path: str) -> Cluster | Node | Gpu | Nic:
     if _looks_like_path(name_or_path):
         return load(name_or_path)
     largest_first = KINDS[::-1]
-    found = {kind: _matches(_shelf(kind), name_or_path) for kind in largest_first}
-    meant = [kind for kind in largest_first if len(found[kind]) == 1]
+    matches = {kind: _matches(_shelf(kind), name_or_path) for kind in largest_first}
+    meant = [kind for kind in largest_first if len(matches[kind]) == 1]
     own_name = name_or_path.lower().replace("_", "-")
     meant.sort(key=lambda kind: own_name not in _shelf(kind).presets)
     if meant:
         return OF_KIND[meant[0]](name_or_path)
     if _is_file(name_or_path):
         return load(name_or_path)
-    choices = [f"{kind}s {' '.join(found[kind])}" for kind in largest_first if found[kind]]
+    choices = [f"{kind}s {' '.join(matches[kind])}" for kind in largest_first if matches[kind]]
     if choices:
         raise InputError(
             "ambiguous-name", f'"{shortened(name_or_path)}" may be several things', hint=f"one of: {'; '.join(choices)}"
@@ -166,17 +166,17 @@ def _resolved(kind: Kind, name: str, where: str | None) -> str:
     shelf = _shelf(kind)
     if name in shelf.presets:
         return name
-    found = _matches(shelf, name)
-    if len(found) == 1:
-        return found[0]
+    matches = _matches(shelf, name)
+    if len(matches) == 1:
+        return matches[0]
     what = "GPU" if kind == "gpu" else "NIC" if kind == "nic" else kind
     shown = shortened(name)
-    if found:
+    if matches:
         raise InputError(
             "ambiguous-name",
-            f'"{shown}" may be any of {len(found)} {what}s',
+            f'"{shown}" may be any of {len(matches)} {what}s',
             where=where,
-            hint=f"one of: {' '.join(found)}",
+            hint=f"one of: {' '.join(matches)}",
         )
     path = "; or a path to a file that describes one" if kind == "cluster" and where is None else ""
     raise InputError(

@@ -90,8 +90,8 @@ def _ratio(value: str | float, *, where: str | None = None) -> float:
 
 
 def _kind(text: str, where: str) -> TopologyKind:
-    wanted = "-".join(text.casefold().replace("_", " ").replace("-", " ").split())
-    kind = _SPELLINGS.get(wanted, wanted)
+    spelling = "-".join(text.casefold().replace("_", " ").replace("-", " ").split())
+    kind = _SPELLINGS.get(spelling, spelling)
     if kind not in TOPOLOGY_KINDS:
         raise InputError(
             "unknown-name",

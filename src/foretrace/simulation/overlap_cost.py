@@ -54,14 +54,14 @@ def settles(run: Callable[[Floats], Timeline], alone_s: Floats, overlaps: Overla
 def lost_pace(timeline: Timeline, overlaps: Overlaps) -> Floats:
     """Returns the share of each node's time that communication next to it cost, 0 to `MAX_LOST`."""
     graph = timeline.graph
-    kernels, used = overlaps.kernels[graph.op], overlaps.taken[graph.op]
+    kernels, uses = overlaps.kernels[graph.op], overlaps.uses[graph.op]
     ran = timeline.end_s > timeline.start_s
     lost = np.zeros(len(graph))
     period = timeline.step_time_s if graph.program.repeats else 0.0
     for first, last in zip(graph.start[:-1].tolist(), graph.start[1:].tolist(), strict=True):
         mine = slice(first, last)
         computing = first + np.flatnonzero((kernels[mine] >= 0) & ran[mine])
-        communicating = first + np.flatnonzero((used[mine] >= 0) & ran[mine])
+        communicating = first + np.flatnonzero((uses[mine] >= 0) & ran[mine])
         if len(computing) and len(communicating):
             _add_lost(lost, timeline, computing, communicating, period, overlaps)
     return np.minimum(lost, MAX_LOST)
@@ -88,6 +88,6 @@ def _add_lost(
     count = np.maximum(high - low, 0)
     at, by = ranges(low, count), np.repeat(np.arange(len(begins)), count)
     together = np.minimum(end[at], ends[by]) - np.maximum(start[at], begins[by])
-    slower = overlaps.slowdown[overlaps.kernels[op[computing[at]]], overlaps.taken[op[communicating[by]]]]
+    slower = overlaps.slowdown[overlaps.kernels[op[computing[at]]], overlaps.uses[op[communicating[by]]]]
     share = np.maximum(together, 0.0) / (end[at] - start[at]) * (1 - 1 / slower)
     np.add.at(lost, computing[at], share)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.cost.network.interface import Explained
-from foretrace.cost.overlap import CHANNELS, TRANSFER_CHANNELS, ResourceUse, slowdowns, taken_by
+from foretrace.cost.overlap import CHANNELS, TRANSFER_CHANNELS, ResourceUse, resource_use, slowdowns
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Attention, Gemm, GroupedGemm, Kernel, Stream, parse_kernels
@@ -83,10 +83,10 @@ def test_slowdowns_are_finite_at_least_1_and_grow_with_traffic(
 
 def test_what_a_call_takes() -> None:
     call = Explained(1e-3, 1e-5, 8e-4, "ring", "simple", 16, "NVLink", (("link", 1e8),))
-    assert taken_by(call, Collective.ALL_GATHER) == ResourceUse(16, 3e11)
-    assert taken_by(call, Collective.EXCHANGE).sms == TRANSFER_CHANNELS
-    assert taken_by(replace(call, algorithm="measured", channels=0), Collective.ALL_REDUCE).sms == CHANNELS
-    assert taken_by(replace(call, algorithm="low-latency", channels=0), Collective.ALL_TO_ALL).sms == 0
+    assert resource_use(call, Collective.ALL_GATHER) == ResourceUse(16, 3e11)
+    assert resource_use(call, Collective.EXCHANGE).sms == TRANSFER_CHANNELS
+    assert resource_use(replace(call, algorithm="measured", channels=0), Collective.ALL_REDUCE).sms == CHANNELS
+    assert resource_use(replace(call, algorithm="low-latency", channels=0), Collective.ALL_TO_ALL).sms == 0
 
 
 def test_shapes_that_were_not_fitted_are_within_10_percent_and_better_than_any_constant() -> None:

@@ -66,8 +66,8 @@ def attention_s(work: AttentionWork, device: DeviceRates) -> Floats:
     per_pair = flops / np.maximum(sequences * pairs, 1.0)
     spread = sequences * (pairs + keys * q) * per_pair / reached
     # The last blocks run while SMs that are done wait: so many times a block's mean time, and at least once.
-    one = (pairs / np.maximum(q, 1.0) + keys) * np.minimum(q, BLOCK) * per_pair * units / reached
-    main = np.maximum(np.maximum(spread, one) + tail * one, moved_bytes / bytes_per_s)
+    block_s = (pairs / np.maximum(q, 1.0) + keys) * np.minimum(q, BLOCK) * per_pair * units / reached
+    main = np.maximum(np.maximum(spread, block_s) + tail * block_s, moved_bytes / bytes_per_s)
     return np.asarray(LAUNCH_S + main + (launches - 1) * SIDE_LAUNCH_S + side_bytes / bytes_per_s)
 
 
@@ -78,7 +78,7 @@ def side_bytes(kernel: Attention) -> float:
     if not kernel.backward:
         return 0.0
     heads = kernel.batch * kernel.heads
-    found = heads * kernel.q * (10.0 * kernel.head_dim + 4.0 * kernel.v_dim)
+    moved_bytes = heads * kernel.q * (10.0 * kernel.head_dim + 4.0 * kernel.v_dim)
     if kernel.kv_heads < kernel.heads:
-        found += heads * kernel.kv * 4.0 * (kernel.head_dim + kernel.v_dim)
-    return found
+        moved_bytes += heads * kernel.kv * 4.0 * (kernel.head_dim + kernel.v_dim)
+    return moved_bytes

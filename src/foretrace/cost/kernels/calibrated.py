@@ -55,7 +55,7 @@ class CalibratedPricer:
         profile = calibration.kernels
         kernels: tuple[Kernel, ...] = () if profile is None else profile.kernels
         seconds = np.empty(0) if profile is None else profile.sustained_s
-        self._exact = {_same(one): taken for one, taken in zip(kernels, seconds.tolist(), strict=True)}
+        self._exact = {_same(kernel): measured_s for kernel, measured_s in zip(kernels, seconds.tolist(), strict=True)}
         self._measured = MeasuredCorrections(kernels, seconds, base.price(kernels).duration_s)
         self._shapes: dict[Family, int] = dict(Counter(family(kernel) for kernel in kernels))
         self._known: dict[Kernel, tuple[float, int, float, float]] = {}
@@ -78,18 +78,18 @@ class CalibratedPricer:
 
     def _priced(self, kernels: list[Kernel]) -> list[tuple[float, int, float, float]]:
         usual = self._base.price(kernels)
-        found = self._measured.correction(kernels)
-        known, near = np.isfinite(found.distance), found.distance <= FARTHEST
-        factor = found.factor ** self._held(kernels, found.distance)
+        correction = self._measured.correction(kernels)
+        known, near = np.isfinite(correction.distance), correction.distance <= FARTHEST
+        factor = correction.factor ** self._held(kernels, correction.distance)
         seconds = np.where(known, np.maximum(usual.duration_s * factor, floor_s(self._gpu, kernels)), usual.duration_s)
-        own = np.hypot(found.error, PROFILE_SPREAD)
+        own = np.hypot(correction.error, PROFILE_SPREAD)
         low = np.where(near, np.exp(-own), np.where(known, np.minimum(np.exp(-own), usual.low), usual.low))
         high = np.where(near, np.exp(own), np.where(known, np.maximum(np.exp(own), usual.high), usual.high))
         source = self._sources_of(usual.source, known, near)
-        for i, one in enumerate(kernels):
-            taken = self._exact.get(_same(one))
-            if taken is not None:
-                seconds[i], source[i] = taken, 0
+        for i, kernel in enumerate(kernels):
+            measured_s = self._exact.get(_same(kernel))
+            if measured_s is not None:
+                seconds[i], source[i] = measured_s, 0
                 low[i], high[i] = np.exp(-EXACT_SPREAD), np.exp(EXACT_SPREAD)
         columns = (self._factor * seconds, source, low, high)
         return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -111,7 +111,9 @@ class CalibratedPricer:
         """How far each kernel is from the nearest measured one of its family, in octaves of its shape: 0 where it was
         measured itself, infinite where its family was not."""
         distance = self._measured.correction(kernels).distance
-        return np.array([0.0 if _same(one) in self._exact else at for one, at in zip(kernels, distance, strict=True)])
+        return np.array(
+            [0.0 if _same(kernel) in self._exact else at for kernel, at in zip(kernels, distance, strict=True)]
+        )
 
 
 def _same(kernel: Kernel) -> Kernel:

@@ -95,9 +95,9 @@ def products_factor(gpu: Gpu, mix: Mix, pricer: KernelPricer) -> float:
 def _draws(gpu: Gpu, kernels: Sequence[Kernel], seconds: Floats) -> tuple[Floats, Floats]:
     """What each kernel draws while it runs, whatever the clock and at the highest one, as shares of the limit."""
     flops, moved, peak = (np.zeros(len(kernels)) for _ in range(3))
-    for i, one in enumerate(kernels):
-        flops[i], moved[i] = one.flops, one.moved_bytes
-        peak[i] = peak_flops(gpu, getattr(one, "dtype", "bf16"))
+    for i, kernel in enumerate(kernels):
+        flops[i], moved[i] = kernel.flops, kernel.moved_bytes
+        peak[i] = peak_flops(gpu, getattr(kernel, "dtype", "bf16"))
     memory = np.minimum(moved / seconds / (FULL_RATE * gpu.memory_bytes_per_s), 1.0)
     arithmetic = np.minimum(flops / seconds / peak, 1.0)
     return FIXED + MEMORY_FIXED * memory, ARITHMETIC_DYNAMIC * arithmetic + MEMORY_DYNAMIC * memory
@@ -128,6 +128,6 @@ class ClockedPricer:
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """What each kernel takes at the job's own clock."""
-        found = self.pricer.price(kernels)
+        prices = self.pricer.price(kernels)
         computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
-        return replace(found, duration_s=found.duration_s * np.where(computes, self.factor, 1.0))
+        return replace(prices, duration_s=prices.duration_s * np.where(computes, self.factor, 1.0))

@@ -79,9 +79,9 @@ def grouped_s(
     They are one launch, or (`separate`) one per group, of which `STREAMS` run side by side.
     """
     of = partial(gemm_s, fit=fit, device=device)
-    one = np.ones(groups.shape)
+    single = np.ones(groups.shape)
     # Nothing ends before the largest does by itself.
-    alone = of(*largest, one, moved_bytes / groups)
+    alone = of(*largest, single, moved_bytes / groups)
     together = np.maximum(of(*mean, groups, moved_bytes), alone)
     side = np.minimum(groups, STREAMS)
     rounds = np.ceil(groups / STREAMS)

@@ -67,8 +67,8 @@ def write_profile(
     lines += [f"# {_plain(key)}: {_plain(value)}" for key, value in facts.items()]
     lines += [f"## {_plain(remark)}" for remark in remarks]
     lines += [
-        f"{kernel_text(one.kernel)}\t{one.burst_s:.5g}\t{one.sustained_s:.5g}\t{one.clock_mhz:.0f}\t{one.power_w:.0f}"
-        for one in measured
+        f"{kernel_text(times.kernel)}\t{times.burst_s:.5g}\t{times.sustained_s:.5g}\t{times.clock_mhz:.0f}\t{times.power_w:.0f}"
+        for times in measured
     ]
     data = ("\n".join(lines) + "\n").encode()
     write_whole(path, [gzip.compress(data, mtime=0) if path.suffix == ".gz" else data], "kernel profile")
@@ -158,11 +158,11 @@ def _read_row(line: str, where: str) -> KernelTimes:
     if len(fields) != 4:
         raise InputError("bad-syntax", f"the line has {len(fields) + 1} fields instead of 5", where=where, hint=_FIELDS)
     try:
-        found = parse_kernels(text)
+        parsed = parse_kernels(text)
     except InputError as error:
         raise InputError(error.code, error.message, where=where, hint=error.hint) from None
-    count, kernel = found[0]
-    if len(found) != 1 or count != 1:
+    count, kernel = parsed[0]
+    if len(parsed) != 1 or count != 1:
         raise InputError("bad-syntax", "a line of a profile is one kernel", where=where, hint=_FIELDS)
     return KernelTimes(
         kernel,
@@ -179,6 +179,6 @@ def _figure(text: str, what: str, where: str, positive: bool = False) -> float:
     except ValueError:
         raise InputError("bad-value", f'the {what} "{text}" is no number', where=where, hint=_FIELDS) from None
     if not math.isfinite(value) or value < 0 or (positive and not 0 < value <= _MAX_S):
-        wanted = f"above 0 and at most {_MAX_S:g}" if positive else "0 or more"
-        raise InputError("out-of-range", f"the {what} {text} is not {wanted}", where=where, hint=_FIELDS)
+        allowed = f"above 0 and at most {_MAX_S:g}" if positive else "0 or more"
+        raise InputError("out-of-range", f"the {what} {text} is not {allowed}", where=where, hint=_FIELDS)
     return value

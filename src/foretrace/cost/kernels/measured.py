@@ -79,8 +79,8 @@ class MeasuredCorrections:
         """What to multiply the modelled price of each kernel by."""
         factor, distance, error = np.ones(len(kernels)), np.full(len(kernels), np.inf), np.zeros(len(kernels))
         groups: dict[Family, list[int]] = {}
-        for i, one in enumerate(kernels):
-            groups.setdefault(self._known(one), []).append(i)
+        for i, kernel in enumerate(kernels):
+            groups.setdefault(self._known(kernel), []).append(i)
         for name, rows in groups.items():
             points = self._points.get(name)
             if points is None:

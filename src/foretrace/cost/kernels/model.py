@@ -44,10 +44,10 @@ def floor_s(gpu: Gpu, kernels: Sequence[Kernel]) -> Floats:
     """The datasheet's roofline: what no kernel beats, in seconds."""
     flops, moved, peak = np.zeros((3, len(kernels)))
     rate = np.full(len(kernels), gpu.memory_bytes_per_s)
-    for i, one in enumerate(kernels):
-        flops[i], moved[i] = one.flops, one.moved_bytes
-        peak[i] = peak_flops(gpu, getattr(one, "dtype", "bf16"))
-        if isinstance(one, Copy):
+    for i, kernel in enumerate(kernels):
+        flops[i], moved[i] = kernel.flops, kernel.moved_bytes
+        peak[i] = peak_flops(gpu, getattr(kernel, "dtype", "bf16"))
+        if isinstance(kernel, Copy):
             rate[i] = _host_bytes_per_s(gpu)
     return np.asarray(np.maximum(flops / peak, moved / rate))
 
@@ -70,13 +70,13 @@ class EfficiencyModel:
             Stream: self._stream,
             Copy: self._copy,
         }
-        found = np.zeros(len(kernels))
+        seconds = np.zeros(len(kernels))
         groups: dict[tuple[object, ...], list[int]] = {}
-        for i, one in enumerate(kernels):
-            groups.setdefault(_family(one), []).append(i)
+        for i, kernel in enumerate(kernels):
+            groups.setdefault(_family(kernel), []).append(i)
         for family, members in groups.items():
-            found[members] = ways[family[0]]([kernels[i] for i in members], sustained)
-        return np.asarray(np.maximum(found, floor_s(self.gpu, kernels)))
+            seconds[members] = ways[family[0]]([kernels[i] for i in members], sustained)
+        return np.asarray(np.maximum(seconds, floor_s(self.gpu, kernels)))
 
     def _clock(self, dtype: str, sustained: bool) -> float:
         factors = self.constants.sustained
@@ -109,7 +109,7 @@ class EfficiencyModel:
         # Rows are of all groups together: of the result, or, where weights' gradients are summed over them, of K.
         rows = np.ceil((k if first.layout == "nt" else m) / groups)
         most = np.maximum(rows, largest)
-        shapes = [(m, n, one) if first.layout == "nt" else (one, n, k) for one in (rows, most)]
+        shapes = [(m, n, size) if first.layout == "nt" else (size, n, k) for size in (rows, most)]
         reached = self.constants.grouped.get(first.layout, 1.0)
         rate = peak_flops(self.gpu, first.dtype) * reached * self._clock(first.dtype, sustained)
         device = DeviceRates(rate, self.gpu.memory_bytes_per_s, self._units)

@@ -90,22 +90,22 @@ def efficiency(gpu: Gpu) -> Efficiency:
     document = _document()
     like = nearest(gpu)
     module = gpu_preset(like)
-    found: dict[str, Any] = document["gpus"][like]
-    family: dict[str, Any] = document["families"][found["family"]]
+    fitted: dict[str, Any] = document["gpus"][like]
+    family: dict[str, Any] = document["families"][fitted["family"]]
     clock = 1.0 if gpu.name == like else _clock(gpu, module)
     share = clock * (1.0 if gpu.name == like else _peak_share(gpu, module))
     return Efficiency(
         like=like,
-        gemm={dtype: GemmFit(*map(float, values)) for dtype, values in found["gemm"].items()},
+        gemm={dtype: GemmFit(*map(float, values)) for dtype, values in fitted["gemm"].items()},
         layout={name: float(value) for name, value in family["layout"].items()},
         grouped={name: float(value) for name, value in family["grouped"].items()},
-        sustained=_shares(found["sustained"], share),
-        attention_sustained=_shares(found["attention_sustained"], share),
+        sustained=_shares(fitted["sustained"], share),
+        attention_sustained=_shares(fitted["attention_sustained"], share),
         attention=dict(_attention(family["attention"])),
         attention_tail=(float(family["tail"][0]), float(family["tail"][1])),
         streams={name: _streams(rows) for name, rows in document["streams"].items()},
         extra_launch_s=float(document["extra_launch_s"]),
-        clock_hz=1e6 * float(found["clock_mhz"]) * min(clock, 1 / float(found["sustained"]["bf16"])),
+        clock_hz=1e6 * float(fitted["clock_mhz"]) * min(clock, 1 / float(fitted["sustained"]["bf16"])),
         most_clock_hz=1e6 * float(family["most_clock_mhz"]),
     )
 
@@ -125,15 +125,19 @@ def nearest(gpu: Gpu) -> str:
     document = _document()
     if gpu.name in document["gpus"]:
         return gpu.name
-    alike = [one for one in map(gpu_preset, document["gpus"]) if one.architecture == gpu.architecture]
-    if not alike:
+    siblings = [
+        candidate for candidate in map(gpu_preset, document["gpus"]) if candidate.architecture == gpu.architecture
+    ]
+    if not siblings:
         return str(document["otherwise"])
 
-    def distance(one: Gpu) -> float:
-        peak = gpu.peak_flops.get("bf16", 0.0) or one.peak_flops["bf16"]
-        return abs(peak / one.peak_flops["bf16"] - 1) + abs(gpu.memory_bytes_per_s / one.memory_bytes_per_s - 1)
+    def distance(candidate: Gpu) -> float:
+        peak = gpu.peak_flops.get("bf16", 0.0) or candidate.peak_flops["bf16"]
+        return abs(peak / candidate.peak_flops["bf16"] - 1) + abs(
+            gpu.memory_bytes_per_s / candidate.memory_bytes_per_s - 1
+        )
 
-    return min(alike, key=distance).name
+    return min(siblings, key=distance).name
 
 
 def _clock(gpu: Gpu, measured: Gpu) -> float:
@@ -181,8 +185,8 @@ def _document() -> dict[str, Any]:
 
 def _merged(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
     """Both, table by table; where both have a value, the second's."""
-    found = dict(first)
+    merged = dict(first)
     for key, value in second.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = _merged(found[key], value) if both else value
-    return found
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged

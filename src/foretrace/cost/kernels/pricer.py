@@ -116,27 +116,27 @@ class StackedPricer:
         source = np.full(count, 2 * layers)
         for number, layer in enumerate(self._layers):
             rows = np.flatnonzero(source >= layers)
-            one = layer.measured.correction([kernels[i] for i in rows])
-            inside = one.distance <= FARTHEST
+            correction = layer.measured.correction([kernels[i] for i in rows])
+            inside = correction.distance <= FARTHEST
             # Beyond what any source measured, the first that has the kind anchors the model.
-            beyond = ~inside & np.isfinite(one.distance) & (source[rows] == 2 * layers)
+            beyond = ~inside & np.isfinite(correction.distance) & (source[rows] == 2 * layers)
             for some, its in ((inside, number), (beyond, layers + number)):
-                factor[rows[some]], source[rows[some]] = one.factor[some], its
-            error[rows[inside]] = np.hypot(one.error, layer.spread)[inside]
-            error[rows[beyond]] = np.maximum(one.error[beyond], error[rows[beyond]])
+                factor[rows[some]], source[rows[some]] = correction.factor[some], its
+            error[rows[inside]] = np.hypot(correction.error, layer.spread)[inside]
+            error[rows[beyond]] = np.maximum(correction.error[beyond], error[rows[beyond]])
         seconds = np.maximum(modelled * factor, floor_s(self._model.gpu, kernels))
         bounds = (np.exp(-error), np.exp(error))
-        return list(zip(*(one.tolist() for one in (seconds, source, *bounds)), strict=True))
+        return list(zip(*(column.tolist() for column in (seconds, source, *bounds)), strict=True))
 
     def _model_errors(self, kernels: list[Kernel]) -> Floats:
         """How far the model may be off for each kernel, as a logarithm."""
-        found = np.full(len(kernels), self._error)
-        for i, one in enumerate(kernels):
-            if isinstance(one, GroupedGemm):
-                found[i] = max(GROUPED_ERROR, self._error)
-            elif isinstance(one, Stream) and "_fused" in one.name:
-                found[i] = max(FUSED_ERROR, self._error)
-        return found
+        errors = np.full(len(kernels), self._error)
+        for i, kernel in enumerate(kernels):
+            if isinstance(kernel, GroupedGemm):
+                errors[i] = max(GROUPED_ERROR, self._error)
+            elif isinstance(kernel, Stream) and "_fused" in kernel.name:
+                errors[i] = max(FUSED_ERROR, self._error)
+        return errors
 
 
 class RooflinePricer:
@@ -150,7 +150,7 @@ class RooflinePricer:
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """What each kernel takes at least; see `KernelPricer`."""
         seconds, count = floor_s(self._gpu, kernels), len(kernels)
-        low, high = (np.full(count, one) for one in ROOFLINE_BAND)
+        low, high = (np.full(count, bound) for bound in ROOFLINE_BAND)
         return KernelPrices(seconds, np.zeros(count, dtype=np.int64), low, high)
 
 
@@ -199,15 +199,16 @@ def _stacked(gpu: Gpu, prices: PriceSource, silicon: bool, profile: Path | None)
     model = EfficiencyModel(gpu, efficiency(gpu))
     layers: list[_Layer] = []
     notes: list[Diagnostic] = []
-    alike = gpu_preset(model.constants.like)
-    if alike.name != gpu.name:
+    reference = gpu_preset(model.constants.like)
+    if reference.name != gpu.name:
         notes.append(
             Diagnostic(
-                "note", "price-source", f"kernels of {gpu.name} are priced with the efficiencies of {alike.name}"
+                "note", "price-source", f"kernels of {gpu.name} are priced with the efficiencies of {reference.name}"
             )
         )
-    if alike.architecture != gpu.architecture:
-        text = f"no kernel was measured on {gpu.architecture or 'such a GPU'}: efficiencies of {alike.name} are assumed"
+    if reference.architecture != gpu.architecture:
+        measured_on = gpu.architecture or "such a GPU"
+        text = f"no kernel was measured on {measured_on}: efficiencies of {reference.name} are assumed"
         notes.append(Diagnostic("warning", "extrapolated", text))
     if prices == "best":
         own = profile or _shipped(gpu.name)
@@ -242,15 +243,15 @@ def _profiled(path: Path, model: EfficiencyModel) -> MeasuredCorrections:
     from foretrace.cost.kernels.kernel_profile import read_profile
 
     profile = read_profile(path)
-    rows = [i for i, one in enumerate(profile.kernels) if getattr(one, "dtype", "") not in SCARCE_DTYPES]
+    rows = [i for i, kernel in enumerate(profile.kernels) if getattr(kernel, "dtype", "") not in SCARCE_DTYPES]
     kernels = [profile.kernels[i] for i in rows]
     return MeasuredCorrections(kernels, profile.sustained_s[rows], model.seconds(kernels))
 
 
 def _shipped(name: str) -> Path | None:
     """The kernel profile that comes with the package for a GPU."""
-    found = (DATA / f"{name}{suffix}" for suffix in (".profile", ".profile.gz"))
-    return next((path for path in found if path.exists()), None)
+    paths = (DATA / f"{name}{suffix}" for suffix in (".profile", ".profile.gz"))
+    return next((path for path in paths if path.exists()), None)
 
 
 def _sibling(gpu: Gpu) -> tuple[str, Path] | None:

@@ -75,11 +75,11 @@ def _files(system: str) -> list[Path]:
     root = tables_of(system)
     if root is None:
         return []
-    found: list[Path] = []
+    files: list[Path] = []
     for framework in FRAMEWORKS:
         versions = list((root / "gemm" / framework).glob("*/gemm_perf.parquet"))
-        found += sorted(versions, key=lambda path: _version(path.parent.name), reverse=True)
-    return found
+        files += sorted(versions, key=lambda path: _version(path.parent.name), reverse=True)
+    return files
 
 
 def _version(text: str) -> tuple[int, ...]:

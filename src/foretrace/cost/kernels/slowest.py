@@ -51,6 +51,6 @@ class SlowestPricer:
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """What each kernel takes on the slowest GPU."""
-        found = self.pricer.price(kernels)
+        prices = self.pricer.price(kernels)
         computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
-        return replace(found, duration_s=found.duration_s * np.where(computes, slowest(self.gpus), 1.0))
+        return replace(prices, duration_s=prices.duration_s * np.where(computes, slowest(self.gpus), 1.0))

@@ -44,15 +44,15 @@ def network_of(
             hint="place every rank once",
         )
     placed = placement or Placement.packed(world, cluster.node.gpus)
-    said = nccl or NcclSettings()
+    settings = nccl or NcclSettings()
     network: NcclNetwork | MeasuredNetwork = NcclNetwork(
         cluster,
         placed,
-        forced=said.forced or None,
-        observed=said.observed,
+        forced=settings.forced or None,
+        observed=settings.observed,
         crowding=crowding_of(cluster, placed),
         slowdown=slowdown,
     )
-    for one in reversed((measured,) if isinstance(measured, Measurements) else measured):
-        network = MeasuredNetwork(network, one)
+    for measurements in reversed((measured,) if isinstance(measured, Measurements) else measured):
+        network = MeasuredNetwork(network, measurements)
     return network

@@ -60,7 +60,7 @@ class Crowding:
         self._hop_s = np.where(_beyond_nics(self.fabric), self.fabric.latency_s, 0.0)
         spreads = topology.routing != "ecmp" and topology.kind in CLOS_KINDS
         tiers = tiers_of(self.fabric) if spreads else ()
-        self._exits = [one for one in exits_of(cluster, self.places, tiers) if one.name != NIC]
+        self._exits = [exit_ for exit_ in exits_of(cluster, self.places, tiers) if exit_.name != NIC]
         self._known: dict[tuple[tuple[int, ...], bytes], tuple[Floats, Floats, Floats, Floats]] = {}
 
     def __call__(self, groups: NDArray[np.integer]) -> tuple[Floats, Floats, Floats, Floats]:
@@ -68,10 +68,10 @@ class Crowding:
         of all-to-alls is slowed, and the seconds that switches add to a hop over NICs."""
         key = (groups.shape, groups.tobytes())
         if key not in self._known:
-            self._known[key] = self._found(groups.astype(np.int64))
+            self._known[key] = self._slowdowns(groups.astype(np.int64))
         return self._known[key]
 
-    def _found(self, groups: Longs) -> tuple[Floats, Floats, Floats, Floats]:
+    def _slowdowns(self, groups: Longs) -> tuple[Floats, Floats, Floats, Floats]:
         peers, beyond = self.places.ring_peers(groups), self.places.beyond(groups)
         here = groups.shape[1] - beyond
         # A ring is as fast as its narrowest island, an all-to-all as the rank with most partners beyond its own.
@@ -116,10 +116,10 @@ class Crowding:
         """The factors for an all-to-all of many pairs where traffic spreads: by what leaves parts of the network as a
         whole, which then is spread evenly over their exits."""
         slower = np.ones(len(groups))
-        for one in self._exits:
+        for exit_ in self._exits:
             passed = np.zeros(len(self.places.gpu))
-            passed[groups] = one.passed(self.places, groups, True) * bytes_per_s
-            busy = np.where(passed > 0, one.needed_s(passed), 0.0)
+            passed[groups] = exit_.passed(self.places, groups, True) * bytes_per_s
+            busy = np.where(passed > 0, exit_.needed_s(passed), 0.0)
             slower = np.maximum(slower, busy[groups].max(axis=1))
         return slower.round(DIGITS)
 

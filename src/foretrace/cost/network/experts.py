@@ -54,10 +54,10 @@ of DeepEP's README (V2; half of the 90 GB/s there stay in the node). Its other f
 def price_call(network: Network, what: Collective, layout: Hashable, size_bytes: Floats, way: str = "") -> CallPrices:
     """What calls of these sizes take in a group of this layout; `way` is how an all-to-all of tokens goes."""
     assert isinstance(layout, GroupLayout)
-    one = _way(what, layout, way)
-    if one is None:
+    dispatch = _way(what, layout, way)
+    if dispatch is None:
         return network.price(what, layout, size_bytes)
-    if one.style == "hierarchical":
+    if dispatch.style == "hierarchical":
         steps = [network.price(what, part, size_bytes) for part in _steps(layout)]
         slower = np.argmax([step.duration_s for step in steps], axis=0)
         return CallPrices(
@@ -65,7 +65,7 @@ def price_call(network: Network, what: Collective, layout: Hashable, size_bytes:
             np.sum([step.duration_s for step in steps], axis=0),
             np.choose(slower, [step.source for step in steps]),
         )
-    road = _road(_model_of(network), layout, one)
+    road = _road(_model_of(network), layout, dispatch)
     size = np.asarray(size_bytes, dtype=np.float64)
     latency = np.full(size.shape, road.latency_s)
     # What was measured of NCCL says nothing about kernels of another library: the model's own source comes first.
@@ -75,20 +75,20 @@ def price_call(network: Network, what: Collective, layout: Hashable, size_bytes:
 def explain_call(network: Network, what: Collective, layout: Hashable, size_bytes: float, way: str = "") -> Explained:
     """How a call of this size runs; `time_s` is what `price_call` says."""
     assert isinstance(layout, GroupLayout)
-    one = _way(what, layout, way)
-    if one is None:
+    dispatch = _way(what, layout, way)
+    if dispatch is None:
         return network.explain(what, layout, size_bytes)
-    if one.style == "hierarchical":
+    if dispatch.style == "hierarchical":
         return _together([network.explain(what, part, size_bytes) for part in _steps(layout)])
-    road = _road(_model_of(network), layout, one)
+    road = _road(_model_of(network), layout, dispatch)
     moving_s = size_bytes * road.seconds_per_byte
     return Explained(
         time_s=road.latency_s + moving_s,
         latency_s=road.latency_s,
         bound_s=size_bytes * road.line_seconds_per_byte,
-        algorithm=one.style.replace("_", "-"),
+        algorithm=dispatch.style.replace("_", "-"),
         protocol="",
-        channels=HELD_SMS[one.style],
+        channels=HELD_SMS[dispatch.style],
         limited_by="latency of a hop" if road.latency_s > moving_s else road.narrow,
         draws=tuple((name, size_bytes * share) for name, share in road.shares if share),
     )
@@ -158,15 +158,15 @@ class _Road:
     """Which of the two it waits for."""
 
 
-def _road(network: NcclNetwork, layout: GroupLayout, one: Dispatch) -> _Road:
+def _road(network: NcclNetwork, layout: GroupLayout, dispatch: Dispatch) -> _Road:
     group = network.plan(Collective.ALL_TO_ALL, layout).group
     n, held = layout.size, layout.most_in_island
-    if one.style == "low_latency" and layout.nics_per_rank > 0:
+    if dispatch.style == "low_latency" and layout.nics_per_rank > 0:
         over_links, over_nics = 0.0, (n - 1) / n
     else:
-        copies = 1.0 if one.style == "low_latency" else one.met(layout.islands) / one.met(n)
+        copies = 1.0 if dispatch.style == "low_latency" else dispatch.met(layout.islands) / dispatch.met(n)
         over_links, over_nics = (held - 1) / held, copies * (layout.islands - 1) / layout.islands
-    return _timed(group, over_links, over_nics, 1 if one.style == "low_latency" else AGREED)
+    return _timed(group, over_links, over_nics, 1 if dispatch.style == "low_latency" else AGREED)
 
 
 def _timed(group: NcclGroup, over_links: float, over_nics: float, kernels: int) -> _Road:

@@ -44,12 +44,12 @@ class Layouts:
     ) -> Iterator[tuple[Hashable, tuple[Longs, ...], Collective, Floats, str]]:
         """What to price: a kind, a collective, sizes and the way it goes, with the cells of [profiles, calls] they
         belong to."""
-        wanted: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+        cells_of: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
         for call, (communicator, collective, size, way) in enumerate(calls):
             for profile, kind in enumerate(self.profiles[:, self._column[communicator]].tolist()):
                 # A rank outside the communicator has none of its ops: any price will do.
-                wanted.setdefault((max(kind, 0), collective, max(way, -1)), []).append((profile, call, size))
-        for (kind, collective, way), cells in wanted.items():
+                cells_of.setdefault((max(kind, 0), collective, max(way, -1)), []).append((profile, call, size))
+        for (kind, collective, way), cells in cells_of.items():
             rows, columns, sizes = np.array(cells).T
             text = self._program.strings[way] if way >= 0 else ""
             yield self.kinds[kind], (rows, columns), Collective(collective), sizes.astype(np.float64), text
@@ -58,20 +58,24 @@ class Layouts:
         """For each communicator, its groups and the number of each group's kind."""
         numbers: dict[Hashable, int] = {}
         known: dict[tuple[object, ...], list[Groups]] = {}
-        found: dict[int, list[Groups]] = {}
+        groups_of: dict[int, list[Groups]] = {}
         for number in communicators:
-            one = self._program.communicators[number]
+            communicator = self._program.communicators[number]
             # Both directions between two stages, and exchanges, are communicators of the same pairs of ranks.
-            key = (one.axes, None if one.pair is None else frozenset(one.pair), one.groups)
+            key = (
+                communicator.axes,
+                None if communicator.pair is None else frozenset(communicator.pair),
+                communicator.groups,
+            )
             if key not in known:
                 known[key] = []
-                for groups in one.members(self._program.mesh):
+                for groups in communicator.members(self._program.mesh):
                     kinds, kind = self._network.layouts(groups)
                     renumbered = np.array([numbers.setdefault(layout, len(numbers)) for layout in kinds])
                     known[key].append((groups, renumbered[kind]))
-            found[number] = known[key]
+            groups_of[number] = known[key]
         self.kinds = list(numbers)
-        return found
+        return groups_of
 
 
 def _profiles(world: int, kinds: Sequence[Sequence[Groups]]) -> tuple[Ints, Ints]:

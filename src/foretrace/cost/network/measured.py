@@ -63,7 +63,7 @@ class _Measured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Pricing:
     """What a call in a layout is priced by: a curve, or None for the model alone, and how it came about."""
 
     curve: TimeCurve | None
@@ -89,7 +89,7 @@ class MeasuredNetwork:
             ),
         )
         self._tables: dict[Collective, list[_Measured]] = defaultdict(list)
-        self._found: dict[tuple[Collective, GroupLayout], _Found] = {}
+        self._pricings: dict[tuple[Collective, GroupLayout], _Pricing] = {}
         own = [note for table in measurements.tables for note in self._take(table)]
         self._odd: tuple[Diagnostic, ...] = (*measurements.diagnostics, *own)
         """What is odd about the measurements, and which of them do not fit this cluster."""
@@ -101,9 +101,9 @@ class MeasuredNetwork:
         if self.measurements.partial:
             return (*self.model.notes, *self._odd)
         sizes: dict[tuple[Collective, str], set[int]] = defaultdict(set)
-        for (what, layout), found in self._found.items():
-            if found.source != _MEASURED:
-                sizes[what, found.how].add(layout.size)
+        for (what, layout), pricing in self._pricings.items():
+            if pricing.source != _MEASURED:
+                sizes[what, pricing.how].add(layout.size)
         unmeasured = (
             Diagnostic("note", "extrapolated", f"no {_called(what)} measurement of {_listed(sorted(gpus))} GPUs {how}")
             for (what, how), gpus in sizes.items()
@@ -113,7 +113,7 @@ class MeasuredNetwork:
     def for_job(self) -> MeasuredNetwork:
         """Returns the same network with no calls priced yet, so that its notes are those of one job."""
         other = copy(self)
-        other._found = {}
+        other._pricings = {}
         other.model = self.model.for_job() if isinstance(self.model, MeasuredNetwork) else self.model
         return other
 
@@ -128,13 +128,13 @@ class MeasuredNetwork:
         modelled = self.model.price(collective, layout, size)
         if layout.size == 1:
             return modelled
-        found = self._find(collective, layout)
-        if found.curve is None:
+        pricing = self._find(collective, layout)
+        if pricing.curve is None:
             return modelled
-        duration = found.curve(size)
+        duration = pricing.curve(size)
         # The model says which part of a time is latency; measurements do not.
         latency = modelled.latency_s * (duration / modelled.duration_s)
-        source = np.where(size > found.curve.size_bytes[-1], _ANCHORED, found.source) - _MEASURED
+        source = np.where(size > pricing.curve.size_bytes[-1], _ANCHORED, pricing.source) - _MEASURED
         return CallPrices(latency, duration, source + len(self.model.sources))
 
     def measures(self, collective: Collective, layout: GroupLayout) -> bool:
@@ -146,7 +146,9 @@ class MeasuredNetwork:
         assert isinstance(layout, GroupLayout)
         modelled = self.model.explain(collective, layout, size_bytes)
         priced = self.price(collective, layout, np.array([size_bytes], dtype=np.float64))
-        latency, duration, source = (float(one[0]) for one in (priced.latency_s, priced.duration_s, priced.source))
+        latency, duration, source = (
+            float(column[0]) for column in (priced.latency_s, priced.duration_s, priced.source)
+        )
         if source != len(self.model.sources):
             return replace(modelled, time_s=duration, latency_s=latency)
         return replace(modelled, time_s=duration, latency_s=latency, algorithm="measured", protocol="", channels=0)
@@ -160,9 +162,9 @@ class MeasuredNetwork:
                 return []
             message = f"the measured {group} is not used: nodes of {self.model.cluster.name} have {node.gpus}"
             return [Diagnostic("warning", "price-source", message, table.files[0])]
-        one = _Measured(table, self._layout(table.gpus, table.nodes))
-        self._tables[table.collective].append(one)
-        least = bound_s(self.model.cluster, table.collective, one.layout, table.size_bytes)
+        measured = _Measured(table, self._layout(table.gpus, table.nodes))
+        self._tables[table.collective].append(measured)
+        least = bound_s(self.model.cluster, table.collective, measured.layout, table.size_bytes)
         beats = table.time_s < least
         if not beats.any():
             return []
@@ -185,35 +187,37 @@ class MeasuredNetwork:
         assert isinstance(layout, GroupLayout)
         return layout
 
-    def _find(self, what: Collective, layout: GroupLayout) -> _Found:
+    def _find(self, what: Collective, layout: GroupLayout) -> _Pricing:
         key = (what, layout)
-        if key not in self._found:
-            self._found[key] = self._search(what, layout)
-        return self._found[key]
+        if key not in self._pricings:
+            self._pricings[key] = self._search(what, layout)
+        return self._pricings[key]
 
-    def _search(self, what: Collective, layout: GroupLayout) -> _Found:
+    def _search(self, what: Collective, layout: GroupLayout) -> _Pricing:
         like = _MEASURED_AS.get(what, what)
         near = [table for table in self._tables[like] if _tier(table.layout) == _tier(layout)]
-        exact = next((one for one in near if _same(one.layout, layout)), None)
+        exact = next((table for table in near if _same(table.layout, layout)), None)
         if exact is not None:
-            return _Found(self._curve_of(exact), _MEASURED)
+            return _Pricing(self._curve_of(exact), _MEASURED)
         where = ("on one node", "on one node, over PCIe", "over nodes")[_tier(layout)]
         if near:
             curve, sizes = self._between(like, near, layout)
             how = f"that sit like these {where}: the model, anchored to the measured of {_listed(sizes)} GPUs"
-            return _Found(curve, _ANCHORED, how)
+            return _Pricing(curve, _ANCHORED, how)
         if isinstance(self.model, MeasuredNetwork) and self.model.measures(what, layout):
-            return _Found(None, _MODEL, f"{where}: {self.model.measurements.source}")
+            return _Pricing(None, _MODEL, f"{where}: {self.model.measurements.source}")
         if like not in _UNANCHORED:
             anchor = self._search(Collective.ALL_REDUCE, layout)
             if anchor.curve is not None:
                 how = f"{where}: the model, anchored to the measured all-reduce"
-                return _Found(self._anchored(what, layout, anchor.curve), _ANCHORED, how)
-        return _Found(None, _MODEL, f"{where}: the network model alone")
+                return _Pricing(self._anchored(what, layout, anchor.curve), _ANCHORED, how)
+        return _Pricing(None, _MODEL, f"{where}: the network model alone")
 
-    def _curve_of(self, one: _Measured) -> TimeCurve:
-        what, table = one.table.collective, one.table
-        return TimeCurve(table.size_bytes, table.time_s, self._model(what, one.layout), self._bound(what, one.layout))
+    def _curve_of(self, measured: _Measured) -> TimeCurve:
+        what, table = measured.table.collective, measured.table
+        return TimeCurve(
+            table.size_bytes, table.time_s, self._model(what, measured.layout), self._bound(what, measured.layout)
+        )
 
     def _between(self, what: Collective, near: Sequence[_Measured], layout: GroupLayout) -> tuple[TimeCurve, list[int]]:
         """The model times the ratio that the next smaller and larger groups have to it, by the logarithm of their
@@ -240,9 +244,11 @@ class MeasuredNetwork:
         time = np.maximum(model(size) * ratio, bound(size))
         return TimeCurve(size, np.maximum.accumulate(time), model, bound)
 
-    def _ratio(self, one: _Measured, size: Floats) -> Floats:
+    def _ratio(self, measured: _Measured, size: Floats) -> Floats:
         """Measured over modelled."""
-        return np.asarray(self._curve_of(one)(size) / self._model(one.table.collective, one.layout)(size))
+        return np.asarray(
+            self._curve_of(measured)(size) / self._model(measured.table.collective, measured.layout)(size)
+        )
 
     def _model(self, what: Collective, layout: GroupLayout) -> Seconds:
         return lambda size: self.model.price(what, layout, size).duration_s
@@ -267,13 +273,13 @@ def _neighbours(near: Sequence[_Measured], layout: GroupLayout) -> tuple[_Measur
     """The table of the largest group that is no larger than this one, and of the smallest that is no smaller; where
     there is only one of them, that one twice. Of equal groups the one on the most similar number of islands."""
 
-    def apart(one: _Measured) -> float:
-        return abs(math.log(one.layout.islands / layout.islands))
+    def apart(measured: _Measured) -> float:
+        return abs(math.log(measured.layout.islands / layout.islands))
 
-    below = [one for one in near if one.layout.size <= layout.size]
-    above = [one for one in near if one.layout.size >= layout.size]
-    low = max(below, key=lambda one: (one.layout.size, -apart(one))) if below else None
-    high = min(above, key=lambda one: (one.layout.size, apart(one))) if above else None
+    below = [measured for measured in near if measured.layout.size <= layout.size]
+    above = [measured for measured in near if measured.layout.size >= layout.size]
+    low = max(below, key=lambda measured: (measured.layout.size, -apart(measured))) if below else None
+    high = min(above, key=lambda measured: (measured.layout.size, apart(measured))) if above else None
     if low is not None and (high is None or high.layout.size == low.layout.size):
         return low, low
     assert high is not None

@@ -79,9 +79,9 @@ class Places:
         target = following[own]
         peer = blocks.opposite(own, target, np.arange(groups.size))
         peer[target == own] = -1
-        found = np.empty_like(groups)
-        np.put_along_axis(found, order, peer.reshape(groups.shape), axis=1)
-        return found
+        peers = np.empty_like(groups)
+        np.put_along_axis(peers, order, peer.reshape(groups.shape), axis=1)
+        return peers
 
     def tree_partners(self, groups: Longs) -> Partners:
         """Who sends to whom over NICs in trees, up and down; a pair that both trees join comes twice. Shares are of
@@ -120,9 +120,9 @@ class Places:
         block = np.cumsum(begins) - 1
         place = np.arange(ring.size) - first[block]
         peer = np.where(count[block] > 1, ring.ravel()[first[block] + (place + 1) % count[block]], -1)
-        found = np.empty_like(groups)
-        np.put_along_axis(found, order, peer.reshape(ring.shape), axis=1)
-        return found
+        peers = np.empty_like(groups)
+        np.put_along_axis(peers, order, peer.reshape(ring.shape), axis=1)
+        return peers
 
     def partners(self, groups: Longs, most: int) -> Partners:
         """Who sends to whom in an all-to-all of each group, [groups, size]. Of more than `most` pairs only some

@@ -75,7 +75,7 @@ class Sharing:
         profile_of, first = _profiles(layouts.profile_of, leaving)
         sent = _sent_bytes(network, calls)[layouts.profile_of[first]]  # [profiles, calls, 2]
         busy = calls.busy_s[layouts.profile_of[first]]
-        way = np.array([ways.index(one) for one in traffic])
+        way = np.array([ways.index(call) for call in traffic])
         share, crowd = np.moveaxis(leaving[way][..., first], (0, -1), (-1, 0)).transpose(2, 1, 0, 3)
         over_nic = sent[None, :, :, 1] * share
         # Where all of a communicator draw more than an exit carries in that time, all draw in proportion less.
@@ -89,13 +89,13 @@ class Sharing:
         seconds that the exit needs for all of the communicator's ranks there, for each byte that one puts on its NIC.
         """
         communicator, spread = way
-        found = np.zeros((len(self._exits), 2, program.world))
+        leaving = np.zeros((len(self._exits), 2, program.world))
         for groups in program.communicators[communicator].members(program.mesh):
-            for mine, one in zip(found, self._exits, strict=True):
-                mine[0, groups] = one.passed(self._places, groups, spread)
-        for mine, one in zip(found, self._exits, strict=True):
-            mine[1] = one.needed_s(mine[0])
-        return found
+            for mine, exit_ in zip(leaving, self._exits, strict=True):
+                mine[0, groups] = exit_.passed(self._places, groups, spread)
+        for mine, exit_ in zip(leaving, self._exits, strict=True):
+            mine[1] = exit_.needed_s(mine[0])
+        return leaving
 
     def _rows(self, ops: Ops, calls: Calls, amount: Floats, profile_of: Ints) -> Draws:
         """The draws of single ops, from those of calls: [resources, profiles, calls]."""
@@ -107,13 +107,13 @@ class Sharing:
         count = np.diff(first)[pair_of]
         at = np.repeat(np.arange(len(calls.op)), count)
         row = first[pair_of[at]] + np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
-        found = drawn[:, row] * calls.part[at]
-        resource, place = np.nonzero(found > 0)
+        amounts = drawn[:, row] * calls.part[at]
+        resource, place = np.nonzero(amounts > 0)
         alone = bool((profile_of == profile_of[0]).all())
         return Draws(
             calls.op[at[place]],
             resource,
-            found[resource, place],
+            amounts[resource, place],
             np.zeros(len(place)),
             self.resources,
             None if alone else row_profile[row[place]],
@@ -121,20 +121,20 @@ class Sharing:
         )
 
 
-def _resource(one: Exit) -> Resource:
+def _resource(exit_: Exit) -> Resource:
     """An exit as something that ops divide; parts whose exit is out of service are left out."""
-    open_ = np.flatnonzero(one.bytes_per_s > 0)
+    open_ = np.flatnonzero(exit_.bytes_per_s > 0)
     if not len(open_):
         raise InputError(
-            "no-route", f"no {one.name} of this network is in service", hint="see what the cluster says has failed"
+            "no-route", f"no {exit_.name} of this network is in service", hint="see what the cluster says has failed"
         )
-    own = tuple(one.bytes_per_s[open_].tolist())
-    alike = min(own) == max(own)
-    members = np.split(np.argsort(one.part, kind="stable"), np.cumsum(np.bincount(one.part))[:-1])
+    own = tuple(exit_.bytes_per_s[open_].tolist())
+    uniform = min(own) == max(own)
+    members = np.split(np.argsort(exit_.part, kind="stable"), np.cumsum(np.bincount(exit_.part))[:-1])
     instances = tuple(tuple(members[part].tolist()) for part in open_.tolist())
-    each_its_own = alike and len(instances) == len(one.part)
+    each_its_own = uniform and len(instances) == len(exit_.part)
     usual = float(np.median(own))
-    return Resource(one.name, usual, None if each_its_own else instances, None if alike else own)
+    return Resource(exit_.name, usual, None if each_its_own else instances, None if uniform else own)
 
 
 def _profiles(price_profile: Ints, leaving: Floats) -> tuple[Ints, Longs]:

@@ -57,8 +57,8 @@ def slowdown_in_training(gpu: Gpu) -> float:
 def silicon_tables(gpu: str, dtype: str = "half") -> tuple[MeasurementTable, ...]:
     """The tables of a GPU at the clock they were measured at; none where there are no such tables, or no package. Those
     of elements of one byte (`int8`) price nothing: they are there to judge by."""
-    found = _collectives(gpu, 1.0, dtype)
-    return () if found is None else found.tables
+    measurements = _collectives(gpu, 1.0, dtype)
+    return () if measurements is None else measurements.tables
 
 
 def _links(gpu: Gpu) -> tuple[float, ...]:

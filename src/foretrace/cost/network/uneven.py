@@ -94,17 +94,17 @@ class _Sends:
 
     def matrix(self, meeting: Longs) -> Floats:
         """From each member of a meeting, given as the templates of its positions, to each."""
-        found = np.zeros((len(meeting), len(meeting)))
+        sent = np.zeros((len(meeting), len(meeting)))
         low, high = (np.searchsorted(self._op, meeting, side=side) for side in ("left", "right"))
         for row, (start, stop) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-            np.add.at(found[row], self._to[start:stop], self._bytes[start:stop])
-        return found
+            np.add.at(sent[row], self._to[start:stop], self._bytes[start:stop])
+        return sent
 
 
 def _first_of_each(roles: Ints, kinds: Longs) -> list[int]:
     """The first of the groups that have the same roles in the same positions and sit alike."""
     keys = np.concatenate([roles.astype(np.int64), kinds[:, None]], axis=1)
-    return [int(one) for one in np.unique(keys, axis=0, return_index=True)[1]]
+    return [int(index) for index in np.unique(keys, axis=0, return_index=True)[1]]
 
 
 def _meetings(ops: Ops, communicator: int, roles: Ints, chosen: Longs) -> list[Longs]:
@@ -115,9 +115,9 @@ def _meetings(ops: Ops, communicator: int, roles: Ints, chosen: Longs) -> list[L
         mine = np.arange(ops.start[role], ops.start[role + 1])
         mine = mine[on[ops.template[mine]] & (ops.order[mine] >= 0)]
         issued[role] = ops.template[mine[np.argsort(ops.order[mine], kind="stable")]]
-    met = np.stack([issued[role] for role in roles.tolist()])
-    met = met[:, np.isin(met, chosen).all(axis=0)]
-    return list(np.unique(met, axis=1).T)
+    templates = np.stack([issued[role] for role in roles.tolist()])
+    templates = templates[:, np.isin(templates, chosen).all(axis=0)]
+    return list(np.unique(templates, axis=1).T)
 
 
 def _islands(network: Network, group: Longs) -> Longs:

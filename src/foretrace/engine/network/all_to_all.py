@@ -122,7 +122,7 @@ def _one_source(gpus: Longs, pick: int, routing: Routing, link_kind: Longs, link
     colour += scattered(np.round(latency * PARTS_OF_SECOND).astype(np.uint64))
     _, first, kind = np.unique(colour, return_index=True, return_inverse=True)
     lengths = np.diff(start)[first]
-    uses = np.concatenate([np.arange(start[one], start[one + 1]) for one in first])
+    uses = np.concatenate([np.arange(start[message], start[message + 1]) for message in first])
     of_kind = Routes(np.concatenate([[0], np.cumsum(lengths)]), link[uses], share[uses])
     return _Source(of_kind, np.bincount(kind), latency[first], np.insert(kind, pick, -1))
 

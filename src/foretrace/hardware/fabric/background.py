@@ -23,7 +23,7 @@ def with_background(fabric: Fabric, cluster: Cluster) -> Fabric:
     background = cluster.topology.background
     if not background:
         return fabric
-    taken, working = np.zeros(fabric.links), in_service(fabric, cluster)
+    background_bytes_per_s, working = np.zeros(fabric.links), in_service(fabric, cluster)
     for name, bytes_per_s in background:
         links = links_named(fabric, name, cluster.where)
         if len(links) and not working[links].any():
@@ -33,16 +33,16 @@ def with_background(fabric: Fabric, cluster: Cluster) -> Fabric:
                 where=cluster.where,
                 hint="take it out of background, or out of failed",
             )
-        taken[links] += bytes_per_s
-        over = links[taken[links] > fabric.bytes_per_s[links]]
+        background_bytes_per_s[links] += bytes_per_s
+        over = links[background_bytes_per_s[links] > fabric.bytes_per_s[links]]
         if len(over):
             rate = format_bandwidth(float(fabric.bytes_per_s[over[0]]))
             raise InputError(
                 "out-of-range",
-                f"background traffic of {format_bandwidth(float(taken[over[0]]))} is more than "
+                f"background traffic of {format_bandwidth(float(background_bytes_per_s[over[0]]))} is more than "
                 f"{fabric.link_label(int(over[0]))} carries ({rate})",
                 where=cluster.where,
                 hint="give what others send over this link, one way",
             )
-    left = np.maximum(fabric.bytes_per_s - taken, MIN_SHARE * fabric.bytes_per_s)
+    left = np.maximum(fabric.bytes_per_s - background_bytes_per_s, MIN_SHARE * fabric.bytes_per_s)
     return replace(fabric, bytes_per_s=left)

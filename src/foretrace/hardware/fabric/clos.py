@@ -133,11 +133,11 @@ def _add_cores(draft: FabricDraft, spines: Longs, up: _Up, design: Design) -> No
 
 def _divisor(number: int, least: int) -> int:
     """The smallest divisor of a number that is at least so large, or the number itself."""
-    found = [
+    divisors = [
         divisor
         for low in range(1, math.isqrt(number) + 1)
         if number % low == 0
         for divisor in (low, number // low)
         if divisor >= least
     ]
-    return min(found, default=number)
+    return min(divisors, default=number)

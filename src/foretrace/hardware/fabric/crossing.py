@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.hardware.fabric.attachment import DEPTH, Attachment
-from foretrace.hardware.fabric.csr import starts_of, summed, taken
+from foretrace.hardware.fabric.csr import items_of, starts_of, summed
 from foretrace.hardware.fabric.switching import FAR, Switching
 
 _MAX_DEVICES: Final = 1 << 31
@@ -45,7 +45,7 @@ class Crossing:
         self._attachment = attachment
         self._switching = switching
         counts = np.diff(attachment.exit_start)[attachment.one_of]
-        at, _ = taken(attachment.exit_start, attachment.one_of)
+        at, _ = items_of(attachment.exit_start, attachment.one_of)
         self._start = starts_of(counts)
         self._switch = switching.of_device[attachment.exit_switch[at]]
         self._tree = attachment.exit_tree[at]
@@ -57,19 +57,19 @@ class Crossing:
     def reaches(self, source: Longs, target: Longs) -> Mask:
         """Whether there is a way between GPUs of these classes: both have exits to one connected part."""
         key, which = _unique_pairs(source, target, len(self._start))
-        at, counts = taken(self._part_start, key[:, 0])
+        at, counts = items_of(self._part_start, key[:, 0])
         owner = np.repeat(np.arange(len(key)), counts)
-        wanted = (key[owner, 1] << 32) + (self._parts[at] & 0xFFFFFFFF)
-        place = np.minimum(np.searchsorted(self._parts, wanted), max(0, len(self._parts) - 1))
+        sought = (key[owner, 1] << 32) + (self._parts[at] & 0xFFFFFFFF)
+        place = np.minimum(np.searchsorted(self._parts, sought), max(0, len(self._parts) - 1))
         there = np.zeros(len(key), dtype=np.bool_)
-        there[owner[self._parts[place] == wanted]] = True
+        there[owner[self._parts[place] == sought]] = True
         return there[which]
 
     def combinations(self, source: Longs, target: Longs) -> Combinations:
         """The nearest exits for each pair of classes, equally used."""
-        left, left_counts = taken(self._start, source)
+        left, left_counts = items_of(self._start, source)
         pair = np.repeat(np.arange(len(source)), left_counts)
-        right, right_counts = taken(self._start, target[pair])
+        right, right_counts = items_of(self._start, target[pair])
         left, pair = np.repeat(left, right_counts), np.repeat(pair, right_counts)
         hops = self._switching.distance(self._switch[left], self._switch[right])
         nearest = np.full(len(source), FAR)
@@ -100,15 +100,15 @@ class Crossing:
         start = starts_of(np.bincount(used >> 32, minlength=len(classes)))
         return Shares(start, _MAX_DEVICES - item if inwards else item, total)
 
-    def between(self, found: Combinations) -> Shares:
+    def between(self, combinations: Combinations) -> Shares:
         """The shares on the links between exits, for each pair of classes."""
-        pairs = len(found.start) - 1
-        key, which = _unique_pairs(found.source, found.target, _MAX_DEVICES)
+        pairs = len(combinations.start) - 1
+        key, which = _unique_pairs(combinations.source, combinations.target, _MAX_DEVICES)
         paths = self._switching.spread(key[:, 0], key[:, 1])
-        at, counts = taken(paths.start, which)
-        pair = np.repeat(np.repeat(np.arange(pairs), np.diff(found.start)), counts)
-        link, share = paths.link[at], paths.share[at] * np.repeat(found.share, counts)
-        if len(found.source) > pairs:  # several combinations may share a link
+        at, counts = items_of(paths.start, which)
+        pair = np.repeat(np.repeat(np.arange(pairs), np.diff(combinations.start)), counts)
+        link, share = paths.link[at], paths.share[at] * np.repeat(combinations.share, counts)
+        if len(combinations.source) > pairs:  # several combinations may share a link
             merged, where = np.unique(pair * (1 << 32) + link, return_inverse=True)
             pair, link = merged >> 32, merged & 0xFFFFFFFF
             share = summed(where, share, len(merged))

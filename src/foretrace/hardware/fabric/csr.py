@@ -14,7 +14,7 @@ def starts_of(counts: Longs) -> Longs:
     return start
 
 
-def taken(start: Longs, rows: Longs) -> tuple[Longs, Longs]:
+def items_of(start: Longs, rows: Longs) -> tuple[Longs, Longs]:
     """The items of these rows, row by row: their positions, and how many each row has."""
     counts = start[rows + 1] - start[rows]
     return ranges(start[rows], counts), counts

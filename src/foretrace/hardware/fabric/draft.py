@@ -49,7 +49,8 @@ class FabricDraft:
         ends = np.broadcast_arrays(np.asarray(below, np.int64), np.asarray(above, np.int64))
         first, second = (np.array(end).ravel() for end in ends)
         rate, up, down = (
-            np.broadcast_to(np.asarray(one, np.float64), ends[0].shape).ravel() for one in (bytes_per_s, up_s, down_s)
+            np.broadcast_to(np.asarray(values, np.float64), ends[0].shape).ravel()
+            for values in (bytes_per_s, up_s, down_s)
         )
         number = np.broadcast_to(np.asarray(cables, np.int64), ends[0].shape).ravel()
         self._ends += [(first, second), (second, first)]

@@ -39,8 +39,8 @@ def in_service(fabric: Fabric, cluster: Cluster) -> Mask:
 
 def _check_no_gpu(fabric: Fabric, name: str, where: str | None) -> None:
     """Raises an error for what cannot fail here: a GPU (the job needs it), or one direction of a link."""
-    wanted = " ".join(name.split()).casefold()
-    if ">" in wanted or wanted in ("nodes", "uplinks"):
+    folded = " ".join(name.split()).casefold()
+    if ">" in folded or folded in ("nodes", "uplinks"):
         raise InputError(
             "bad-value",
             f'"{name}" cannot fail',
@@ -48,6 +48,6 @@ def _check_no_gpu(fabric: Fabric, name: str, where: str | None) -> None:
             hint='name a switch, a NIC or a link: "leaf 3", "leaf 3 - spine 1"',
         )
     for number in np.flatnonzero(fabric.kind == Device.GPU):
-        if fabric.labels[int(number)].casefold() == wanted:
+        if fabric.labels[int(number)].casefold() == folded:
             hint = "leave its node out of the job; links and switches can fail"
             raise InputError("bad-value", f"{name} is a GPU, without which the job cannot run", where=where, hint=hint)

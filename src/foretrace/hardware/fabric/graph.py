@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrace.basics.arrays import Longs, Mask
-from foretrace.hardware.fabric.csr import starts_of, taken
+from foretrace.hardware.fabric.csr import items_of, starts_of
 from foretrace.hardware.fabric.fabric import Fabric
 
 
@@ -33,7 +33,7 @@ class FabricGraph:
 
     def out(self, device: Longs, kinds: Mask) -> tuple[Longs, Longs]:
         """The links out of each device to devices of these kinds, and which of the devices each leaves."""
-        at, counts = taken(self.start, device)
+        at, counts = items_of(self.start, device)
         link, owner = self.link[at], np.repeat(np.arange(len(device)), counts)
         kept = kinds[self.fabric.kind[self.fabric.target[link]]]
         return link[kept], owner[kept]

@@ -30,7 +30,7 @@ def merged(fabric: Fabric) -> Fabric:
     sizes = np.bincount(of, minlength=len(used))
     labels = _labels(fabric, of, sizes, first[order])
     key = of[fabric.source] * len(used) + of[fabric.target]
-    ends, one, which = np.unique(key, return_index=True, return_inverse=True)
+    ends, first_link, which = np.unique(key, return_index=True, return_inverse=True)
     return replace(
         fabric,
         kind=fabric.kind[first[order]],
@@ -38,7 +38,7 @@ def merged(fabric: Fabric) -> Fabric:
         source=ends // len(used),
         target=ends % len(used),
         bytes_per_s=summed(which, fabric.bytes_per_s, len(ends)),
-        latency_s=fabric.latency_s[one],
+        latency_s=fabric.latency_s[first_link],
         cables=np.bincount(which, fabric.cable_counts, minlength=len(ends)).astype(np.int64),
     )
 
@@ -89,7 +89,7 @@ def _seen(fabric: Fabric, colour: Longs, kind: NDArray[np.uint64]) -> NDArray[np
 
 def _labels(fabric: Fabric, of: Longs, sizes: Longs, first: Longs) -> tuple[str, ...]:
     """What merged devices are called: "spines 0-15"."""
-    labels = [fabric.labels[int(one)] for one in first]
+    labels = [fabric.labels[int(device)] for device in first]
     for group in np.flatnonzero(sizes > 1):
         members = np.flatnonzero(of == group)
         word, number = fabric.labels[int(members[0])].rsplit(" ", 1)

@@ -44,9 +44,9 @@ def links_named(fabric: Fabric, name: str, where: str | None) -> Longs:
 
 def _device(fabric: Fabric, name: str, where: str | None) -> int:
     """The device that is called so, whatever its case."""
-    wanted = name.casefold()
+    folded = name.casefold()
     for number, label in enumerate(fabric.labels):
-        if label.casefold() == wanted:
+        if label.casefold() == folded:
             return number
     kinds = {re.sub(r"[0-9]+", "0", label): label for label in reversed(fabric.labels)}
     shown = ", ".join(f'"{label}"' for label in reversed(list(kinds.values())))
@@ -63,7 +63,7 @@ def _device(fabric: Fabric, name: str, where: str | None) -> int:
 
 def _neighbours(fabric: Fabric, device: int) -> str:
     """What a device is linked to, as a hint."""
-    others = [fabric.labels[int(one)] for one in np.unique(fabric.target[fabric.source == device])]
+    others = [fabric.labels[int(other)] for other in np.unique(fabric.target[fabric.source == device])]
     if not others:
         return f"{fabric.labels[device]} has no links"
     more = f" and {len(others) - 4} more" if len(others) > 4 else ""

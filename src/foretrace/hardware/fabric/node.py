@@ -55,7 +55,7 @@ def _add_nics(draft: FabricDraft, node: Node, gpus: Longs) -> Longs:
     """Joins GPUs to their NICs: directly, one to one, or through a PCIe switch for those that share."""
     nodes = len(gpus)
     nics = draft.add(
-        Device.NIC, (f"node {number} NIC {one}" for number in range(nodes) for one in range(node.nics))
+        Device.NIC, (f"node {number} NIC {nic}" for number in range(nodes) for nic in range(node.nics))
     ).reshape(nodes, node.nics)
     apart = node.gpus > max(1, node.domain_gpus)  # GPUs of the node that links do not join
     rate = node.gpu.pcie_bytes_per_s
@@ -64,7 +64,7 @@ def _add_nics(draft: FabricDraft, node: Node, gpus: Longs) -> Longs:
         return nics
     rails = rails_of(node)
     switches = draft.add(
-        Device.PCIE_SWITCH, (f"node {number} PCIe {one}" for number in range(nodes) for one in range(rails))
+        Device.PCIE_SWITCH, (f"node {number} PCIe {rail}" for number in range(nodes) for rail in range(rails))
     ).reshape(nodes, rails)
     draft.join(gpus, np.repeat(switches, node.gpus // rails, axis=1), rate, PCIE_S, PCIE_S)
     draft.join(np.repeat(switches, node.nics // rails, axis=1), nics, node.nic.bytes_per_s, PCIE_S, PCIE_S)

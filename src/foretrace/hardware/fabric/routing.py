@@ -20,7 +20,7 @@ from foretrace.basics.arrays import Longs, Mask
 from foretrace.basics.errors import InputError
 from foretrace.hardware.fabric.attachment import Attachment, attachment_of
 from foretrace.hardware.fabric.crossing import Combinations, Crossing, Shares
-from foretrace.hardware.fabric.csr import taken
+from foretrace.hardware.fabric.csr import items_of
 from foretrace.hardware.fabric.fabric import Fabric, Routes
 from foretrace.hardware.fabric.graph import FabricGraph
 from foretrace.hardware.fabric.hashing import mixed, picked
@@ -65,13 +65,13 @@ class Router:
         classes = len(self._attachment.one_of)
         used, pair = np.unique(class_of[source] * classes + class_of[target], return_inverse=True)
         left, right = used // classes, used % classes
-        found = self._crossing.combinations(left, right)
+        combinations = self._crossing.combinations(left, right)
         if self._topology.routing == "ecmp":
-            return self._hashed(source, target, pair, found)
-        out = self._crossing.trees(left, found.start, found.out, found.share)
-        into = self._crossing.trees(right, found.start, found.into, found.share, inwards=True)
+            return self._hashed(source, target, pair, combinations)
+        out = self._crossing.trees(left, combinations.start, combinations.out, combinations.share)
+        into = self._crossing.trees(right, combinations.start, combinations.into, combinations.share, inwards=True)
         up, down = self._tree_links(out, pair, source), self._tree_links(into, pair, target)
-        at, counts = taken((between := self._crossing.between(found)).start, pair)
+        at, counts = items_of((between := self._crossing.between(combinations)).start, pair)
         return [
             up,
             Pieces(counts, between.item[at], between.share[at]),
@@ -80,20 +80,20 @@ class Router:
 
     def _tree_links(self, shares: Shares, pair: Longs, gpu: Longs) -> Pieces:
         """The links of each flow's own GPU, with the shares of its pair of classes."""
-        at, counts = taken(shares.start, pair)
+        at, counts = items_of(shares.start, pair)
         link = self._attachment.tree_link[np.repeat(self._attachment.tree_start[gpu], counts) + shares.item[at]]
         return Pieces(counts, link, shares.share[at])
 
-    def _hashed(self, source: Longs, target: Longs, pair: Longs, found: Combinations) -> list[Pieces]:
+    def _hashed(self, source: Longs, target: Longs, pair: Longs, combinations: Combinations) -> list[Pieces]:
         """One way for each flow, chosen by hash at the sender and at every switch."""
         held = self._attachment
         bits = mixed(mixed(source, target).astype(np.int64), self._topology.seed)
-        number = found.start[pair + 1] - found.start[pair]
-        chosen = found.start[pair] + picked(bits, number)
-        up = held.exit_path[held.exit_start[source] + found.out[chosen]]
-        down = held.exit_path[held.exit_start[target] + found.into[chosen]]
+        number = combinations.start[pair + 1] - combinations.start[pair]
+        chosen = combinations.start[pair] + picked(bits, number)
+        up = held.exit_path[held.exit_start[source] + combinations.out[chosen]]
+        down = held.exit_path[held.exit_start[target] + combinations.into[chosen]]
         back = np.where(down >= 0, self._graph.back[down], -1)[:, ::-1]
-        between = self._hops(found.source[chosen], found.target[chosen], bits)
+        between = self._hops(combinations.source[chosen], combinations.target[chosen], bits)
         return [_listed(up), _listed(between), _listed(back)]
 
     def _hops(self, at: Longs, target: Longs, bits: NDArray[np.uint64]) -> Longs:

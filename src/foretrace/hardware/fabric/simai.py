@@ -63,8 +63,8 @@ def _outer(fabric: Fabric, number: Longs) -> list[TopologyLink]:
     both = (fabric.latency_s + fabric.latency_s[graph.back]) / 2
     out = np.where(there, both[held.exit_path], 0.0).sum(axis=1)
     return [
-        _link(int(one), int(number[switch]), float(each), float(seconds))
-        for one, switch, each, seconds in zip(gpu, held.exit_switch, rate, out, strict=True)
+        _link(int(source), int(number[switch]), float(each), float(seconds))
+        for source, switch, each, seconds in zip(gpu, held.exit_switch, rate, out, strict=True)
     ]
 
 

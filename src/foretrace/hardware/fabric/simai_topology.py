@@ -128,7 +128,7 @@ def topology_text(topology: SimaiTopology) -> str:
     counts = (topology.devices, topology.gpus_per_server, topology.nv_switches, topology.switches, len(topology.links))
     lines = [
         f"{' '.join(str(count) for count in counts)} {topology.gpu}",
-        " ".join(str(one) for one in topology.switch_ids) + (" " if topology.trailing_space else ""),
+        " ".join(str(number) for number in topology.switch_ids) + (" " if topology.trailing_space else ""),
         *(f"{link.source} {link.target} {link.rate} {link.latency} {link.error_rate}" for link in topology.links),
     ]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.hardware.fabric.csr import starts_of, summed, taken
+from foretrace.hardware.fabric.csr import items_of, starts_of, summed
 from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.graph import together
 
@@ -63,7 +63,7 @@ class Switching:
 
     def next_hops(self, at: Longs, target: Longs) -> tuple[Longs, Longs]:
         """For each switch and destination, where its ways onwards start, and these ways as positions of `link_at`."""
-        place, counts = taken(self._start, at)
+        place, counts = items_of(self._start, at)
         owner = np.repeat(np.arange(len(at)), counts)
         column = self._column[target]
         nearer = self._distance[self._target[place], column[owner]] + 1 == self._distance[at, column][owner]
@@ -80,7 +80,7 @@ class Switching:
     def spread(self, source: Longs, target: Longs) -> Paths:
         """All shortest ways between each pair, with the shares that even division gives."""
         self._measure(np.unique(target))
-        found: list[tuple[Longs, Longs, Floats]] = []
+        steps: list[tuple[Longs, Longs, Floats]] = []
         pair = np.flatnonzero(source != target)
         at, share = source[pair], np.ones(len(pair))
         while len(pair):
@@ -89,13 +89,13 @@ class Switching:
             weight = self._cables[place]
             owner = np.repeat(np.arange(len(key)), np.diff(start))
             weight = weight / summed(owner, weight, len(key))[owner]
-            step, counts = taken(start, which)
+            step, counts = items_of(start, which)
             pair, share = np.repeat(pair, counts), np.repeat(share, counts) * weight[step]
-            found.append((pair, self._link[place[step]], share))
+            steps.append((pair, self._link[place[step]], share))
             pair, at, share = self._gathered(pair, self._target[place[step]], share)
             on = at != target[pair]
             pair, at, share = pair[on], at[on], share[on]
-        return _in_order(found, len(source))
+        return _in_order(steps, len(source))
 
     def _gathered(self, pair: Longs, at: Longs, share: Floats) -> tuple[Longs, Longs, Floats]:
         """What reaches the same switch for the same pair, added up."""
@@ -127,11 +127,11 @@ class Switching:
             hops[rows] = nearer
 
 
-def _in_order(found: list[tuple[Longs, Longs, Floats]], pairs: int) -> Paths:
+def _in_order(steps: list[tuple[Longs, Longs, Floats]], pairs: int) -> Paths:
     """Links of all steps, pair by pair, nearest to the source first."""
-    if not found:
+    if not steps:
         nothing = np.zeros(0, dtype=np.int64)
         return Paths(np.zeros(pairs + 1, dtype=np.int64), nothing, np.zeros(0))
-    pair, link, share = (np.concatenate(column) for column in zip(*found, strict=True))
+    pair, link, share = (np.concatenate(column) for column in zip(*steps, strict=True))
     order = np.argsort(pair, kind="stable")
     return Paths(starts_of(np.bincount(pair, minlength=pairs)), link[order], share[order])

@@ -156,15 +156,15 @@ def _kind(name: str) -> Device:
 
 def _gpus(names: list[str], path: str) -> tuple[int, list[str]]:
     """How many GPUs a node has, and all of them in order; every node must have the same slots, from 0 on."""
-    found = {name for name in names if _kind(name) == Device.GPU}
-    if not found:
+    gpus = {name for name in names if _kind(name) == Device.GPU}
+    if not gpus:
         raise InputError("bad-topology", "no link has a GPU", where=path, hint=f"for example {_EXAMPLE}")
-    places = [(int(words[1]), int(words[3])) for words in (name.split() for name in found)]
+    places = [(int(words[1]), int(words[3])) for words in (name.split() for name in gpus)]
     nodes, slots = max(node for node, _ in places) + 1, max(slot for _, slot in places) + 1
     # Of numbers with gaps, which may be huge, the first that is missing lies among the first few.
-    few = len(found) + 1
-    wanted = [f"node {node} GPU {slot}" for node in range(min(nodes, few)) for slot in range(min(slots, few))]
-    missing = next((name for name in wanted if name not in found), None)
+    few = len(gpus) + 1
+    expected = [f"node {node} GPU {slot}" for node in range(min(nodes, few)) for slot in range(min(slots, few))]
+    missing = next((name for name in expected if name not in gpus), None)
     if missing is not None:
         raise InputError(
             "bad-topology",
@@ -172,4 +172,4 @@ def _gpus(names: list[str], path: str) -> tuple[int, list[str]]:
             where=path,
             hint="nodes and their GPUs are numbered from 0, without gaps",
         )
-    return slots, wanted
+    return slots, expected

@@ -32,11 +32,11 @@ def candidates(
     if layout.size == 1 or collective in PAIRWISE or collective in ONE_TO_ONE:
         return ()
     plan, size = network.plan(collective, layout), np.array([size_bytes], dtype=np.float64)
-    taken = plan.explain(size_bytes)
+    choice = plan.explain(size_bytes)
     reckoned = all_reckoned_s(plan.group, plan.what, plan.ways, size, network.observed)
-    found = []
+    ways = []
     for way, seconds in zip(plan.ways, reckoned, strict=True):
-        chosen = way == (taken.algorithm, taken.protocol)
-        own = taken.time_s if chosen else max(float(way_s(plan.group, plan.what, way, size)[1][0]), taken.bound_s)
-        found.append(Candidate(*way, plan.group.channels(way[0]), float(seconds[0]), own, chosen))
-    return tuple(sorted(found, key=lambda one: one.nccl_time_s))
+        chosen = way == (choice.algorithm, choice.protocol)
+        own = choice.time_s if chosen else max(float(way_s(plan.group, plan.what, way, size)[1][0]), choice.bound_s)
+        ways.append(Candidate(*way, plan.group.channels(way[0]), float(seconds[0]), own, chosen))
+    return tuple(sorted(ways, key=lambda candidate: candidate.nccl_time_s))

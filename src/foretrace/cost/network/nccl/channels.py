@@ -52,17 +52,17 @@ def graphs_of(node: Node, layout: GroupLayout) -> dict[str, ChannelGraph]:
         plain = _duplicated(*_widest(links, INTRA_SPEEDS.get(row, INTRA_SPEEDS["ampere"])))
     else:
         plain = _over_nics(node, layout, row, links)
-    found = dict.fromkeys(("ring", "tree", "pat", "collnet-direct", "collnet-chain"), plain)
+    graphs = dict.fromkeys(("ring", "tree", "pat", "collnet-direct", "collnet-chain"), plain)
     if layout.islands == 2:
         # Between two nodes a double tree sends every byte once where a ring sends it twice: twice as many fit.
-        found["tree"] = _over_nics(node, layout, row, links, twice=2)
+        graphs["tree"] = _over_nics(node, layout, row, links, twice=2)
     heads = layout.most_in_island
-    speeds = [one for one in INTRA_SPEEDS.get(row, INTRA_SPEEDS["ampere"]) if one * heads <= links]
+    speeds = [speed for speed in INTRA_SPEEDS.get(row, INTRA_SPEEDS["ampere"]) if speed * heads <= links]
     per_head = (speeds[0] if speeds else links / heads) * GB
     # NVLS has one channel of the search for each GPU of a node: each reduces its own part.
-    found["nvls"] = ChannelGraph(heads, per_head, plain.channels * plain.inter_bytes_per_s / heads)
-    found["nvls-tree"] = found["nvls"]
-    return found
+    graphs["nvls"] = ChannelGraph(heads, per_head, plain.channels * plain.inter_bytes_per_s / heads)
+    graphs["nvls-tree"] = graphs["nvls"]
+    return graphs
 
 
 def run_channels(graph: ChannelGraph) -> int:

@@ -92,7 +92,7 @@ def _reduces(group: NcclGroup) -> bool:
 def reckoned_s(group: NcclGroup, what: Collective, way: Way, size_bytes: Floats, rule: tuple[float, float]) -> Floats:
     """Seconds that NCCL reckons a way takes: its latency and rate, corrected by size."""
     algorithm, protocol = way
-    latency, rate = (np.full(size_bytes.shape, one) for one in rule)
+    latency, rate = (np.full(size_bytes.shape, value) for value in rule)
     if algorithm == "tree":
         index = np.clip(np.log2(np.maximum(size_bytes, 1.0) / 64).astype(np.int64), 0, 22)
         rate *= np.where(size_bytes >= 64, np.array(TREE_CORRECTION[protocol])[index], 1.0)
@@ -208,10 +208,12 @@ def all_reckoned_s(
     printed = {} if observed is None else observed.expectations(what, group.layout.size, group.layout.islands)
     times = []
     for way in allowed:
-        said = printed.get(way)
+        expected = printed.get(way)
         rule = (latency_us(group, what, way) * US, bandwidth_gb(group, what, way) * GB)
         times.append(
-            reckoned_s(group, what, way, size_bytes, rule if said is None else (said.latency_s, said.bytes_per_s))
+            reckoned_s(
+                group, what, way, size_bytes, rule if expected is None else (expected.latency_s, expected.bytes_per_s)
+            )
         )
     return times
 

@@ -70,7 +70,7 @@ class Forced:
 
     def nothing_left(self, collective: Collective, group: str, possible: Iterable[tuple[str, str]]) -> InputError:
         """The error of a call that cannot run: `group` says where, `possible` how it could, were it allowed."""
-        said = [f"{name}={text}" for name, text in self._texts() if text]
+        settings = [f"{name}={text}" for name, text in self._texts() if text]
         ways: dict[str, list[str]] = {}
         for algorithm, protocol in possible:
             ways.setdefault(as_nccl_writes(algorithm), []).append(as_nccl_writes(protocol))
@@ -78,7 +78,7 @@ class Forced:
         what = label(collective).replace("_", "-")
         return InputError(
             "unknown-collective",
-            f"{' and '.join(said)} leaves no way to run the {what} of {group}",
+            f"{' and '.join(settings)} leaves no way to run the {what} of {group}",
             hint=f"NCCL would stop here too; it could use {could}" if could else "NCCL would stop here too",
         )
 
@@ -106,29 +106,29 @@ def _parsed(text: str | None, name: str, all_of: tuple[str, ...], called: Callab
 
 
 def _function(text: str, name: str) -> Collective:
-    found = function_called(text)
-    if found is None:
+    collective = function_called(text)
+    if collective is None:
         known = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
         problem = f'"{shortened(text)}" is no function with algorithms{did_you_mean(text, known)}'
         raise InputError("unknown-collective", problem, where=name, hint=f"known: {', '.join(known)}")
-    return found
+    return collective
 
 
 def _listed(text: str, name: str, all_of: tuple[str, ...], called: Callable[[str], str | None]) -> frozenset[str]:
     """The names of a list, or all others after ^."""
     without = text.strip().startswith("^")
-    found = set()
+    names = set()
     for word in (word.strip() for word in text.strip().removeprefix("^").split(",")):
-        one = None if word.isdecimal() else called(word)
-        if one is None:
+        known_name = None if word.isdecimal() else called(word)
+        if known_name is None:
             known = [as_nccl_writes(each) for each in all_of]
             kind = "algorithm" if all_of is ALGORITHMS else "protocol"
             problem = f'"{shortened(word)}" is no {kind} of NCCL{did_you_mean(word, known)}'
             raise InputError(
                 "unknown-name", problem, where=name, hint=f"known: {', '.join(known)}; ^ before the first means all but"
             )
-        found.add(one)
-    left = set(all_of) - found if without else found
+        names.add(known_name)
+    left = set(all_of) - names if without else names
     if not left:
         raise InputError(
             "bad-value", f'"{shortened(text)}" leaves nothing to choose from', where=name, hint=_example(name, all_of)

@@ -99,14 +99,14 @@ def _spread(places: Longs) -> tuple[Longs, Longs, Longs]:
     hold."""
     groups, size = places.shape
     together = places[:, 1:] == places[:, :-1]
-    one, every = np.ones(groups, dtype=np.int64), np.full(groups, size)
+    single, every = np.ones(groups, dtype=np.int64), np.full(groups, size)
     if size == 2:
         same = together[:, 0].astype(np.int64)
         return 2 - same, 1 + same, 1 + same
     if together.all():
-        return one, every, every
+        return single, every, every
     if (places[:, 1:] > places[:, :-1]).all():
-        return every, one, one
+        return every, single, single
     ordered = np.sort(places, axis=1)
     starts = np.ones(ordered.shape, dtype=bool)
     starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

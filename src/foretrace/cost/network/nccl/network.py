@@ -121,8 +121,8 @@ def _notes(cluster: Cluster) -> tuple[Diagnostic, ...]:
     """What failed and is not in the formulas, which know of a network only what lies beyond the GPUs' own links."""
     links = "link switch", "gpu"
     beyond = "nic", "leaf", "spine", "core"
-    failed = [one for one in cluster.topology.failed if any(word in one.casefold() for word in links)]
-    within = [one for one in failed if not any(word in one.casefold() for word in beyond)]
+    failed = [name for name in cluster.topology.failed if any(word in name.casefold() for word in links)]
+    within = [name for name in failed if not any(word in name.casefold() for word in beyond)]
     if not within:
         return ()
     text = f"formulas take the links within a node to be whole, without what failed: {', '.join(within[:4])}"

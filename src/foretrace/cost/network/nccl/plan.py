@@ -84,7 +84,7 @@ class CallPlan:
                 way_s(self.group, self.what, way, size) if (number == at).any() else (0.0, size)
                 for at, way in enumerate(self.ways)
             ]
-        latency = np.array([one for one, _ in options])[number]
+        latency = np.array([latency_s for latency_s, _ in options])[number]
         duration = np.choose(number, [seconds for _, seconds in options])
         least = bound_s(self.group.cluster, self.what, self.group.layout, size)
         return latency, np.maximum(np.maximum(duration, self._held[cell]), least), number

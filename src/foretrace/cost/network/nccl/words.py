@@ -91,5 +91,5 @@ def shares(group: NcclGroup, what: Collective, algorithm: str) -> tuple[float, f
 def draws(group: NcclGroup, what: Collective, algorithm: str, size_bytes: float) -> tuple[tuple[str, float], ...]:
     """What each rank sends over links and over its share of the NICs, in bytes for one call; the mean over ranks."""
     near, far = shares(group, what, algorithm)
-    found = (("link", near * size_bytes), ("nic", far * size_bytes))
-    return tuple((name, sent) for name, sent in found if sent > 0)
+    amounts = (("link", near * size_bytes), ("nic", far * size_bytes))
+    return tuple((name, sent) for name, sent in amounts if sent > 0)

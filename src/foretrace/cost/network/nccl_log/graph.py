@@ -116,7 +116,7 @@ def graphs_of(root: Element, name: str) -> Graphs:
             "unknown-version", f"version {version} of the dump is not known", where=f"{name}:{root.line}", hint=EXPECTED
         )
     others = tuple(pair for pair in root.attributes if pair[0] != "version")
-    return Graphs(version, tuple(_graph(one, name) for one in root.children if one.tag == "graph"), others)
+    return Graphs(version, tuple(_graph(child, name) for child in root.children if child.tag == "graph"), others)
 
 
 def write_graphs(graphs: Graphs) -> bytes:
@@ -126,7 +126,7 @@ def write_graphs(graphs: Graphs) -> bytes:
 
 
 def _graph(element: Element, name: str) -> LoggedGraph:
-    channels = tuple(_channel(one, name) for one in element.children if one.tag == "channel")
+    channels = tuple(_channel(child, name) for child in element.children if child.tag == "channel")
     count = whole_number(element, "nchannels", name)
     if len(channels) != count:
         problem = f"nchannels is {count}, but {len(channels)} are listed"
@@ -150,8 +150,8 @@ def _graph(element: Element, name: str) -> LoggedGraph:
 
 
 def _channel(element: Element, name: str) -> Channel:
-    gpus = tuple(whole_number(one, "dev", name) for one in element.children if one.tag == "gpu")
-    nets = tuple(whole_number(one, "dev", name) for one in element.children if one.tag == "net")
+    gpus = tuple(whole_number(child, "dev", name) for child in element.children if child.tag == "gpu")
+    nets = tuple(whole_number(child, "dev", name) for child in element.children if child.tag == "net")
     return Channel(gpus, nets, element.children)
 
 

@@ -198,32 +198,32 @@ class _Reader:
             self.seen_nccl = True
             self.versions.setdefault(version[1])
             return
-        found = _LINE.search(text)
-        if found is None:
+        match = _LINE.search(text)
+        if match is None:
             self.skipped += 1
             return
         self.seen_nccl = True
-        host, process, thread, _, said = found.groups()
-        if not self._said(host, process, thread, said.rstrip()):
+        host, process, thread, _, message = match.groups()
+        if not self._take_message(host, process, thread, message.rstrip()):
             self.skipped += 1
 
-    def _said(self, host: str, process: str, thread: str, text: str) -> bool:
+    def _take_message(self, host: str, process: str, thread: str, text: str) -> bool:
         """Takes what one thread says; whether it was of interest."""
         state = self.threads.setdefault((host, process, thread), _Thread())
-        if (found := _CHOICE.search(text)) is not None:
-            self._choice(state, (host, process), found)
-        elif (found := _CALL.match(text)) is not None:
-            state.call = (found[1], found[2])
-        elif (found := _COMM.search(text)) is not None:
-            self._communicator(state, host, process, found, text)
-        elif (found := _CHANNELS.search(text)) is not None:
-            self._current(state, host, process).channels = _channels(found)
-        elif (found := _GRAPH.search(text)) is not None:
-            self._current(state, host, process).graphs.append(_graph(found))
-        elif (found := _ENVIRONMENT.search(text)) is not None:
-            self.environment.setdefault((found[1], found[2].strip().rstrip(".")))
-        elif (found := _NET.search(text)) is not None:
-            self.nics.setdefault(host, {})[found[2]] = float(found[1])
+        if (match := _CHOICE.search(text)) is not None:
+            self._choice(state, (host, process), match)
+        elif (match := _CALL.match(text)) is not None:
+            state.call = (match[1], match[2])
+        elif (match := _COMM.search(text)) is not None:
+            self._communicator(state, host, process, match, text)
+        elif (match := _CHANNELS.search(text)) is not None:
+            self._current(state, host, process).channels = _channels(match)
+        elif (match := _GRAPH.search(text)) is not None:
+            self._current(state, host, process).graphs.append(_graph(match))
+        elif (match := _ENVIRONMENT.search(text)) is not None:
+            self.environment.setdefault((match[1], match[2].strip().rstrip(".")))
+        elif (match := _NET.search(text)) is not None:
+            self.nics.setdefault(host, {})[match[2]] = float(match[1])
         else:
             return self._table(state, host, process, text)
         return True
@@ -235,19 +235,19 @@ class _Reader:
             self.processes.setdefault((host, process), []).append(state.current)
         return state.current
 
-    def _communicator(self, state: _Thread, host: str, process: str, found: re.Match[str], text: str) -> None:
-        address, rank, ranks, nodes, local = found.groups()
+    def _communicator(self, state: _Thread, host: str, process: str, match: re.Match[str], text: str) -> None:
+        address, rank, ranks, nodes, local = match.groups()
         if state.current is not None and state.current.address not in (None, address):
             state.current = None
-        one = self._current(state, host, process)
-        one.address, one.rank, one.ranks = address, int(rank), int(ranks)
+        communicator = self._current(state, host, process)
+        communicator.address, communicator.rank, communicator.ranks = address, int(rank), int(ranks)
         if nodes is not None:
-            one.nodes, one.local_ranks = int(nodes), int(local)
+            communicator.nodes, communicator.local_ranks = int(nodes), int(local)
         if "Init COMPLETE" in text:
-            one.finished, state.current = True, None
+            communicator.finished, state.current = True, None
 
-    def _choice(self, state: _Thread, process: tuple[str, str], found: re.Match[str]) -> None:
-        function, size, algorithm, protocol, rest = found.groups()
+    def _choice(self, state: _Thread, process: tuple[str, str], match: re.Match[str]) -> None:
+        function, size, algorithm, protocol, rest = match.groups()
         of = _ADDRESS.search(rest)
         address = of[1] if of else state.call[1] if state.call else None
         if function is None and state.call is not None:
@@ -285,12 +285,12 @@ class _Reader:
                 for index, protocol in enumerate(protocols)
             )
         elif (row := _ROW.match(text)) is not None and (what := function_called(row[1])) is not None:
-            one = self._current(state, host, process)
+            communicator = self._current(state, host, process)
             for (algorithm, protocol), cell in zip(state.columns, row[2].split("|"), strict=False):
                 value = _CELL.fullmatch(cell)
                 if value and algorithm and protocol:
                     entry = Tuning(what, algorithm, protocol, float(value[1]), float(value[2]))
-                    one.tuning[what, algorithm, protocol] = entry
+                    communicator.tuning[what, algorithm, protocol] = entry
         else:
             return False
         return True
@@ -303,11 +303,11 @@ class _Reader:
                 else ("wrong-format", "no line of the log is NCCL's")
             )
             raise InputError(code, problem, where=self.name, hint=EXPECTED)
-        found = [one for ours in self.processes.values() for one in ours]
+        communicators = [communicator for ours in self.processes.values() for communicator in ours]
         return NcclLog(
             name=self.name,
             versions=tuple(self.versions),
-            communicators=tuple(_finished(one) for one in found),
+            communicators=tuple(_finished(communicator) for communicator in communicators),
             environment=tuple(self.environment),
             nics=tuple(sorted(next(iter(self.nics.values()), {}).items())),
             lines=self.lines,
@@ -316,14 +316,14 @@ class _Reader:
         )
 
 
-def _channels(found: re.Match[str]) -> Channels:
-    coll, collnet, nvls, p2p, per_peer = (None if group is None else int(group) for group in found.groups())
+def _channels(match: re.Match[str]) -> Channels:
+    coll, collnet, nvls, p2p, per_peer = (None if group is None else int(group) for group in match.groups())
     assert coll is not None and p2p is not None and per_peer is not None
     return Channels(coll, collnet, nvls, p2p, per_peer)
 
 
-def _graph(found: re.Match[str]) -> LoggedGraph:
-    pattern, crossnic, channels, intra, inter, type_intra, type_inter, same = found.groups()
+def _graph(match: re.Match[str]) -> LoggedGraph:
+    pattern, crossnic, channels, intra, inter, type_intra, type_inter, same = match.groups()
     return LoggedGraph(
         -1,
         int(pattern),
@@ -338,10 +338,18 @@ def _graph(found: re.Match[str]) -> LoggedGraph:
     )
 
 
-def _finished(one: _Communicator) -> LoggedCommunicator:
-    choices = tuple(Choice(*key, calls) for key, calls in sorted(one.choices.items()))
-    tuning = tuple(one.tuning.values())
-    graphs = tuple(one.graphs)
+def _finished(communicator: _Communicator) -> LoggedCommunicator:
+    choices = tuple(Choice(*key, calls) for key, calls in sorted(communicator.choices.items()))
+    tuning = tuple(communicator.tuning.values())
+    graphs = tuple(communicator.graphs)
     return LoggedCommunicator(
-        one.host, one.rank, one.ranks, one.nodes, one.local_ranks, one.channels, graphs, tuning, choices
+        communicator.host,
+        communicator.rank,
+        communicator.ranks,
+        communicator.nodes,
+        communicator.local_ranks,
+        communicator.channels,
+        graphs,
+        tuning,
+        choices,
     )

@@ -118,9 +118,9 @@ def _hosts_of(communicators: Iterable[LoggedCommunicator]) -> dict[int, int]:
     """On how many hosts communicators of so many ranks are, where all of the ranks are in the log: NCCL says it itself
     only since 2.19."""
     ranks: dict[int, dict[int, str]] = defaultdict(dict)
-    for one in communicators:
-        if one.ranks is not None and one.rank is not None:
-            ranks[one.ranks][one.rank] = one.host
+    for communicator in communicators:
+        if communicator.ranks is not None and communicator.rank is not None:
+            ranks[communicator.ranks][communicator.rank] = communicator.host
     return {size: len(set(hosts.values())) for size, hosts in ranks.items() if len(hosts) == size}
 
 
@@ -130,12 +130,12 @@ def _observation(gpus: int, nodes: int, ours: Sequence[LoggedCommunicator], note
     counts = _running(ours, where, notes)
     for name, kinds in graphs.items():
         if len({(graph.nchannels, graph.speed_intra, graph.speed_inter) for graph in kinds}) > 1:
-            said = " and ".join(sorted({f"{graph.nchannels} × {graph.speed_intra:g} GB/s" for graph in kinds}))
+            listed = " and ".join(sorted({f"{graph.nchannels} × {graph.speed_intra:g} GB/s" for graph in kinds}))
             notes.append(
                 Diagnostic(
                     "warning",
                     "conflicting-values",
-                    f"ranks of {where} differ in their {name} graph ({said}): the slowest",
+                    f"ranks of {where} differ in their {name} graph ({listed}): the slowest",
                 )
             )
     return _with_graphs(
@@ -154,20 +154,20 @@ def _observation(gpus: int, nodes: int, ours: Sequence[LoggedCommunicator], note
 
 def _running(ours: Sequence[LoggedCommunicator], where: str, notes: list[Diagnostic]) -> dict[str, int]:
     """Channels that work at once, by the graph they run over; ranks that differ count with the fewest."""
-    said: dict[str, set[int]] = defaultdict(set)
+    channels: dict[str, set[int]] = defaultdict(set)
     for our in ours:
         if our.channels is not None:
             counts = {"ring": our.channels.coll, "tree": our.channels.coll, "nvls": our.channels.nvls}
             counts |= {"collnet-chain": our.channels.collnet, "collnet-direct": our.channels.collnet}
             for name, count in counts.items():
                 if count:
-                    said[name].add(count)
-    if len(said["ring"]) > 1:
-        listed = " and ".join(map(str, sorted(said["ring"])))
+                    channels[name].add(count)
+    if len(channels["ring"]) > 1:
+        listed = " and ".join(map(str, sorted(channels["ring"])))
         notes.append(
             Diagnostic("warning", "conflicting-values", f"ranks of {where} have {listed} channels: the fewest")
         )
-    return {name: min(counts) for name, counts in said.items() if counts}
+    return {name: min(counts) for name, counts in channels.items() if counts}
 
 
 def _named(graphs: Iterable[LoggedGraph]) -> list[tuple[str, LoggedGraph]]:
@@ -186,31 +186,35 @@ def _named(graphs: Iterable[LoggedGraph]) -> list[tuple[str, LoggedGraph]]:
 
 
 def _by_algorithm(named: Iterable[tuple[str, LoggedGraph]]) -> dict[str, list[LoggedGraph]]:
-    found: dict[str, list[LoggedGraph]] = defaultdict(list)
+    graphs: dict[str, list[LoggedGraph]] = defaultdict(list)
     for name, graph in named:
-        found[name].append(graph)
-    return found
+        graphs[name].append(graph)
+    return graphs
 
 
-def _with_graphs(one: Observation, graphs: Mapping[str, LoggedGraph], running: Mapping[str, int]) -> Observation:
+def _with_graphs(
+    observation: Observation, graphs: Mapping[str, LoggedGraph], running: Mapping[str, int]
+) -> Observation:
     """An observation with the channels of its graphs: those found and those that run, which may be more."""
-    found = {
+    channels = {
         name: ChannelGraph(graph.nchannels, graph.speed_intra * _GIGA, graph.speed_inter * _GIGA)
         for name, graph in graphs.items()
     }
     paths = {name: (graph.type_intra, graph.type_inter) for name, graph in graphs.items()}
-    return replace(one, graphs=found, running=dict(running), path_types=paths)
+    return replace(observation, graphs=channels, running=dict(running), path_types=paths)
 
 
 def _of_graphs(files: Sequence[tuple[Graphs, str]]) -> list[Observation]:
-    found = []
+    observations = []
     for graphs, _ in files:
         named = _by_algorithm(_named(graphs.graphs))
         gpus = max((graph.gpus for kinds in named.values() for graph in kinds), default=0)
         several = any(graph.leaves_node for kinds in named.values() for graph in kinds)
         if gpus:
-            found.append(_with_graphs(Observation(gpus, several), {name: one[0] for name, one in named.items()}, {}))
-    return found
+            observations.append(
+                _with_graphs(Observation(gpus, several), {name: kinds[0] for name, kinds in named.items()}, {})
+            )
+    return observations
 
 
 def _choices(choices: Iterable[Choice], where: str, notes: list[Diagnostic]) -> dict[Collective, tuple[Choice, ...]]:
@@ -218,24 +222,24 @@ def _choices(choices: Iterable[Choice], where: str, notes: list[Diagnostic]) -> 
     calls: dict[tuple[Collective, int], Counter[tuple[str, str, int]]] = defaultdict(Counter)
     for choice in choices:
         calls[choice.collective, choice.size_bytes][choice.algorithm, choice.protocol, choice.channels] += choice.calls
-    found: dict[Collective, list[Choice]] = defaultdict(list)
+    by_collective: dict[Collective, list[Choice]] = defaultdict(list)
     mixed = 0
     for (collective, size), ways in sorted(calls.items()):
         mixed += len({way[:2] for way in ways}) > 1
         way, _ = max(ways.items(), key=lambda item: (item[1], item[0]))
-        found[collective].append(Choice(collective, size, *way, ways.total()))
+        by_collective[collective].append(Choice(collective, size, *way, ways.total()))
     if mixed:
         message = f"calls of {mixed:,} sizes among {where} were run in several ways: the most frequent"
         notes.append(Diagnostic("note", "odd-input", message))
-    return {collective: tuple(ours) for collective, ours in found.items()}
+    return {collective: tuple(ours) for collective, ours in by_collective.items()}
 
 
 def _tuning(entries: Iterable[Tuning]) -> dict[tuple[Collective, str, str], Expectation]:
-    found: dict[tuple[Collective, str, str], Expectation] = {}
+    expectations: dict[tuple[Collective, str, str], Expectation] = {}
     for entry in entries:
         expected = Expectation(entry.latency_us * 1e-6, entry.speed * _GIGA)
-        found.setdefault((entry.collective, entry.algorithm, entry.protocol), expected)
-    return found
+        expectations.setdefault((entry.collective, entry.algorithm, entry.protocol), expected)
+    return expectations
 
 
 def _one_system(systems: Sequence[tuple[System, str]], notes: list[Diagnostic]) -> System | None:

@@ -84,20 +84,20 @@ class Observed:
         """Channels by algorithm of a group of so many GPUs spread evenly over so many nodes: as NCCL found them where
         it says so, else as given."""
         result = dict(graphs)
-        for one in reversed(tuple(self._like(gpus, nodes))):
+        for observation in reversed(tuple(self._like(gpus, nodes))):
             for name in result:
                 over = RUNS_OVER.get(name, name)
-                result[name] = one.graphs.get(over, result[name])
-                if running := one.running.get(over):
+                result[name] = observation.graphs.get(over, result[name])
+                if running := observation.running.get(over):
                     result[name] = replace(result[name], running=running)
         return result
 
     def trusts_ll128(self, hopper: bool, gpus: int, nodes: int) -> bool | None:
         """Whether NCCL uses LL128 over the paths it found for rings: within a node links, to the NICs PCIe switches, or
         another GPU's on Hopper and later (`tuning.cc`); None if the paths are not known."""
-        for one in self._like(gpus, nodes):
-            if "ring" in one.path_types:
-                intra, inter = one.path_types["ring"]
+        for observation in self._like(gpus, nodes):
+            if "ring" in observation.path_types:
+                intra, inter = observation.path_types["ring"]
                 far = _LL128_INTER | {"PXN", "P2C"} if hopper else _LL128_INTER
                 return intra in _LL128_INTRA and (nodes == 1 or inter in far)
         return None
@@ -118,7 +118,11 @@ class Observed:
         for observation in self.observations:
             if (observation.gpus, observation.nodes) == (gpus, nodes) and observation.tuning:
                 entries = observation.tuning.items()
-                return {(way, proto): said for (of, way, proto), said in entries if of == what and said.bytes_per_s > 0}
+                return {
+                    (way, proto): expected
+                    for (of, way, proto), expected in entries
+                    if of == what and expected.bytes_per_s > 0
+                }
         return {}
 
     def seen(self, collective: Collective, gpus: int, nodes: int) -> frozenset[Way]:
@@ -139,9 +143,9 @@ class Observed:
         if node.nics == self.nics and math.isclose(node.nic.bytes_per_s, self.nic_bytes_per_s, rel_tol=0.03):
             return cluster, tuple(notes)  # the rate that a driver reports for the same line
         rate = f"{self.nic_bytes_per_s * 8 / 1e9:g}"
-        found = f"{self.nics} NIC{'s' if self.nics > 1 else ''} of {rate} Gb/s"
+        nics = f"{self.nics} NIC{'s' if self.nics > 1 else ''} of {rate} Gb/s"
         has = f"{node.nics} of {node.nic.bytes_per_s * 8 / 1e9:g}"
-        notes.append(_note("machine-differs", f"NCCL found {found} in a node, {cluster.name} has {has}: NCCL's count"))
+        notes.append(_note("machine-differs", f"NCCL found {nics} in a node, {cluster.name} has {has}: NCCL's count"))
         nic = Nic(f"{rate}gbps", f"NIC of {rate} Gb/s", self.nic_bytes_per_s)
         return replace(cluster, node=replace(node, nic=nic, nics=self.nics)), tuple(notes)
 
@@ -152,28 +156,28 @@ class Observed:
         same = [
             observation for observation in self.observations if (observation.gpus, observation.nodes) == (gpus, nodes)
         ]
-        alike = [
+        similar = [
             observation
             for observation in self.observations
             if observation not in same
             and (observation.gpus_per_node, observation.several_nodes) == (gpus // nodes, nodes > 1)
         ]
-        return (*same, *alike)
+        return (*same, *similar)
 
     def _differences(self, cluster: Cluster) -> Iterable[Diagnostic]:
         """What a dump of the node says otherwise than the cluster; only the NICs are taken over."""
         if self.system is None:
             return
-        gpu, found = cluster.gpu, self.system.gpus[0]
+        gpu, first = cluster.gpu, self.system.gpus[0]
         if (links := max(gpu.links for gpu in self.system.gpus)) != gpu.links:
             yield _warning(
                 "machine-differs",
                 f"NCCL found {links} NVLinks on a GPU, {gpu.name} has {gpu.links}: the cluster's count",
             )
         family = gpu.architecture.lower().partition(" ")[0]
-        if found.sm and _ARCHITECTURES.get(found.sm, family) != family:
+        if first.sm and _ARCHITECTURES.get(first.sm, family) != family:
             yield _warning(
-                "machine-differs", f"NCCL found GPUs of compute capability {found.sm / 10:g}, {gpu.name} is {family}"
+                "machine-differs", f"NCCL found GPUs of compute capability {first.sm / 10:g}, {gpu.name} is {family}"
             )
         hosts = {gpu.host for gpu in self.system.gpus}
         if len(self.system.gpus) > cluster.node.gpus * len(hosts):
@@ -185,7 +189,7 @@ class Observed:
 
 
 def _nearest(seen: Sequence[Choice], size_bytes: float) -> Choice:
-    index = bisect_left([one.size_bytes for one in seen], size_bytes)
+    index = bisect_left([choice.size_bytes for choice in seen], size_bytes)
     if index == 0 or seen[index].size_bytes == size_bytes:
         return seen[index]
     below, above = seen[index - 1], seen[index]
@@ -202,12 +206,11 @@ def _warning(code: str, message: str) -> Diagnostic:
 
 def refuse_empty(observed: Observed) -> Observed:
     """The same; an error where nothing in it could change a price."""
-    one = observed
-    if one.observations or one.nics or one.system is not None or one.forced:
-        return one
+    if observed.observations or observed.nics or observed.system is not None or observed.forced:
+        return observed
     raise InputError(
         "nothing-to-do",
         "NCCL says nothing here that a price could use",
-        where=", ".join(one.files),
+        where=", ".join(observed.files),
         hint="run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING",
     )

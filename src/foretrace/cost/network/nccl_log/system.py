@@ -107,7 +107,7 @@ def _with_ancestors(element: Element, above: tuple[Element, ...]) -> Iterator[tu
 
 
 def _gpu(element: Element, above: tuple[Element, ...], name: str) -> SystemGpu:
-    links = [one for one in element.children if one.tag == "nvlink"]
+    links = [child for child in element.children if child.tag == "nvlink"]
     counts = [whole_number(link, "count", name) for link in links]
     switched = any(not (link.get("tclass") or "").startswith(_GPU_CLASS) for link in links)
     return SystemGpu(
@@ -116,7 +116,7 @@ def _gpu(element: Element, above: tuple[Element, ...], name: str) -> SystemGpu:
         links=sum(counts),
         switched=switched,
         pcie_bytes_per_s=_pcie(above),
-        host=next((one.get("host_hash") or "" for one in above if one.tag == "cpu"), ""),
+        host=next((element.get("host_hash") or "" for element in above if element.tag == "cpu"), ""),
     )
 
 
@@ -133,9 +133,9 @@ def _pcie(above: tuple[Element, ...]) -> float:
     """The narrowest PCIe link between a card and its CPU, one way; 0 where none says its speed."""
     least = math.inf
     for bridge in above:
-        found = _TRANSFERS.match(bridge.get("link_speed") or "")
+        speed = _TRANSFERS.match(bridge.get("link_speed") or "")
         width = bridge.get("link_width") or ""
-        if bridge.tag == "pci" and found and width.isdecimal() and 0 < int(width[:4]) <= 32:
-            transfers = float(found[1])
+        if bridge.tag == "pci" and speed and width.isdecimal() and 0 < int(width[:4]) <= 32:
+            transfers = float(speed[1])
             least = min(least, int(width[:4]) * transfers * 1e9 / 8 * _ENCODING.get(transfers, 128 / 130))
     return least if least < math.inf else 0.0

@@ -54,8 +54,8 @@ def parse_xml(data: bytes, name: str, expected: str) -> Element:
         stack.append(_Open(tag, pairs, line))
 
     def closed(_tag: str) -> None:
-        one = stack.pop()
-        stack[-1].children.append(Element(one.tag, one.attributes, tuple(one.children), one.line))
+        element = stack.pop()
+        stack[-1].children.append(Element(element.tag, element.attributes, tuple(element.children), element.line))
 
     def refused(*_: object) -> None:
         where = f"{name}:{parser.CurrentLineNumber}"

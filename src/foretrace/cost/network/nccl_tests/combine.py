@@ -28,7 +28,7 @@ def measurements_of(
 ) -> Measurements:
     """The tables of these rows; what had to be put right is added to the diagnostics."""
     kept = tuple(rows)
-    found = list(diagnostics)
+    notes = list(diagnostics)
     runs: dict[Key, dict[str, Run]] = defaultdict(dict)
     files: dict[str, list[Measurement]] = defaultdict(list)
     fallen: list[_Fallen] = []
@@ -38,12 +38,12 @@ def measurements_of(
         usable = [row for row in its if row.gpus > 1 and row.size_bytes > 0]
         if len(usable) < len(its):
             message = f"{len(its) - len(usable):,} rows of one GPU or of 0 bytes are not used"
-            found.append(Diagnostic("note", "rows-skipped", message, file))
+            notes.append(Diagnostic("note", "rows-skipped", message, file))
         odd = _runs_of_file(file, usable, runs)
         fallen += [odd] if odd else []
-    found = [*_once(found), *_fallen_notes(fallen)]
+    notes = [*_once(notes), *_fallen_notes(fallen)]
     tables = tuple(_table(key, by_file) for key, by_file in sorted(runs.items()))
-    return Measurements(kept, tables, _spread(kept), tuple(found), name)
+    return Measurements(kept, tables, _spread(kept), tuple(notes), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def _fallen_notes(fallen: Sequence[_Fallen]) -> list[Diagnostic]:
     """What to say of times that were put right: once, whatever the number of files."""
     if not fallen:
         return []
-    worst = max(fallen, key=lambda one: one.worst)
-    lowered, rows = sum(one.lowered for one in fallen), sum(one.rows for one in fallen)
+    worst = max(fallen, key=lambda file: file.worst)
+    lowered, rows = sum(file.lowered for file in fallen), sum(file.rows for file in fallen)
     files = f" in {len(fallen)} files" if len(fallen) > 1 else ""
     message = (
         f"{lowered:,} of {rows:,} times{files} are longer than those of larger messages, at most "

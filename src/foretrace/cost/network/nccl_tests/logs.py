@@ -59,10 +59,10 @@ def _tests(text: str, name: str) -> list[_Test]:
     ranks: dict[int, str] = {}
     for number, raw in enumerate(_TAG.sub("", text).splitlines(), start=1):
         line = _LABEL.sub("", raw).strip()
-        if found := _RANK.match(line):
-            if int(found[1]) == 0:
+        if match := _RANK.match(line):
+            if int(match[1]) == 0:
                 ranks = {}
-            ranks[int(found[1])] = found[2]
+            ranks[int(match[1])] = match[2]
         elif line.startswith("#") and line.lstrip("# ").startswith("size "):
             tests.append(_test(line, program, ranks, f"{name}:{number}"))
         elif tests and _ROW.match(line):
@@ -73,8 +73,8 @@ def _tests(text: str, name: str) -> list[_Test]:
             tests[-1].rows.append((number, words))
         elif "Avg bus bandwidth" in line:
             program = None
-        elif "concluded" not in line and (found := _PROGRAM.search(line)) and collective_called(found[1]) is not None:
-            program = found[1]
+        elif "concluded" not in line and (match := _PROGRAM.search(line)) and collective_called(match[1]) is not None:
+            program = match[1]
     return tests
 
 
@@ -83,7 +83,7 @@ def _test(line: str, program: str | None, ranks: dict[int, str], where: str) -> 
     columns: dict[str, int] = {}
     for index, word in enumerate(words):
         columns.setdefault(word, index)  # the first of each is out of place, the second in place
-    if absent := [one for one in _NEEDED if one not in columns]:
+    if absent := [column for column in _NEEDED if column not in columns]:
         raise InputError("missing-field", f"the table has no column {', '.join(absent)}", where=where)
     return _Test(columns, columns["busbw"] + 1, program, ranks)
 
@@ -112,14 +112,14 @@ def _measurements(test: _Test, named: Named, name: str) -> list[Measurement]:
 
 
 def _collective(test: _Test, named: Named, gpus: int, where: str) -> Collective:
-    if test.program is not None and (said := collective_called(test.program)) is not None:
-        return said
+    if test.program is not None and (collective := collective_called(test.program)) is not None:
+        return collective
     if named.collective is not None:
         return named.collective
     candidates = _candidates(test, gpus)
     ratio = _bus_ratio(test, where)
-    off = {one: abs(math.log(ratio / factor)) if ratio > 0 else 0.0 for one, factor in candidates.items()}
-    best = [one for one, error in off.items() if error <= min(off.values()) + 1e-9]
+    off = {collective: abs(math.log(ratio / factor)) if ratio > 0 else 0.0 for collective, factor in candidates.items()}
+    best = [collective for collective, error in off.items() if error <= min(off.values()) + 1e-9]
     if len(best) > 1:
         hint = f"put the name of the test into the name of the file; known: {KNOWN}"
         raise InputError("missing-field", "the log does not say which collective this is", where=where, hint=hint)

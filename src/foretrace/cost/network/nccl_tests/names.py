@@ -50,8 +50,8 @@ def said_by_name(path: str) -> Named:
     are those of one node."""
     stem = Path(path).stem.lower()
     letters = _letters(stem)
-    collective = next((one for name, one in _NAMES.items() if name in letters), None)
-    gpus, nodes = (int(found[1]) if (found := form.search(stem)) else None for form in (_GPUS, _NODES))
+    collective = next((candidate for name, candidate in _NAMES.items() if name in letters), None)
+    gpus, nodes = (int(match[1]) if (match := form.search(stem)) else None for form in (_GPUS, _NODES))
     if collective is Collective.TRANSFER and gpus is None:
         gpus = 2
         nodes = 2 if "multinode" in letters else 1 if "singlenode" in letters else nodes

@@ -31,22 +31,22 @@ def read_measurements(path: str | Path) -> Measurements:
     if start.is_dir():
         skipped = []
         for file in _files(start):
-            found = _read(file)
-            if found is None:
+            parsed = _read(file)
+            if parsed is None:
                 skipped.append(file.name)
             else:
-                rows += found[0]
-                notes += found[1]
+                rows += parsed[0]
+                notes += parsed[1]
         if skipped:
             named = ", ".join(skipped[:8]) + (", …" if len(skipped) > 8 else "")
             notes.append(
                 Diagnostic("note", "files-skipped", f"files without measurements are not used: {named}", str(start))
             )
     else:
-        found = _read(start)
-        if found is None:
+        parsed = _read(start)
+        if parsed is None:
             raise InputError("wrong-format", "these are no measured collectives", where=str(start), hint=_EXPECTED)
-        rows, notes = found
+        rows, notes = parsed
     if not any(row.gpus > 1 and row.size_bytes > 0 for row in rows):
         raise InputError("nothing-to-do", "there is no measured collective in it", where=str(start), hint=_EXPECTED)
     return measurements_of(rows, notes, str(start))
@@ -55,8 +55,8 @@ def read_measurements(path: str | Path) -> Measurements:
 def _files(folder: Path) -> Iterator[Path]:
     """The files of a folder and of those in it that may hold measurements, in the order of their names."""
     inside = sorted(folder.iterdir())
-    below = [one for part in inside if part.is_dir() for one in sorted(part.iterdir())]
-    return (one for one in (*inside, *below) if one.suffix.lower() in SUFFIXES and one.is_file())
+    below = [file for part in inside if part.is_dir() for file in sorted(part.iterdir())]
+    return (file for file in (*inside, *below) if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
 def _read(path: Path) -> tuple[list[Measurement], list[Diagnostic]] | None:

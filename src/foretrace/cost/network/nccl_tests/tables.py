@@ -72,8 +72,8 @@ def parse_table(text: str, name: str) -> tuple[list[Measurement], list[Diagnosti
             raise InputError("bad-syntax", f"the row has {len(words)} fields, expected {len(columns)}", where=where)
         fields = {column: words[index].strip() for column, index in columns.items()}
         row = _named_row if not names_itself else _row
-        if (one := row(fields, named, seen, (name, reader.line_num))) is not None:
-            rows.append(one)
+        if (measured := row(fields, named, seen, (name, reader.line_num))) is not None:
+            rows.append(measured)
     return rows, _notes(columns, named, names_itself, seen, name)
 
 
@@ -84,7 +84,7 @@ def _row(fields: Mapping[str, str], named: Named, seen: _Seen, place: tuple[str,
     if collective is None:
         seen.unknown[fields["collective"]] += 1
         return None
-    size = fields[next(one for one in _SIZE if one in fields)]
+    size = fields[next(column for column in _SIZE if column in fields)]
     if not size or not (fields.get("time_us") or (fields.get("busbw_gbps") and collective in _BUS_PASSES)):
         seen.without += 1
         return None
@@ -108,47 +108,47 @@ def _named_row(fields: Mapping[str, str], named: Named, _: _Seen, place: tuple[s
     """A row of a file whose name says what it is."""
     assert named.collective is not None and named.gpus is not None and named.nodes is not None
     where = f"{place[0]}:{place[1]}"
-    size = whole(fields[next(one for one in _SIZE if one in fields)], "size_bytes", where)
+    size = whole(fields[next(column for column in _SIZE if column in fields)], "size_bytes", where)
     time_us = positive(fields.get("time_us", ""), "time_us", where)
     ways = 2.0 if named.collective is Collective.TRANSFER else 1.0
     return measurement(named.collective, (named.gpus, named.nodes), size, time_us / ways, place)
 
 
 def _notes(columns: Mapping[str, int], named: Named, names_itself: bool, seen: _Seen, name: str) -> list[Diagnostic]:
-    found = []
+    notes = []
     used = {*_SIZE, *_TIME, "collective", "gpus", "nodes", "busbw_gbps"}
     if unknown := [column for column in columns if column and column not in used | _UNUSED]:
-        found.append(
+        notes.append(
             Diagnostic(
                 "note", "unknown-field", f"columns that are not known are not used: {', '.join(unknown)}", f"{name}:1"
             )
         )
     if not names_itself and named.collective is Collective.TRANSFER:
-        found.append(
+        notes.append(
             Diagnostic("note", "odd-input", "times of send and receive cover both directions; half is one way", name)
         )
     if seen.unknown:
         words = ", ".join(sorted(seen.unknown)[:8])
         count = sum(seen.unknown.values())
-        found.append(
+        notes.append(
             Diagnostic("note", "rows-skipped", f"{count:,} rows of other collectives are not used: {words}", name)
         )
     if seen.without:
-        found.append(
+        notes.append(
             Diagnostic("note", "rows-skipped", f"{seen.without:,} rows without a size or a time are not used", name)
         )
     if len(seen.hardware) > 1:
         message = f"the table mixes {len(seen.hardware)} kinds of hardware; equal sizes are taken as repeats"
-        found.append(Diagnostic("warning", "uncertain", message, name))
-    return found
+        notes.append(Diagnostic("warning", "uncertain", message, name))
+    return notes
 
 
 def _columns(head: str | list[str]) -> dict[str, int]:
     """The place of each column, by its name in lower case; of equal names the first."""
     names = head.lstrip("\ufeff").split(",") if isinstance(head, str) else head
     columns: dict[str, int] = {}
-    for index, one in enumerate(names):
-        columns.setdefault(one.strip().lstrip("\ufeff").lower(), index)
+    for index, column in enumerate(names):
+        columns.setdefault(column.strip().lstrip("\ufeff").lower(), index)
     return columns
 
 
