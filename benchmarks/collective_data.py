@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.nccl.bound import passes
-from foretrace.cost.network.nccl.forced import Forced
+from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.nccl_tests import MeasurementTable, read_measurements
-from foretrace.cost.network.silicon import silicon_tables
+from foretrace.cost.network.silicon_collectives import silicon_tables
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Collective

@@ -24,9 +24,9 @@ from collective_folds import print_folds
 from fit_collectives import FITS, MIB, fit_of, searched
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.channels import graphs_of
-from foretrace.cost.network.nccl.choose import bandwidth_gb, latency_us, reckoned_s, ways
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
+from foretrace.cost.network.nccl.tuning import bandwidth_gb, latency_us, reckoned_s, ways
 from foretrace.program.columns import Collective
 from foretrace.program.program import Floats
 

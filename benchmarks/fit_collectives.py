@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from collective_data import SILICON, Measured, published, silicon
-from foretrace.cost.network.nccl import nvls, pairs, ring, times
+from foretrace.cost.network.nccl.algorithms import nvls, pairs, ring, times
 from foretrace.cost.network.nccl.machine import DATA, NcclMachine, machine_of
 from foretrace.hardware import presets
 

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from foretrace.cost.kernels.attention import AttentionWork, attention_s, side_bytes
+from foretrace.cost.kernels.corrections import MeasuredCorrections, family
 from foretrace.cost.kernels.gemm import DeviceRates, gemm_s
 from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
-from foretrace.cost.kernels.measured import MeasuredCorrections, family
 from foretrace.cost.kernels.model import ATTENTION_MEMORY_SHARE, EfficiencyModel, peak_flops
 from foretrace.cost.kernels.parameters import DATA, GemmFit, efficiency, power_clock
-from foretrace.cost.kernels.silicon import gemm_table
+from foretrace.cost.kernels.silicon_kernels import gemm_table
 from foretrace.cost.kernels.streams import row_length, stream_kind
 from foretrace.cost.silicon import SYSTEMS
 from foretrace.hardware import presets

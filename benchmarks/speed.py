@@ -25,7 +25,7 @@ import numpy as np
 import foretrace
 import jobs
 from foretrace import Machine, load_cluster, simulate
-from foretrace.cost.price import price
+from foretrace.cost.pricing import price
 from foretrace.engine import jit
 from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_run import SharedRun

@@ -15,8 +15,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from foretrace.basics.mesh import Mesh
-from foretrace.cost.price import price
 from foretrace.cost.prices import Prices
+from foretrace.cost.pricing import price
 from foretrace.program.block import BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.expand import Ops, expand

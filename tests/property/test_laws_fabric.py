@@ -13,8 +13,8 @@ from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import fabric_of
 from foretrace.hardware.fabric.fabric import Device
-from foretrace.hardware.fabric.routing import Router
-from foretrace.hardware.fabric.tiers import tiers_of
+from foretrace.hardware.fabric.routing.router import Router
+from foretrace.hardware.fabric.routing.tiers import tiers_of
 from foretrace.hardware.fabric.topology import Topology
 from property.fabrics import all_pairs, clusters, excess, reckoned_spread
 

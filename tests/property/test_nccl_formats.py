@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.network.nccl.forced import Forced
+from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl_log.graph import Channel, Graphs, LoggedGraph, parse_graphs, write_graphs
 from foretrace.cost.network.nccl_log.log import parse_log
 from foretrace.cost.network.nccl_log.system import parse_system

@@ -9,8 +9,8 @@ import numpy as np
 
 from foretrace.calibrate.fit import family_name
 from foretrace.cost.calibration import Calibration
+from foretrace.cost.kernels.corrections import FARTHEST, family
 from foretrace.cost.kernels.interface import PriceSource
-from foretrace.cost.kernels.measured import FARTHEST, family
 from foretrace.cost.mix import mix_of
 from foretrace.cost.sources import calibrated_pricer
 from foretrace.hardware.presets import gpu as gpu_preset

@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats
 from foretrace.cost.calibration import FamilyFit
-from foretrace.cost.kernels.measured import Family, MeasuredCorrections, family
+from foretrace.cost.kernels.corrections import Family, MeasuredCorrections, family
 from foretrace.program.kernels import Kernel
 
 _NINE_IN_TEN: Final = (0.05, 0.95)

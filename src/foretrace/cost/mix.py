@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrace.cost.kernels.clocks import Mix
-from foretrace.cost.price import unpriced_kernels
+from foretrace.cost.pricing import unpriced_kernels
 from foretrace.program.expand import Ops
 from foretrace.program.kernels import Kernel, parse_kernels
 

@@ -17,7 +17,7 @@ from foretrace.basics.documents import Document, Preset, presets_of
 from foretrace.basics.errors import InputError, UsageError, did_you_mean, shortened
 from foretrace.basics.files import AnyFile, input_file
 from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
-from foretrace.hardware.read import Presets, read_cluster, read_gpu, read_nic, read_node
+from foretrace.hardware.reader import Presets, read_cluster, read_gpu, read_nic, read_node
 
 Kind = Literal["gpu", "nic", "node", "cluster"]
 KINDS: tuple[Kind, ...] = ("gpu", "nic", "node", "cluster")

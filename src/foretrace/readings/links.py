@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from foretrace.cost.network.interface import Network
     from foretrace.hardware.cluster import Cluster
     from foretrace.hardware.fabric.fabric import Fabric
-    from foretrace.hardware.fabric.routing import Router
+    from foretrace.hardware.fabric.routing.router import Router
     from foretrace.readings.answer.answer import Answer
 
 MAX_GPUS: Final = 20_000
@@ -100,7 +100,7 @@ def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Pl
     """The links of a cluster (the simulation's unless another is given) under one step of a job."""
     from foretrace.cost.network import network_of
     from foretrace.hardware.fabric.build import fabric_of
-    from foretrace.hardware.fabric.routing import Router
+    from foretrace.hardware.fabric.routing.router import Router
 
     cluster, world = cluster or simulation.cluster, simulation.world_size
     if cluster is None:

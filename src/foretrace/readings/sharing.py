@@ -10,7 +10,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.machine import NetworkMode
 from foretrace.cost.prices import Draws
-from foretrace.engine.flows import rows_of_nodes
+from foretrace.engine.shared_flows import rows_of_nodes
 from foretrace.program.program import Resource
 from foretrace.program.timeline import Timeline
 

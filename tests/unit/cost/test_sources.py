@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.cost.kernels.silicon import KERNEL_SYSTEMS
+from foretrace.cost.kernels.silicon_kernels import KERNEL_SYSTEMS
 from foretrace.cost.kernels.slowest import slowest
-from foretrace.cost.network.silicon import NETWORK_SYSTEMS
+from foretrace.cost.network.silicon_collectives import NETWORK_SYSTEMS
 from foretrace.cost.sources import PriceSources, kernel_prices
 from foretrace.hardware import presets
 from foretrace.program.kernels import Gemm

@@ -12,7 +12,7 @@ from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Gpu, Nic, Node
 from foretrace.hardware.presets import KINDS, OF_KIND, Kind, names
-from foretrace.hardware.read import DTYPES
+from foretrace.hardware.reader import DTYPES
 
 GIB = 2**30
 EVERYTHING = [(kind, name) for kind in KINDS for name in names(kind)]

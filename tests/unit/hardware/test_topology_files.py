@@ -14,9 +14,9 @@ from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import fabric_of
 from foretrace.hardware.fabric.fabric import Device
-from foretrace.hardware.fabric.routing import Router
+from foretrace.hardware.fabric.routing.router import Router
 from foretrace.hardware.fabric.topology import TOPOLOGY_KINDS, Topology
-from foretrace.hardware.read_topology import TOPOLOGY_KEYS
+from foretrace.hardware.topology_reader import TOPOLOGY_KEYS
 from shared_files import ROOT
 
 

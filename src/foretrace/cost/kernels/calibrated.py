@@ -18,8 +18,8 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.calibration import Calibration
+from foretrace.cost.kernels.corrections import FARTHEST, Family, MeasuredCorrections, family
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
-from foretrace.cost.kernels.measured import FARTHEST, Family, MeasuredCorrections, family
 from foretrace.cost.kernels.model import floor_s
 from foretrace.cost.kernels.pricer import PROFILE_SPREAD
 from foretrace.cost.kernels.streams import row_length

@@ -13,11 +13,11 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.cost.kernels.corrections import FARTHEST, MeasuredCorrections
 from foretrace.cost.kernels.interface import KernelPricer, KernelPrices, PriceSource
-from foretrace.cost.kernels.measured import FARTHEST, MeasuredCorrections
 from foretrace.cost.kernels.model import EfficiencyModel, floor_s
 from foretrace.cost.kernels.parameters import DATA, efficiency, nearest
-from foretrace.cost.kernels.silicon import KERNEL_SYSTEMS, gemm_table
+from foretrace.cost.kernels.silicon_kernels import KERNEL_SYSTEMS, gemm_table
 from foretrace.cost.silicon import installed
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as gpu_preset

@@ -44,9 +44,9 @@ class Crowding:
 
     def __init__(self, cluster: Cluster, placement: Placement) -> None:
         from foretrace.hardware.fabric.build import fabric_of  # most jobs do without, and start faster
-        from foretrace.hardware.fabric.designs import HOP_S
-        from foretrace.hardware.fabric.routing import Router
-        from foretrace.hardware.fabric.tiers import tiers_of
+        from foretrace.hardware.fabric.designs.reference import HOP_S
+        from foretrace.hardware.fabric.routing.router import Router
+        from foretrace.hardware.fabric.routing.tiers import tiers_of
 
         node, topology = cluster.node, cluster.topology
         self.places = Places.of(node, placement)

@@ -30,11 +30,11 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import InputError
 from foretrace.cost.network.interface import CallPrices, Explained, Network
-from foretrace.cost.network.measured import MeasuredNetwork
+from foretrace.cost.network.measured_network import MeasuredNetwork
+from foretrace.cost.network.nccl.bottleneck import link_name, nic_name
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, NcclGroup
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
-from foretrace.cost.network.nccl.words import link_name, nic_name
 from foretrace.program.columns import Collective, label
 from foretrace.program.dispatch import COPIES, Dispatch, parse_dispatch
 

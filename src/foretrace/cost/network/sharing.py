@@ -56,7 +56,7 @@ class Sharing:
     def __init__(self, cluster: Cluster, placement: Placement, tiers: Sequence[Tier] | None = None) -> None:
         if tiers is None:
             from foretrace.hardware.fabric.build import fabric_of  # most jobs do without, and start faster
-            from foretrace.hardware.fabric.tiers import tiers_of
+            from foretrace.hardware.fabric.routing.tiers import tiers_of
 
             tiers = tiers_of(fabric_of(cluster, cluster.nodes or placement.hosts))
         # What NCCL moves of a line's rate: two calls that each fill a line alone then take their sum together.

@@ -9,7 +9,7 @@ from foretrace.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
     from foretrace.cost.calibration import Calibration
-    from foretrace.cost.network.nccl.forced import Forced
+    from foretrace.cost.network.nccl.environment import Forced
 
 NetworkPrices = Literal["best", "model", "roofline"]
 
@@ -34,7 +34,9 @@ def measured_collectives(
         best = (*best, calibration.collectives)
     if prices != "best" or silicon is False or forced:
         return best
-    from foretrace.cost.network.silicon import silicon_collectives  # takes a while, and not every job needs it
+    from foretrace.cost.network.silicon_collectives import (
+        silicon_collectives,  # takes a while, and not every job needs it
+    )
 
     tables = silicon_collectives(cluster.gpu, slowdown)
     return best if tables is None else (*best, tables)

@@ -7,16 +7,16 @@ from typing import Final
 from foretrace.basics.errors import InputError
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.background import with_background
-from foretrace.hardware.fabric.clos import add_clos
-from foretrace.hardware.fabric.designs import design_of
-from foretrace.hardware.fabric.draft import FabricDraft
-from foretrace.hardware.fabric.dragonfly import add_dragonfly
+from foretrace.hardware.fabric.designs.clos import add_clos
+from foretrace.hardware.fabric.designs.draft import FabricDraft
+from foretrace.hardware.fabric.designs.dragonfly import add_dragonfly
+from foretrace.hardware.fabric.designs.node import add_nodes
+from foretrace.hardware.fabric.designs.reference import design_of
+from foretrace.hardware.fabric.designs.torus import add_torus, torus_nodes
+from foretrace.hardware.fabric.designs.written import written_fabric
 from foretrace.hardware.fabric.fabric import Fabric
 from foretrace.hardware.fabric.failures import without_failed
 from foretrace.hardware.fabric.merging import merged, split_cables
-from foretrace.hardware.fabric.node import add_nodes
-from foretrace.hardware.fabric.torus import add_torus, torus_nodes
-from foretrace.hardware.fabric.written import written_fabric
 
 MAX_GPUS: Final = 262_144
 """The largest fabric that is built link by link: a few seconds and a gigabyte."""

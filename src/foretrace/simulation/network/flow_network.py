@@ -13,7 +13,7 @@ from foretrace.engine.network.collectives import Routing
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import fabric_of
 from foretrace.hardware.fabric.fabric import Device, Fabric
-from foretrace.hardware.fabric.routing import Router
+from foretrace.hardware.fabric.routing.router import Router
 
 
 @dataclass(frozen=True, slots=True, eq=False)

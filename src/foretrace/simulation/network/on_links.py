@@ -9,9 +9,9 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.machine import NetworkMode
-from foretrace.cost.network.nccl.ring import LINK_SHARES
-from foretrace.cost.network.nccl.tables import NVLS_EFFICIENCY, row_of
-from foretrace.cost.network.nccl.tree import CHAIN
+from foretrace.cost.network.nccl.algorithms.ring import LINK_SHARES
+from foretrace.cost.network.nccl.algorithms.tree import CHAIN
+from foretrace.cost.network.nccl.tuning_tables import NVLS_EFFICIENCY, row_of
 from foretrace.engine.network.loop import SAME_TIME
 from foretrace.program.columns import Collective
 from foretrace.readings.links import LinkLoads

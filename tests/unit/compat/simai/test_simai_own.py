@@ -9,7 +9,7 @@ from foretrace.basics.errors import InputError
 from foretrace.compat.simai.flags import parse_flags
 from foretrace.compat.simai.own import own_cluster, own_options
 from foretrace.cost.network import network_of
-from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
+from foretrace.cost.network.nccl.algorithms.ring import OWN_PART_STEPS
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.option_checks import Overlap
 from foretrace.program.columns import Collective

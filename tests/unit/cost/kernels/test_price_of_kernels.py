@@ -11,7 +11,7 @@ import pytest
 from foretrace import Machine, Mesh, PriceSources, ProgramBuilder, simulate
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.kernels.interface import KernelPrices
-from foretrace.cost.price import COMMON, price
+from foretrace.cost.pricing import COMMON, price
 from foretrace.program.expand import expand
 from foretrace.program.kernels import Gemm, Kernel, Stream, kernels_text
 from foretrace.program.program import Program, Source

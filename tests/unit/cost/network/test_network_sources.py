@@ -10,9 +10,9 @@ import pytest
 
 from foretrace.cost.kernels.parameters import efficiency
 from foretrace.cost.network import MeasuredNetwork, Network, network_of
-from foretrace.cost.network.nccl.forced import Forced
+from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable, read_measurements
-from foretrace.cost.network.silicon import NAME, silicon_collectives, slowdown_in_training
+from foretrace.cost.network.silicon_collectives import NAME, silicon_collectives, slowdown_in_training
 from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.silicon import SYSTEMS, installed
 from foretrace.hardware import presets

@@ -12,9 +12,9 @@ from foretrace.basics.errors import InputError
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.build import MAX_GPUS, fabric_of
+from foretrace.hardware.fabric.designs.simai_topology import read_topology
 from foretrace.hardware.fabric.fabric import Device, Fabric
-from foretrace.hardware.fabric.simai_topology import read_topology
-from foretrace.hardware.fabric.tiers import tiers_of
+from foretrace.hardware.fabric.routing.tiers import tiers_of
 from foretrace.hardware.fabric.topology import Topology
 from shared_files import shared
 

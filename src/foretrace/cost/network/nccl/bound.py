@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.nccl.tables import NVLS_EFFICIENCY, row_of
+from foretrace.cost.network.nccl.tuning_tables import NVLS_EFFICIENCY, row_of
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, SHARDED, WHOLE, Collective
 

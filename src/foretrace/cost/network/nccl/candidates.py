@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.cost.network.nccl.choose import all_reckoned_s
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
 from foretrace.cost.network.nccl.plan import way_s
+from foretrace.cost.network.nccl.tuning import all_reckoned_s
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 
 

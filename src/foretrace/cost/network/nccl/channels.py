@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.nccl.tables import GB, INTER_SPEEDS, INTRA_SPEEDS, LINK_GB, MAX_CHANNELS, row_of
+from foretrace.cost.network.nccl.tuning_tables import GB, INTER_SPEEDS, INTRA_SPEEDS, LINK_GB, MAX_CHANNELS, row_of
 from foretrace.hardware.cluster import Node
 
 OTHER_LINK_GB: Final = 48.0

@@ -8,7 +8,7 @@ from typing import Final
 from foretrace.cost.network.nccl.channels import ChannelGraph, run_channels
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine
-from foretrace.cost.network.nccl.tables import (
+from foretrace.cost.network.nccl.tuning_tables import (
     LINK_US,
     NETWORK_US,
     OVERHEAD_US,

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from foretrace.cost.network.nccl.tables import row_of
+from foretrace.cost.network.nccl.tuning_tables import row_of
 from foretrace.hardware.cluster import Gpu
 
 DATA: Final = Path(__file__).parent / "data" / "machines.yaml"

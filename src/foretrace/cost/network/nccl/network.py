@@ -13,13 +13,13 @@ from foretrace.basics.errors import Diagnostic
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.channels import graphs_of
-from foretrace.cost.network.nccl.choose import ways
-from foretrace.cost.network.nccl.forced import Forced
+from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.layout import CrowdingRule, GroupLayout, Seats
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.plan import PAIR_WAYS, CallPlan
-from foretrace.cost.network.nccl_log.observed import Observed, Way
+from foretrace.cost.network.nccl.tuning import ways
+from foretrace.cost.network.nccl_log.observations import Observed, Way
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 from foretrace.program.program import Source

@@ -8,15 +8,15 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.network.interface import Explained
+from foretrace.cost.network.nccl.algorithms.nvls import collnet_s, nvls_s, pat_s
+from foretrace.cost.network.nccl.algorithms.pairs import all_to_all_s, transfer_s
+from foretrace.cost.network.nccl.algorithms.ring import ring_s
+from foretrace.cost.network.nccl.algorithms.tree import tree_s
+from foretrace.cost.network.nccl.bottleneck import draws, limited_by
 from foretrace.cost.network.nccl.bound import bound_s
-from foretrace.cost.network.nccl.choose import chosen
 from foretrace.cost.network.nccl.group import NcclGroup
-from foretrace.cost.network.nccl.nvls import collnet_s, nvls_s, pat_s
-from foretrace.cost.network.nccl.pairs import all_to_all_s, transfer_s
-from foretrace.cost.network.nccl.ring import ring_s
-from foretrace.cost.network.nccl.tree import tree_s
-from foretrace.cost.network.nccl.words import draws, limited_by
-from foretrace.cost.network.nccl_log.observed import Observed, Way
+from foretrace.cost.network.nccl.tuning import chosen
+from foretrace.cost.network.nccl_log.observations import Observed, Way
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 
 PAIR_WAYS: Final[list[Way]] = [("pairs", "ll"), ("pairs", "simple")]

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.cost.network.nccl.forced import Forced
-from foretrace.cost.network.nccl_log.observed import Observed
+from foretrace.cost.network.nccl.environment import Forced
+from foretrace.cost.network.nccl_log.observations import Observed
 from foretrace.hardware.cluster import Cluster
 
 
@@ -29,7 +29,7 @@ class NcclSettings:
         """What the files say; None where there are none."""
         if not self.files:
             return None
-        from foretrace.cost.network.nccl_log.observe import observe  # most jobs do without, and start faster
+        from foretrace.cost.network.nccl_log.reader import observe  # most jobs do without, and start faster
 
         return observe(self.files)
 

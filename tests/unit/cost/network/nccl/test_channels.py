@@ -9,7 +9,7 @@ from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.nccl.channels import graphs_of, run_channels
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.nccl.tables import LINK_GB, LL_MOST, row_of
+from foretrace.cost.network.nccl.tuning_tables import LINK_GB, LL_MOST, row_of
 from foretrace.hardware import presets
 
 

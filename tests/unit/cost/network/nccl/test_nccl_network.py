@@ -10,9 +10,9 @@ import pytest
 from foretrace.basics.placement import Placement
 from foretrace.cost.network import NcclNetwork
 from foretrace.cost.network.interface import Explained
+from foretrace.cost.network.nccl.algorithms.ring import OWN_PART_STEPS
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
-from foretrace.cost.network.nccl.ring import OWN_PART_STEPS
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Collective

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from foretrace.basics.placement import Placement
+from foretrace.cost.network.nccl.algorithms.pairs import PER_PEER_S
+from foretrace.cost.network.nccl.algorithms.ring import LAST_RECEIVE_STEPS
 from foretrace.cost.network.nccl.channels import graphs_of, run_channels
-from foretrace.cost.network.nccl.choose import Way, reckoned_s, ways
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.layout import GroupLayout, Seats
 from foretrace.cost.network.nccl.machine import NcclMachine
-from foretrace.cost.network.nccl.pairs import PER_PEER_S
 from foretrace.cost.network.nccl.plan import way_s
-from foretrace.cost.network.nccl.ring import LAST_RECEIVE_STEPS
+from foretrace.cost.network.nccl.tuning import Way, reckoned_s, ways
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 

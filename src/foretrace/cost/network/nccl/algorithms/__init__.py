@@ -1,0 +1,1 @@
+"""What each of the algorithms of NCCL takes."""

@@ -1,0 +1,77 @@
+"""Sends and receives: transfers, and all-to-alls made of them.
+
+NCCL sends small messages by LL, one channel for each peer, larger ones by Simple over all of them (`enqueue.cc`,
+`NCCL_P2P_LL_THRESHOLD`). Bytes for a GPU of another rail first cross the links to the GPU of that rail in the
+sender's own node (PXN), so every NIC carries the traffic of its own rail alone and takes one connection for each of
+the other islands.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.arrays import Floats
+from foretrace.cost.network.nccl.algorithms.times import ramp_s, step_s
+from foretrace.cost.network.nccl.group import NcclGroup
+from foretrace.cost.network.nccl.tuning_tables import GB, LL_MOST
+
+PER_PEER_S: Final = 0.55e-6
+"""What a further peer of an all-to-all takes, where hops take what NCCL's table says. Fitted as in times.py."""
+
+OWN: Final = 0.3
+"""What a rank's own part of an all-to-all takes, as a share of what one peer's takes: it is copied by the same SMs.
+Fitted as in times.py."""
+
+PER_ISLAND_S: Final = 1e-6
+"""What the CPU thread that drives a NIC spends on each island it sends to (NCCL's network overhead, tuning.cc)."""
+
+
+def transfer_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
+    """One rank to another; an exchange goes both ways at once, as links and NICs do."""
+    layout, far = group.layout, group.layout.islands > 1
+    latency = (group.far_s if far else group.near_s)("ring", protocol)
+    rate = group.nic_rate(layout.ring_crowding) if far else group.link_rate if group.over_links else group.pcie_rate
+    launch = group.machine.launch_s
+    if protocol == "ll":
+        return launch + latency, launch + latency + size_bytes / min(_one_channel(group), rate / 2)
+    return launch + latency, launch + step_s(size_bytes / rate, latency)
+
+
+def all_to_all_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
+    """Every rank to every other at once: over links, PCIe and NICs side by side, the slowest deciding."""
+    layout, n = group.layout, group.layout.size
+    far = n - layout.least_in_island
+    data = _busiest_s(group, size_bytes)
+    latency = group.near_s("ring", protocol)
+    launch = group.machine.launch_s + (n - 2) * PER_PEER_S * group.machine.step_scale
+    if far:
+        latency = group.far_s("ring", protocol)
+        launch += (layout.islands - 1) * PER_ISLAND_S
+    if protocol == "ll":
+        each = launch + latency + size_bytes / n / _one_channel(group)
+        return launch + latency, np.maximum(each, launch + latency + 2 * data)
+    ramp = ramp_s(size_bytes, group.machine.clock)
+    return launch + latency, launch + ramp + (1 + OWN / (n - 1)) * step_s(data, latency)
+
+
+def _busiest_s(group: NcclGroup, size_bytes: Floats) -> Floats:
+    """What the bytes take on the busiest of links, PCIe and NICs."""
+    layout, n = group.layout, group.layout.size
+    across = max(layout.most_in_island - layout.least_in_domain, 0) if layout.domains > layout.islands else 0
+    per_byte = across / n / group.pcie_rate
+    if layout.most_in_domain > 1:
+        # With PXN all that leaves the island crosses links first, but for the sender's own rail.
+        relayed = (n - layout.most_in_island) * (layout.least_in_domain - 1) / layout.least_in_domain
+        near = layout.most_in_domain - 1 + (relayed if group.over_links else 0.0)
+        per_byte = max(per_byte, near / n / group.link_rate)
+    if layout.islands > 1:
+        away = (n - layout.least_in_island) / n
+        per_byte = max(per_byte, away / group.nic_rate(layout.exchange_crowding))
+    return np.asarray(size_bytes * per_byte)
+
+
+def _one_channel(group: NcclGroup) -> float:
+    """What LL moves on one channel."""
+    return LL_MOST[group.row][group.nodes_column] * GB * group.machine.clock / group.channels("ring")

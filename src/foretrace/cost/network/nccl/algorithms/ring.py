@@ -1,0 +1,70 @@
+"""Rings: all-reduce, all-gather, reduce-scatter, broadcast and reduce, hop by hop."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.arrays import Floats
+from foretrace.cost.network.nccl.algorithms.times import ramp_s, step_s
+from foretrace.cost.network.nccl.group import NcclGroup
+from foretrace.cost.network.nccl.tuning_tables import CHANNEL_RING_LL128, GB, LL_MOST, THREAD_BYTES, THREADS
+from foretrace.program.columns import WHOLE, Collective
+
+TURNS: Final = {
+    Collective.ALL_REDUCE: 2,
+    Collective.ALL_GATHER: 1,
+    Collective.REDUCE_SCATTER: 1,
+    Collective.BROADCAST: 1,
+    Collective.REDUCE: 1,
+}
+"""How many times a ring goes round, less one hop."""
+
+LAST_RECEIVE_STEPS: Final = 0.2
+"""What an all-reduce does beyond its hops, in steps: its last receive. Set by hand, as benchmarks/fit_collectives.py
+says."""
+
+OWN_PART_STEPS: Final = 0.43
+"""The same of an all-gather or reduce-scatter: a rank's own part, copied within its memory. Fitted as in times.py."""
+
+LINK_SHARES: Final = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
+"""Payload of all that crosses a link: LL flags every 4 bytes with 4 more, LL128 sends 8 bytes of flags with 120."""
+
+
+def ring_s(group: NcclGroup, what: Collective, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
+    """The latency of a call and the seconds it takes in all."""
+    n, turns = group.layout.size, TURNS[what]
+    hops = turns * (n - 1)
+    far = turns * (group.nodes - 1)
+    latency = ((hops - far) * group.near_s("ring", protocol) + far * group.far_s("ring", protocol)) / hops
+    rate = _rate(group, protocol, size_bytes)
+    launch = group.machine.launch_s
+    if what in WHOLE:
+        return launch + hops * latency, launch + hops * latency + size_bytes / rate
+    extra = LAST_RECEIVE_STEPS if what is Collective.ALL_REDUCE else OWN_PART_STEPS
+    ramp = ramp_s(size_bytes, group.machine.clock) if protocol != "ll" else 0.0
+    # No NIC is in the way of what is beyond the hops.
+    own = extra * step_s(size_bytes / n / np.maximum(rate, LINK_SHARES[protocol] * group.link_rate), latency)
+    steps = hops * step_s(size_bytes / n / rate, latency)
+    return launch + (hops + extra) * latency, launch + ramp + steps + own
+
+
+def _rate(group: NcclGroup, protocol: str, size_bytes: Floats) -> Floats:
+    """What all channels move past a rank: as many of them as NCCL takes for the size, within what the links carry."""
+    most = LINK_SHARES[protocol] * group.ring_rate
+    channels = group.channels("ring")
+    if protocol == "simple":
+        return np.full(size_bytes.shape, most)
+    each = _channel_rate(group, protocol) / channels
+    threads = THREADS[protocol] * THREAD_BYTES[protocol] * (group.layout.size if protocol == "ll" else 1)
+    used = np.clip(size_bytes / threads, 1.0, channels)
+    return np.asarray(np.minimum(used * each, most))
+
+
+def _channel_rate(group: NcclGroup, protocol: str) -> float:
+    """What all channels together can move by their SMs."""
+    column = group.nodes_column
+    if protocol == "ll":
+        return LL_MOST[group.row][column] * GB * group.machine.clock
+    return group.graphs["ring"].channels * CHANNEL_RING_LL128[group.row][column] * GB * group.machine.clock

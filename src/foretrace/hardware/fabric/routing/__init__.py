@@ -1,0 +1,1 @@
+"""The ways that traffic takes through a fabric."""
