@@ -6,7 +6,7 @@ For each GPU of NVIDIA's tables (the extra `[silicon]`): launch, scale of hops, 
 on groups of 2 and 8 GPUs; groups of 4 are not looked at. Likewise for data sets of others, on two of their group sizes.
 `--write` rewrites src/foretrace/cost/network/nccl/data/machines.yaml; the same inputs give the same file, to the byte.
 
-`--shared` searches the constants that all machines share (times.py, ring.py, nvls.py, pairs.py) in turn with those of
+`--shared` searches the constants that all machines share (ring.py, nvls.py, pairs.py) in turn with those of
 each, on groups of 2 and 8 GPUs of all four tables and, with a seventh of the weight, published results of 8 GPUs from
 256 MiB up; it prints them and takes minutes. They were rounded by hand; the last receive of an all-reduce was set to
 0.2, between the search (0.3 to 0.36) and what published 8 GiB among 4 to 8 GPUs show (0.1).
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from collective_data import SILICON, Measured, published, silicon
-from foretrace.cost.network.nccl.algorithms import nvls, pairs, ring, times
+from foretrace.cost.network.nccl.algorithms import nvls, pairs, ring
 from foretrace.cost.network.nccl.machine import DATA, NcclMachine, machine_of
 from foretrace.hardware import presets
 
@@ -66,9 +66,9 @@ architectures: {volta: a100-80g-sxm, ampere: a100-80g-sxm, hopper: h100-sxm, bla
 PUBLISHED = ("A100 8 (published)", "H200 (published)", "B200 (published)")
 
 SHARED = (
-    (times, "CORNER"),
-    (times, "RAMP_S"),
-    (times, "RAMP_BYTES"),
+    (ring, "CORNER"),
+    (ring, "RAMP_S"),
+    (ring, "RAMP_BYTES"),
     (nvls, "START_S"),
     (nvls, "CHUNKS_S"),
     (nvls, "CHUNKS_BYTES"),

@@ -18,11 +18,10 @@ import numpy as np
 
 from foretrace import load_cluster
 from foretrace.engine import jit
+from foretrace.engine.network.chunks import ring_times
 from foretrace.engine.network.collectives import pairs, ring, routed
 from foretrace.engine.network.flows import run_flows
-from foretrace.engine.network.messages import concatenated
-from foretrace.engine.network.repeat import repeated
-from foretrace.engine.network.ring import ring_times
+from foretrace.engine.network.messages import concatenated, repeated
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.program.columns import Collective
 from foretrace.simulation.network.flow_network import FlowNetwork, flow_network

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.cost.streaming import STREAM_SHARE
+from foretrace.cost.pricing import STREAM_SHARE
 from foretrace.inputs.megatron_trace.corrections import HOST_GAP_S
 from foretrace.inputs.megatron_trace.format import Facts, parse_line
 from foretrace.program.columns import Collective

@@ -12,7 +12,7 @@ import pytest
 
 from foretrace.cost.network import network_of
 from foretrace.cost.network.silicon_collectives import slowdown_in_training
-from foretrace.cost.streaming import STREAM_SHARE
+from foretrace.cost.pricing import STREAM_SHARE
 from foretrace.inputs.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST_GAP_S
 from foretrace.inputs.megatron_trace.format import Facts
 from foretrace.program.columns import Collective

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from foretrace.engine import jit
 from foretrace.engine.network import loop
+from foretrace.engine.network.chunks import ring_times
 from foretrace.engine.network.flows import fair_rates, make_world, run_flows
 from foretrace.engine.network.messages import NONE, Messages, bytes_by_link, uses_of
-from foretrace.engine.network.ring import ring_times
 from foretrace.hardware.fabric.fabric import Floats, Routes
 
 laws = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))

@@ -16,9 +16,9 @@ from foretrace.basics.placement import Placement
 from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
 from foretrace.cost.network import MeasuredNetwork, NcclSettings, Network, network_of
 from foretrace.cost.network.silicon_collectives import slowdown_in_training
-from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.prices import Prices
 from foretrace.cost.pricing import price, unpriced_kernels
+from foretrace.cost.sources import measured_collectives
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.program.expand import Ops, expand

@@ -22,9 +22,12 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
-from foretrace.cost.network.interface import Explained
+from foretrace.cost.network.experts import explain_call
+from foretrace.cost.network.interface import Explained, Network
+from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import ONE_TO_ONE, Collective
+from foretrace.program.dispatch import COPIES
 from foretrace.program.kernels import Gemm, GroupedGemm, Kernel, Stream
 
 TILES: Final = ((256, 128), (128, 256))
@@ -48,6 +51,9 @@ TRANSFER_CHANNELS: Final = 4
 
 MAX_HELD: Final = 0.5
 """Of a GPU's SMs; beyond it nothing was measured."""
+
+USE_STEP: Final = 0.02
+"""Calls whose shares of the memory rate differ by less count as identical."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +188,53 @@ def _longer(first: Floats, second: Floats, constants: Constants) -> Floats:
     """The longer of two times, with a smooth transition where they are close."""
     sharp = constants.sharpness
     return np.asarray((first**sharp + second**sharp) ** (1 / sharp))
+
+
+@dataclass(frozen=True, slots=True)
+class CallUses:
+    """The resource uses of calls: the distinct kinds, and the kind of each call."""
+
+    kinds: tuple[ResourceUse, ...]
+    of_call: Longs
+    """The number of the kind; -1 for a call that uses nothing."""
+
+
+def call_uses(calls: Sequence[CallKey], layouts: Layouts, network: Network, gpu: Gpu) -> CallUses:
+    """Returns what each call uses of the GPUs in it, as the network says it runs.
+
+    All ranks get the use of the first one that is priced, since ranks differ only in their places.
+    """
+    numbers: dict[ResourceUse, int] = {}
+    of_call = np.full(len(calls), -1, dtype=np.int64)
+    step = max(gpu.memory_bytes_per_s * USE_STEP, 1.0)
+    for kind, (_, columns), what, sizes, way in layouts.requests(calls):
+        for call, size in zip(columns.tolist(), sizes.tolist(), strict=True):
+            if of_call[call] < 0 and way != COPIES:
+                use = resource_use(explain_call(network, what, kind, size, way), what)
+                rounded = ResourceUse(use.sms, step * round(use.bytes_per_s / step))
+                of_call[call] = numbers.setdefault(rounded, len(numbers))
+    return CallUses(tuple(numbers), of_call)
+
+
+def text_slowdowns(
+    of_text: Longs, texts: int, kernels: Sequence[Kernel], alone_s: Floats, counts: Floats, uses: CallUses, gpu: Gpu
+) -> Floats:
+    """Returns how many times as long each text of kernels takes under each kind of use: [texts, kinds].
+
+    Args:
+        of_text: the text that each kernel belongs to.
+        texts: the number of texts.
+        kernels: the kernels of all texts.
+        alone_s: seconds that each kernel takes alone.
+        counts: how often its text runs each kernel.
+        uses: what concurrent calls take of the GPU.
+        gpu: the GPU.
+    """
+    slower = slowdowns(kernels, alone_s, uses.kinds, gpu)
+    seconds = counts * alone_s
+    whole = np.bincount(of_text, weights=seconds, minlength=texts)
+    slowdown = np.ones((texts, len(uses.kinds)))
+    for at in range(len(uses.kinds)):
+        under = np.bincount(of_text, weights=seconds * slower[:, at], minlength=texts)
+        slowdown[:, at] = np.where(whole > 0, under / np.where(whole > 0, whole, 1.0), 1.0)
+    return slowdown

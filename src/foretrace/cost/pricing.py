@@ -1,7 +1,7 @@
-"""Pricing a program: what is written in it stays, what is not is priced by models.
+"""Prices a program: durations written in it stay, everything else is priced by models.
 
-Ops of one template have one price, so prices are found for the templates, and for single ops only where an override or
-the other end of an exchange gives them values of their own.
+Ops of one template have one price. So the templates are priced, and single ops only where an override or the other end
+of an exchange gives them values of their own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.network.sharing import Calls, Sharing
 from foretrace.cost.network.uneven import uneven_prices, uneven_templates
-from foretrace.cost.overlap import Overlaps
-from foretrace.cost.overlapped import CallUses, call_uses, text_slowdowns
+from foretrace.cost.overlap import CallUses, Overlaps, call_uses, text_slowdowns
 from foretrace.cost.prices import Draws, Prices
-from foretrace.cost.streaming import stream_s, stream_source, streams
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import Collective, Kind
 from foretrace.program.expand import Ops
@@ -38,6 +36,13 @@ COMMON: Final = 0.6
 """How much of a kernel's own error (as a logarithm) all kernels of a step have in common; the rest cancels among many.
 A judgement between two facts: 183 published products of an A100, on which the model was not fitted, are off by up to
 20 % each and by 1 % in sum; but on a machine that runs at another clock all are off alike."""
+
+STREAM_SHARE: Final = 0.88
+"""What a long stream of reads and writes reaches of the memory rate in the datasheet: an H200 scales a buffer of 1 to 8
+GB in place at 4.20 of its 4.8 TB/s (benchmarks/gpu/placeholder_data.py)."""
+
+STREAM_BAND: Final = (0.9, 1.1)
+"""How far that may be off on another GPU, as factors of the time: a judgement, one GPU having been measured."""
 
 
 def price(
@@ -394,3 +399,23 @@ def _check_priced(rows: _Rows, missing: Mask, network: Network | None, kernels: 
         f"({len(unpriced):,} ops in all)",
         hint=hint,
     )
+
+
+def streams(kind: NDArray[np.integer], flops: Floats, moved_bytes: Floats, duration_s: Floats) -> Mask:
+    """Returns which ops only stream memory and have no duration of their own.
+
+    Such ops state bytes and no kernels, as workload files do for optimizer updates, copies, casts and zeroing. They
+    compute so little on each byte that the memory rate alone decides. Ops with flops are excluded: bytes alone would
+    make a GEMM far too fast.
+    """
+    return np.asarray((kind == Kind.COMPUTE) & (flops == 0) & (moved_bytes > 0) & np.isnan(duration_s))
+
+
+def stream_s(moved_bytes: Floats, gpu: Gpu) -> Floats:
+    """Returns the seconds to read and write `moved_bytes` in total."""
+    return np.asarray(moved_bytes / (gpu.memory_bytes_per_s * STREAM_SHARE))
+
+
+def stream_source(gpu: Gpu) -> Source:
+    """Returns the source of the prices of streaming ops."""
+    return Source(f"memory bandwidth of {gpu.name}", *STREAM_BAND)

@@ -1,18 +1,23 @@
-"""Chooses the sources that price the kernels of a job."""
+"""Chooses the sources that price the kernels and the collectives of a job."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from foretrace.cost.kernels import kernel_pricer
 from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
-from foretrace.cost.kernels.slowest import SlowestPricer
 from foretrace.hardware.cluster import Cluster, Gpu
 
 if TYPE_CHECKING:
     from foretrace.cost.calibration import Calibration
     from foretrace.cost.kernels.calibrated import CalibratedPricer
     from foretrace.cost.kernels.clocks import Mix
+    from foretrace.cost.network.nccl.environment import Forced
+    from foretrace.cost.network.nccl_tests import Measurements
+
+
+NetworkPrices = Literal["best", "model", "roofline"]
+"""The sources of collective prices; see `PriceSource`."""
 
 
 def gpu_pricer(gpu: Gpu, sources: PriceSources, calibration: Calibration | None) -> KernelPricer:
@@ -33,11 +38,13 @@ def job_pricer(pricer: KernelPricer, gpu: Gpu, world: int, sources: PriceSources
         mix: The kernels of the job, where a calibration was recorded at the frequency of a step; its times are
             converted to the job's own frequency.
     """
-    if mix is not None and sources.source != "roofline":
-        from foretrace.cost.kernels.clocks import ClockedPricer, products_factor
+    if sources.source == "roofline":
+        return pricer
+    from foretrace.cost.kernels.clocks import ClockedPricer, SlowestPricer, products_factor  # starts faster without
 
+    if mix is not None:
         pricer = ClockedPricer(pricer, products_factor(gpu, mix, pricer))
-    return SlowestPricer(pricer, world) if sources.source != "roofline" and world > 1 else pricer
+    return SlowestPricer(pricer, world) if world > 1 else pricer
 
 
 def kernel_prices(cluster: Cluster, world: int, sources: PriceSources | None = None) -> KernelPricer:
@@ -61,3 +68,30 @@ def calibrated_pricer(
 
     calibration.check_gpu(gpu.name)
     return CalibratedPricer(kernel_pricer(gpu, prices=prices, silicon=silicon), calibration, gpu)
+
+
+def measured_collectives(
+    cluster: Cluster,
+    own: Measurements | None = None,
+    prices: NetworkPrices = "best",
+    silicon: bool | None = None,
+    slowdown: float = 1.0,
+    forced: Forced | None = None,
+    calibration: Calibration | None = None,
+) -> tuple[Measurements, ...]:
+    """Returns measured collectives, best first: a user's own, those of a calibration, then NVIDIA's tables.
+
+    The tables count where `prices` is "best" and `silicon` is not False; None uses them if they are installed.
+
+    NVIDIA measured what NCCL chooses by itself, so where a user forces a choice, the tables say nothing.
+    """
+    best = () if own is None else (own,)
+    if calibration is not None and calibration.collectives is not None:
+        best = (*best, calibration.collectives)
+    if prices != "best" or silicon is False or forced:
+        return best
+    # Reading the tables takes a while, and not every job needs them.
+    from foretrace.cost.network.silicon_collectives import silicon_collectives
+
+    tables = silicon_collectives(cluster.gpu, slowdown)
+    return best if tables is None else (*best, tables)

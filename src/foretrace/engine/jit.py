@@ -1,8 +1,8 @@
-"""Numba where it is installed and pays.
+"""Compiles the inner loops of the engine with numba where it is installed and pays.
 
-The inner loops of the engine are plain functions over sequences. Without numba they run as they stand, on lists; with
-it they are compiled and run on arrays. Results are the same to the last bit. Importing and compiling takes numba
-about a second, so it is used once a job is large enough to win that back, or once it has been asked for.
+The inner loops are plain functions over sequences. Without numba they run on lists as they are written; with numba they
+are compiled and run on arrays (`Room` makes either). Results are the same to the last bit. Importing and compiling
+takes about a second, so numba is used only for jobs that are large enough to win that back, or on request.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import importlib.util
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
+
+import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -74,3 +77,24 @@ def _digest() -> str:
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest = zlib.crc32(path.read_bytes(), digest)
     return f"{digest:08x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Makes the columns that event loops read and write: arrays for compiled loops, lists for plain ones."""
+
+    compiled: bool
+
+    def hold(self, values: Any) -> Any:
+        """Returns a copy of the values as a column."""
+        array = np.array(values)
+        array = array if array.dtype == np.float64 else array.astype(np.int64)
+        return array if self.compiled else array.tolist()
+
+    def floats(self, count: int, value: float = 0.0) -> Any:
+        """Returns `count` floats of this value."""
+        return self.hold(np.full(count, value))
+
+    def counts(self, count: int, value: int = 0) -> Any:
+        """Returns `count` integers of this value."""
+        return self.hold(np.full(count, value, dtype=np.int64))

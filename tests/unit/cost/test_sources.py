@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from foretrace.cost.kernels.clocks import slowest
 from foretrace.cost.kernels.silicon_kernels import KERNEL_SYSTEMS
-from foretrace.cost.kernels.slowest import slowest
 from foretrace.cost.network.silicon_collectives import NETWORK_SYSTEMS
 from foretrace.cost.sources import PriceSources, kernel_prices
 from foretrace.hardware import presets

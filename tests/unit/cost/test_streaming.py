@@ -7,8 +7,7 @@ import pytest
 from foretrace import Mesh, ProgramBuilder
 from foretrace.basics.errors import InputError
 from foretrace.cost.network import network_of
-from foretrace.cost.pricing import price
-from foretrace.cost.streaming import STREAM_BAND, STREAM_SHARE
+from foretrace.cost.pricing import STREAM_BAND, STREAM_SHARE, price
 from foretrace.hardware import presets
 from foretrace.program.expand import Ops, expand
 

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from foretrace import Machine, load_cluster, network
-from foretrace.cost.network.nccl.candidates import Candidate
+from foretrace.cost.network.nccl.network import Candidate
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.network import network_json, print_network, print_table, table_json, way_text, where_text
 from foretrace.report.plots.network_plot import curves_of, network_svg, over_of, size_text

@@ -1,19 +1,26 @@
-"""The clock that a job's own kernels leave a GPU, from the power they draw.
+"""Converts kernel prices to the frequency at which the GPUs of a job run.
 
-A GPU at its power limit lowers its clock until what it runs fits. What a kernel draws has a part that no clock changes,
-for the module and for its memory, and one that goes as the cube of the clock (the voltage follows it: P = C V² f), for
-its arithmetic and its memory's controllers. Averaged over a job's kernels by their time, both parts give the clock:
+A GPU at its power limit lowers its frequency until its load fits. The power that a kernel draws has a part that does
+not depend on the frequency, for the module and its memory, and a part that grows with its cube (the voltage follows the
+frequency: P = C V² f), for arithmetic and the memory controllers. Both parts, averaged over the kernels of a job by
+their time, give the frequency:
 
     c³ = (limit − Σ share · fixed) / Σ share · dynamic
 
-Prices of kernels are of the mix that kernel profiles are measured amid: products for 70 % of the time, passes over
-memory for the rest. A job of other proportions runs its products faster or slower than that by the ratio of clocks.
+Kernel prices hold for the mix in which kernel profiles are measured: products for 70 % of the time, passes over memory
+for the rest. In a job of other proportions, products are faster or slower by the ratio of the two frequencies
+(`ClockedPricer`).
+
+GPUs of one kind also differ from each other, since each chip needs another frequency to stay within its power. Ranks
+wait for each other, so compute-bound kernels are priced for the slowest GPU of the job (`SlowestPricer`); memory-bound
+kernels hardly differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -49,9 +56,13 @@ PROFILED: Final = (0.7, 0.78)
 HOLDS: Final = 0.95
 """The share of a burst's speed from which on a GPU's clocks count as holding (an A100's)."""
 
-
 IDLE: Final = 0.2
 """What a module draws of it that waits for its host for moments: an H200 whose clocks are held, by nvidia-smi."""
+
+SPREAD: Final = 0.015
+"""The standard deviation of one GPU's speed among its like. Sinha et al., Not All GPUs Are Created Equal (SC 2022,
+arXiv:2208.11035), find 8 % between the ends of a box plot's whiskers, on average over clusters and applications; of a
+normal distribution these lie 5.4 deviations apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +142,35 @@ class ClockedPricer:
         prices = self.pricer.price(kernels)
         computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
         return replace(prices, duration_s=prices.duration_s * np.where(computes, self.factor, 1.0))
+
+
+def slowest(gpus: int) -> float:
+    """How many times as long as a middling GPU the slowest of so many is expected to take (Blom's approximation)."""
+    if gpus < 2:
+        return 1.0
+    return 1 + SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
+
+
+@dataclass(frozen=True, slots=True)
+class SlowestPricer:
+    """The prices of another source for a job of so many GPUs."""
+
+    pricer: KernelPricer
+    gpus: int
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Those of the other."""
+        return self.pricer.sources
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """Those of the other, and how much slower the slowest is."""
+        text = f"of {self.gpus:,} GPUs the slowest sets the pace: products take {slowest(self.gpus) - 1:.1%} longer"
+        return (*self.pricer.notes, Diagnostic("note", "slowest-gpu", f"{text} than on a middling one"))
+
+    def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        """What each kernel takes on the slowest GPU."""
+        prices = self.pricer.price(kernels)
+        computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
+        return replace(prices, duration_s=prices.duration_s * np.where(computes, slowest(self.gpus), 1.0))

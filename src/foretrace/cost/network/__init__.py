@@ -7,10 +7,9 @@ from foretrace.basics.placement import Placement
 from foretrace.cost.network.crowding import crowding_of
 from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.measured_network import MeasuredNetwork
-from foretrace.cost.network.nccl.network import NcclNetwork
+from foretrace.cost.network.nccl.network import NcclNetwork, reaching
 from foretrace.cost.network.nccl.settings import NcclSettings
 from foretrace.cost.network.nccl_tests import Measurements
-from foretrace.cost.network.reaching import reaching
 from foretrace.hardware.cluster import Cluster
 
 __all__ = [

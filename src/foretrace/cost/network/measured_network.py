@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.placement import Placement
-from foretrace.cost.network.curves import Seconds, TimeCurve
 from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.bound import bound_s, passes
 from foretrace.cost.network.nccl.layout import GroupLayout
@@ -52,6 +51,41 @@ and takes what one way takes."""
 
 _UNANCHORED: Final = (Collective.ALL_REDUCE, Collective.TRANSFER)
 """What the ratio of an all-reduce says nothing about: itself, and two ranks among many."""
+
+
+Seconds = Callable[[Floats], Floats]
+"""Seconds by bytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeCurve:
+    """Seconds by size: knots in rising order, with the model and the bound that hold beyond them.
+
+    The curve is linear between its knots and constant below the first. Beyond the last knot it grows as the model does.
+    So it never falls and never jumps.
+    """
+
+    size_bytes: Floats
+    time_s: Floats
+    model: Seconds
+    bound: Seconds
+
+    def __call__(self, size_bytes: Floats) -> Floats:
+        """Seconds that these sizes take."""
+        inside = np.interp(size_bytes, self.size_bytes, self.time_s)
+        beyond = size_bytes > self.size_bytes[-1]
+        if beyond.any():
+            inside[beyond] = self._beyond(size_bytes[beyond])
+        return inside
+
+    def _beyond(self, size_bytes: Floats) -> Floats:
+        last, time = self.size_bytes[-1:], self.time_s[-1]
+        modelled = time * (self.model(size_bytes) / self.model(last))
+        # Where the last measurement is faster than the model, the model's growth may lead below the bound; where it
+        # beats the bound itself, the bound is taken down with it, so that there is no jump.
+        least = self.bound(last)
+        held = self.bound(size_bytes) * min(1.0, float(time / least[0]) if least[0] > 0 else 1.0)
+        return np.asarray(np.maximum(modelled, held))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

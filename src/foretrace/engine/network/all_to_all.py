@@ -18,8 +18,8 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.engine.network.collectives import Routing, route_latency_s
-from foretrace.engine.network.colours import bits, number_of, sums
 from foretrace.engine.network.flows import run_flows
+from foretrace.engine.network.fold import bits, number_of, sums
 from foretrace.engine.network.messages import independent
 from foretrace.engine.order import sort_by
 from foretrace.hardware.fabric.fabric import Fabric, Routes

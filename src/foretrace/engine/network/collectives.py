@@ -1,7 +1,10 @@
-"""Collectives as messages: who sends what to whom, after what.
+"""Writes collectives as messages: who sends what to whom, after what.
 
-Ranks are places 0 … n − 1 in a group. Each channel of a collective carries an equal part of the bytes; `repeated` cuts
-it into chunks, which follow each other as NCCL's do. Sizes are those of nccl-tests (`cost.network.interface`)."""
+Ranks are places 0 … n − 1 in a group. Each channel of a collective carries an equal part of the bytes, and
+`messages.repeated` splits it into chunks that follow each other as NCCL's do. Channels visit the ranks of a group node
+after node and enter each node at another GPU, so that together they use every NIC, as NCCL's rings and trees do on
+nodes with one NIC per GPU. Sizes are those of nccl-tests (`foretrace.cost.network.interface`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from foretrace.engine.network.messages import NONE, Messages
 from foretrace.engine.order import sort_by
 from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Routes
+from foretrace.program.trees import binary_tree
 
 Routing = Callable[[Longs, Longs], Routes]
 """The ways from GPUs to GPUs, by number."""
@@ -147,3 +151,45 @@ def _depths(parent: Longs) -> Longs:
         depth += above >= 0
         above = np.where(above >= 0, parent[above], NONE)
     return depth
+
+
+def ring_orders(node: Longs) -> Longs:
+    """Returns the places in the order of each channel's ring, [channels, ranks].
+
+    `node` is the node of each place. On one node a single ring uses every GPU's links fully; over several nodes there
+    are as many rings as the node with the fewest ranks has ranks.
+    """
+    members = _by_node(node)
+    channels = min(len(places) for places in members) if len(members) > 1 else 1
+    return np.stack([_in_a_row(members, channel) for channel in range(channels)])
+
+
+def tree_parents(node: Longs) -> Longs:
+    """Returns the parent of each place in each channel's tree, [channels, ranks].
+
+    There are two binary trees over the nodes, as in NCCL, for each rank of a node that may be its head. The other ranks
+    of the node form a chain below the head.
+    """
+    members = _by_node(node)
+    channels = 2 * min(len(places) for places in members) if len(members) > 1 else 1
+    first = np.cumsum([0, *(len(places) for places in members[:-1])])
+    parents = np.full((channels, len(node)), NONE, dtype=np.int64)
+    for channel in range(channels):
+        row = _in_a_row(members, channel // 2)
+        heads = row[first]
+        above = binary_tree(len(members), second=channel % 2 == 1)
+        parents[channel, row[1:]] = row[:-1]
+        parents[channel, heads] = np.where(above >= 0, heads[above], NONE)
+    return parents
+
+
+def _by_node(node: Longs) -> list[Longs]:
+    """Returns the places on each node, in the order in which they are given."""
+    order = np.argsort(node, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(node[order])) + 1)
+    return sorted(parts, key=lambda places: int(places[0]))
+
+
+def _in_a_row(members: list[Longs], first: int) -> Longs:
+    """Returns the places node after node, each node rotated to begin with its place number `first`."""
+    return np.concatenate([part for places in members for part in (places[first:], places[:first])])

@@ -9,12 +9,12 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError
 from foretrace.engine import jit
+from foretrace.engine.jit import Room
 from foretrace.engine.maxmin import Filling, fill
 from foretrace.engine.network.fold import fold
 from foretrace.engine.network.loop import MessageState, simulate
 from foretrace.engine.network.messages import Messages, bytes_by_link, uses_of
 from foretrace.engine.order import sort_by
-from foretrace.engine.room import Room
 
 NO_LIMIT = 1e300
 FOLDS_FROM = 64

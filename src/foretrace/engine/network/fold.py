@@ -1,14 +1,14 @@
-"""Messages that provably behave alike are run once.
+"""Folds messages that provably behave identically, so that each kind is run once.
 
-Colour refinement over messages and links: two messages are alike if they have the same bytes, latency and release,
-come after messages that are alike, and cross links that are alike; two links are alike if they have the same capacity
-and carry the same numbers of messages of each kind. Max-min filling sees only such numbers, so what is alike has the
-same rates and the same times, whatever the network: folding is exact (the coarsest equitable partition, as for the
-ranks of a program). A ring of 1,024 alike hops has one message a step; an even all-to-all on a fat-tree has a
-handful.
+Colour refinement over messages and links: two messages are identical if they have the same bytes, latency and release,
+depend on identical messages, and cross identical links. Two links are identical if they have the same capacity and
+carry the same numbers of messages of each kind. Max-min filling sees only these numbers, so identical messages have the
+same rates and times on any network: folding is exact (the coarsest equitable partition, as for the ranks of a program).
+A ring of 1,024 identical hops has one message per step; an even all-to-all on a fat-tree has a handful.
 
-Equal times stay equal this way. Where channels of a ring meet on links, that matters: messages that start together
-can be an unstable balance, which the slightest skew upsets, for up to a few hundredths of the time."""
+Folding keeps equal times equal. That matters where channels of a ring share links: messages that start together can be
+in an unstable balance, which the slightest skew upsets, for up to a few hundredths of the time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, stable_order
-from foretrace.engine.network.colours import bits, number_of, sums
 from foretrace.engine.network.messages import NONE, Messages, uses_of
 from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Routes
@@ -44,7 +43,7 @@ class Folded:
 
 
 def fold(messages: Messages, capacity: Floats) -> Folded | None:
-    """The messages and links folded to their kinds; None where too few are alike."""
+    """The messages and links folded to their kinds; None where too few are identical."""
     refined = _refine(messages, capacity)
     if refined is None:
         return None
@@ -129,3 +128,21 @@ def _uses_on(messages: Messages, number_of_link: Longs) -> tuple[Longs, Longs, F
     fewer = Routes(np.concatenate([[0], np.cumsum(lengths)]), routes.link[kept], routes.share[kept])
     start, link, share = uses_of(replace(messages, routes=fewer))
     return start, link, share, np.repeat(np.arange(len(messages)), np.diff(start))
+
+
+def sums(values: Hashes, bounds: Longs) -> Hashes:
+    """Returns the wrapping sums of colours (64-bit hashes) between consecutive bounds, in any order the same."""
+    running = np.zeros(len(values) + 1, dtype=np.uint64)
+    np.cumsum(values, out=running[1:])
+    return running[bounds[1:]] - running[bounds[:-1]]
+
+
+def number_of(colour: Hashes) -> int:
+    """Returns the number of distinct colours."""
+    ordered = np.sort(colour)
+    return int((ordered[1:] != ordered[:-1]).sum()) + min(len(ordered), 1)
+
+
+def bits(values: Floats) -> Hashes:
+    """Returns the bits of floats; −0.0 counts as 0.0."""
+    return (np.asarray(values, dtype=np.float64) + 0.0).view(np.uint64)

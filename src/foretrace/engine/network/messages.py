@@ -1,4 +1,4 @@
-"""Messages over links, as columns."""
+"""Holds messages over links as columns: their bytes, latencies, routes and dependencies."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class Messages:
     """The message whose bytes go before this one's (a channel serves its messages in turn), or -1. Latencies of
     messages in turn overlap: the bytes of the next may follow those of the one ahead at once."""
     step: Longs
-    """How late in the order of things a message is. It changes no time; messages of one step that turn out to be alike
-    are run once, and a good guess saves looking for them."""
+    """The step of each message. It changes no time; folding looks for identical messages among those of one step."""
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -100,3 +99,32 @@ def _joined_starts(starts: list[Longs]) -> Longs:
     """Starts of rows that follow each other."""
     lengths = np.concatenate([np.diff(start) for start in starts])
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def repeated(hops: Messages, chunks: int, steps: int | None = None) -> Messages:
+    """Splits every message into `chunks` that are sent in order.
+
+    Chunk *c* depends on chunk *c* of the messages that its message depended on. With `steps` the messages are repeated
+    that many times, as in a ring, and depend on those of the step before. The messages are numbered by step, then by
+    chunk, then as in `hops`.
+    """
+    count, rounds = len(hops), (steps or 1) * chunks
+    start, after = hops.after_start, hops.after
+    waits, back = np.tile(np.diff(start), rounds), 0
+    if steps is not None:
+        waits[: chunks * count] = 0
+        back = chunks
+    first = np.arange(back, rounds) - back
+    turn = np.repeat(np.arange(rounds), count)
+    number = np.arange(rounds * count)
+    return Messages(
+        bytes=np.tile(hops.bytes / chunks, rounds),
+        latency_s=np.tile(hops.latency_s, rounds),
+        release_s=np.tile(hops.release_s, rounds),
+        route=np.tile(hops.route, rounds),
+        routes=hops.routes,
+        after_start=np.concatenate([[0], np.cumsum(waits)]),
+        after=(first[:, None] * count + after).ravel(),
+        ahead=np.where(turn > 0, number - count, NONE),
+        step=np.tile(hops.step, rounds) + (turn if steps is None else turn // chunks),
+    )

@@ -77,8 +77,7 @@ def cluster_fabric(item: Hardware, nodes: int | None, simai: Path | None) -> Fab
         return None
     fabric = fabric_of(item, count, merge=False)
     if simai is not None:
-        from foretrace.hardware.fabric.designs.simai import simai_topology
-        from foretrace.hardware.fabric.designs.simai_topology import write_topology
+        from foretrace.hardware.fabric.designs.simai_topology import simai_topology, write_topology
 
         write_topology(simai_topology(fabric, item.gpu.name, str(simai)), simai)
     return fabric

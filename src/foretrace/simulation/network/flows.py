@@ -16,15 +16,22 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError
 from foretrace.engine.network.all_to_all import even_all_to_all
-from foretrace.engine.network.collectives import Sends, at_once, chain, pairs, ring, routed, tree
+from foretrace.engine.network.chunks import chain_times, pipeline_times, ring_times
+from foretrace.engine.network.collectives import (
+    Sends,
+    at_once,
+    chain,
+    pairs,
+    ring,
+    ring_orders,
+    routed,
+    tree,
+    tree_parents,
+)
 from foretrace.engine.network.flows import fair_rates, run_flows
 from foretrace.engine.network.fold import fold
 from foretrace.engine.network.loop import SAME_TIME
-from foretrace.engine.network.messages import Messages, bytes_by_link, concatenated
-from foretrace.engine.network.orders import ring_orders, tree_parents
-from foretrace.engine.network.pipeline import pipeline_times
-from foretrace.engine.network.repeat import repeated
-from foretrace.engine.network.ring import chain_times, ring_times
+from foretrace.engine.network.messages import Messages, bytes_by_link, concatenated, repeated
 from foretrace.hardware.fabric.fabric import Fabric
 from foretrace.program.columns import ONE_TO_ONE, SHARDED, WHOLE, Collective, label
 from foretrace.simulation.network.flow_network import FlowNetwork

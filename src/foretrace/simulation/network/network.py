@@ -20,8 +20,8 @@ from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network import MeasuredNetwork, NcclNetwork, Network
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.bound import passes
-from foretrace.cost.network.nccl.candidates import Candidate, candidates
 from foretrace.cost.network.nccl.layout import GroupLayout
+from foretrace.cost.network.nccl.network import Candidate, candidates
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.simulation.network.placed_groups import PlacedGroups, groups_of_placement, placed_groups

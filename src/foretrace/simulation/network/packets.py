@@ -17,9 +17,8 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError, UsageError
-from foretrace.engine.network.collectives import Sends, chain, ring, tree
+from foretrace.engine.network.collectives import Sends, chain, ring, ring_orders, tree, tree_parents
 from foretrace.engine.network.messages import bytes_by_link, independent
-from foretrace.engine.network.orders import ring_orders, tree_parents
 from foretrace.program.columns import Collective
 from foretrace.simulation.network.flow_network import FlowNetwork
 from foretrace.simulation.network.flows import pair_sends, ring_steps, runs_as

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretrace.cost.kernels import kernel_pricer
-from foretrace.cost.kernels.slowest import SPREAD, SlowestPricer, slowest
+from foretrace.cost.kernels.clocks import SPREAD, SlowestPricer, slowest
 from foretrace.hardware import presets
 from foretrace.program.kernels import Attention, Copy, Gemm, Kernel, Stream
 

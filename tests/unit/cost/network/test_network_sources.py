@@ -13,8 +13,8 @@ from foretrace.cost.network import MeasuredNetwork, Network, network_of
 from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable, read_measurements
 from foretrace.cost.network.silicon_collectives import NAME, silicon_collectives, slowdown_in_training
-from foretrace.cost.network.sources import measured_collectives
 from foretrace.cost.silicon import SYSTEMS, installed
+from foretrace.cost.sources import measured_collectives
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 

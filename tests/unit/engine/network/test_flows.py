@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.engine.network.collectives import pairs, ring, routed, tree
+from foretrace.engine.network.collectives import pairs, ring, ring_orders, routed, tree, tree_parents
 from foretrace.engine.network.flows import fair_rates, run_flows
 from foretrace.engine.network.fold import fold
-from foretrace.engine.network.messages import Messages, independent
-from foretrace.engine.network.orders import ring_orders, tree_parents
-from foretrace.engine.network.repeat import repeated
+from foretrace.engine.network.messages import Messages, independent, repeated
 from foretrace.hardware.fabric.fabric import Routes
 from small_fabric import leaf_spine
 

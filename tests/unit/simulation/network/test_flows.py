@@ -10,10 +10,9 @@ import pytest
 
 from foretrace import load_cluster
 from foretrace.basics.errors import InputError
-from foretrace.engine.network.collectives import ring, routed
+from foretrace.engine.network.collectives import ring, ring_orders, routed
 from foretrace.engine.network.flows import run_flows
-from foretrace.engine.network.orders import ring_orders
-from foretrace.engine.network.repeat import repeated
+from foretrace.engine.network.messages import repeated
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.program.columns import Collective
 from foretrace.simulation.network.flow_network import FlowNetwork, flow_network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,11 +15,11 @@ from foretrace.basics.placement import Placement
 from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.channels import graphs_of
 from foretrace.cost.network.nccl.environment import Forced
-from foretrace.cost.network.nccl.group import NcclGroup
+from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, NcclGroup
 from foretrace.cost.network.nccl.layout import CrowdingRule, GroupLayout, Seats
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
-from foretrace.cost.network.nccl.plan import PAIR_WAYS, CallPlan
-from foretrace.cost.network.nccl.tuning import ways
+from foretrace.cost.network.nccl.plan import PAIR_WAYS, CallPlan, way_s
+from foretrace.cost.network.nccl.tuning import all_reckoned_s, ways
 from foretrace.cost.network.nccl_log.observations import Observed, Way
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
@@ -115,6 +116,47 @@ class NcclNetwork:
             usual = [way for way in ways(group, what, collnet, ll128=trusted) if trusted or way[1] != "ll128"]
         known = {*(printed or usual), *seen}
         return [way for way in ways(group, what, collnet=True, ll128=True) if way in known] or usual
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run a call. `nccl_time_s` is what NCCL chooses by, `time_s` what this model expects of the way."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+    nccl_time_s: float
+    time_s: float
+    chosen: bool
+
+
+def candidates(
+    network: NcclNetwork, collective: Collective, layout: GroupLayout, size_bytes: float
+) -> tuple[Candidate, ...]:
+    """Returns the allowed ways to run a call, fastest by NCCL's estimate first; empty if NCCL has no choice to make."""
+    if layout.size == 1 or collective in PAIRWISE or collective in ONE_TO_ONE:
+        return ()
+    plan, size = network.plan(collective, layout), np.array([size_bytes], dtype=np.float64)
+    choice = plan.explain(size_bytes)
+    reckoned = all_reckoned_s(plan.group, plan.what, plan.ways, size, network.observed)
+    options = []
+    for way, seconds in zip(plan.ways, reckoned, strict=True):
+        chosen = way == (choice.algorithm, choice.protocol)
+        own = choice.time_s if chosen else max(float(way_s(plan.group, plan.what, way, size)[1][0]), choice.bound_s)
+        options.append(Candidate(*way, plan.group.channels(way[0]), float(seconds[0]), own, chosen))
+    return tuple(sorted(options, key=lambda candidate: candidate.nccl_time_s))
+
+
+def reaching(cluster: Cluster, *, link_bytes_per_s: float | None, nic_bytes_per_s: float | None) -> Cluster:
+    """Returns the cluster with links and NICs that reach these rates for large messages in the network model."""
+    node, gpu, nic = cluster.node, cluster.gpu, cluster.node.nic
+    machine = machine_of(gpu)
+    if link_bytes_per_s is not None:
+        gpu = replace(gpu, link_bytes_per_s=link_bytes_per_s / machine.link_share)
+    if nic_bytes_per_s is not None:
+        nic = replace(nic, bytes_per_s=nic_bytes_per_s / machine.network_share)
+        gpu = replace(gpu, pcie_bytes_per_s=max(gpu.pcie_bytes_per_s, nic_bytes_per_s / PCIE_PAYLOAD))
+    return replace(cluster, node=replace(node, gpu=gpu, nic=nic))
 
 
 def _notes(cluster: Cluster) -> tuple[Diagnostic, ...]:

@@ -20,12 +20,12 @@ from foretrace.cost.network.nccl.tuning_tables import (
 from foretrace.program.columns import Collective
 
 START_S: Final = 16.6e-6
-"""A call of NVLS beyond its launch: the multicast barrier before and after. Fitted as in times.py."""
+"""A call of NVLS beyond its launch: the multicast barrier before and after. Fitted as CORNER in ring.py."""
 
 CHUNKS_S: Final = 86e-6
 CHUNKS_BYTES: Final = 17.9e6
 """Chunks grow from 16 to 64 KiB with the size (`enqueue.cc`), and small ones are the less efficient: up to CHUNKS_S
-more, half of it at CHUNKS_BYTES. Fitted as in times.py."""
+more, half of it at CHUNKS_BYTES. Fitted as CORNER in ring.py."""
 
 
 def nvls_s(group: NcclGroup, what: Collective, algorithm: str, size_bytes: Floats) -> tuple[float, Floats]:

@@ -13,16 +13,16 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats
-from foretrace.cost.network.nccl.algorithms.times import ramp_s, step_s
+from foretrace.cost.network.nccl.algorithms.ring import ramp_s, step_s
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tuning_tables import GB, LL_MOST
 
 PER_PEER_S: Final = 0.55e-6
-"""What a further peer of an all-to-all takes, where hops take what NCCL's table says. Fitted as in times.py."""
+"""What a further peer of an all-to-all takes, where hops take what NCCL's table says. Fitted as CORNER in ring.py."""
 
 OWN: Final = 0.3
 """What a rank's own part of an all-to-all takes, as a share of what one peer's takes: it is copied by the same SMs.
-Fitted as in times.py."""
+Fitted as CORNER in ring.py."""
 
 PER_ISLAND_S: Final = 1e-6
 """What the CPU thread that drives a NIC spends on each island it sends to (NCCL's network overhead, tuning.cc)."""

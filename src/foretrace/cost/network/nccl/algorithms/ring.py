@@ -1,4 +1,4 @@
-"""Rings: all-reduce, all-gather, reduce-scatter, broadcast and reduce, hop by hop."""
+"""Times ring algorithms hop by hop: all-reduce, all-gather, reduce-scatter, broadcast and reduce."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats
-from foretrace.cost.network.nccl.algorithms.times import ramp_s, step_s
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tuning_tables import CHANNEL_RING_LL128, GB, LL_MOST, THREAD_BYTES, THREADS
 from foretrace.program.columns import WHOLE, Collective
+
+CORNER: Final = 2.6
+"""The power of the mean by which the longer of the two wins. This and the ramp were fitted on groups of 2 and 8 GPUs of
+NVIDIA's tables of A100, H100, H200 and B200 together (benchmarks/fit_collectives.py says how)."""
+
+RAMP_S: Final = 41e-6
+RAMP_BYTES: Final = 36e6
+"""What a call of Simple or LL128 takes beyond its steps, once it is large: the first and the last of many chunks have
+no other to hide behind. Up to RAMP_S, half of it at RAMP_BYTES."""
 
 TURNS: Final = {
     Collective.ALL_REDUCE: 2,
@@ -26,10 +34,28 @@ LAST_RECEIVE_STEPS: Final = 0.2
 says."""
 
 OWN_PART_STEPS: Final = 0.43
-"""The same of an all-gather or reduce-scatter: a rank's own part, copied within its memory. Fitted as in times.py."""
+"""The same of an all-gather or reduce-scatter: a rank's own part, copied within its memory. Fitted as CORNER."""
 
 LINK_SHARES: Final = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
 """Payload of all that crosses a link: LL flags every 4 bytes with 4 more, LL128 sends 8 bytes of flags with 120."""
+
+
+def step_s(data_s: Floats, latency_s: float) -> Floats:
+    """Returns the seconds of a step whose data take `data_s` on their channel.
+
+    NCCL moves the data of a hop in two slices (`ALLREDUCE_SLICESTEPS`), and the next hop starts with the first slice
+    while the second is still under way. So a step takes the longer of its data, and of half its data and a latency.
+    Ranks and channels are never exactly in step, so the transition between the two is smooth.
+    """
+    # Without latency a step takes as long as its data.
+    data = data_s / (1 + 0.5**CORNER) ** (1 / CORNER)
+    waiting = data / 2 + latency_s
+    return np.asarray((data**CORNER + waiting**CORNER) ** (1 / CORNER))
+
+
+def ramp_s(size_bytes: Floats, clock: float) -> Floats:
+    """Returns the seconds that a call takes beyond its steps."""
+    return np.asarray(RAMP_S / clock * size_bytes / (size_bytes + RAMP_BYTES))
 
 
 def ring_s(group: NcclGroup, what: Collective, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:

@@ -7,13 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace.engine.network.collectives import Sends, chain, ring, routed, tree
+from foretrace.engine.network.chunks import chain_times, pipeline_times, ring_times
+from foretrace.engine.network.collectives import Sends, chain, ring, routed, tree, tree_parents
 from foretrace.engine.network.flows import run_flows
-from foretrace.engine.network.messages import NONE
-from foretrace.engine.network.orders import tree_parents
-from foretrace.engine.network.pipeline import pipeline_times
-from foretrace.engine.network.repeat import repeated
-from foretrace.engine.network.ring import chain_times, ring_times
+from foretrace.engine.network.messages import NONE, repeated
 from foretrace.hardware.fabric.fabric import Floats, Longs, Routes
 
 RATE, LATENCY = 50e9, 500e-9
