@@ -5,7 +5,7 @@ calibration: 1
 gpu: h200-sxm
 made_of:
 - {file: step.json.gz, kind: trace, kernels: 45, step_s: 0.1338, products: 267, flops: 6.2e+13}
-kernels: my.kernels.profile           # a kernel profile (formats.kernel_profile)
+kernels: my.kernels.profile           # a kernel profile (foretrace.cost.kernels.kernel_profile)
 collectives: my.collectives.csv       # collective,gpus,nodes,bytes,time_us
 families:
 - {name: gemm bf16 tn, kernels: 7, factor: 0.98, low: 0.95, high: 1.02, error: 0.02}

@@ -1,18 +1,15 @@
-"""NCCL_GRAPH_DUMP_FILE: the channels that NCCL's search found in a node, for each kind of algorithm.
+"""Reads NCCL_GRAPH_DUMP_FILE: the channels that NCCL's search found in a node, for each kind of algorithm.
 
-Rates are those of one channel, in 10⁹ bytes per second as NCCL counts them (`src/graph/search.cc`). What is not known
-here is kept: reading what was written gives the same records.
+Rates are those of one channel, in 10⁹ bytes per second as NCCL counts them (`src/graph/search.cc`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import read_whole
-from foretrace.cost.network.nccl_log.xml import Element, parse_xml, rate, whole_number, write_xml
+from foretrace.cost.network.nccl_log.xml import Element, rate, whole_number
 
 EXPECTED: Final = 'expected what NCCL_GRAPH_DUMP_FILE writes: <graphs version="1"><graph id="0" pattern="4" …>'
 
@@ -21,19 +18,6 @@ _BY_ID: Final = {0: "ring", 1: "tree", 2: "collnet-chain", 3: "nvls", 4: "collne
 _BY_PATTERN: Final = {1: "tree", 2: "tree", 3: "tree", 4: "ring", 5: "nvls", 6: "collnet-direct"}
 """NCCL, `src/include/graph.h`: NCCL_TOPO_PATTERN_*. A CollNet chain is searched as a tree."""
 
-_KNOWN: Final = (
-    "id",
-    "pattern",
-    "crossnic",
-    "nchannels",
-    "speedintra",
-    "speedinter",
-    "latencyinter",
-    "typeintra",
-    "typeinter",
-    "samechannels",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Channel:
@@ -41,8 +25,6 @@ class Channel:
 
     gpus: tuple[int, ...]
     nets: tuple[int, ...]
-    stops: tuple[Element, ...] = ()
-    """As they stand in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +46,6 @@ class LoggedGraph:
     type_inter: str
     samechannels: int
     channels: tuple[Channel, ...] = ()
-    others: tuple[tuple[str, str], ...] = ()
-    """Attributes that are not known here."""
 
     @property
     def algorithm(self) -> str | None:
@@ -91,17 +71,6 @@ class Graphs:
 
     version: int
     graphs: tuple[LoggedGraph, ...]
-    others: tuple[tuple[str, str], ...] = ()
-
-
-def read_graphs(path: str | Path) -> Graphs:
-    """The graphs of a file."""
-    return parse_graphs(read_whole(path, "dump of NCCL's graphs", EXPECTED), str(path))
-
-
-def parse_graphs(data: bytes, name: str) -> Graphs:
-    """The graphs of a dump that messages call `name`."""
-    return graphs_of(parse_xml(data, name, EXPECTED), name)
 
 
 def graphs_of(root: Element, name: str) -> Graphs:
@@ -115,14 +84,7 @@ def graphs_of(root: Element, name: str) -> Graphs:
         raise InputError(
             "unknown-version", f"version {version} of the dump is not known", where=f"{name}:{root.line}", hint=EXPECTED
         )
-    others = tuple(pair for pair in root.attributes if pair[0] != "version")
-    return Graphs(version, tuple(_graph(child, name) for child in root.children if child.tag == "graph"), others)
-
-
-def write_graphs(graphs: Graphs) -> bytes:
-    """The file that gives these records."""
-    children = tuple(_element(graph) for graph in graphs.graphs)
-    return write_xml(Element("graphs", (("version", str(graphs.version)), *graphs.others), children))
+    return Graphs(version, tuple(_graph(child, name) for child in root.children if child.tag == "graph"))
 
 
 def _graph(element: Element, name: str) -> LoggedGraph:
@@ -145,28 +107,10 @@ def _graph(element: Element, name: str) -> LoggedGraph:
         type_inter=element.get("typeinter") or "",
         samechannels=whole_number(element, "samechannels", name, 0),
         channels=channels,
-        others=tuple(pair for pair in element.attributes if pair[0] not in _KNOWN),
     )
 
 
 def _channel(element: Element, name: str) -> Channel:
     gpus = tuple(whole_number(child, "dev", name) for child in element.children if child.tag == "gpu")
     nets = tuple(whole_number(child, "dev", name) for child in element.children if child.tag == "net")
-    return Channel(gpus, nets, element.children)
-
-
-def _element(graph: LoggedGraph) -> Element:
-    texts = {
-        "id": str(graph.id),
-        "pattern": str(graph.pattern),
-        "crossnic": str(graph.crossnic),
-        "nchannels": str(graph.nchannels),
-        "speedintra": f"{graph.speed_intra:.17g}",
-        "speedinter": f"{graph.speed_inter:.17g}",
-        "latencyinter": f"{graph.latency_inter:.17g}",
-        "typeintra": graph.type_intra,
-        "typeinter": graph.type_inter,
-        "samechannels": str(graph.samechannels),
-    }
-    channels = tuple(Element("channel", (), channel.stops) for channel in graph.channels)
-    return Element("graph", (*texts.items(), *graph.others), channels)
+    return Channel(gpus, nets)

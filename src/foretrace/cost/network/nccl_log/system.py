@@ -1,7 +1,7 @@
-"""NCCL_TOPO_DUMP_FILE: the node as NCCL sees it, its GPUs with their NVLinks, its NICs, and the PCIe between them.
+"""Reads NCCL_TOPO_DUMP_FILE: the GPUs of a node with their NVLinks, its NICs, and the PCIe between them.
 
 NCCL lists the GPUs of the communicator that wrote the dump, which may be fewer than the node has, and every NIC that
-its network plugin found, one for management among them.
+its network plugin found, also one for management.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.files import read_whole
-from foretrace.cost.network.nccl_log.xml import Element, parse_xml, rate, whole_number, write_xml
+from foretrace.cost.network.nccl_log.xml import Element, rate, whole_number
 
 EXPECTED: Final = 'expected what NCCL_TOPO_DUMP_FILE writes: <system version="1"><cpu …><pci …><gpu …>'
 
@@ -55,27 +53,16 @@ class SystemNic:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A whole file: what is understood of it, and all of it."""
+    """The GPUs and NICs of a node."""
 
     gpus: tuple[SystemGpu, ...]
     nics: tuple[SystemNic, ...]
-    root: Element
 
     @property
     def fastest_nics(self) -> tuple[SystemNic, ...]:
         """The NICs of the highest rate: those that a job's traffic goes over."""
         most = max((nic.bytes_per_s for nic in self.nics), default=0.0)
         return tuple(nic for nic in self.nics if nic.bytes_per_s == most > 0)
-
-
-def read_system(path: str | Path) -> System:
-    """The node of a file."""
-    return parse_system(read_whole(path, "dump of NCCL's topology", EXPECTED), str(path))
-
-
-def parse_system(data: bytes, name: str) -> System:
-    """The node of a dump that messages call `name`."""
-    return system_of(parse_xml(data, name, EXPECTED), name)
 
 
 def system_of(root: Element, name: str) -> System:
@@ -92,12 +79,7 @@ def system_of(root: Element, name: str) -> System:
             nics.append(_nic(element, above, name))
     if not gpus:
         raise InputError("missing-field", "no GPU is listed", where=name, hint=EXPECTED)
-    return System(tuple(gpus), tuple(nics), root)
-
-
-def write_system(system: System) -> bytes:
-    """The file that gives this record."""
-    return write_xml(system.root)
+    return System(tuple(gpus), tuple(nics))
 
 
 def _with_ancestors(element: Element, above: tuple[Element, ...]) -> Iterator[tuple[Element, tuple[Element, ...]]]:

@@ -1,12 +1,10 @@
-"""The XML that NCCL dumps, read with its lines so that every error can name one; no DTD, so nothing can expand."""
+"""Parses the XML that NCCL dumps, with line numbers for errors; document types are refused, so nothing can expand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from xml.parsers import expat
-from xml.sax.saxutils import quoteattr
 
 from foretrace.basics.errors import InputError, shortened
 
@@ -76,22 +74,6 @@ def parse_xml(data: bytes, name: str, expected: str) -> Element:
     except (ValueError, LookupError) as error:
         raise InputError("bad-syntax", f"this is no XML: {error}", where=name, hint=expected) from None
     return stack[0].children[0]
-
-
-def write_xml(element: Element) -> bytes:
-    """The document as NCCL lays it out: two spaces a level, a tag a line."""
-    return ("\n".join(_lines(element, "")) + "\n").encode()
-
-
-def _lines(element: Element, indent: str) -> Iterator[str]:
-    head = " ".join([element.tag, *(f"{key}={quoteattr(value)}" for key, value in element.attributes)])
-    if not element.children:
-        yield f"{indent}<{head}/>"
-        return
-    yield f"{indent}<{head}>"
-    for child in element.children:
-        yield from _lines(child, indent + "  ")
-    yield f"{indent}</{element.tag}>"
 
 
 def whole_number(element: Element, key: str, name: str, default: int | None = None) -> int:

@@ -1,11 +1,12 @@
-"""NCCL_GRAPH_DUMP_FILE: what is read, what is kept, what is refused."""
+"""NCCL_GRAPH_DUMP_FILE: what is read and what is refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.network.nccl_log.graph import parse_graphs, read_graphs, write_graphs
+from foretrace.cost.network.nccl_log.graph import EXPECTED, Graphs, graphs_of
+from foretrace.cost.network.nccl_log.xml import parse_xml
 
 DUMP = b"""<graphs version="1">
   <graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="20" speedinter="17.5" latencyinter="0"
@@ -33,6 +34,10 @@ DUMP = b"""<graphs version="1">
 """
 
 
+def parse_graphs(data: bytes, name: str) -> Graphs:
+    return graphs_of(parse_xml(data, name, EXPECTED), name)
+
+
 def test_channels_rates_and_paths() -> None:
     ring = parse_graphs(DUMP, "graph.xml").graphs[0]
     assert (ring.algorithm, ring.nchannels, ring.speed_intra, ring.speed_inter) == ("ring", 2, 20.0, 17.5)
@@ -43,12 +48,6 @@ def test_channels_rates_and_paths() -> None:
 
 def test_graphs_are_told_apart_by_number_and_pattern() -> None:
     assert [one.algorithm for one in parse_graphs(DUMP, "x").graphs] == ["ring", "tree", "collnet-chain", "nvls"]
-
-
-def test_what_is_not_known_is_kept() -> None:
-    graphs = parse_graphs(DUMP, "graph.xml")
-    assert graphs.graphs[0].others == (("future", "7"),)
-    assert parse_graphs(write_graphs(graphs), "again.xml") == graphs
 
 
 @pytest.mark.parametrize(
@@ -79,8 +78,3 @@ def test_entities_do_not_expand() -> None:
     with pytest.raises(InputError) as caught:
         parse_graphs(bomb, "g.xml")
     assert caught.value.code == "wrong-format"
-
-
-def test_a_missing_file_is_said() -> None:
-    with pytest.raises(InputError, match="no such file"):
-        read_graphs("/nowhere/graph.xml")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.network.nccl_log.system import parse_system, read_system, write_system
+from foretrace.cost.network.nccl_log.system import EXPECTED, System, system_of
+from foretrace.cost.network.nccl_log.xml import parse_xml
 
 NODE = b"""<system version="1">
   <cpu host_hash="0x1" numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="207">
@@ -32,6 +31,10 @@ NODE = b"""<system version="1">
 """
 
 
+def parse_system(data: bytes, name: str) -> System:
+    return system_of(parse_xml(data, name, EXPECTED), name)
+
+
 def test_gpus_links_and_nics() -> None:
     system = parse_system(NODE, "topo.xml")
     (gpu,) = system.gpus
@@ -52,19 +55,6 @@ def test_virtual_machines_do_not_say_their_pcie() -> None:
         b'link_speed="16.0 GT/s PCIe" link_width="16"', b'link_speed="" link_width="0"'
     )
     assert parse_system(hidden, "topo.xml").gpus[0].pcie_bytes_per_s == 0.0
-
-
-def test_written_and_read_again_it_is_the_same() -> None:
-    system = parse_system(NODE, "topo.xml")
-    assert parse_system(write_system(system), "again.xml") == system
-
-
-def test_a_file_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "topo.xml"
-    path.write_bytes(NODE)
-    assert read_system(path) == parse_system(NODE, "topo.xml")
-    with pytest.raises(InputError, match="no such file"):
-        read_system(tmp_path / "missing.xml")
 
 
 @pytest.mark.parametrize(
