@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from foretrace.cost.network import Network, network_of
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.uneven import uneven_price
+from foretrace.cost.network.uneven_all_to_all import uneven_price
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 from foretrace.program.dispatch import STYLES, Dispatch, dispatch_text

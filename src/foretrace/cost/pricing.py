@@ -20,7 +20,7 @@ from foretrace.cost.network.experts import price_call
 from foretrace.cost.network.interface import CallPrices, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.network.sharing import Calls, Sharing
-from foretrace.cost.network.uneven import uneven_prices, uneven_templates
+from foretrace.cost.network.uneven_all_to_all import uneven_prices, uneven_templates
 from foretrace.cost.overlap import CallUses, Overlaps, call_uses, text_slowdowns
 from foretrace.cost.prices import Draws, Prices
 from foretrace.hardware.cluster import Gpu

@@ -19,7 +19,7 @@ from foretrace.cost.calibration import (
     write_calibration,
 )
 from foretrace.cost.kernels.kernel_profile import KernelProfile
-from foretrace.cost.network.nccl_tests.combine import measurements_of
+from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.records import Measurement
 from foretrace.program.columns import Collective
 from foretrace.program.kernels import Gemm, Stream

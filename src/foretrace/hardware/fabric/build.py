@@ -20,8 +20,8 @@ from foretrace.hardware.fabric.designs.draft import FabricDraft
 from foretrace.hardware.fabric.designs.dragonfly import add_dragonfly
 from foretrace.hardware.fabric.designs.node import add_nodes
 from foretrace.hardware.fabric.designs.reference import design_of
+from foretrace.hardware.fabric.designs.topology_file import written_fabric
 from foretrace.hardware.fabric.designs.torus import add_torus, torus_nodes
-from foretrace.hardware.fabric.designs.written import written_fabric
 from foretrace.hardware.fabric.fabric import Device, Fabric
 from foretrace.hardware.fabric.merging import merged, split_cables
 from foretrace.hardware.fabric.names import links_named

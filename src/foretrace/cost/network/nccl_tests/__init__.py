@@ -1,6 +1,6 @@
 """Measured collectives: logs of nccl-tests, and tables of the same figures as CSV."""
 
-from foretrace.cost.network.nccl_tests.combine import falling_removed, measurements_of
+from foretrace.cost.network.nccl_tests.aggregation import falling_removed, measurements_of
 from foretrace.cost.network.nccl_tests.reader import read_measurements
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements, MeasurementTable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.cost.network.nccl_tests.combine import measurements_of
+from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.logs import is_log, parse_log
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
 from foretrace.cost.network.nccl_tests.tables import is_table, parse_table

@@ -24,7 +24,7 @@ from foretrace.hardware.fabric.graph import FabricGraph
 from foretrace.hardware.fabric.hashing import mixed, picked
 from foretrace.hardware.fabric.routing.attachment import Attachment, attachment_of
 from foretrace.hardware.fabric.routing.crossing import Combinations, Crossing, Shares
-from foretrace.hardware.fabric.routing.inside import Inside, Pieces, joined
+from foretrace.hardware.fabric.routing.local_paths import Inside, Pieces, joined
 from foretrace.hardware.fabric.routing.switching import Switching
 from foretrace.hardware.fabric.topology import Topology
 

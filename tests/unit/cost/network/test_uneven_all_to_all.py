@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from foretrace import Mesh, ProgramBuilder
 from foretrace.cost.network import Network, network_of
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.uneven import uneven_price
+from foretrace.cost.network.uneven_all_to_all import uneven_price
 from foretrace.cost.pricing import price
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
