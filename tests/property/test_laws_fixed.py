@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from foretrace.basics.errors import DeadlockError, InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.engine import chained, chains, fixed, jit, order
-from foretrace.engine.chained import ChainPlayer
+from foretrace.engine import chains, jit, order, tape
+from foretrace.engine.chains import ChainPlayer
 from foretrace.engine.run import FixedRun
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.graph import Graph
@@ -193,10 +193,10 @@ def test_a_scenario_that_settles_does_not_depend_on_one_that_does_not() -> None:
 def test_whole_levels_at_once_give_the_bits_of_the_plain_loop(job: Job) -> None:
     jit.use(False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fixed, "LEVEL_COST", 10**9)
+        patch.setattr(tape, "LEVEL_COST", 10**9)
         patch.setattr(order, "FRONTIER_COST", 10**9)
         plain = timeline_of(job, fold=False)
-        patch.setattr(fixed, "LEVEL_COST", 0)
+        patch.setattr(tape, "LEVEL_COST", 0)
         patch.setattr(order, "FRONTIER_COST", 0)
         assert_same_bits(timeline_of(job, fold=False), plain)
 
@@ -204,7 +204,7 @@ def test_whole_levels_at_once_give_the_bits_of_the_plain_loop(job: Job) -> None:
 def chained_run(graph: Graph) -> FixedRun:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chains, "MIN_MEAN", 0)
-        patch.setattr(chained, "BLOCK_COST", 0)
+        patch.setattr(chains, "BLOCK_COST", 0)
         run = FixedRun(graph)
     assert isinstance(run.player, ChainPlayer) or not len(graph)
     return run

@@ -7,10 +7,9 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic
 from foretrace.engine import jit
-from foretrace.engine.chained import ChainPlayer, compile_chains
-from foretrace.engine.fixed import TapePlayer
+from foretrace.engine.chains import ChainPlayer, compile_chains
 from foretrace.engine.steady import until_settled
-from foretrace.engine.tape import compile_tape
+from foretrace.engine.tape import TapePlayer, compile_tape
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline, ready_times
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from foretrace.basics.errors import InputError
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, said_by_name
-from foretrace.cost.network.nccl_tests.records import Measurement
-from foretrace.cost.network.nccl_tests.rows import measurement, positive, whole
+from foretrace.cost.network.nccl_tests.records import Measurement, measurement, positive, whole
 from foretrace.program.columns import Collective
 
 _TAG = re.compile(r"\[[0-9]+,[0-9]+\]<std(?:out|err)>:")

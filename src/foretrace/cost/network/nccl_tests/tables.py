@@ -16,8 +16,7 @@ from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, said_by_name
-from foretrace.cost.network.nccl_tests.records import Measurement
-from foretrace.cost.network.nccl_tests.rows import US, measurement, positive, whole
+from foretrace.cost.network.nccl_tests.records import US, Measurement, measurement, positive, whole
 from foretrace.program.columns import Collective
 
 _SIZE: Final = ("size_bytes", "bytes", "size")
