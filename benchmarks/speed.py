@@ -27,7 +27,7 @@ import jobs
 from foretrace import Machine, load_cluster, simulate
 from foretrace.cost.pricing import price
 from foretrace.engine import jit
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.engine.shared_run import SharedRun
 from foretrace.export.perfetto import write_perfetto
 from foretrace.inputs.aicb.format import read_workload

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from foretrace.basics.mesh import Mesh
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.engine.shared_run import SharedRun
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.timeline import Timeline

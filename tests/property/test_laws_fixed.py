@@ -17,7 +17,7 @@ from foretrace.basics.errors import DeadlockError, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.engine import chains, jit, order, tape
 from foretrace.engine.chains import ChainPlayer
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.graph import Graph
 from foretrace.program.program import Program

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foretrace.api import simulate
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.readings.jitter import Waits, largest_of, later_of
 from foretrace.readings.scenario import Scenario
 from property.programs import Job, folded, jobs

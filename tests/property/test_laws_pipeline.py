@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.program.block import BlockBuilder
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.timeline import Timeline

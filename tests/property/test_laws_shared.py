@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from foretrace.basics.mesh import Mesh
 from foretrace.engine import jit
 from foretrace.engine import shared_loop as shared
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.engine.maxmin import Filling, fill
-from foretrace.engine.run import FixedRun
 from foretrace.engine.shared_flows import make_flows
 from foretrace.engine.shared_run import SharedRun
 from foretrace.program.build import ProgramBuilder

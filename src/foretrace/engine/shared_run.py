@@ -7,10 +7,10 @@ import numpy as np
 from foretrace.basics.arrays import Floats, distinct
 from foretrace.basics.errors import DeadlockError
 from foretrace.engine import jit
+from foretrace.engine.fixed_run import timeline_of
 from foretrace.engine.jit import Room
 from foretrace.engine.maxmin import Filling
 from foretrace.engine.order import find_order, sort_by
-from foretrace.engine.run import timeline_of
 from foretrace.engine.shared_flows import Flows, SharedDraws, make_flows
 from foretrace.engine.shared_loop import SharedState, simulate
 from foretrace.engine.steady import Settled

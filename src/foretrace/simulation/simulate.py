@@ -11,7 +11,7 @@ from foretrace.basics.arrays import Floats, ranges
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode
 from foretrace.cost.prices import Prices
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.collector import collector_paused
 from foretrace.program.columns import Kind

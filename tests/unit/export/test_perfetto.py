@@ -15,7 +15,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.cost.pricing import price
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.export.perfetto import NamedTimeline, write_perfetto, write_timelines
 from foretrace.export.protobuf import padded_varints, rows, varint, varint_width
 from foretrace.program.build import ProgramBuilder

@@ -10,7 +10,7 @@ import pytest
 from foretrace import Mesh, Program, ProgramBuilder, Scenario, Transfer, pipeline, schedule, simulate
 from foretrace.basics.errors import InputError
 from foretrace.cost.pricing import price
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.program.block import BlockBuilder
 from foretrace.program.columns import Kind
 from foretrace.program.expand import expand

@@ -11,7 +11,7 @@ from foretrace.api import simulate
 from foretrace.basics.mesh import Mesh
 from foretrace.cost.machine import Machine
 from foretrace.cost.overlap import Overlaps
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.models.presets import model
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.dispatch import COPIES
