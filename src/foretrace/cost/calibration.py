@@ -1,4 +1,4 @@
-"""Calibrations: what was measured on a user's machine, as a YAML with tables beside it.
+"""Reads and writes calibrations: measurements of a user's machine, as a YAML file with tables next to it.
 
 ```yaml
 calibration: 1

@@ -1,4 +1,4 @@
-"""The machine that a job runs on: a cluster, where its ranks sit, and where prices come from.
+"""Describes the machine that a job runs on: the cluster, the placement of ranks, and the price sources.
 
 A `Machine` owns what it has read and priced, so that a second question about the same machine is cheap.
 """

@@ -1,4 +1,4 @@
-"""Which kernels a program runs, and how often."""
+"""Counts the kernels that a program runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prices: what each op takes alone, what it shares with others, where that was learned and how sure it is."""
+"""Holds the prices of ops: what each takes alone, what it draws from shared resources, its source and its band."""
 
 from __future__ import annotations
 

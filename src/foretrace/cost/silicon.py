@@ -1,4 +1,4 @@
-"""Where NVIDIA's measured tables lie: the package `aiconfigurator-core` (the extra `[silicon]`)."""
+"""Finds NVIDIA's measured tables in the package `aiconfigurator-core` (the extra `[silicon]`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,14 @@
-"""Chains: ops that each wait only for the one before them, so that all of them can run once the first can.
+"""Runs graphs of long chains with fixed durations: heads in order, each chain as one running sum.
 
-A node continues another if its unit is it alone, and that other is all it waits for: nothing else of this step, nothing
-of the step before. Most ops of a training step do: a layer's kernels follow each other on one stream. An order then
-needs to be found only for the heads of chains, and a chain runs as one running sum.
+A chain is a sequence of ops that each wait only for the one before. A node continues another node if it is alone in its
+unit and waits for that node only: for nothing else of this step, and nothing of the step before. Most ops of a training
+step do: the kernels of a layer follow each other on one stream. So an order is needed for the heads of chains only.
+
+A row of cells is a chain: the moment its head starts, then the end of each of its nodes. Rows whose heads can start
+together and that have similar lengths form a block; shorter rows are padded with ops of no duration. A block runs as
+one maximum and one running sum (`np.add.accumulate`, which adds from left to right as the plain loop does).
+
+Cell 0 is the start of time; then come the cells carried over from the step before, then the blocks.
 """
 
 from __future__ import annotations

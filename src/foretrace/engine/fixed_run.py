@@ -1,4 +1,4 @@
-"""Running a graph: durations in, a timeline or the step times of many scenarios out."""
+"""Runs a graph with fixed durations: durations in, a timeline or the step times of many scenarios out."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Max-min fair rates by progressive filling.
+"""Computes max-min fair rates by progressive filling.
 
-All rates grow together; a flow stops at its full rate, and the flows of a resource stop when it is used up. The
-result is the one allocation in which every flow runs at its full rate or crosses a used-up resource on which no
-flow is faster (Bertsekas & Gallager, Data Networks, §6.5.2). Resources that are used up at the same rate stop together,
-so there are as many rounds as different rates.
+All rates grow together. A flow stops at its full rate, and the flows of a resource stop when it is used up. The result
+is the unique allocation in which every flow runs at its full rate or crosses a used-up resource on which no flow is
+faster (Bertsekas & Gallager, Data Networks, §6.5.2). Resources that are used up at the same rate stop together, so
+there are as many rounds as different rates.
 
-Written for lists and for compiled arrays alike.
+The functions are written for lists and for compiled arrays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An order in which the units of a graph can start, found from structure alone, or the cycle that forbids one."""
+"""Finds an order in which the units of a graph can start, from structure alone, or the cycle that forbids one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What the shared executor runs: units as flows that advance at a rate and draw on resources as they go.
+"""Prepares units for the shared executor, as flows that advance at a rate and draw on resources.
 
-A unit with draws is one flow. Alone it takes its latency and then its work at its full rate; among others the rate is
-what their resources leave it. Its members end as the flow reaches their part of the work, so that a member with less to
-transfer ends earlier. What a flow holds (the SMs its channels occupy) it holds from start to end, whatever its rate.
+A unit with draws is one flow. Alone it takes its latency and then its work at its full rate; concurrently with others
+its rate is what the resources leave it. Its members end when the flow reaches their part of the work, so a member with
+less to transfer ends earlier. A flow holds some resources (the SMs that its channels occupy) from start to end,
+whatever its rate.
 
 In a folded graph a flow stands for many: `load` counts what all of them together put on one instance of a resource.
 """

@@ -1,9 +1,9 @@
-"""The shared executor: ops that run at the same time divide what they share.
+"""Runs ops that divide the resources they share, event by event.
 
-Event by event. Between events every running flow advances at the rate that the set of running flows gives it; an event
-changes the set, and with it the rates of the flows that are connected to it through resources, and of no others.
+Between events every running flow advances at the rate that the set of running flows gives it. An event changes the set,
+and with it the rates of the flows that are connected to it through resources, and of no others.
 
-The loop is one set of functions over sequences, run on lists as it stands or compiled.
+The loop is a set of functions over sequences, run on lists as they are or compiled.
 """
 
 from __future__ import annotations

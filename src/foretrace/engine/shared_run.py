@@ -1,4 +1,4 @@
-"""Running a graph whose ops share resources: prices in, a timeline out."""
+"""Runs a graph whose ops share resources: prices in, a timeline out."""
 
 from __future__ import annotations
 

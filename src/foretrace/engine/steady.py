@@ -1,8 +1,8 @@
-"""Step after step until the job has settled: the time of a step is its steady period.
+"""Repeats a step until the job has settled; the step time is then its steady period.
 
-Carried ends determine the next step, and a step adds the same to the next ones if it adds the same to what is carried
-in. So the job has settled when all carried ends have grown by one number since some earlier step. Parts of a job
-that never meet may settle at rates of their own; the slowest is the job's.
+Carried ends determine the next step, and shifting them by a constant shifts the next step by the same constant. So the
+job has settled when all carried ends have grown by one number since some earlier step. Independent parts of a job may
+settle at different rates; the slowest is the job's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""A graph compiled to straight-line arithmetic: cell = max(cell a, cell b) + duration, thousands of times.
+"""Compiles a graph to straight-line arithmetic and runs it: cell = max(cell a, cell b) + duration, thousands of times.
 
-An op ends its duration after the latest of what its unit waits for. Units that wait for more than two ops get cells of
-duration zero that take the maximum pairwise. The tape depends on structure only, so it is made once and run for any
-durations, any number of scenarios and any number of steps.
+With fixed durations a step is a longest path. An op ends its duration after the latest op that its unit waits for.
+Units that wait for more than two ops get cells of duration zero that take the maximum pairwise. The tape depends on
+structure only, so it is compiled once and runs for any durations, any number of scenarios (the second dimension) and
+any number of steps. Every cell is one maximum and one addition in any order that the structure admits, so results do
+not depend on how the work is divided.
 
 Cell 0 is the start of time; then come the cells carried over from the step before, then one cell per instruction.
 """

@@ -1,4 +1,4 @@
-"""What a job runs on: GPUs, the nodes that hold them, and what joins the nodes. All rates are one way, in SI units."""
+"""Describes what a job runs on: GPUs, nodes, NICs and the cluster. All rates are one way, in SI units."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Names to hardware: presets that come with the package, and users' cluster files.
+"""Resolves names to hardware: the presets of the package, and users' cluster files.
 
-Names resolve the way people type them. Case, separators, the order of words and the words of vendors do not matter;
-a name that is part of exactly one preset's (b200 for b200-dgx) is that preset; an ambiguous one lists the choices.
+Names resolve the way people type them. Case, separators, the order of words and the names of vendors do not matter. A
+name that is part of exactly one preset's name (b200 for b200-dgx) is that preset; an ambiguous name lists the choices.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Documents to hardware: one reader for the presets that come with the package and for what users write.
+"""Reads hardware from YAML, both the presets of the package and users' files.
 
-Where a GPU, a NIC, a node or a cluster may stand, so may the name of a preset, or a mapping. A mapping with
-`based_on` says only what differs; inside a mapping that has a base, so does every mapping under it.
+A GPU, a NIC, a node or a cluster is given by the name of a preset, or by a mapping. A mapping with `based_on` states
+only what differs from its base, and so does every mapping inside it.
 """
 
 from __future__ import annotations

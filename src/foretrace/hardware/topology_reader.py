@@ -1,4 +1,4 @@
-"""The `topology` of a cluster's file: a kind, or a mapping that says more."""
+"""Reads the `topology` of a cluster's file: a kind, or a mapping with its sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What kernels take on a GPU."""
+"""Prices kernels on a GPU.
+
+Read `interface` first, then `pricer`, which stacks the sources, best first. `kernel_profile` reads measured kernels,
+`silicon_kernels` NVIDIA's tables, and `corrections` turns either into factors of the model. `model` is the efficiency
+model: `gemm`, `attention` and `streams` are its families and `parameters` its constants. `calibrated` puts a user's
+calibration before all other sources; `clocks` converts prices to the frequency that a job's GPUs reach.
+"""
 
 from __future__ import annotations
 

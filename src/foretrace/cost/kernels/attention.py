@@ -1,4 +1,4 @@
-"""What fused attention takes: its products at the share of the peak its kernel reaches, or the memory's rate."""
+"""Times fused attention: by the share of the peak rate that its products reach, or by the memory rate."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""A calibration as the best source of kernel prices: what it measured, and the usual sources held to it elsewhere.
+"""Prices kernels by a calibration, and corrects the usual sources by it elsewhere.
 
-A kernel that was measured takes what it took. Any other takes what the usual sources say times how far these are off on
-the measured kernels of its family, the nearer ones counting more: one mechanism (`MeasuredCorrections`) within what was
-measured and beyond, so no seam jumps. Families that were not measured are priced as without a calibration. How far
-sources are off is partly a family's own and partly each shape's. Away from the shapes that were measured, only the
-family's part holds; how much of what was seen that is follows from how many shapes were (partial pooling).
+A measured kernel has its measured time. Any other kernel has the usual price times the ratio of measured to usual price
+on the measured kernels of its family, the nearer ones weighted more. One mechanism (`MeasuredCorrections`) serves
+inside and outside the measured range, so no seam jumps. Families that were not measured are priced as without a
+calibration.
+
+The error of the usual sources belongs partly to the family and partly to each shape. Away from the measured shapes only
+the family's part holds. The number of measured shapes decides how large that part is (partial pooling).
 """
 
 from __future__ import annotations

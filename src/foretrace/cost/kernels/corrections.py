@@ -1,9 +1,9 @@
-"""Measured kernels as a source of prices: the model times what measurements nearby say it is off by.
+"""Corrects the efficiency model by measured kernels nearby.
 
-One mechanism serves inside and outside what was measured. For a kernel, the ratios of measured to modelled time of all
-points of its kind are averaged, each weighted by the eighth power of its nearness in the logarithm of the shape
-(Shepard's interpolation): at a measured point that is the measurement, between points it goes smoothly from one to the
-other, and beyond them it stays as at the edge, so no seam jumps.
+One mechanism serves inside and outside the measured range. For a kernel, the ratios of measured to modelled time of all
+points of its family are averaged, each weighted by the eighth power of its nearness in the logarithm of the shape
+(Shepard's interpolation). At a measured point the result is the measurement, between points it changes smoothly, and
+beyond them it stays as at the edge, so no seam jumps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a GEMM takes: tiles that SMs work through in waves, or the memory's rate, whichever is longer.
+"""Times a GEMM: tiles that SMs work through in waves, or the memory rate, whichever is longer.
 
-A result of [m, n] is cut into tiles; each SM computes one at a time, K deep. A library chooses among tile shapes, and
-among cutting K so that a small result fills all SMs; the model takes the choice that is fastest, as libraries'
-heuristics try to. Every choice takes longer with larger m, n, k or batch, so the fastest does too.
+A result of [m, n] is cut into tiles, and each SM computes one tile at a time, K deep. A library chooses among tile
+shapes, and whether to split K so that a small result fills all SMs. The model takes the fastest choice, as the
+heuristics of libraries try to. Every choice takes longer with larger m, n, k or batch, so the fastest does too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines what a source of kernel prices answers."""
+"""Defines the interface of sources of kernel prices."""
 
 from __future__ import annotations
 

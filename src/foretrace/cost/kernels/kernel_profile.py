@@ -1,12 +1,12 @@
-"""Kernel profiles: what kernels took when measured on one GPU, a line for each.
+"""Reads and writes kernel profiles: the measured times of kernels on one GPU, one line per kernel.
 
     # foretrace kernel profile: 1
     # gpu: NVIDIA H200
     gemm m=8192 n=4096 k=1024<tab>1.02e-04<tab>1.17e-04<tab>1650<tab>690
 
-Fields after the kernel's text: seconds alone on a cool GPU (burst), seconds amid work like training's (sustained), the
-mean clock in MHz and power in watts during the latter, 0 where unknown. `## ...` is a remark. Writing needs nothing but
-Python itself: it happens on nodes where nothing is installed.
+The fields after the kernel are: seconds alone on a cool GPU (burst), seconds amid work like training's (sustained), the
+mean frequency in MHz and the mean power in watts during the latter, 0 where unknown. `## ...` is a remark. Writing
+needs only the standard library, since it happens on nodes where nothing is installed.
 """
 
 from __future__ import annotations

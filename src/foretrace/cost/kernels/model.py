@@ -1,4 +1,4 @@
-"""The efficiency model: what any kernel takes on a GPU, from its shape, the datasheet and a few fitted constants."""
+"""Models the time of any kernel from its shape, the datasheet of the GPU and a few fitted constants."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The constants of the efficiency model: `data/fitted.yaml`, written by benchmarks/fit_kernels.py, and
-`data/efficiency.yaml`, set by hand. Both say how each was found.
+"""Reads the constants of the efficiency model, with the source of each.
 
-A GPU that is in neither takes the constants of the nearest of its architecture: efficiencies are shares of a
-datasheet's peak and rate, so they carry over; only the clock that its power sustains is worked out anew.
+`data/fitted.yaml` is written by benchmarks/fit_kernels.py; `data/efficiency.yaml` is set by hand. A GPU that is in
+neither has the constants of the nearest GPU of its architecture: efficiencies are shares of a datasheet's peak and
+rate, so they carry over. Only the frequency that its power sustains is computed again.
 """
 
 from __future__ import annotations

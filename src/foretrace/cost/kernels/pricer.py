@@ -1,4 +1,4 @@
-"""Kernel prices from a stack of sources, best first: a kernel profile, NVIDIA's tables, the model, the roofline."""
+"""Prices kernels from a stack of sources, best first: a kernel profile, NVIDIA's tables, the model, the roofline."""
 
 from __future__ import annotations
 

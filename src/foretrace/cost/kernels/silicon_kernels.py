@@ -1,7 +1,7 @@
-"""NVIDIA's measured kernel tables (`foretrace.cost.silicon`).
+"""Reads NVIDIA's measured kernel tables (`foretrace.cost.silicon`).
 
-They are of inference: forward products, each measured alone and for a short while. Rows with no tokens and repeated
-keys occur: the former are left out, of the latter the median counts. Read once per process.
+They were made for inference: forward products, each measured alone and for a short while. Rows without tokens are left
+out, and repeated keys give their median. The tables are read once per process.
 
 The tables of attention are not used: they time a server's whole operator, with its rotary embedding and its writes to a
 cache. On an A100 (causal, head size 128, 4096 tokens) they show 130 TFLOP/s forward, where flash-attention's authors

@@ -1,9 +1,9 @@
-"""What kernels take that move memory: the longer of moving the bytes and issuing the instructions, after a launch.
+"""Times kernels that move memory: the longer of moving the bytes and issuing the instructions, after a launch.
 
 A vectorised copy waits for memory alone. A kernel that computes a lot on each byte (an exponential, random numbers), or
-that moves two bytes an access and works out an index for each, waits for its SMs, and so for the clock: its time grows
-by up to a quarter when a GPU at its power limit lowers that. Both rates are known by name; the first scales with a
-GPU's memory, the second with its SMs and the clock that it sustains.
+that moves two bytes per access and computes an index for each, waits for its SMs, and so depends on the frequency: its
+time grows by up to a quarter when a GPU at its power limit lowers it. Both rates are known by name; the first scales
+with a GPU's memory, the second with its SMs and the frequency that it sustains.
 """
 
 from __future__ import annotations

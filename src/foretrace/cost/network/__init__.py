@@ -1,4 +1,11 @@
-"""What communication takes: the interface of every network model, the models, and the one that is used."""
+"""Prices communication: the interface of every network model, the models, and the one that is used.
+
+Read `interface` first, then `nccl/`, the model, and `measured_network`, which corrects it by measured collectives.
+`experts` and `uneven_all_to_all` price the special all-to-alls. `layouts` sorts the groups of a program into kinds to
+price; `peers` says which ranks send to each other. `exits` are the narrow places of a network: `crowding` slows groups
+by them, `sharing` lets concurrent calls divide them. `nccl_tests/` and `silicon_collectives` read measurements,
+`nccl_log/` reads what NCCL printed on a machine.
+"""
 
 from collections.abc import Sequence
 

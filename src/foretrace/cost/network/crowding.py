@@ -1,10 +1,10 @@
-"""By how much the network beyond the NICs slows a communicator's groups when all of them are at work at once.
+"""Computes how much the network beyond the NICs slows the groups of a communicator that run concurrently.
 
-Every rank sends as fast as its NICs can, to its neighbours in a ring or tree or to all others of its group; the
-traffic is put on the links of the explicit network, on the ways that its routing takes. A link that would have to carry
-more than it can slows the groups that cross it, by that factor: an oversubscribed leaf those that leave it, a failed
-uplink the groups of its leaf, a hash those whose flows it puts on one cable. Where nothing is narrower than the NICs,
-and traffic spreads, nothing is built and nothing slowed.
+Every rank sends as fast as its NICs allow, to its neighbours in a ring or tree or to all others of its group. The
+traffic is put on the links of the explicit network along the paths of its routing. A link with more traffic than
+capacity slows the groups that cross it by that ratio: an oversubscribed leaf those that leave it, a failed uplink the
+groups of its leaf, a hash the groups whose flows it puts on one cable. Where nothing is narrower than the NICs and
+traffic spreads, no network is built and no group is slowed.
 """
 
 from __future__ import annotations

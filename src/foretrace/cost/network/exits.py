@@ -1,4 +1,4 @@
-"""Where traffic that leaves a part of the network is narrow, as the ranks of a job meet it: NICs, leaves, pods."""
+"""Finds where traffic that leaves a part of the network is narrow for the ranks of a job: NICs, leaves, pods."""
 
 from __future__ import annotations
 

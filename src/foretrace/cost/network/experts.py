@@ -1,18 +1,18 @@
-"""What it takes to bring tokens to their experts and back, by the way an all-to-all of tokens goes.
+"""Prices the all-to-alls that bring tokens to their experts and back, by the library that runs them.
 
-An island is what needs no NIC within: a host, or a rack of NVL72. Ranks of the same number in their islands are on one
-rail of NICs.
+An island is a set of GPUs that need no NIC to reach each other: a host, or a rack of NVL72. Ranks of the same number in
+their islands are on one rail of NICs.
 
 | way | over links | over NICs | together |
 | --- | --- | --- | --- |
 | hierarchical | every copy, to the rank of the right number | every copy, along its rail | one after the other |
-| deepep, hybridep | once for each rank met | once for each island met, along its rail | the slower of the two |
+| deepep, hybridep | once for each rank reached | once for each island reached, along its rail | the slower of the two |
 | low_latency | nothing | every copy, to ranks of the same host too | |
 
-The first is two of NCCL's all-to-alls, and costs what these cost, measured ones too. The others are kernels of their
-own: at the rates at which SMs and NICs of the machine copy, without what NCCL's channels and its CPU thread add. Tokens
-are forwarded in chunks while more arrive, so links and NICs work at once. The way back is the same road: what was sent
-once is summed where it was spread, and returns once.
+The first is two all-to-alls of NCCL and has their prices, also measured ones. The others are kernels of their own: they
+run at the rates at which SMs and NICs of the machine copy, without the costs of NCCL's channels and its CPU thread.
+Tokens are forwarded in chunks while more arrive, so links and NICs work concurrently. The way back is symmetric: copies
+are summed where they were spread, and return once.
 
 Sources: DeepEP, csrc/kernels/internode.cu (tokens cross once per node, to the GPU of the sender's number, and are
 forwarded over NVLink as chunks arrive) and internode_ll.cu (GPUs write every message themselves); Tutel

@@ -1,12 +1,12 @@
-"""What a network model answers: the price of a collective or a transfer, for a kind of group and a size.
+"""Defines the interface of network models: the price of a collective or a transfer, for a kind of group and a size.
 
-A price depends on where the ranks of a group sit, not on which they are, so pricing takes two steps: `layouts` sorts
-the groups of a communicator, which are at work at the same time, into kinds, usually one; `price` prices sizes for a
-kind. What a layout holds is the model's own business; to everyone else it is a value that can be compared.
+A price depends on the places of the ranks of a group, not on which ranks they are. So pricing takes two steps:
+`layouts` sorts the groups of a communicator, which run concurrently, into kinds, usually one; `price` prices sizes for
+a kind. A layout is private to its model; to everyone else it is a value that can be compared.
 
 Sizes are those of nccl-tests: the whole buffer of an all-reduce, broadcast or reduce; the whole, unsharded buffer of an
-all-gather, reduce-scatter, gather or scatter; what one rank sends to all others, its own share included, for an
-all-to-all; the bytes of a transfer, the larger way of an exchange.
+all-gather, reduce-scatter, gather or scatter; the bytes that one rank sends to all others, its own share included, for
+an all-to-all; the bytes of a transfer; the larger direction of an exchange.
 """
 
 from __future__ import annotations

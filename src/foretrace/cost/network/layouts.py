@@ -1,4 +1,4 @@
-"""Which kinds of groups a program's communicators have, and which ranks see which: sorted once, priced by kind."""
+"""Sorts the groups of a program's communicators into kinds, so that each kind is priced once."""
 
 from __future__ import annotations
 

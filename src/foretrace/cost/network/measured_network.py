@@ -1,12 +1,11 @@
-"""Measured collectives as prices, and the network model held to them where nothing was measured.
+"""Prices collectives by measurements, and by the network model corrected by them where nothing was measured.
 
-For each kind of call the best of: a table of this collective in this very layout; tables of it among other numbers of
-GPUs, by their ratio to the model; the all-reduce's ratio to the model, at the size that moves as much through the
-busiest port; the model alone. Whatever is not a table is the model times a ratio, so the seams between them do not
-jump.
+Each kind of call is priced by the best of: a table of this collective in this layout; tables of it for other numbers of
+GPUs, by their ratio to the model; the ratio of the all-reduce to the model, at the size that moves as much through the
+busiest port; the model alone. All but the first are the model times a ratio, so the seams between them do not jump.
 
-Tables are of groups spread evenly over their nodes, alone on them. Where a group sits otherwise (8 + 2 GPUs, or NICs
-shared with other groups), its table is not this layout's and counts by its ratio.
+Tables are of groups that are spread evenly over their nodes and alone on them. Where a group is placed otherwise (8 + 2
+GPUs, or NICs shared with other groups), its table is not of this layout and counts by its ratio.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Who sends to whom beyond its island, by where the ranks of a group sit.
+"""Finds which ranks of a group send to each other between islands.
 
-Rings go from island to island in the order in which a group first reaches them, once through each; what leaves an
-island leaves it through all of the group's ranks there, each towards the rank in the same place of the next island
-(NCCL's rings are one per NIC, and a NIC sends to that of the same rail), evenly where there are more or fewer. Trees
-are both of NCCL's binary trees over the islands in that order, by the same ranks. An *island* is what needs no NIC
-within.
+An *island* is a set of GPUs that need no NIC to reach each other. Rings go from island to island in the order in which
+the group first reaches them, once through each. All ranks of the group on an island send, each to the rank in the same
+place of the next island, evenly where there are more or fewer: NCCL has one ring per NIC, and a NIC sends to the NIC of
+the same rail. Trees are the two binary trees of NCCL over the islands in that order, with the same ranks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the communications of a job share: each GPU's links, NICs, and where the network above them is narrow.
+"""Finds what the concurrent communications of a job share: GPU links, NICs, and the narrow places of the network above.
 
-A call draws on these per rank: what the network says a rank puts on its links and on its NIC
-(`Network.explain(…).draws`), and of the latter what leaves a leaf or a pod, by where the rank's group sits. Alone a
-call still takes what the network says: what it draws is cut, if need be, to what its resources carry in that time when
-all groups of its communicator are at work at once, as the network's price has it.
+Per rank, a call draws what the network says it puts on its links and on its NIC (`Network.explain(…).draws`), and the
+part of the latter that leaves a leaf or a pod, by the places of its group. Alone, a call still takes the network's
+price: its draws are cut, where needed, to what the resources carry in that time when all groups of its communicator run
+concurrently, as the price assumes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""NVIDIA's measured NCCL tables (`foretrace.cost.silicon`).
+"""Reads NVIDIA's measured NCCL tables (`foretrace.cost.silicon`).
 
-They are of groups within one node: 2, 4 and 8 GPUs, 2 and 4 of an NVL72. Sizes are counted in elements there. Several
-folders repeat each other's rows under other versions, up to four times apart; only those that do not are read, and the
-version of NCCL behind them counts as unknown.
+They are of groups within one node: 2, 4 and 8 GPUs, and 2 and 4 of an NVL72. Sizes are counted in elements. Several
+folders repeat the rows of others under other versions, with times up to four times apart. Only folders that do not are
+read, and the version of NCCL behind them counts as unknown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""All-to-alls whose members send each other different amounts: the busiest port decides.
+"""Prices all-to-alls whose members send different amounts: the busiest port decides.
 
-A program says what each op sends to each member of its group (`sends`). Who meets whom, and which of them share an
-island, says what a rank sends and receives over its NIC and over its links; the largest of these take what an even
-all-to-all takes that keeps the ports as busy. So an all-to-all whose parts are equal costs what any other costs.
+A program states what each op sends to each member of its group (`sends`). Which ops meet, and which of their ranks
+share an island, gives the bytes that each rank sends and receives over its NIC and over its links. The largest of these
+take as long as an even all-to-all that keeps the ports equally busy. So an all-to-all of equal parts has the usual
+price.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""An even all-to-all of any number of ranks, by kinds of sources.
+"""Runs an even all-to-all of any number of ranks, by kinds of sources.
 
-Of n(n − 1) messages most are alike. `fold` finds that out message by message; beyond a million messages already
-listing them is too much. Here sources are sorted into kinds first, by colour refinement of the network itself
+Most of the n(n − 1) messages are identical. `fold` finds that message by message, but beyond a million messages even
+listing them takes too long. Here sources are sorted into kinds first, by colour refinement of the network itself
 (devices and links that look the same from any distance, with the ranks of the group marked), and one source of each
 kind is routed to all its targets. The messages of all sources of that kind then load the links of each kind evenly.
 
-That is exact where ranks of one kind can be exchanged without changing the network, and the routing treats equal
-paths alike: fat-trees, rails, dual planes, tori, dragonflies, also with failed links, under routing that spreads. It
-is not where a hash chooses one of several paths; then every message must be routed (`fold`).
+This is exact where ranks of one kind can be exchanged without changing the network and the routing treats equal paths
+equally: fat-trees, rails, dual planes, tori, dragonflies, also with failed links, under routing that spreads. It is not
+exact where a hash chooses one of several paths; there every message must be routed (`fold`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running messages on links that they share: when each starts and ends."""
+"""Runs messages on links that they share: when each starts and ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The event loop of messages on links, for lists as it stands or compiled.
+"""Runs the event loop of messages on links, on lists or compiled.
 
-Between events every message that is under way advances at its max-min fair rate; an event gives new rates to the
-messages that are connected to it through links, and to no others."""
+Between events every active message advances at its max-min fair rate. An event changes the rates of the messages that
+are connected to it through links, and of no others.
+"""
 
 from __future__ import annotations
 

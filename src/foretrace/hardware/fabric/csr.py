@@ -1,4 +1,4 @@
-"""Rows of different lengths, one after the other in arrays: where each starts, and how to take many at once."""
+"""Indexes rows of different lengths that are stored one after the other in arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network as a graph: GPUs, switches within and between nodes, and directed links."""
+"""Defines a network as a graph: GPUs, switches within and between nodes, and directed links."""
 
 from __future__ import annotations
 

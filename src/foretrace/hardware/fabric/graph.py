@@ -1,4 +1,4 @@
-"""A fabric's links by the device they leave, and by both of their ends."""
+"""Indexes a fabric's links by the device they leave and by both of their ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Hashes of numbers that are the same on every machine: a step of SplitMix64 (Steele, Lea, Flood: Fast splittable
-pseudorandom number generators, OOPSLA 2014)."""
+"""Hashes numbers identically on every machine, by a step of SplitMix64.
+
+Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fabrics with fewer or more links that carry the same: switches side by side as one, cables one by one."""
+"""Merges interchangeable switches into one, or splits links into single cables, with the same loads."""
 
 from __future__ import annotations
 

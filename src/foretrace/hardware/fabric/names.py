@@ -1,4 +1,4 @@
-"""Links and switches by the names that users write: "leaf 3", "leaf 3 - spine 1", "leaf 3 > spine 1"."""
+"""Finds links and switches by the names that users write: "leaf 3", "leaf 3 - spine 1", "leaf 3 > spine 1"."""
 
 from __future__ import annotations
 

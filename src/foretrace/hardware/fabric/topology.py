@@ -1,4 +1,4 @@
-"""How the nodes of a cluster are joined: the kind of network and its sizes, as presets and files state them."""
+"""Describes how the nodes of a cluster are joined: the kind of network and its sizes."""
 
 from __future__ import annotations
 

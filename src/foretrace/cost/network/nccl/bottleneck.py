@@ -1,4 +1,4 @@
-"""What holds a call up, in words, and what it puts on links and NICs."""
+"""Names what limits a call, and computes the bytes that it puts on links and NICs."""
 
 from __future__ import annotations
 

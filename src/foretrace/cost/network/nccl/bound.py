@@ -1,4 +1,4 @@
-"""What no call can beat: the bytes that must cross the busiest port, at the line rates of datasheets."""
+"""Computes the time that no call can beat: the bytes that must cross the busiest port, at datasheet line rates."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Channels: how many NCCL runs side by side, and the speed at which its search finds room for each.
+"""Computes how many channels NCCL runs concurrently, and the speed that its search gives each of them.
 
-NCCL searches paths through the machine; the result is the same on all machines of a kind, so it is worked out here from
+NCCL searches paths through the machine. The result is the same on all machines of a kind, so it is computed here from
 what the search tries: the highest speed of its list at which the channels fill the links. One channel of the search
-becomes two where it is fast (`ncclTopoDupChannels`), and each is run twice (`ncclTopoPostset`): DGX A100 and H100 show
-24 channels within a node.
+becomes two where it is fast (`ncclTopoDupChannels`), and each runs twice (`ncclTopoPostset`): DGX A100 and H100 show 24
+channels within a node.
 
-The widths that NCCL reckons with belong to the architecture and the number of links, not to what a link measures; and
-the NIC is taken as the one that nodes of the architecture are built with. So what NCCL chooses here depends on how a
-machine is built and never on its rates, and a faster link cannot make a call slower by another choice.
+The link widths that NCCL assumes belong to the architecture and the number of links, not to the measured rate of a
+link; and the NIC is assumed to be the usual one of the architecture. So NCCL's choice here depends on how a machine is
+built and never on its rates, and a faster link cannot make a call slower by another choice.
 """
 
 from __future__ import annotations

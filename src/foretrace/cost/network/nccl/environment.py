@@ -1,8 +1,8 @@
-"""What a user allows NCCL to choose: the texts of NCCL_ALGO and NCCL_PROTO.
+"""Parses NCCL_ALGO and NCCL_PROTO: what a user allows NCCL to choose.
 
-`ring,tree` allows these and nothing else, `^tree` everything else; `allreduce:tree;allgather:ring` says it by
-collective, and a first entry without a collective is for all the others (NCCL, `graph/tuning.cc`, parseList). As in
-NCCL since 2.24, ring is no way out: where nothing that is allowed can run a call, that is an error.
+`ring,tree` allows these and nothing else, `^tree` everything else. `allreduce:tree;allgather:ring` applies by
+collective, and a first entry without a collective applies to all the others (NCCL, `graph/tuning.cc`, parseList). As in
+NCCL since 2.24, ring is not a fallback: a call that nothing allowed can run is an error.
 """
 
 from __future__ import annotations

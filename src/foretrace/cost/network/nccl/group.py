@@ -1,4 +1,4 @@
-"""A group as prices see it: its layout, the constants of its machine, and what links, PCIe and NICs carry for it."""
+"""Describes a group for pricing: its layout, the constants of its machine, and the rates of links, PCIe and NICs."""
 
 from __future__ import annotations
 

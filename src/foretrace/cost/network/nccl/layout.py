@@ -1,4 +1,4 @@
-"""Where the ranks of groups sit, and which groups sit alike."""
+"""Describes where the ranks of groups are placed, and sorts groups of equal layout together."""
 
 from __future__ import annotations
 

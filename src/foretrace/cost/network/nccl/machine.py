@@ -1,7 +1,7 @@
-"""What a GPU's software stack takes beyond what datasheets and NCCL's tables say: four constants and a launch.
+"""Reads the fitted constants of a GPU's software stack: four constants and a launch.
 
 `data/machines.yaml` holds them, written by benchmarks/fit_collectives.py, with the group sizes they were fitted on and
-the error on the others. A GPU without measurements takes those of its architecture.
+the error on the others. A GPU without measurements has those of its architecture.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The network of a cluster as NCCL uses it: what it chooses for a call, and what the choice takes."""
+"""Models the network of a cluster as NCCL uses it: what it chooses for a call, and how long the choice takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls of one collective in one group take: NCCL's choice by size, the time of each choice, and why."""
+"""Prices the calls of one collective in one group: the choice of NCCL by size, its time, and the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user says about NCCL: what it may choose, and what it said itself on his machine."""
+"""Holds what a user states about NCCL: what it may choose, and the files that it wrote on the machine."""
 
 from __future__ import annotations
 

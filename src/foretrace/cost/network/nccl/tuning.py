@@ -1,6 +1,6 @@
-"""NCCL's own rule: which algorithm and protocol it takes for a size.
+"""Chooses the algorithm and protocol of a call as NCCL does.
 
-NCCL reckons time = latency + bytes / bandwidth from its tables and takes the least (`ncclTopoTuneModel` and
+NCCL estimates time = latency + bytes / bandwidth from its tables and takes the minimum (`ncclTopoTuneModel` and
 `topoGetAlgoInfo`). As a time this is off by a quarter and more; as a choice it is what runs. Constants and formulas:
 NCCL 2.30, `src/graph/tuning.cc` and `src/enqueue.cc`.
 """

@@ -1,8 +1,8 @@
-"""NCCL's tuning tables: what it reckons algorithms and protocols take when it chooses among them.
+"""Lists NCCL's tuning tables: the figures by which it chooses among algorithms and protocols.
 
 Source: NCCL 2.30, `src/graph/tuning.cc` (`baseLat`, `hwLat`, `llMaxBws`, `perChMax…Bws`, `treeCorrectionFactor`,
 `nvlsEfficiency`), `src/graph/topo.h` (widths of links) and `src/graph/search.cc` (speeds of channels). Times there are
-microseconds, rates GB/s (10⁹). They are the figures that NCCL chooses by; none is a measurement of ours.
+microseconds, rates GB/s (10⁹). None of them is a measurement of ours.
 """
 
 from __future__ import annotations

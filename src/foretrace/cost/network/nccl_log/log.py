@@ -1,9 +1,9 @@
-"""Logs of NCCL_DEBUG=INFO, best with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING: what each communicator was set up with,
-and how NCCL chose to run each call.
+"""Parses logs of NCCL_DEBUG=INFO: how each communicator was set up, and how NCCL chose to run each call.
 
-Lines of many ranks are mixed and may have prefixes (mpirun's tags, srun's labels, times): a line belongs to the process
-and thread that NCCL prints in it. Formats changed over the years; those of NCCL 2.8 to 2.30 are read. Lines that say
-nothing of interest are skipped and counted. A log is read line by line, whatever its length.
+Logs are most useful with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING. Lines of many ranks are mixed and may have prefixes
+(mpirun's tags, srun's labels, times): a line belongs to the process and thread that NCCL prints in it. The formats of
+NCCL 2.8 to 2.30 are known. Lines of no interest are skipped and counted. A log is read line by line, whatever its
+length.
 """
 
 from __future__ import annotations

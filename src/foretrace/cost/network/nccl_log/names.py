@@ -1,4 +1,4 @@
-"""How NCCL writes its functions, algorithms and protocols, and what they are called here.
+"""Translates the names that NCCL writes for its functions, algorithms and protocols.
 
 The order of algorithms and protocols is that of NCCL's enums (`src/include/nccl_common.h`), which older logs print as
 numbers.

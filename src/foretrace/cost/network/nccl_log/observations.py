@@ -1,8 +1,8 @@
-"""What NCCL itself said about a machine, in its logs and dumps: channels, what each carries, and how calls were run.
+"""Holds what NCCL reported on a machine in its logs and dumps: channels, their rates, and how calls were run.
 
-NCCL searches channels in one node with its NICs, so what it found there holds for any number of nodes with as many of
-their GPUs in the group. How it chose to run a call holds for the very same number of GPUs and nodes, between the
-smallest and the largest size that it ran; what it expects of each way to run one (its tuning table), for any size.
+NCCL searches channels in one node with its NICs, so its channels hold for any number of nodes with as many GPUs in the
+group. Its choices for calls hold for the same number of GPUs and nodes, between the smallest and the largest size that
+it ran. Its estimates for each way to run a call (its tuning table) hold for any size.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""From logs and dumps of a machine's NCCL to one `Observed`: ranks that say the same count once, those that differ are
-said."""
+"""Combines logs and dumps of a machine's NCCL into one `Observed`; ranks that disagree are reported."""
 
 from __future__ import annotations
 

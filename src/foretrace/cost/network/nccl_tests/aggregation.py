@@ -1,4 +1,4 @@
-"""Tables of many rows: monotone within each file, the median of files that repeat each other."""
+"""Makes tables of rows: monotone within each file, the median of files that repeat each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Logs that nccl-tests (or rccl-tests) prints, alone or under mpirun.
+"""Parses logs that nccl-tests (or rccl-tests) prints, alone or under mpirun.
 
-The columns between size and time, and how the bus bandwidth relates to the other, tell most collectives apart
-(nccl-tests, PERFORMANCE.md); where the log or its name says which it is, that counts. The out-of-place time is taken.
+The columns between size and time, and the ratio of the two bandwidths, tell most collectives apart (nccl-tests,
+PERFORMANCE.md); where the log or its name states the collective, that counts. Times are those of out-of-place calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, said_by_name
+from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
 from foretrace.cost.network.nccl_tests.records import Measurement, measurement, positive, whole
 from foretrace.program.columns import Collective
 
@@ -48,7 +48,7 @@ def is_log(text: str) -> bool:
 
 def parse_log(text: str, name: str) -> list[Measurement]:
     """Every row of a log that messages call `name`."""
-    named = said_by_name(name)
+    named = parse_name(name)
     return [row for test in _tests(text, name) for row in _measurements(test, named, name)]
 
 

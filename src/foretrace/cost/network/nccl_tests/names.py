@@ -1,4 +1,4 @@
-"""What collectives are called, and what the name of a file says about what is in it."""
+"""Knows the names of collectives, and what the name of a file says about its content."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def collective_called(word: str) -> Collective | None:
     return _NAMES.get(_letters(word.lower().removesuffix("_perf")))
 
 
-def said_by_name(path: str) -> Named:
+def parse_name(path: str) -> Named:
     """What a name such as `allreduce_16gpu_2node_20250820.csv` or `multi_node_sendrecv.csv` says. GPUs without nodes
     are those of one node."""
     stem = Path(path).stem.lower()

@@ -1,4 +1,4 @@
-"""What is known of measured collectives: single times, and what they come to for each kind of call."""
+"""Holds measured collectives: single times, checked row by row, and the tables made of them."""
 
 from __future__ import annotations
 

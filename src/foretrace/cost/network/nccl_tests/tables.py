@@ -1,6 +1,6 @@
-"""Tables of measured collectives as CSV.
+"""Parses tables of measured collectives as CSV.
 
-Two kinds are known: rows that name their collective, GPUs and nodes (collective, gpus, nodes, bytes, time_us, and
+There are two kinds: rows that name their collective, GPUs and nodes (collective, gpus, nodes, bytes, time_us, and
 busbw_GBps where there is no time), and files whose name says these (`allreduce_16gpu_2node_….csv`: size_bytes,
 time_us, …). Files of the second kind that time a send and the receive of an answer cover both directions; half of it is
 one way. Bandwidths of the second kind are not used: their unit differs from file to file.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, said_by_name
+from foretrace.cost.network.nccl_tests.names import KNOWN, Named, collective_called, parse_name
 from foretrace.cost.network.nccl_tests.records import US, Measurement, measurement, positive, whole
 from foretrace.program.columns import Collective
 
@@ -53,7 +53,7 @@ def parse_table(text: str, name: str) -> tuple[list[Measurement], list[Diagnosti
         raise InputError(
             "missing-field", "the table has no columns of bytes and time_us", where=f"{name}:1", hint=_form()
         )
-    named, seen = said_by_name(name), _Seen()
+    named, seen = parse_name(name), _Seen()
     names_itself = "collective" in columns
     if not names_itself and (named.collective is None or named.gpus is None):
         raise InputError(

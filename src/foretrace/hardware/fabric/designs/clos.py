@@ -1,7 +1,8 @@
-"""Networks of leaves, spines and cores: fat trees, rail-optimised ones, Spectrum-X, and Alibaba's.
+"""Builds networks of leaves, spines and cores: fat trees, rail-optimised networks, Spectrum-X, HPN and DCN+.
 
-One builder for all: a design says which leaf serves which port and how many spines and cores there are; rates follow
-from the ports below and the oversubscription above. Cables between two switches are one link of their rate together.
+One builder serves all. A design states which leaf serves which port and how many spines and cores there are; rates
+follow from the ports below and the oversubscription above. The cables between two switches are one link with the sum of
+their rates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fabric in the making: devices and links are added in blocks, as arrays."""
+"""Collects the devices and links of a fabric, in blocks of arrays."""
 
 from __future__ import annotations
 

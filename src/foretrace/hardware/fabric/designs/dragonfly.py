@@ -1,7 +1,7 @@
-"""Dragonfly+: groups of leaves and spines, each a small fat tree, and cables between the spines of every two groups.
+"""Builds Dragonfly+ networks: groups of leaves and spines, and cables between the spines of every two groups.
 
-Shpiner et al., Dragonfly+: low cost topology for scaling datacenters, HiPINEB 2017. Routes are minimal: one cable
-between groups.
+Each group is a small fat tree. Routes are minimal: one cable between groups. Source: Shpiner et al., Dragonfly+: low
+cost topology for scaling datacenters, HiPINEB 2017.
 """
 
 from __future__ import annotations

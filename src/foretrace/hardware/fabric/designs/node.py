@@ -1,4 +1,4 @@
-"""Inside nodes: GPUs, the links that join them, PCIe, and NICs.
+"""Builds the inside of nodes: GPUs, the links that join them, PCIe, and NICs.
 
 Latencies of one crossing. Between a GPU and its NIC: half of the 0.6 us that NVIDIA states from one ConnectX to another
 (ConnectX-6 and -7 product briefs, "less than 0.6 us"), PCIe included. Over links: 0.2 us, assumed: a load from a GPU

@@ -1,4 +1,4 @@
-"""The reference designs of Clos networks: what a topology means that leaves sizes out.
+"""Lists the reference designs of Clos networks, which supply the sizes that a topology leaves out.
 
 Latencies of a switch with its cable. InfiniBand: 0.13 us (NVIDIA Quantum QM8700 product brief) and some 30 m of fibre
 at 5 ns a metre. Ethernet: 0.6 us, between the 0.5 us that SimAI's topologies write for every link and what vendors

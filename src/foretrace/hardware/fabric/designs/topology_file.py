@@ -1,7 +1,7 @@
-"""Networks that are written out: SimAI's topology files, and devices and links in YAML.
+"""Builds networks that are listed link by link: SimAI's topology files, and links between devices in YAML.
 
-In YAML, a list of links between devices that their names tell apart: `node 0 GPU 1`, `node 0 NIC 1`, `node 0 PCIe 0`,
-`link switch 0`, `leaf 3`, `spine 1`, `core 0`. Every link leads both ways.
+In YAML, devices are told apart by their names: `node 0 GPU 1`, `node 0 NIC 1`, `node 0 PCIe 0`, `link switch 0`,
+`leaf 3`, `spine 1`, `core 0`. Every link leads both ways.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tori: a router for each node, joined to the next ones along every dimension, in rings."""
+"""Builds tori: a router for each node, joined to its neighbours along every dimension in rings."""
 
 from __future__ import annotations
 

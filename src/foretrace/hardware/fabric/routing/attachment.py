@@ -1,8 +1,8 @@
-"""How GPUs are attached to the network: the links from each GPU through PCIe and NICs to the switches beyond.
+"""Finds how GPUs are attached to the network: the links from each GPU through PCIe and NICs to the first switches.
 
 A GPU may have several NICs, and a NIC several ports, so its way out is a small tree; its *exits* are the ends of that
-tree. GPUs whose trees have the same shape and the same switches at their ends are of one class: what lies between two
-classes is worked out once.
+tree. GPUs whose trees have the same shape and the same switches at their ends form a class. Paths between two classes
+are computed once.
 """
 
 from __future__ import annotations

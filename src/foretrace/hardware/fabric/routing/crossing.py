@@ -1,4 +1,4 @@
-"""Ways through the network between classes of GPUs: which exits they use, and what lies between these."""
+"""Finds the paths through the network between classes of GPUs: the exits they use, and the links between these."""
 
 from __future__ import annotations
 

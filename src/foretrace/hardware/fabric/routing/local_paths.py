@@ -1,4 +1,4 @@
-"""Ways between GPUs that need no network: over links within a domain, over PCIe within a node."""
+"""Finds the paths between GPUs that need no network: over links within a domain, over PCIe within a node."""
 
 from __future__ import annotations
 

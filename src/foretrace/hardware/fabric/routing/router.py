@@ -1,11 +1,12 @@
-"""The ways that flows between GPUs take through a fabric.
+"""Routes flows between GPUs through a fabric.
 
-Within a domain over links, else within a node over PCIe, else over NICs and the switches of the network, always by the
-fewest switches. Where several ways are equally short, `spread` divides a flow evenly over all of them, switch by switch
-and cable by cable; `ecmp` takes one by a hash of both GPUs and the seed, again at every switch; `rail` first moves data
-for another rail over links to the GPU of that rail in the sender's node (PXN), and then divides it evenly.
+Flows go over links within a domain, else over PCIe within a node, else over NICs and the switches of the network,
+always by the fewest switches. Where several paths are equally short, `spread` divides a flow evenly over all of them,
+switch by switch and cable by cable. `ecmp` takes one of them by a hash of both GPUs and the seed, again at every
+switch. `rail` first moves data for another rail over links to the GPU of that rail in the sender's node (PXN), and then
+divides it evenly.
 
-A GPU that has no way of its own into the receiver's part of the network (another plane, a failed NIC) sends through
+A GPU without a path of its own into the receiver's part of the network (another plane, a failed NIC) sends through
 another GPU of its node, and receives through one, where links join them.
 """
 

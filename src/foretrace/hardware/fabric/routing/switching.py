@@ -1,7 +1,7 @@
-"""Ways through the switches of the network: distances, next hops, and how traffic divides over equal paths.
+"""Finds the paths through the switches of the network: distances, next hops, and the shares of equal paths.
 
-Every switch hands data on over those of its links whose far end is one hop nearer to where it goes, divided evenly over
-their cables. Distances are found once for each destination that is asked for.
+Every switch forwards data over those of its links whose far end is one hop nearer to the destination, divided evenly
+over their cables. Distances are computed once for each destination in use.
 """
 
 from __future__ import annotations

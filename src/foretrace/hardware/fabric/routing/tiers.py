@@ -1,4 +1,4 @@
-"""Where a network is narrow: what leaves the NICs that GPUs share, a leaf, a pod."""
+"""Finds where a network is narrow: the rates that leave the NICs that GPUs share, a leaf, a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reduction in the switch: NVLS within a node, a tree between nodes (NVLSTree), and CollNet over reducing networks."""
+"""Times reduction in switches: NVLS within a node, NVLSTree between nodes, and CollNet over reducing networks."""
 
 from __future__ import annotations
 

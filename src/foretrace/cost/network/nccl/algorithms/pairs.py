@@ -1,9 +1,8 @@
-"""Sends and receives: transfers, and all-to-alls made of them.
+"""Times sends and receives: transfers, and all-to-alls made of them.
 
-NCCL sends small messages by LL, one channel for each peer, larger ones by Simple over all of them (`enqueue.cc`,
-`NCCL_P2P_LL_THRESHOLD`). Bytes for a GPU of another rail first cross the links to the GPU of that rail in the
-sender's own node (PXN), so every NIC carries the traffic of its own rail alone and takes one connection for each of
-the other islands.
+NCCL sends small messages by LL, one channel per peer, and larger ones by Simple over all channels (`enqueue.cc`,
+`NCCL_P2P_LL_THRESHOLD`). Bytes for a GPU of another rail first cross the links to the GPU of that rail in the sender's
+own node (PXN). So every NIC carries only the traffic of its own rail, over one connection per other island.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trees: an all-reduce up and down a double binary tree over the nodes, with a chain through each node."""
+"""Times an all-reduce up and down a double binary tree over the nodes, with a chain through each node."""
 
 from __future__ import annotations
 
