@@ -66,9 +66,11 @@ class MadeOf:
 
 @dataclass(frozen=True, slots=True)
 class FamilyFit:
-    """How kernels of one family compare with the kernel model: measured over modelled time, the geometric mean and
-    between which factors nine in ten lie; `error` is by how much a kernel is off when it is left out and priced by the
-    others (90 %, as a logarithm)."""
+    """Compares the kernels of one family with the kernel model: the geometric mean of measured over modelled time, and
+    the factors between which nine in ten lie.
+
+    `error` is the 90 % error, as a logarithm, of a kernel that is left out and priced by the others.
+    """
 
     name: str
     kernels: int
@@ -80,7 +82,7 @@ class FamilyFit:
 
 @dataclass(frozen=True, slots=True)
 class HostFit:
-    """Seconds of the host for one launch, without a profiler, over so many launches."""
+    """The host's seconds per launch without a profiler, over `launches` launches."""
 
     launch_s: float
     launches: int
@@ -89,8 +91,10 @@ class HostFit:
 
 @dataclass(frozen=True, slots=True)
 class StepFit:
-    """A factor on all computation that whole steps call for, from so many rows; `error` is what it leaves of their
-    step times, mean absolute, `before` what there was without it."""
+    """A factor on all computation, fitted to whole steps of `rows` rows.
+
+    `before` and `error` are the mean absolute errors of their step times without and with the factor.
+    """
 
     factor: float
     rows: int
@@ -115,18 +119,18 @@ class Calibration:
 
     @property
     def name(self) -> str:
-        """What answers call it."""
+        """Returns the name that answers use."""
         return Path(self.path).name
 
     @property
     def at_step_clocks(self) -> bool:
-        """Whether products of it were recorded amid training steps, at clocks that were these steps' own."""
+        """Returns whether products of it were recorded amid training steps, at clocks that were these steps' own."""
         products = self.kernels is not None and any(kernel.flops > 0 for kernel in self.kernels.kernels)
         return products and any(record.slower > 0 for record in self.made_of)
 
     @property
     def is_of_eager_kernels(self) -> bool:
-        """Whether its activations were run operator by operator, as eager PyTorch does."""
+        """Returns whether its activations were run operator by operator, as eager PyTorch does."""
         names = {family.name.removeprefix("stream ").partition("_")[0] for family in self.families}
         return bool(names & _EAGER_STREAMS) and not names & _FUSED_STREAMS
 
@@ -289,12 +293,12 @@ def _number(fields: Fields, name: str, above_zero: bool = False, most: float = M
 
 
 def beside(path: Path) -> tuple[Path, Path]:
-    """Where the tables of kernels and of collectives go."""
+    """Returns the paths of the tables of kernels and of collectives."""
     return path.with_name(f"{path.stem}.kernels.profile"), path.with_name(f"{path.stem}.collectives.csv")
 
 
 def write_calibration(calibration: Calibration) -> tuple[Path, ...]:
-    """Writes a calibration to its path and its tables beside it; returns the files written."""
+    """Writes a calibration to its path and its tables next to it; returns the files written."""
     path = Path(calibration.path)
     written: list[Path] = []
     content: dict[str, Any] = {"calibration": VERSION, "gpu": calibration.gpu}

@@ -49,7 +49,7 @@ class PricedProgram:
 
 @dataclass(slots=True)
 class _Cache:
-    """What a machine has read and priced."""
+    """Holds what a machine has read and priced."""
 
     networks: dict[tuple[int, bool], Network] = field(default_factory=dict)
     placements: dict[int, Placement] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class _Cache:
 
 
 class Machine:
-    """What a job runs on. It cannot be changed; `with_` makes another.
+    """The machine that a job runs on. It is immutable; `with_` makes another.
 
     A machine without a cluster runs programs that carry all their prices.
     """
@@ -156,7 +156,7 @@ class Machine:
         return self.cluster
 
     def placed(self, world: int) -> Placement:
-        """Returns where `world` ranks sit."""
+        """Returns the placement of `world` ranks."""
         if isinstance(self.placement, Placement):
             return self.placement
         if world not in self._cache.placements:
@@ -214,7 +214,7 @@ class Machine:
         return self._cache.networks[key]
 
     def network_for(self, placement: Placement, *, in_training: bool = False) -> Network:
-        """Returns the network for ranks that sit as `placement` says."""
+        """Returns the network for ranks that are placed as `placement` says."""
         return self._network(placement.world, placement, in_training)
 
     def _network(self, world: int, placement: Placement, in_training: bool) -> Network:

@@ -37,11 +37,11 @@ CLUSTERED: Final = ("Hopper", "Blackwell", "Blackwell Ultra")
 """GPUs whose products run as pairs of blocks, one for every SM, that take tile after tile."""
 
 FILLED: Final = 0.97
-"""Of the SMs at least so many have a tile, or a part of one: 128 of 132 as cuBLAS cuts small results."""
+"""The least share of the SMs that have a tile, or a part of one: 128 of 132 as cuBLAS cuts small results."""
 
 BYTES_PER_BYTE: Final = 3.0
-"""What a collective moves in memory for each byte that a rank receives: it lands in a buffer, is read there, and is
-written, or added to what is there, at its place (NCCL, `device/prims_simple.h`)."""
+"""Bytes that a collective moves in memory for each byte that a rank receives: it lands in a buffer, is read there, and
+is written, or added to what is there, at its place (NCCL, `device/prims_simple.h`)."""
 
 CHANNELS: Final = 24
 """SMs that a collective holds where nothing says how it runs: NCCL's log shows 24 channels on DGX A100 and H100."""
@@ -50,7 +50,7 @@ TRANSFER_CHANNELS: Final = 4
 """SMs that a transfer between two ranks holds: NCCL uses 2 channels to a peer beyond the node, and 2 from it."""
 
 MAX_HELD: Final = 0.5
-"""Of a GPU's SMs; beyond it nothing was measured."""
+"""The largest share of a GPU's SMs that communication holds; beyond it nothing was measured."""
 
 USE_STEP: Final = 0.02
 """Calls whose shares of the memory rate differ by less count as identical."""
@@ -58,14 +58,14 @@ USE_STEP: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """What communication takes of a GPU while it runs: whole SMs, and bytes/s of its memory."""
+    """What communication uses of a GPU while it runs: whole SMs, and bytes/s of its memory."""
 
     sms: int
     bytes_per_s: float
 
 
 def resource_use(call: Explained, what: Collective) -> ResourceUse:
-    """What a call takes of each GPU that takes part in it."""
+    """Returns what a call uses of each GPU that takes part in it."""
     channels = call.channels if call.channels or call.algorithm != "measured" else CHANNELS
     if what in ONE_TO_ONE:
         channels = min(channels, TRANSFER_CHANNELS)
@@ -75,7 +75,7 @@ def resource_use(call: Explained, what: Collective) -> ResourceUse:
 
 @dataclass(frozen=True, slots=True)
 class Overlaps:
-    """What ops that run at the same time on one rank cost each other, op by op.
+    """What ops that run concurrently on one rank cost each other, op by op.
 
     `slowdown[kernels[op], uses[other]]` says how many times as long a computing op takes while a communicating op runs.
     Both columns are -1 for ops that are not of their kind.
@@ -93,13 +93,13 @@ class Constants:
     stranded: float = 3.25
     """SMs that are free but of no use to pairs of blocks, since their partners are held."""
     memory_share: float = 0.86
-    """Of the datasheet's rate, what kernels and copies reach together."""
+    """The share of the datasheet's rate that kernels and copies reach together."""
     spare: float = 1.27
-    """How many times as fast a stream's SMs could go if memory let them."""
+    """How many times as fast the SMs of a stream could run if memory let them."""
     spare_compute: float = 1.36
     """The same for what computes and memory does not bound."""
     sharpness: float = 2.97
-    """How far the longer of two limits alone counts: at 1 they add up."""
+    """The norm by which the longer of two limits decides: at 1 they add up."""
 
 
 FITTED: Final = Constants()
@@ -167,7 +167,7 @@ def _cut(rows: float, columns: float) -> float:
 
 
 def _fewer(rows: _Rows, held: int, gpu: Gpu, constants: Constants) -> Floats:
-    """How many times as long kernels take for want of SMs alone."""
+    """Returns how many times as long kernels take for lack of SMs alone."""
     units = gpu.compute_units
     clustered = gpu.architecture in CLUSTERED
     left = units - held - (constants.stranded if clustered else 0.0)

@@ -20,7 +20,7 @@ a measurement: what is bound by a link or memory uses most of it, what is bound 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What ops take from shared resources: per row an op, a resource, an amount in all, and what it holds meanwhile.
+    """What ops draw from shared resources: per row an op, a resource, a total amount, and what it holds meanwhile.
 
     A row is for all ranks that run the op, or for those of one profile: `profile` has its number (-1: all ranks), and
     rank r is of profile `profile_of[r]`. Both are None where every row is for all.
@@ -63,7 +63,7 @@ class Draws:
         )
 
     def of_ops(self, chosen: Mask) -> Draws:
-        """What the chosen ops draw."""
+        """Returns what the chosen ops draw."""
         rows = np.flatnonzero(chosen[self.op])
         return replace(
             self,
@@ -150,7 +150,7 @@ class Prices:
     overlaps: Overlaps | None = None
 
     def durations(self, graph: Graph) -> Floats:
-        """What each node of a graph takes alone, in seconds."""
+        """Returns the seconds of each node of a graph alone."""
         return self._of_nodes(graph, self.duration_s)
 
     def latencies(self, graph: Graph) -> Floats:
@@ -171,7 +171,7 @@ class Prices:
         return np.asarray(np.unique(pairs, return_inverse=True)[1].ravel(), dtype=np.int32)
 
     def seconds_by_source(self, taken_s: Floats) -> Floats:
-        """What each source answers for, of what each op takes in all."""
+        """Returns the seconds that each source accounts for, from the total of each op."""
         mixed = self.mix >= 0
         alone = np.bincount(self.source, weights=np.where(mixed, 0.0, taken_s), minlength=len(self.sources))
         if not len(self.mixes):
@@ -221,7 +221,8 @@ class Prices:
         return replace(self, duration_s=self.latency_s + busy_s, draws=draws)
 
     def _gained(self, before: Floats, after: Floats, busy: Floats) -> Floats:
-        """What each op's time past its latency is multiplied by when its narrowest draw takes `after`, not `before`."""
+        """Returns the factor on each op's time past its latency when its narrowest draw takes `after` instead of
+        `before`."""
         bound = before >= BOUND_BY * busy
         faster = np.divide(after, before, out=np.ones(len(before)), where=(before > 0) & bound)
         follows = (before == 0) & (self.meeting >= 0)

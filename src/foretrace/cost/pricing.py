@@ -33,16 +33,16 @@ _OWN: Final = -2
 """Calls of template t whose price is their own have this less t where others have the string that says how they go."""
 
 COMMON: Final = 0.6
-"""How much of a kernel's own error (as a logarithm) all kernels of a step have in common; the rest cancels among many.
-A judgement between two facts: 183 published products of an A100, on which the model was not fitted, are off by up to
-20 % each and by 1 % in sum; but on a machine that runs at another clock all are off alike."""
+"""The part of a kernel's own error (as a logarithm) that all kernels of a step have in common; the rest cancels among
+many. A judgement between two facts: 183 published products of an A100, on which the model was not fitted, are off by up
+to 20 % each and by 1 % in sum; but on a machine that runs at another frequency all are off equally."""
 
 STREAM_SHARE: Final = 0.88
-"""What a long stream of reads and writes reaches of the memory rate in the datasheet: an H200 scales a buffer of 1 to 8
-GB in place at 4.20 of its 4.8 TB/s (benchmarks/gpu/placeholder_data.py)."""
+"""The share of the datasheet's memory rate that a long stream of reads and writes reaches: an H200 scales a buffer of 1
+to 8 GB in place at 4.20 of its 4.8 TB/s (benchmarks/gpu/placeholder_data.py)."""
 
 STREAM_BAND: Final = (0.9, 1.1)
-"""How far that may be off on another GPU, as factors of the time: a judgement, one GPU having been measured."""
+"""The error of that share on another GPU, as factors of the time: a judgement, one GPU having been measured."""
 
 
 def price(
@@ -53,10 +53,20 @@ def price(
     sharing: Sharing | None = None,
     overlap_cost: bool = True,
 ) -> Prices:
-    """The price of every op: as written in the program, and where it is not, the network's, or that of its kernels;
-    what only streams memory goes at the rate of the GPU's. With `sharing`, what the network prices draws on the links
-    that the job's communications share; what is priced in the program draws what is written there. `overlap_cost` says
-    whether kernels take longer beside a collective."""
+    """Prices every op of a program.
+
+    A price that is written in the program stays. Otherwise communication has the network's price, computation that of
+    its kernels, and ops that only stream memory go at the GPU's memory rate.
+
+    Args:
+        ops: the ops of the program.
+        network: prices communication.
+        gpu: the GPU that ops run on.
+        kernels: prices kernels.
+        sharing: makes communication that the network prices draw on the links that the job's calls share; ops priced in
+            the program draw what is written there.
+        overlap_cost: whether kernels take longer concurrently with a collective.
+    """
     rows = _Rows(ops)
     row_prices = _RowPrices(rows)
     if network is not None:
@@ -87,7 +97,7 @@ class _RowPrices:
 
     @property
     def missing(self) -> Mask:
-        """Which rows have no price yet."""
+        """Returns which rows have no price yet."""
         return np.asarray(np.isnan(self._duration[0]))
 
     def network(self, network: Network, sharing: Sharing | None = None) -> None:
@@ -107,7 +117,7 @@ class _RowPrices:
             self._draws = sharing.draws(self._rows.ops, network, calls).beside(self._draws)
 
     def kernels(self, pricer: KernelPricer, gpu: Gpu | None, beside: Network | None = None) -> None:
-        """Computation that says its kernels; `beside` prices the communication that makes it longer."""
+        """Prices computation that names its kernels; `beside` prices the concurrent communication that slows it."""
         chosen = unpriced_kernels(self._rows.column("kind"), self._rows.column("kernel"), self._duration[0])
         if not len(chosen):
             return
@@ -127,7 +137,7 @@ class _RowPrices:
         self._sources = (*self._sources, *pricer.sources)
 
     def _beside(self, texts: _KernelTexts, chosen: Longs, at: Longs, network: Network, gpu: Gpu) -> Overlaps:
-        """What communication costs computation where they overlap, row by row."""
+        """Returns what communication costs computation where they overlap, row by row."""
         assert self._called is not None
         called, call_prices = self._called
         uses = call_uses(call_prices.calls, call_prices.layouts, network, gpu)
@@ -185,13 +195,13 @@ class _RowPrices:
 
 
 def unpriced_kernels(kind: NDArray[np.generic], kernel: NDArray[np.generic], duration_s: Floats) -> Longs:
-    """Which rows compute, say their kernels, and have no duration."""
+    """Returns which rows compute, name their kernels, and have no duration."""
     return np.flatnonzero((kind == Kind.COMPUTE) & (kernel.astype(np.int64) >= 0) & np.isnan(duration_s))
 
 
 @dataclass(frozen=True, slots=True)
 class _KernelRows:
-    """What texts of kernels take: seconds, the ends of the band as factors, and the share of each source."""
+    """The prices of texts of kernels: seconds, the ends of the band as factors, and the share of each source."""
 
     seconds: Floats
     low: Floats
@@ -214,7 +224,7 @@ class _KernelTexts:
         self._priced = pricer.price(self._kernels)
 
     def rows(self) -> _KernelRows:
-        """What texts take."""
+        """Returns the prices of the texts."""
         priced = self._priced
         seconds = self._counts * priced.duration_s
         total, low, high = (
@@ -232,13 +242,14 @@ class _KernelTexts:
         )
 
     def slowdowns(self, uses: CallUses, gpu: Gpu) -> Floats:
-        """How many times as long texts take beside each kind of call: [texts, kinds]."""
+        """Returns how many times as long texts take concurrently with each kind of call: [texts, kinds]."""
         alone = self._priced.duration_s
         return text_slowdowns(self._of_text, self._texts, self._kernels, alone, self._counts, uses, gpu)
 
 
 class _Rows:
-    """What is priced: the templates, then single ops that have values of their own; `of_op` is each op's row."""
+    """The rows that are priced: the templates, then single ops that have values of their own; `of_op` is each op's
+    row."""
 
     def __init__(self, ops: Ops) -> None:
         self.ops = ops
@@ -294,7 +305,7 @@ class _NetworkPrices:
     prices: CallPrices
 
     def of_rows(self) -> CallPrices:
-        """What each row takes: [profiles, rows]."""
+        """Returns the price of each row: [profiles, rows]."""
         prices = self.prices
         return CallPrices(
             prices.latency_s[:, self.call_of], prices.duration_s[:, self.call_of], prices.source[:, self.call_of]
@@ -302,7 +313,7 @@ class _NetworkPrices:
 
 
 def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPrices:
-    """What the chosen rows take for each profile of ranks. A row has one source for all of them."""
+    """Prices the chosen rows for each profile of ranks. A row has one source for all of them."""
     numbers: dict[CallKey, int] = {}
     uneven, ways = rows.uneven(chosen)
     names = ("communicator", "collective", "bytes")

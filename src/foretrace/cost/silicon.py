@@ -15,11 +15,11 @@ SYSTEMS: Final = {
     "gb200": "gb200",
     "gb300": "gb300",
 }
-"""What the package calls the system of each GPU that it has tables of."""
+"""The package's name of the system of each GPU that it has tables of."""
 
 
 def installed() -> bool:
-    """Whether the tables and what reads them are there."""
+    """Returns whether the tables and their reader are installed."""
     return find_spec("aiconfigurator_core") is not None and find_spec("pyarrow") is not None
 
 

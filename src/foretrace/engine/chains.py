@@ -75,11 +75,11 @@ def find_chains(graph: Graph) -> Chains | None:
 
 
 def _undominated(graph: Graph, counts: Ints, free: Mask) -> Mask:
-    """Of all waits, those that stay when a free node's are left out that another of its waits implies, because that
-    one waits for it itself.
+    """Returns which waits stay when waits of free nodes are dropped that another of their waits implies.
 
-    Only where all three nodes are listed in this order: waits that lead back in the listing alone form no circle, so
-    what is left still leads to all that was there.
+    Node a need not wait for c if it waits for b and b waits for c. A wait is dropped only where all three nodes are
+    listed in this order: waits that lead backwards in the listing cannot form a cycle, so what is left still implies
+    all that was there.
     """
     kept = np.ones(len(graph.pred), dtype=bool)
     many = np.flatnonzero(free & (counts > 1))
@@ -100,7 +100,7 @@ def _undominated(graph: Graph, counts: Ints, free: Mask) -> Mask:
 
 
 def _waits(graph: Graph, counts: Ints, kept: Mask) -> tuple[Longs, Ints]:
-    """How many waits each node is left with, and the first of them."""
+    """Returns how many waits each node is left with, and the first of them."""
     left, edge = counts.astype(np.int64), graph.pred_start[:-1].astype(np.int64)
     dropped = np.flatnonzero(~kept)
     waiter = np.searchsorted(graph.pred_start, dropped, side="right") - 1
@@ -194,7 +194,8 @@ def compile_chains(graph: Graph) -> ChainTape | None:
 
 
 class _Rows:
-    """Where rows of cells lie, given the level of each, how many cells it has and how many it waits for."""
+    """The positions of rows of cells, given the level of each, its number of cells and the number of cells it waits
+    for."""
 
     def __init__(self, level: Ints, widths: Longs, counts: Longs, cell: int) -> None:
         # Of a level, rows within a factor of two of each other go together, so that padding at most doubles them.
@@ -244,12 +245,12 @@ class ChainPlayer:
 
     @property
     def cells(self) -> int:
-        """How many numbers a run fills."""
+        """The number of cells that a run fills."""
         return self.tape.cells
 
     @property
     def carries(self) -> int:
-        """How many ends a step leaves for the next."""
+        """The number of ends that a step leaves for the next."""
         return len(self.tape.carried)
 
     def along(self, durations: Floats) -> Floats:
@@ -273,11 +274,11 @@ class ChainPlayer:
         return cells
 
     def starts(self, cells: Floats) -> Floats:
-        """When each node's unit starts, from the cells of a run."""
+        """Returns when each node's unit starts, from the cells of a run."""
         return cells[self.tape.cell - 1]
 
     def ends(self, cells: Floats) -> Floats:
-        """When each node ends."""
+        """Returns when each node ends."""
         return cells[self.tape.cell]
 
     def carried(self, cells: Floats) -> Floats:

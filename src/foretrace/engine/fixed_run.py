@@ -44,7 +44,7 @@ class FixedRun:
 
     @property
     def scenarios_at_once(self) -> int:
-        """How many scenarios are best run together."""
+        """Returns the number of scenarios that are best run together."""
         return max(1, CELLS_AT_ONCE // max(1, self.player.cells))
 
     def step_times(self, durations: Floats) -> Floats:

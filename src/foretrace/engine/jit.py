@@ -34,12 +34,12 @@ def use(on: bool | None = True) -> None:
 
 
 def installed() -> bool:
-    """Whether numba can be imported."""
+    """Returns whether numba can be imported."""
     return importlib.util.find_spec("numba") is not None
 
 
 def pays(ops: int) -> bool:
-    """Whether a job of this many ops is run by compiled loops."""
+    """Returns whether a job of this many ops is run by compiled loops."""
     return installed() and (ops >= PAYS_FROM_OPS if _on is None else _on)
 
 

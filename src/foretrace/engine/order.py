@@ -19,7 +19,7 @@ FRONTIER_COST = 100
 """One step of the vectorised search costs about as much as the plain search takes for this many units."""
 
 MAX_ALIKE = 4
-"""How many times smaller the program folded by structure must be to find the order on it."""
+"""How many times smaller the program folded by structure must be for the order to be found on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from foretrace.program.program import Resource
 
 
 class SharedDraws(Protocol):
-    """How prices say what is shared: per row an op, a resource, what it draws in all and what it holds meanwhile.
+    """The shared resources that ops draw on: per row an op, a resource, the total it draws and what it holds meanwhile.
 
     The first row of an op is the measure of its work: ops that meet on a resource divide it evenly in that measure,
     which therefore should be bytes for all that share links or memory. A row is for all ranks that run the op, or for

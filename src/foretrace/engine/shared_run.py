@@ -57,7 +57,8 @@ class SharedRun:
         return timeline_of(self.graph, start[last], end[last], before, period, last + 1, notes)
 
     def _witnesses(self, start: Floats, end: Floats) -> int:
-        """How many steps ran while every part of the job still had a step to run: later ones lack their company."""
+        """Returns the number of steps that ran while every part of the job still had a step to run; later ones run
+        alone."""
         takes_part = self.graph.ops.column("enabled")[self.graph.op].astype(bool)
         if not takes_part.any():
             return len(end) - 1

@@ -17,7 +17,7 @@ from foretrace.basics.errors import Diagnostic
 MAX_STEPS = 64
 MAX_CYCLE = 6
 TOLERANCE = 1e-12
-"""Of the time simulated: what adding up rounds away."""
+"""The relative rounding error of the simulated time that sums accumulate."""
 
 
 class Settled:
@@ -64,14 +64,14 @@ class Settled:
         return np.asarray(TOLERANCE * np.abs(self.history[-1]).max(axis=0))
 
     def _constant(self) -> Mask:
-        """Where every carried end has grown by its own constant over the last three steps."""
+        """Returns where every carried end has grown by its own constant over the last three steps."""
         x, y, z, now = self.history[-4:]
         slack = self._slack()
         same = (np.abs((now - z) - (z - y)) <= slack) & (np.abs((z - y) - (y - x)) <= slack)
         return np.asarray(same.all(axis=0))
 
     def notes(self, settled: bool) -> tuple[Diagnostic, ...]:
-        """What a reader should know of how the steps settled."""
+        """Returns what a reader should know of how the steps settled."""
         if not settled:
             text = f"steps had not settled after {len(self.history)}; the mean of the later half is given"
             return (Diagnostic("warning", "steps-not-settled", text),)

@@ -75,7 +75,8 @@ def compile_tape(graph: Graph, fast: bool) -> Tape:
 
 
 def _awaited(graph: Graph, carry_of: Ints, fast: bool) -> tuple[Ints, Longs]:
-    """What each unit waits for, unit by unit, and how much that is: nodes by number, carried ends as -2, -3, …."""
+    """Returns what each unit waits for, unit by unit, and how much that is: nodes by number, carried ends as -2, -3,
+    …."""
     if graph.rendezvous == 0:  # units are the nodes, in their order
         awaited, counts = graph.pred, np.diff(graph.pred_start).astype(np.int64)
     else:
@@ -144,12 +145,12 @@ class TapePlayer:
 
     @property
     def cells(self) -> int:
-        """How many numbers a run fills."""
+        """The number of cells that a run fills."""
         return self.tape.first + len(self.tape.a)
 
     @property
     def carries(self) -> int:
-        """How many ends a step leaves for the next."""
+        """The number of ends that a step leaves for the next."""
         return len(self.tape.carried)
 
     def along(self, durations: Floats) -> Floats:
@@ -180,12 +181,12 @@ class TapePlayer:
         return cells
 
     def starts(self, cells: Floats) -> Floats:
-        """When each node's unit starts, from the cells of a run."""
+        """Returns when each node's unit starts, from the cells of a run."""
         at = self.tape.cell - self.tape.first
         return np.maximum(cells[self.tape.a[at]], cells[self.tape.b[at]])
 
     def ends(self, cells: Floats) -> Floats:
-        """When each node ends."""
+        """Returns when each node ends."""
         return cells[self.tape.cell]
 
     def carried(self, cells: Floats) -> Floats:

@@ -29,7 +29,7 @@ class Gpu:
     compute_units: int
     """SMs or CUs; 0 where a user's file does not say."""
     power_w: float
-    """Of the module at most; 0 where a user's file does not say."""
+    """The highest power of the module; 0 where a user's file does not say."""
     host_bytes_per_s: float = 0.0
     """To and from the host's memory where that is no PCIe (NVLink-C2C); 0: PCIe."""
     bridged_gpus: int = 0
@@ -38,7 +38,7 @@ class Gpu:
     """The preset whose links and PCIe it has, so that collectives measured on that hold for it; empty: its own name."""
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is assumed or not public."""
+    """Figures that are assumed or not public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Cluster:
     node: Node
     nodes: int | None = None
     topology: Topology = field(default_factory=Topology)
-    """What joins the nodes."""
+    """The network that joins the nodes."""
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     where: str | None = None
@@ -92,7 +92,8 @@ class Cluster:
 
     @property
     def oversubscription(self) -> float:
-        """How many times the traffic that NICs could send exceeds what the network above their leaves can carry."""
+        """Returns how many times the traffic that NICs could send exceeds what the network above their leaves can
+        carry."""
         return self.topology.oversubscription
 
     @property

@@ -87,12 +87,12 @@ def names(kind: Kind) -> tuple[str, ...]:
 
 
 def aliases(kind: Kind, name: str) -> tuple[str, ...]:
-    """What else a preset is called."""
+    """Returns the other names of a preset."""
     return _shelf(kind).presets[name].aliases
 
 
 def anything(name_or_path: str) -> Cluster | Node | Gpu | Nic:
-    """What a name means, whatever its kind: a preset's own name before other spellings, a cluster before its GPU."""
+    """Returns what a name means, of any kind: a preset's own name before other spellings, a cluster before its GPU."""
     if _looks_like_path(name_or_path):
         return load(name_or_path)
     largest_first = KINDS[::-1]
@@ -236,4 +236,4 @@ OF_KIND: dict[Kind, Callable[[str], Gpu | Nic | Node | Cluster]] = {
     "node": node,
     "cluster": cluster,
 }
-"""What finds a preset of each kind."""
+"""The function that finds a preset of each kind."""

@@ -78,7 +78,7 @@ class Lookup(Protocol[PartOut]):
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """Where names lead."""
+    """The presets that names refer to."""
 
     gpu: Lookup[Gpu]
     nic: Lookup[Nic]

@@ -75,7 +75,7 @@ def read_topology(document: Document, node: yaml.Node, base: Topology) -> Topolo
 
 
 def read_ratio(fields: Fields, name: str, default: float) -> float:
-    """How many times more comes up than goes on: 2 or 2:1."""
+    """Reads the ratio of the rate from below to the rate upwards: 2 or 2:1."""
     return fields.number(name, _ratio, 1.0, 1_000.0, "{:g}".format) if name in fields else default
 
 

@@ -16,10 +16,10 @@ BLOCK: Final = 128
 """Queries that one SM works on at a time (flash-attention's kBlockM for head sizes up to 128)."""
 
 LAUNCH_S: Final = 4e-6
-"""What a launch takes at least: filling the SMs and draining them."""
+"""The least time of a launch: filling the SMs and draining them."""
 
 SIDE_LAUNCH_S: Final = 2.5e-6
-"""What each of backward's further kernels takes at least."""
+"""The least time of each further kernel of the backward pass."""
 
 
 def attention_fit(

@@ -30,12 +30,12 @@ from foretrace.program.kernels import Kernel, Stream
 from foretrace.program.program import Source
 
 EXACT_SPREAD: Final = 0.03
-"""How far a kernel's time differs between two steps of one machine: its clock moves by 2 to 3 % either way as the GPU
+"""The spread of a kernel's time between two steps of one machine: the frequency moves by 2 to 3 % either way as the GPU
 keeps to its power (an H200's trace of two steps has one product at 492 to 519 us)."""
 
 FAMILY_SPREAD: Final = 0.08
-"""By how much families differ in how far the usual sources are off, one standard deviation as a logarithm; that of
-single shapes within a family is the next. Judgements that together make up the model's error of single kernels."""
+"""The spread between families of the error of the usual sources, one standard deviation as a logarithm; that of single
+shapes within a family is the next. Judgements that together make up the model's error of single kernels."""
 SHAPE_SPREAD: Final = 0.05
 STRIDED_SPREAD: Final = 0.15
 """The same for kernels that read or write slices: how long these are is not in their key, and decides (an H200 joins
@@ -71,7 +71,7 @@ class CalibratedPricer:
         self.notes: tuple[Diagnostic, ...] = (*base.notes, *_step_note(calibration))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
-        """What each kernel takes; see `KernelPricer`."""
+        """Prices each kernel; see `KernelPricer`."""
         new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._known))
         if new:
             self._known.update(zip(new, self._priced(new), strict=True))
@@ -97,8 +97,8 @@ class CalibratedPricer:
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def _held(self, kernels: list[Kernel], distance: Floats) -> Floats:
-        """Which part of what measured kernels show holds so far from them: all of it at one, and the family's own part
-        far away."""
+        """Returns the part of a measured ratio that holds at this distance: all of it at a measured kernel, and the
+        family's own part far away."""
         shapes = np.array([self._shapes.get(family(kernel), 1) for kernel in kernels])
         strided = np.array([isinstance(kernel, Stream) and "strided" in kernel.name for kernel in kernels], dtype=bool)
         noise = np.where(strided, STRIDED_SPREAD, SHAPE_SPREAD) ** 2 / shapes
@@ -110,8 +110,8 @@ class CalibratedPricer:
         return np.asarray(np.where(near, 0, np.where(known, 1 + usual, 1 + count + usual)))
 
     def covers(self, kernels: Sequence[Kernel]) -> Floats:
-        """How far each kernel is from the nearest measured one of its family, in octaves of its shape: 0 where it was
-        measured itself, infinite where its family was not."""
+        """Returns the distance of each kernel from the nearest measured one of its family, in octaves of its shape: 0
+        where it was measured itself, infinite where its family was not."""
         distance = self._measured.correction(kernels).distance
         return np.array(
             [0.0 if _same(kernel) in self._exact else at for kernel, at in zip(kernels, distance, strict=True)]
@@ -126,7 +126,7 @@ def _same(kernel: Kernel) -> Kernel:
 
 
 def _step_note(calibration: Calibration) -> tuple[Diagnostic, ...]:
-    """What a factor from whole steps does is never left unsaid."""
+    """Returns the note that a factor from whole steps is applied."""
     fit = calibration.steps
     if fit is None:
         return ()

@@ -38,7 +38,7 @@ from foretrace.program.program import Source
 # memory in eleven proportions, clock and power by nvidia-smi): clocks come out within 5 %, those of three training
 # steps within 2 %.
 LIMIT: Final = 0.993
-"""What is drawn of it on average when it is reached."""
+"""The share of the limit that is drawn on average when it is reached."""
 FIXED: Final = 0.25
 MEMORY_FIXED: Final = 0.25
 """At the memory's full rate, besides."""
@@ -57,7 +57,8 @@ HOLDS: Final = 0.95
 """The share of a burst's speed from which on a GPU's clocks count as holding (an A100's)."""
 
 IDLE: Final = 0.2
-"""What a module draws of it that waits for its host for moments: an H200 whose clocks are held, by nvidia-smi."""
+"""The share of the limit that a module draws while it waits for its host for moments: an H200 whose frequency is held,
+by nvidia-smi."""
 
 SPREAD: Final = 0.015
 """The standard deviation of one GPU's speed among its like. Sinha et al., Not All GPUs Are Created Equal (SC 2022,
@@ -87,7 +88,7 @@ def profiled_clock() -> float:
 
 
 def products_factor(gpu: Gpu, mix: Mix, pricer: KernelPricer) -> float:
-    """How many times as long as amid the mix of kernel profiles a job's products take."""
+    """Returns how many times as long a job's products take as in the mix of kernel profiles."""
     sustained = efficiency(gpu).sustained["bf16"]
     kernels = [call for call in mix.calls if not isinstance(call, Copy)]
     if sustained >= HOLDS or not any(kernel.flops > 0 for kernel in kernels):
@@ -104,7 +105,8 @@ def products_factor(gpu: Gpu, mix: Mix, pricer: KernelPricer) -> float:
 
 
 def _draws(gpu: Gpu, kernels: Sequence[Kernel], seconds: Floats) -> tuple[Floats, Floats]:
-    """What each kernel draws while it runs, whatever the clock and at the highest one, as shares of the limit."""
+    """Returns the draw of each kernel as shares of the limit: the part that no frequency changes, and the part at the
+    highest frequency."""
     flops, moved, peak = (np.zeros(len(kernels)) for _ in range(3))
     for i, kernel in enumerate(kernels):
         flops[i], moved[i] = kernel.flops, kernel.moved_bytes
@@ -116,7 +118,7 @@ def _draws(gpu: Gpu, kernels: Sequence[Kernel], seconds: Floats) -> tuple[Floats
 
 @dataclass(frozen=True, slots=True)
 class ClockedPricer:
-    """The prices of another source, with products so many times as long."""
+    """Prices of another source, with products `factor` times as long."""
 
     pricer: KernelPricer
     factor: float
@@ -138,14 +140,14 @@ class ClockedPricer:
         return (*self.pricer.notes, Diagnostic("note", "power-clock", f"{text} leaves the GPU another clock"))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
-        """What each kernel takes at the job's own clock."""
+        """Prices each kernel at the job's own frequency."""
         prices = self.pricer.price(kernels)
         computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
         return replace(prices, duration_s=prices.duration_s * np.where(computes, self.factor, 1.0))
 
 
 def slowest(gpus: int) -> float:
-    """How many times as long as a middling GPU the slowest of so many is expected to take (Blom's approximation)."""
+    """Returns the expected time of the slowest of `gpus` GPUs, relative to a median one (Blom's approximation)."""
     if gpus < 2:
         return 1.0
     return 1 + SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
@@ -153,7 +155,7 @@ def slowest(gpus: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SlowestPricer:
-    """The prices of another source for a job of so many GPUs."""
+    """Prices of another source for a job of `gpus` GPUs."""
 
     pricer: KernelPricer
     gpus: int
@@ -170,7 +172,7 @@ class SlowestPricer:
         return (*self.pricer.notes, Diagnostic("note", "slowest-gpu", f"{text} than on a middling one"))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
-        """What each kernel takes on the slowest GPU."""
+        """Prices each kernel on the slowest GPU."""
         prices = self.pricer.price(kernels)
         computes = np.array([kernel.flops > 0 for kernel in kernels], dtype=bool)
         return replace(prices, duration_s=prices.duration_s * np.where(computes, slowest(self.gpus), 1.0))

@@ -76,7 +76,7 @@ class MeasuredCorrections:
         }
 
     def correction(self, kernels: Sequence[Kernel]) -> Correction:
-        """What to multiply the modelled price of each kernel by."""
+        """Returns the factor on the modelled price of each kernel."""
         factor, distance, error = np.ones(len(kernels)), np.full(len(kernels), np.inf), np.zeros(len(kernels))
         groups: dict[Family, list[int]] = {}
         for i, kernel in enumerate(kernels):
@@ -118,7 +118,8 @@ def family(kernel: Kernel) -> Family:
 
 
 def _place(kernel: Kernel) -> list[float]:
-    """Where a kernel lies among those of its family: the logarithm of what its price depends on, in octaves."""
+    """Returns the coordinates of a kernel among those of its family: logarithms of what its price depends on, in
+    octaves."""
     if isinstance(kernel, Gemm):
         return [*_logs(kernel.m, kernel.n, kernel.k, kernel.batch), _result(kernel)]
     if isinstance(kernel, GroupedGemm):
@@ -136,7 +137,7 @@ def _place(kernel: Kernel) -> list[float]:
 
 
 def _result(kernel: Gemm | GroupedGemm) -> float:
-    """What is written sets kernels apart a little: one of the same kind speaks first."""
+    """Returns what is written sets kernels apart a little: one of the same kind speaks first."""
     return 0.3 * (kernel.out == "fp32") + 0.2 * kernel.accumulate
 
 

@@ -22,20 +22,20 @@ SPLITS: Final = (1, 2, 4, 8)
 """Into how many parts K may be cut."""
 
 STREAMS: Final = 4
-"""Launches of separate groups that run side by side: Transformer Engine deals the GEMMs of a grouped linear layer out
+"""Launches of separate groups that run concurrently: Transformer Engine deals the GEMMs of a grouped linear layer out
 to 4 streams (transformer_engine/common/util/multi_stream.cpp)."""
 
 SEPARATE_S: Final = 8.5e-6
-"""What a group's own launch takes at least, however small: published grouped products of a B200 (SimuMax's, 80 and
-160 groups through Transformer Engine) end at 8.6 to 9.1 us a group where their work would take 3 to 5."""
+"""The least time of a group's own launch, however small: published grouped products of a B200 (SimuMax's, 80 and 160
+groups through Transformer Engine) end at 8.6 to 9.1 us a group where their work would take 3 to 5."""
 
 SHARPNESS: Final = 4.0
-"""How sharply the longer of computing and loading decides: the 4-norm of both."""
+"""The norm by which the longer of computing and loading decides."""
 
 
 class DeviceRates(NamedTuple):
-    """What a GPU does per second: FLOPs of all its SMs (one number, or one for each kernel), bytes of its memory; and
-    how many SMs it has."""
+    """The rates of a GPU: FLOP/s of all its SMs (one number, or one for each kernel), bytes/s of its memory, and its
+    number of SMs."""
 
     flops_per_s: Any
     bytes_per_s: float
@@ -76,7 +76,7 @@ def grouped_s(
 ) -> Floats:
     """Returns the seconds of `groups` products, of the (m, n, k) of the mean and of the largest.
 
-    They are one launch, or (`separate`) one per group, of which `STREAMS` run side by side.
+    They are one launch, or (`separate`) one per group, of which `STREAMS` run concurrently.
     """
     of = partial(gemm_s, fit=fit, device=device)
     single = np.ones(groups.shape)

@@ -30,7 +30,7 @@ class KernelPricer(Protocol):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Where prices may come from; `KernelPrices.source` numbers these."""
+        """The possible sources of prices; `KernelPrices.source` numbers these."""
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
@@ -42,7 +42,7 @@ class KernelPricer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PriceSources:
-    """Which sources price kernels and collectives.
+    """The sources that price kernels and collectives.
 
     `source` is `best` (each price from the best source that knows it), `model` (the fitted model alone) or `roofline`
     (the datasheet, for kernels). `silicon` says whether NVIDIA's tables count among the best; None means if they are

@@ -19,14 +19,14 @@ WIDER: Final = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "tf32", "tf
 """The dtype whose units multiply what a GPU has no units for."""
 
 COPY_SHARE: Final = 0.85
-"""What a large pinned copy reaches of the link's rate before encoding: PCIe's headers and credits take 15 % (54 of 64
-GB/s on Gen5 x16, as NVIDIA's bandwidthTest shows)."""
+"""The share of the link's rate before encoding that a large pinned copy reaches: PCIe's headers and credits take 15 %
+(54 of 64 GB/s on Gen5 x16, as NVIDIA's bandwidthTest shows)."""
 
 COPY_FIXED_S: Final = 8e-6
-"""What a copy between GPU and host takes at least."""
+"""The least time of a copy between GPU and host."""
 
 ATTENTION_MEMORY_SHARE: Final = 0.88
-"""What attention's operands reach of the memory's rate, where that decides: as a plain stream."""
+"""The share of the memory rate that the operands of attention reach where that decides: as a plain stream."""
 
 UNKNOWN_UNITS: Final = 132
 """SMs of a GPU whose file does not say."""
@@ -62,7 +62,7 @@ class EfficiencyModel:
         self._units = gpu.compute_units or UNKNOWN_UNITS
 
     def seconds(self, kernels: Sequence[Kernel], sustained: bool = True) -> Floats:
-        """What each kernel takes, never less than the datasheet's roofline."""
+        """Returns the seconds of each kernel, never less than the datasheet's roofline."""
         ways: dict[object, Callable[[list[Any], bool], Floats]] = {
             Gemm: self._gemm,
             GroupedGemm: self._grouped,
@@ -168,7 +168,7 @@ def _nearest_dtype(known: Mapping[str, object], dtype: str) -> str:
 
 
 def _family(kernel: Kernel) -> tuple[object, ...]:
-    """What kernels must have in common to be priced in one go."""
+    """Returns what kernels must have in common to be priced together."""
     if isinstance(kernel, Gemm | GroupedGemm):
         return (type(kernel), kernel.dtype, kernel.layout)
     return (type(kernel),)

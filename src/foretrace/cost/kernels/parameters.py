@@ -64,11 +64,11 @@ class Efficiency:
     like: str
     gemm: Mapping[str, GemmFit]
     layout: Mapping[str, float]
-    """What the tensor cores reach by layout, as a share of what they reach in `tn`."""
+    """Efficiency of the tensor cores by layout, relative to `tn`."""
     grouped: Mapping[str, float]
-    """What grouped products reach by layout, as a share of what the same products reach as a batch in `tn`."""
+    """Efficiency of grouped products by layout, relative to the same products as a batch in `tn`."""
     sustained: Mapping[str, float]
-    """What clocks under a training run's power reach of those in a short measurement, by dtype of the products."""
+    """Frequencies under the power of a training run, relative to a short measurement, by dtype of the products."""
     attention_sustained: Mapping[str, float]
     """The same of fused attention, by backend."""
     attention: Mapping[tuple[str, bool, int], AttentionFit]
@@ -76,13 +76,13 @@ class Efficiency:
     attention_tail: tuple[float, float]
     """Blocks' times for which the last blocks of attention keep the others waiting: forward, backward."""
     streams: Mapping[str, Mapping[int, StreamFit]]
-    """Of kernels that memory bounds, by name and length of a row (0: any)."""
+    """Memory-bound kernels, by name and length of a row (0: any)."""
     extra_launch_s: float
-    """What each further launch of a stream takes at least."""
+    """The least time of each further launch of a stream."""
     clock_hz: float
-    """What an SM's clock is in a long run."""
+    """The frequency of the SMs in a long run."""
     most_clock_hz: float
-    """What it is at most: in a short measurement, or where little draws power."""
+    """The highest frequency: in a short measurement, or where little draws power."""
 
 
 def efficiency(gpu: Gpu) -> Efficiency:
@@ -151,7 +151,8 @@ def _clock(gpu: Gpu, measured: Gpu) -> float:
 
 
 def power_clock(power_w: float, units: int, of_power_w: float, of_units: int) -> float:
-    """The clock that a power sustains on so many SMs, as a share of what another does on others of the same chip."""
+    """Returns the frequency that `power_w` sustains on `units` SMs, relative to `of_power_w` on `of_units` SMs of the
+    same chip."""
     static = STATIC_POWER * of_power_w
     dynamic = max(power_w - static, 0.05 * of_power_w) / units / ((of_power_w - static) / of_units)
     return float(dynamic ** (1 / 3))

@@ -25,10 +25,11 @@ from foretrace.program.kernels import GroupedGemm, Kernel, Stream
 from foretrace.program.program import Source
 
 PROFILE_SPREAD: Final = 0.05
-"""How far two modules of one kind differ, and a step's clock from that of the profile's mix: a judgement."""
+"""The spread between two modules of one kind, and of a step's frequency around that of the profile's mix: a
+judgement."""
 
 SILICON_SPREAD: Final = 0.10
-"""How far measurements of one GPU by different frameworks differ: up to 0.10 to 0.13 for nine products in ten."""
+"""The spread between measurements of one GPU by different frameworks: up to 0.10 to 0.13 for nine products in ten."""
 
 SIBLING_SPREAD: Final = 0.08
 """The same for another module with the same chip: NVIDIA's tables of H100 and H200 differ by 2 to 3 %."""
@@ -49,21 +50,23 @@ SCARCE_DTYPES: Final = frozenset({"fp16", "tf32"})
 is 4 to 7 % faster in it), tf32 by the model."""
 
 POWER_LAW_ERROR: Final = 0.5
-"""What a clock that was worked out from a module's power adds to the error, as a share of its own logarithm: the cube
-root may be a square root where the voltage is at its least."""
+"""The error of a frequency that was computed from a module's power, as a share of its own logarithm: the cube root may
+be a square root where the voltage is at its least."""
 
 GROUPED_ERROR: Final = 0.25
-"""Of grouped products: p90 of the model over our profile's and over the B200's published ones is 16 to 26 %."""
+"""The error of grouped products: p90 of the model over our profile's and over the B200's published ones is 16 to 26
+%."""
 
 FUSED_ERROR: Final = 0.3
-"""Of memory-bound kernels of frameworks that were not measured, and are taken to be like good ones that were."""
+"""The error of memory-bound kernels of frameworks that were not measured, and are assumed to be like good ones that
+were."""
 
 MODEL_ERROR: Final = 0.17
 """A single kernel's 90 % error of the model: p90 over the tables it was fitted on is 11 to 17 % (fitted.yaml); of
 published rows it was not fitted on, 3 to 8 % where products are long, and 13 to 20 % where short."""
 
 UNLIKE_ERROR: Final = 0.3
-"""Where the GPU's architecture was not measured: a judgement."""
+"""The error where the GPU's architecture was not measured: a judgement."""
 
 SCARCELY_MEASURED: Final = frozenset({"mi300x"})
 """GPUs whose constants rest on a single published figure."""
@@ -102,7 +105,7 @@ class StackedPricer:
         )
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
-        """What each kernel takes; see `KernelPricer`."""
+        """Prices each kernel; see `KernelPricer`."""
         new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._known))
         if new:
             self._known.update(zip(new, self._priced(new), strict=True))
@@ -129,7 +132,7 @@ class StackedPricer:
         return list(zip(*(column.tolist() for column in (seconds, source, *bounds)), strict=True))
 
     def _model_errors(self, kernels: list[Kernel]) -> Floats:
-        """How far the model may be off for each kernel, as a logarithm."""
+        """Returns the error of the model for each kernel, as a logarithm."""
         errors = np.full(len(kernels), self._error)
         for i, kernel in enumerate(kernels):
             if isinstance(kernel, GroupedGemm):
@@ -148,7 +151,7 @@ class RooflinePricer:
         self.notes: tuple[Diagnostic, ...] = ()
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
-        """What each kernel takes at least; see `KernelPricer`."""
+        """Returns the roofline of each kernel; see `KernelPricer`."""
         seconds, count = floor_s(self._gpu, kernels), len(kernels)
         low, high = (np.full(count, bound) for bound in ROOFLINE_BAND)
         return KernelPrices(seconds, np.zeros(count, dtype=np.int64), low, high)
@@ -255,7 +258,7 @@ def _shipped(name: str) -> Path | None:
 
 
 def _sibling(gpu: Gpu) -> tuple[str, Path] | None:
-    """A shipped profile of another GPU of the same architecture, the most alike first."""
+    """Returns the shipped profile of the most similar GPU of the same architecture."""
     names = [nearest(gpu), *sorted(path.name.split(".profile")[0] for path in DATA.glob("*.profile*"))]
     for name in names:
         path = _shipped(name)

@@ -29,7 +29,7 @@ FRAMEWORKS: Final = ("trtllm", "sglang", "vllm")
 """In the order of preference: the first calls the vendor's libraries most directly."""
 
 DTYPES: Final = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
-"""What the tables call a dtype; fp16 runs at the rate of bf16. MXFP8 is not in them."""
+"""The tables' names of dtypes; fp16 runs at the rate of bf16. MXFP8 is not in them."""
 
 MIN_SIZE: Final = 128
 """Tables begin at one row or column; training has products that thin only where the model serves as well."""

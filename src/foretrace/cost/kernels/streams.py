@@ -23,7 +23,7 @@ OWN_LAUNCHES: Final = {"rmsnorm_backward": 2, "layernorm_backward": 2, "router":
 """Kernels that one measured call launches; its fixed time is of them all. Everywhere else it is one."""
 
 ROWED: Final = ("norm", "softmax", "cross_entropy")
-"""What is in the name of kernels whose rate depends on the length of a row."""
+"""Parts of the names of kernels whose rate depends on the length of a row."""
 
 USUAL_ROW: Final = 4096
 """The length of a row where a kernel that has rows does not say it."""

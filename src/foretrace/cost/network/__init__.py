@@ -39,9 +39,18 @@ def network_of(
     nccl: NcclSettings | None = None,
     slowdown: float = 1.0,
 ) -> Network:
-    """The network of a cluster as a job of so many ranks meets it: ranks fill nodes in order, or sit as a placement
-    says; priced by NCCL's model under what a user says of NCCL, or by measured collectives as far as these go, the best
-    first. `slowdown` says how many times slower SMs run than when nothing but a collective does."""
+    """Returns the network of a cluster for a job of `world` ranks.
+
+    It is priced by NCCL's model, or by measured collectives as far as these go.
+
+    Args:
+        cluster: the cluster; an error where the job does not fit on it.
+        world: the ranks of the job.
+        placement: the places of the ranks; None fills nodes in order.
+        measured: measured collectives, best first.
+        nccl: what a user states about NCCL.
+        slowdown: how many times slower SMs run than in a measurement of collectives alone.
+    """
     cluster.check_fits(world)
     if placement is not None and placement.world != world:
         raise InputError(

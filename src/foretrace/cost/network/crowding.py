@@ -30,13 +30,14 @@ CLOS_KINDS: Final = (*AMPLE_KINDS, "hpn")
 """Kinds whose leaves and spines carry only what is sent from or to beneath them."""
 
 MAX_PAIRS: Final = 1 << 16
-"""Of a larger all-to-all only some partners of each rank are looked at, or what leaves leaves and pods as a whole."""
+"""The most pairs of an all-to-all that are routed. Of a larger one only some partners of each rank are looked at, or
+what leaves leaves and pods as a whole."""
 
 USUAL_SWITCHES: Final = 3
 """Leaf, spine, leaf: on such networks NCCL's latencies of a hop were measured, so that these are in them."""
 
 DIGITS: Final = 9
-"""Groups that sit alike get the same factor: sums in another order differ in later digits."""
+"""Factors are rounded so that equally placed groups get the same one: sums in another order differ in later digits."""
 
 
 class Crowding:
@@ -103,8 +104,8 @@ class Crowding:
         return self._slowed(len(groups), pairs.group, pairs.source, pairs.target, sent)[0]
 
     def _cable(self, source: Longs, target: Longs, routes: Routes) -> Longs:
-        """Which cable each crossing of a route takes, numbered over all links: where a hash chooses ways it chooses
-        among the cables of a link too; otherwise all of a link's are one."""
+        """Returns which cable each crossing of a route takes, numbered over all links: where a hash chooses ways it
+        chooses among the cables of a link too; otherwise all of a link's are one."""
         from foretrace.hardware.fabric.hashing import mixed, picked
 
         first = np.cumsum(self._cables) - self._cables
@@ -144,12 +145,12 @@ class Crowding:
 
 
 def crowding_of(cluster: Cluster, placement: Placement) -> Crowding | None:
-    """What `Crowding` says, or None where it would say that nothing is slowed."""
+    """Returns the `Crowding` of a cluster, or None where nothing would be slowed."""
     return None if is_ample(cluster.topology) else Crowding(cluster, placement)
 
 
 def is_ample(topology: Topology) -> bool:
-    """Whether the network carries whatever NICs send, wherever ranks sit."""
+    """Returns whether the network carries all that NICs send, for any placement."""
     # Into another plane a GPU sends through the links of its node: by rail evenly, otherwise wherever there is a way.
     spreads = topology.routing == "rail" or (topology.routing == "spread" and topology.planes <= 1)
     stated = topology.failed or topology.background or topology.hop_latency_s > 0
@@ -158,14 +159,17 @@ def is_ample(topology: Topology) -> bool:
 
 
 def _beyond_nics(fabric: Fabric) -> Mask:
-    """Which links have a switch of the network on either end."""
+    """Returns which links have a switch of the network on either end."""
     leaves = int(Device.LEAF)
     return np.asarray((fabric.kind[fabric.source] >= leaves) | (fabric.kind[fabric.target] >= leaves))
 
 
 def _counted(fabric: Fabric, topology: Topology) -> Mask:
-    """Which links count: those between switches, whose price no NIC knows; and those of the NICs where some are out of
-    service, carry other traffic or are written out, so that they may not be what the price takes them for."""
+    """Returns which links count.
+
+    Links between switches count, since no price of a NIC includes them. Links of NICs count where some are out of
+    service, carry other traffic or are listed by a user, so that they may differ from what the price assumes.
+    """
     leaves = int(Device.LEAF)
     if topology.failed or topology.background or topology.kind == "file":
         return _beyond_nics(fabric)

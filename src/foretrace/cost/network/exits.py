@@ -35,8 +35,11 @@ class Exit:
         return np.asarray(self.bytes_per_s[self.part] <= 0)
 
     def passed(self, places: Places, groups: Longs, spread: bool) -> Floats:
-        """Of what the members of groups, [groups, size], put on their NICs the share that passes this exit: by rings,
-        or spread over all partners. Members of a group in one part have the same share, their mean."""
+        """Returns the share of the NIC traffic of members of groups, [groups, size], that passes this exit.
+
+        Traffic goes by rings, or is spread over all partners. Members of a group in one part have the same share, their
+        mean.
+        """
         peers = places.ring_peers(groups)
         beyond = peers >= 0
         if self.name == NIC:
@@ -77,7 +80,7 @@ def _exit(tier: Tier, places: Places, gpus_per_node: int, by_rail: bool, usable:
 
 
 def _is_narrow(tier: Tier, nics: Tier) -> bool:
-    """Whether a part of this tier carries less than the NICs beneath it bring."""
+    """Returns whether a part of this tier carries less than the NICs beneath it bring."""
     gpus = np.flatnonzero(tier.part_of >= 0)
     first = gpus[np.unique(nics.part_of[gpus], return_index=True)[1]]
     brought = np.bincount(
@@ -87,8 +90,8 @@ def _is_narrow(tier: Tier, nics: Tier) -> bool:
 
 
 def _others(side: Longs, island: Longs) -> Floats:
-    """Of a member's partners on other islands, [groups, size], the share that is on another side; the mean of those of
-    one side."""
+    """Returns the share of a member's partners on other islands, [groups, size], that are on another side; the mean of
+    those of one side."""
     near = company(island)
     beyond = side.shape[1] - near
     other_side = side.shape[1] - company(side)

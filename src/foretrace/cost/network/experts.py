@@ -47,12 +47,12 @@ AGREED: Final = 2
 `cached_notify_combine`); the second moves tokens. low_latency has one."""
 
 NIC_SHARE: Final = 0.9
-"""Of a NIC's line rate what GPUs reach that write to it themselves: 45 of 50 GB/s in the dispatches between two nodes
-of DeepEP's README (V2; half of the 90 GB/s there stay in the node). Its other figures were not used."""
+"""The share of a NIC's line rate that GPUs reach that write to it themselves: 45 of 50 GB/s in the dispatches between
+two nodes of DeepEP's README (V2; half of the 90 GB/s there stay in the node). Its other figures were not used."""
 
 
 def price_call(network: Network, what: Collective, layout: Hashable, size_bytes: Floats, way: str = "") -> CallPrices:
-    """What calls of these sizes take in a group of this layout; `way` is how an all-to-all of tokens goes."""
+    """Prices calls of these sizes in a group of this layout; `way` names how an all-to-all of tokens runs."""
     assert isinstance(layout, GroupLayout)
     dispatch = _way(what, layout, way)
     if dispatch is None:
@@ -73,7 +73,7 @@ def price_call(network: Network, what: Collective, layout: Hashable, size_bytes:
 
 
 def explain_call(network: Network, what: Collective, layout: Hashable, size_bytes: float, way: str = "") -> Explained:
-    """How a call of this size runs; `time_s` is what `price_call` says."""
+    """Explains how a call of this size runs; `time_s` is the price of `price_call`."""
     assert isinstance(layout, GroupLayout)
     dispatch = _way(what, layout, way)
     if dispatch is None:
@@ -108,7 +108,7 @@ def one_island(layout: GroupLayout) -> GroupLayout:
 
 
 def _way(what: Collective, layout: GroupLayout, way: str) -> Dispatch | None:
-    """How a call goes if it does not go as NCCL's own: one rank alone does nothing in any way."""
+    """Returns the dispatch of a call that does not run as NCCL's own; None for others, and for one rank alone."""
     if not way or way == COPIES:
         return None
     if what != Collective.ALL_TO_ALL:
@@ -147,7 +147,7 @@ def _together(steps: list[Explained]) -> Explained:
 
 @dataclass(frozen=True, slots=True)
 class _Road:
-    """What each byte of an all-to-all puts on the busiest rank's links and NICs, and what that takes."""
+    """The bytes that each byte of an all-to-all puts on the busiest rank's links and NICs, and their time."""
 
     shares: tuple[tuple[str, float], ...]
     latency_s: float
@@ -155,7 +155,7 @@ class _Road:
     line_seconds_per_byte: float
     """At the line rates of datasheets."""
     narrow: str
-    """Which of the two it waits for."""
+    """The slower of the two."""
 
 
 def _road(network: NcclNetwork, layout: GroupLayout, dispatch: Dispatch) -> _Road:

@@ -35,13 +35,13 @@ class CallPrices:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """How one call runs, and why it takes what it takes."""
+    """How one call runs, and why it takes as long as it does."""
 
     time_s: float
     latency_s: float
     """The part of it that does not grow with bytes."""
     bound_s: float
-    """What the bytes need to cross the busiest port at line rates, whatever the algorithm."""
+    """The least time in which the bytes cross the busiest port at line rates, with any algorithm."""
     algorithm: str
     """As NCCL calls it: ring, tree, nvls, nvls-tree, collnet-direct, collnet-chain, pat; pairs for all-to-all and
     transfers; hierarchical, deepep, hybridep and low-latency where tokens go to experts in such a way; measured where
@@ -49,18 +49,18 @@ class Explained:
     protocol: str
     """ll, ll128 or simple; empty where that is not known."""
     channels: int
-    """How many work at once; 0 where that is not known."""
+    """The channels that run concurrently; 0 where that is not known."""
     limited_by: str
     """In words: "latency of 14 hops", "NICs (400 Gb/s each)", "NVLink", "uplinks of the leaves"."""
     draws: tuple[tuple[str, float], ...] = ()
-    """What each rank puts on shared resources, in bytes for one call: ("link", …), ("nic", …); per rank, sent."""
+    """The bytes that each rank sends over shared resources in one call: ("link", …), ("nic", …)."""
 
 
 class Network(Protocol):
     """A priced network: ranks in their places, and the links between them."""
 
     sources: tuple[Source, ...]
-    """Where its prices come from: a model, a measured table."""
+    """The sources of its prices: a model, a measured table."""
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
@@ -72,10 +72,12 @@ class Network(Protocol):
         ...
 
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
-        """What these sizes take in a group of this layout, alone on an idle network: never less than the bytes need
-        that must cross its busiest port, and never less for more bytes."""
+        """Prices these sizes in a group of this layout, alone on an idle network.
+
+        A price is never less than the bytes need that must cross the busiest port, and never falls with more bytes.
+        """
         ...
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
-        """How a call of this size runs; `time_s` is what `price` says."""
+        """Explains how a call of this size runs; `time_s` is the price of `price`."""
         ...

@@ -36,14 +36,14 @@ class Layouts:
         return self._groups[communicator]
 
     def column(self, communicator: int) -> int:
-        """Which column of the profiles is a communicator's."""
+        """Returns which column of the profiles is a communicator's."""
         return self._column[communicator]
 
     def requests(
         self, calls: Sequence[CallKey]
     ) -> Iterator[tuple[Hashable, tuple[Longs, ...], Collective, Floats, str]]:
-        """What to price: a kind, a collective, sizes and the way it goes, with the cells of [profiles, calls] they
-        belong to."""
+        """Yields what to price: a kind, a collective, sizes and the way it runs, with the cells of [profiles, calls]
+        they belong to."""
         cells_of: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
         for call, (communicator, collective, size, way) in enumerate(calls):
             for profile, kind in enumerate(self.profiles[:, self._column[communicator]].tolist()):

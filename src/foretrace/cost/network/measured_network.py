@@ -33,23 +33,23 @@ from foretrace.program.columns import Collective, label
 from foretrace.program.program import Source
 
 MIN_BAND: Final = (0.95, 1.05)
-"""What repeats of nccl-tests on one machine differ by where nobody measured it: no fit, a floor for the band."""
+"""The spread of repeats of nccl-tests on one machine where nobody measured it: not a fit but a floor for the band."""
 
 ANCHORED_BAND: Final = (0.7, 1.41)
-"""How far the model may be off once it is held to measurements of the same machine, at any size: set so that it holds
-nine in ten of 423 all-reduce times from 1 KB to 16 GB on two A100 clusters, each priced by the tables of the other
-numbers of GPUs alone (a test does it again). No training step was looked at. That it holds for other collectives too is
-an assumption: nobody measured these beside an all-reduce on one machine."""
+"""The error of the model once it is corrected by measurements of the same machine, at any size: set so that the band
+holds nine in ten of 423 all-reduce times from 1 KB to 16 GB on two A100 clusters, each priced by the tables of the
+other numbers of GPUs alone (a test does it again). No training step was looked at. That it holds for other collectives
+too is an assumption: nobody measured these next to an all-reduce on one machine."""
 
 _MODEL, _MEASURED, _ANCHORED = range(3)
-"""Which of the sources."""
+"""The numbers of the sources."""
 
 _MEASURED_AS: Final = {Collective.BARRIER: Collective.ALL_REDUCE, Collective.EXCHANGE: Collective.TRANSFER}
 """A barrier is an all-reduce of a word. An exchange goes both ways at once over links and NICs that are full duplex,
 and takes what one way takes."""
 
 _UNANCHORED: Final = (Collective.ALL_REDUCE, Collective.TRANSFER)
-"""What the ratio of an all-reduce says nothing about: itself, and two ranks among many."""
+"""Calls about which the ratio of an all-reduce says nothing: itself, and two ranks among many."""
 
 
 Seconds = Callable[[Floats], Floats]
@@ -97,7 +97,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pricing:
-    """What a call in a layout is priced by: a curve, or None for the model alone, and how it came about."""
+    """The pricing of a call in a layout: a curve, or None for the model alone, and how it came about."""
 
     curve: TimeCurve | None
     source: int
@@ -125,12 +125,12 @@ class MeasuredNetwork:
         self._pricings: dict[tuple[Collective, GroupLayout], _Pricing] = {}
         own = [note for table in measurements.tables for note in self._take(table)]
         self._odd: tuple[Diagnostic, ...] = (*measurements.diagnostics, *own)
-        """What is odd about the measurements, and which of them do not fit this cluster."""
+        """Problems of the measurements, and those that do not fit this cluster."""
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
-        """What is odd about the measurements; which of the calls priced so far were not measured, and what they were
-        priced by instead."""
+        """Returns the problems of the measurements, which calls priced so far were not measured, and by what these were
+        priced."""
         if self.measurements.partial:
             return (*self.model.notes, *self._odd)
         sizes: dict[tuple[Collective, str], set[int]] = defaultdict(set)
@@ -155,7 +155,7 @@ class MeasuredNetwork:
         return self.model.layouts(groups)
 
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
-        """What these sizes take in a group of this layout."""
+        """Prices these sizes in a group of this layout."""
         assert isinstance(layout, GroupLayout)
         size = np.asarray(size_bytes, dtype=np.float64)
         modelled = self.model.price(collective, layout, size)
@@ -171,11 +171,11 @@ class MeasuredNetwork:
         return CallPrices(latency, duration, source + len(self.model.sources))
 
     def measures(self, collective: Collective, layout: GroupLayout) -> bool:
-        """Whether there is a table of this very call."""
+        """Returns whether there is a table of this collective in this layout."""
         return self._find(collective, layout).source == _MEASURED
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
-        """How a call of this size runs: as the model says, where that is asked at all."""
+        """Explains how a call of this size runs, as the model says."""
         assert isinstance(layout, GroupLayout)
         modelled = self.model.explain(collective, layout, size_bytes)
         priced = self.price(collective, layout, np.array([size_bytes], dtype=np.float64))
@@ -210,7 +210,7 @@ class MeasuredNetwork:
         return [Diagnostic("warning", "beats-line-rate", message, table.files[0])]
 
     def _layout(self, gpus: int, nodes: int) -> GroupLayout:
-        """Of so many GPUs spread evenly over so many nodes, with nothing else on them."""
+        """Returns the layout of `gpus` GPUs spread evenly over `nodes` nodes, with nothing else on them."""
         number = np.arange(gpus)
         host = number * nodes // gpus
         slot = number - np.searchsorted(host, host)
@@ -291,12 +291,12 @@ class MeasuredNetwork:
 
 
 def _tier(layout: GroupLayout) -> int:
-    """What a group needs at most: 0 links alone, 1 PCIe, 2 NICs."""
+    """Returns the slowest path that a group needs: 0 links alone, 1 PCIe, 2 NICs."""
     return 2 if layout.islands > 1 else 1 if layout.domains > 1 else 0
 
 
 def _same(measured: GroupLayout, layout: GroupLayout) -> bool:
-    """Whether two layouts are alike; the NICs of a group that needs none do not matter."""
+    """Returns whether two layouts are equal; the NICs of a group that needs none do not matter."""
     if measured.islands == 1:
         measured = replace(measured, nics_per_rank=layout.nics_per_rank)
     return measured == layout

@@ -19,8 +19,8 @@ from foretrace.hardware.cluster import Node
 from foretrace.program.trees import binary_tree
 
 INNER_SENDS: Final = 4
-"""What the busiest of more than two islands sends in both trees together, in halves of the size: up and to two below
-in the tree in which it is inner, up in the other. Of two, each sends up in one tree and down in the other."""
+"""What the busiest of more than two islands sends in both trees together, in halves of the size: up and to two below in
+the tree in which it is inner, up in the other. With two islands, each sends up in one tree and down in the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where every rank sits: its GPU's number in the fabric (node × GPUs per node + slot), slot and island."""
+    """The place of every rank: its GPU's number in the fabric (node × GPUs per node + slot), slot and island."""
 
     gpu: Longs
     slot: Longs
@@ -83,8 +83,11 @@ class Places:
         return peers
 
     def tree_partners(self, groups: Longs) -> Partners:
-        """Who sends to whom over NICs in trees, up and down; a pair that both trees join comes twice. Shares are of
-        what a rank of the busiest island puts on its NICs."""
+        """Returns the pairs that exchange data over NICs in trees, up and down; a pair that both trees join comes
+        twice.
+
+        Shares are of what a rank of the busiest island puts on its NICs.
+        """
         _, blocks = self._blocks(groups)
         begins = np.searchsorted(blocks.row, np.arange(len(groups) + 1))
         islands = np.diff(begins)
@@ -124,8 +127,11 @@ class Places:
         return peers
 
     def partners(self, groups: Longs, most: int) -> Partners:
-        """Who sends to whom in an all-to-all of each group, [groups, size]. Of more than `most` pairs only some
-        partners of each rank count: as many places further on in the group for all ranks, evenly spread."""
+        """Returns the pairs of an all-to-all of each group, [groups, size].
+
+        Beyond `most` pairs only some partners of each rank are returned: those at evenly spread distances in the group,
+        the same for all ranks.
+        """
         size = groups.shape[1]
         count = int(np.clip(most // groups.size, 1, size - 1))
         # In the middle of as many equal parts of the group: ends would make near partners too many.
@@ -162,7 +168,7 @@ class Places:
 
 
 def company(places: Longs) -> Longs:
-    """How many members of each group, [groups, size], are in the place of each."""
+    """Returns how many members of each group, [groups, size], are in the place of each."""
     return summed(places, np.ones(places.shape)).astype(np.int64)
 
 

@@ -43,10 +43,10 @@ class Calls:
     call: Longs
     """The call of each of them."""
     part: Floats
-    """What each sends of what the call's price is for: less than 1 for the lighter way of an exchange, 0 for who
-    receives."""
+    """The part that each op sends of what the call's price is for: less than 1 for the lighter way of an exchange, 0
+    for who receives."""
     busy_s: Floats
-    """What a call takes past its latency: [profiles, calls]."""
+    """Seconds of a call past its latency: [profiles, calls]."""
     layouts: Layouts
 
 
@@ -67,7 +67,7 @@ class Sharing:
         self.resources = (*map(_resource, self._exits), Resource(LINK, self._link_bytes_per_s))
 
     def draws(self, ops: Ops, network: Network, calls: Calls) -> Draws:
-        """What every priced op draws, by rank where ranks differ."""
+        """Returns what every priced op draws, by rank where ranks differ."""
         program, layouts = ops.program, calls.layouts
         traffic = [(communicator, what in PAIRWISE) for communicator, what, *_ in calls.keys]
         ways = list(dict.fromkeys(traffic))
@@ -138,7 +138,7 @@ def _resource(exit_: Exit) -> Resource:
 
 
 def _profiles(price_profile: Ints, leaving: Floats) -> tuple[Ints, Longs]:
-    """A number for each rank, the same for ranks that pay and send alike, and a rank of each number."""
+    """Returns a number for each rank, equal for ranks with equal prices and traffic, and a rank of each number."""
     number = price_profile.astype(np.int64)
     for column in leaving.reshape(-1, leaving.shape[-1]):
         if (column != column[0]).any():
@@ -150,7 +150,7 @@ def _profiles(price_profile: Ints, leaving: Floats) -> tuple[Ints, Longs]:
 
 
 def _sent_bytes(network: Network, calls: Calls) -> Floats:
-    """What a rank puts on its links and on its NICs with each call: [price profiles, calls, 2]."""
+    """Returns the bytes that a rank puts on its links and on its NICs with each call: [price profiles, calls, 2]."""
     sent = np.zeros((*calls.busy_s.shape, 2))
     known: dict[tuple[object, Collective, float, str], tuple[float, float]] = {}
     for kind, (profile, call), what, sizes, way in calls.layouts.requests(calls.keys):
@@ -164,7 +164,7 @@ def _sent_bytes(network: Network, calls: Calls) -> Floats:
 
 
 def _present(program: Program, profile_of: Ints) -> Mask:
-    """Which profiles the ranks of each role have: [roles, profiles]."""
+    """Returns the profiles that the ranks of each role have: [roles, profiles]."""
     present = np.zeros((len(program.roles), int(profile_of.max()) + 1), dtype=bool)
     present[program.role_of, profile_of] = True
     return present

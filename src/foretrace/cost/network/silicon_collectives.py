@@ -39,8 +39,8 @@ NAME: Final = "NVIDIA's NCCL tables"
 
 
 def silicon_collectives(gpu: Gpu, slowdown: float = 1.0) -> Measurements | None:
-    """What collectives take among GPUs of one node whose SMs run so many times slower than in the tables; None where
-    there are no tables of this GPU, or no package, or its links are not those that were measured."""
+    """Returns the measured collectives of GPUs of one node whose SMs run `slowdown` times slower than in the tables;
+    None where there are no tables of this GPU, or no package, or its links are not those that were measured."""
     name = gpu.measured_as or gpu.name
     if name not in NETWORK_SYSTEMS or _links(gpu) != _links(preset(name)):
         return None
@@ -48,8 +48,11 @@ def silicon_collectives(gpu: Gpu, slowdown: float = 1.0) -> Measurements | None:
 
 
 def slowdown_in_training(gpu: Gpu) -> float:
-    """By how much SMs run slower under training's load than when collectives are measured alone. NCCL moves data with
-    SMs, and what it measures is far from what the links carry: times grow by what the clock falls."""
+    """Returns by how much SMs run slower under training's load than when collectives are measured alone.
+
+    NCCL moves data with SMs, and its measured rates are far below what the links carry: times grow as the frequency
+    falls.
+    """
     clocks = efficiency(gpu)
     return max(clocks.most_clock_hz / clocks.clock_hz, 1.0)
 

@@ -33,7 +33,7 @@ def uneven_templates(templates: Templates) -> Longs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnevenPrice:
-    """What an all-to-all of a template takes for ranks of these profiles, each array of one entry."""
+    """The price of an all-to-all of a template for ranks of these profiles, each array of one entry."""
 
     template: int
     profiles: Longs
@@ -62,7 +62,8 @@ def uneven_prices(ops: Ops, chosen: Longs, layouts: Layouts, network: Network) -
 
 
 def uneven_price(network: Network, layout: Hashable, sent_bytes: Floats, islands: Longs) -> CallPrices:
-    """What it takes when each member (row) sends each other so many bytes, members sitting in these islands."""
+    """Prices an all-to-all in which each member (row) sends `sent_bytes` to each other, for members on these
+    islands."""
     assert isinstance(layout, GroupLayout)
     between = np.where(np.eye(len(islands), dtype=bool), 0.0, sent_bytes)
     near = np.where(islands[:, None] == islands, between, 0.0)
@@ -84,7 +85,7 @@ def _busiest(matrix: Floats) -> float:
 
 
 class _Sends:
-    """What templates send, by position in their group."""
+    """The bytes that templates send, by position in their group."""
 
     def __init__(self, templates: Templates, chosen: Longs) -> None:
         mine = np.flatnonzero(np.isin(templates.send_op, chosen))
@@ -103,7 +104,7 @@ class _Sends:
 
 
 def _first_of_each(roles: Ints, kinds: Longs) -> list[int]:
-    """The first of the groups that have the same roles in the same positions and sit alike."""
+    """Returns the first of the groups that have the same roles in the same positions and equal layouts."""
     keys = np.concatenate([roles.astype(np.int64), kinds[:, None]], axis=1)
     return [int(index) for index in np.unique(keys, axis=0, return_index=True)[1]]
 
@@ -122,7 +123,7 @@ def _meetings(ops: Ops, communicator: int, roles: Ints, chosen: Longs) -> list[L
 
 
 def _islands(network: Network, group: Longs) -> Longs:
-    """Which members need no NIC between them: a number that those have in common."""
+    """Returns the island of each member: a number that members without a NIC between them have in common."""
     island = np.full(len(group), -1, dtype=np.int64)
     while (island < 0).any():
         left = np.flatnonzero(island < 0)

@@ -60,8 +60,10 @@ def even_all_to_all(
     pair_bytes: float,
     latency_s: float | None = None,
 ) -> Exchanged:
-    """Every GPU of the group sends so many bytes to every other, all at once, over links of these capacities; messages
-    have this latency, or that of the links they cross."""
+    """Runs an even all-to-all: every GPU of the group sends `pair_bytes` to every other, all at once.
+
+    Messages have the latency `latency_s`, or that of the links they cross; links have these capacities.
+    """
     device_kind, link_kind = kinds_of(fabric, capacity, gpus)
     _, picks, kind_of_place = np.unique(device_kind[gpus], return_index=True, return_inverse=True)
     sources = [_one_source(gpus, int(pick), routing, link_kind, fabric.latency_s) for pick in picks]
@@ -128,7 +130,7 @@ def _one_source(gpus: Longs, pick: int, routing: Routing, link_kind: Longs, link
 
 
 def _ends(sources: list[_Source], end_s: Floats, kind_of_place: Longs) -> Floats:
-    """When a rank of each kind has sent and received all."""
+    """Returns when a rank of each kind has sent and received all."""
     ends = np.zeros(len(sources))
     first = 0
     for kind, source in enumerate(sources):

@@ -30,7 +30,7 @@ from foretrace.engine.network.messages import Messages
 from foretrace.engine.order import sort_by
 
 LOOK_EVERY: Final = 64
-"""After every so many chunks `last_chunk` looks whether the time between chunks is constant."""
+"""The number of chunks after which `last_chunk` checks again whether the time between chunks is constant."""
 
 ROUNDING: Final = 1e-12
 

@@ -121,7 +121,7 @@ def at_once(source: Longs, target: Longs, size_bytes: Floats) -> Sends:
 
 
 def routed(sends: Sends, gpus: Longs, routing: Routing, link_latency_s: Floats, arrival_s: Floats) -> Messages:
-    """The messages of a group that sits on these GPUs, on their ways; a place sends nothing before it has arrived."""
+    """Returns the messages of a group on these GPUs with their routes; a place sends nothing before it has arrived."""
     key, route = np.unique(sends.source * len(gpus) + sends.target, return_inverse=True)
     routes = routing(gpus[key // len(gpus)], gpus[key % len(gpus)])
     return Messages(
@@ -144,7 +144,7 @@ def route_latency_s(routes: Routes, link_latency_s: Floats) -> Floats:
 
 
 def _depths(parent: Longs) -> Longs:
-    """How far each place is from the root."""
+    """Returns the distance of each place from the root."""
     depth = np.zeros(len(parent), dtype=np.int64)
     above = parent.copy()
     while (above >= 0).any():

@@ -23,8 +23,8 @@ FOLDS_FROM = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ran:
-    """Of each message, when it was ready and when its last byte arrived; of each link, the bytes it carried and the
-    seconds for which it carried any."""
+    """The result of a run: for each message when it was ready and when its last byte arrived; for each link the bytes
+    it carried and the seconds for which it carried any."""
 
     start_s: Floats
     end_s: Floats
@@ -32,19 +32,19 @@ class Ran:
     link_busy_s: Floats
     events: int
     kinds: int
-    """Messages that were run, of those that are alike one."""
+    """The number of messages that were run, one for each kind of identical ones."""
 
     @property
     def time_s(self) -> float:
-        """When the last message has arrived."""
+        """The time at which the last message has arrived."""
         return float(self.end_s.max(initial=0.0))
 
 
 def run_flows(capacity: Floats, messages: Messages, *, window_s: float = 0.0, folded: bool = True) -> Ran:
     """Runs the messages on links of these capacities (bytes per second), which they share max-min fairly.
 
-    With a window, messages that end within so many seconds give their links back together, at the last one's end: fewer
-    rates to work out, for links that lie idle a little. Without `folded` every message is run on its own.
+    Messages that end within `window_s` of each other release their links together, at the end of the last: fewer rates
+    are computed, and links idle a little. Without `folded` every message is run on its own.
     """
     link_bytes = bytes_by_link(messages, len(capacity))
     if ((link_bytes > 0) & (capacity <= 0)).any():

@@ -82,7 +82,7 @@ def _refine(messages: Messages, capacity: Floats) -> tuple[Hashes, Hashes] | Non
 
 
 def _first_colours(messages: Messages) -> Hashes:
-    """What is known of each message alone."""
+    """Returns colours by what is known of each message alone."""
     colour = scattered(messages.step.astype(np.uint64))
     for column in (messages.bytes, messages.latency_s, messages.release_s):
         colour = scattered(colour + bits(column))
@@ -90,7 +90,7 @@ def _first_colours(messages: Messages) -> Hashes:
 
 
 def _waits(messages: Messages, colour: Hashes) -> Hashes:
-    """What each message comes after, and whose bytes go ahead of its own."""
+    """Returns colours by the messages that each message depends on, and by the message ahead of it."""
     ahead = np.where(messages.ahead >= 0, scattered(colour + np.uint64(7))[messages.ahead], np.uint64(0))
     return ahead + sums(scattered(colour + np.uint64(3))[messages.after], messages.after_start)
 

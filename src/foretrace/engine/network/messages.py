@@ -15,14 +15,14 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """What is sent, over which links, and after what. A message is ready when all it comes after have ended and its
+    """Messages, their routes and their dependencies. A message is ready when all that it depends on have ended and its
     release is reached; then it takes its latency, then its bytes at the rate that the links of its route leave it."""
 
     bytes: Floats
     latency_s: Floats
     release_s: Floats
     route: Longs
-    """Of each message, its way in `routes`."""
+    """The route of each message in `routes`."""
     routes: Routes
     after_start: Longs
     """Message m comes after the messages `after[after_start[m] : after_start[m + 1]]`."""

@@ -8,7 +8,7 @@ from foretrace.basics.arrays import Floats, Longs, ranges
 
 
 def starts_of(counts: Longs) -> Longs:
-    """Where each row starts, and where the last one ends."""
+    """Returns where each row starts, and where the last one ends."""
     start = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=start[1:])
     return start
@@ -21,5 +21,5 @@ def items_of(start: Longs, rows: Longs) -> tuple[Longs, Longs]:
 
 
 def summed(place: Longs, values: Floats, size: int) -> Floats:
-    """The sum of the values at each of so many places."""
+    """Returns the sum of the values at each of `size` places."""
     return np.asarray(np.bincount(place, values, minlength=size), dtype=np.float64)

@@ -12,7 +12,7 @@ from foretrace.basics.arrays import Floats, Longs
 
 
 class Device(IntEnum):
-    """What a device is, from the GPU outwards."""
+    """The kinds of devices, from the GPU outwards."""
 
     GPU = 0
     LINK_SWITCH = 1
@@ -37,35 +37,35 @@ class Fabric:
     gpus: int
     gpus_per_node: int
     kind: NDArray[np.int8]
-    """Of each device, a `Device`."""
+    """The `Device` kind of each device."""
     labels: tuple[str, ...]
-    """Of each device, as reports call it: "node 3 GPU 1", "leaf 12"."""
+    """The label of each device, as in reports: "node 3 GPU 1", "leaf 12"."""
     source: Longs
-    """Of each link, the device it leaves."""
+    """The device that each link leaves."""
     target: Longs
-    """Of each link, the device it enters."""
+    """The device that each link enters."""
     bytes_per_s: Floats
     latency_s: Floats
     cables: Longs | None = None
-    """Of each link, how many equal cables it stands for, all of its rate together; None: one each."""
+    """Equal cables that each link stands for, with the sum of their rates; None: one each."""
 
     @property
     def devices(self) -> int:
-        """How many, GPUs included."""
+        """The number of devices, GPUs included."""
         return len(self.kind)
 
     @property
     def links(self) -> int:
-        """How many, each direction counted."""
+        """The number of links, each direction counted."""
         return len(self.source)
 
     @property
     def cable_counts(self) -> Longs:
-        """Of each link, how many cables it stands for."""
+        """The number of cables that each link stands for."""
         return np.ones(self.links, dtype=np.int64) if self.cables is None else self.cables
 
     def counts(self) -> dict[str, int]:
-        """How many devices there are of each kind, by its name."""
+        """The number of devices of each kind, by its name."""
         return {kind.name: int((self.kind == kind).sum()) for kind in Device}
 
     def link_label(self, link: int) -> str:

@@ -10,7 +10,7 @@ from foretrace.hardware.fabric.fabric import Fabric
 
 
 class FabricGraph:
-    """What routing asks of a fabric; nothing here depends on who sends to whom."""
+    """Indexes of a fabric that routing needs; nothing here depends on who sends to whom."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
@@ -21,7 +21,7 @@ class FabricGraph:
         self._by_ends = np.argsort(key, kind="stable")
         self._ends = key[self._by_ends]
         self.back = self.find(fabric.target, fabric.source)
-        """Of each link, one that leads back."""
+        """For each link, one that leads back."""
 
     def find(self, source: Longs, target: Longs) -> Longs:
         """The (first) link from each source to its target, -1 where there is none."""
@@ -40,8 +40,10 @@ class FabricGraph:
 
 
 def together(count: int, first: Longs, second: Longs) -> Longs:
-    """Of each of so many things, the smallest number among those it is joined to, directly or through others, where
-    each of `first` is joined to its partner of `second`."""
+    """Returns the connected component of each of `count` items, as the smallest number in it.
+
+    Each of `first` is joined to its partner of `second`.
+    """
     part = np.arange(count, dtype=np.int64)
     while True:
         lower = part.copy()
@@ -54,7 +56,7 @@ def together(count: int, first: Longs, second: Longs) -> Longs:
 
 
 def among(*kinds: int) -> Mask:
-    """Which numbers of `Device` are one of these."""
+    """Returns a mask over the numbers of `Device` that is true for these kinds."""
     chosen = np.zeros(16, dtype=np.bool_)
     chosen[list(kinds)] = True
     return chosen

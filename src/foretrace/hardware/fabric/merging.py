@@ -14,11 +14,11 @@ from foretrace.hardware.fabric.hashing import mixed
 
 
 def merged(fabric: Fabric) -> Fabric:
-    """The fabric with spines and cores that stand side by side as one device, and links between them as one.
+    """Returns the fabric with interchangeable spines and cores merged into one device, and their links into one.
 
-    Side by side are switches with equal links to the same leaves and to switches that are side by side themselves: the
-    coarsest equitable partition that leaves all else apart. Traffic that is divided evenly divides evenly over them, so
-    loads of merged links are the summed of theirs.
+    Switches are interchangeable if they have equal links to the same leaves and to switches that are interchangeable
+    themselves: the coarsest equitable partition that leaves all else apart. Traffic that is divided evenly divides
+    evenly over them, so the load of a merged link is the sum of theirs.
     """
     group = _groups(fabric)
     used, first, of = np.unique(group, return_index=True, return_inverse=True)
@@ -60,7 +60,7 @@ def split_cables(fabric: Fabric) -> Fabric:
 
 
 def _groups(fabric: Fabric) -> Longs:
-    """A number for each device, the same for those that stand side by side."""
+    """Returns a number for each device, equal for interchangeable ones."""
     colour = np.arange(fabric.devices, dtype=np.int64)
     inner = fabric.kind > Device.LEAF
     colour[inner] = fabric.devices + fabric.kind[inner].astype(np.int64)
@@ -88,7 +88,7 @@ def _seen(fabric: Fabric, colour: Longs, kind: NDArray[np.uint64]) -> NDArray[np
 
 
 def _labels(fabric: Fabric, of: Longs, sizes: Longs, first: Longs) -> tuple[str, ...]:
-    """What merged devices are called: "spines 0-15"."""
+    """Returns the labels of merged devices: "spines 0-15"."""
     labels = [fabric.labels[int(device)] for device in first]
     for group in np.flatnonzero(sizes > 1):
         members = np.flatnonzero(of == group)

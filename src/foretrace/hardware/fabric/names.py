@@ -62,7 +62,7 @@ def _device(fabric: Fabric, name: str, where: str | None) -> int:
 
 
 def _neighbours(fabric: Fabric, device: int) -> str:
-    """What a device is linked to, as a hint."""
+    """Returns the devices that a device is linked to, as a hint."""
     others = [fabric.labels[int(other)] for other in np.unique(fabric.target[fabric.source == device])]
     if not others:
         return f"{fabric.labels[device]} has no links"

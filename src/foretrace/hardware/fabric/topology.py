@@ -11,13 +11,14 @@ TopologyKind = Literal["fat-tree", "rail-optimised", "spectrum-x", "hpn", "dcn+"
 TOPOLOGY_KINDS: tuple[str, ...] = get_args(TopologyKind)
 
 Routing = Literal["spread", "ecmp", "rail"]
-"""How a flow finds its way among equally short paths: divided evenly over all (adaptive routing, packet spraying), one
-by hash, or on the rail of the sender: data for another rail first crosses the links of the sender's node (PXN)."""
+"""How a flow is routed over equally short paths: divided evenly over all (adaptive routing, packet spraying), one by
+hash, or on the rail of the sender: data for another rail first crosses the links of the sender's node (PXN)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What joins the nodes. Sizes left out (0) are those of the kind's reference design; rates follow the NICs."""
+    """The network that joins the nodes. Sizes left out (0) are those of the kind's reference design; rates follow the
+    NICs."""
 
     kind: TopologyKind = "fat-tree"
     routing: Routing = "spread"
@@ -31,13 +32,13 @@ class Topology:
     tors: int = 0
     """Leaves that one NIC is joined to (2: dual ToR); its rate is divided among them."""
     oversubscription: float = 1.0
-    """How many times what comes up into the leaves exceeds what goes on to the spines."""
+    """The rate into the leaves from below, relative to the rate on to the spines."""
     core_oversubscription: float = 1.0
     """The same between spines and cores."""
     dimensions: tuple[int, ...] = ()
-    """Of a torus, in nodes."""
+    """Dimensions of a torus, in nodes."""
     hop_latency_s: float = 0.0
-    """Of one switch with its cable; 0: the reference design's."""
+    """Seconds of one switch with its cable; 0: the reference design's."""
     failed: tuple[str, ...] = ()
     """Links or switches out of service: "leaf 3", "leaf 3 - spine 1", "node 2 NIC 0"."""
     background: tuple[tuple[str, float], ...] = field(default=())
@@ -48,4 +49,4 @@ class Topology:
     path: str | None = None
     """The file of a `file` topology."""
     seed: int = 0
-    """Of the hash of `ecmp`."""
+    """The seed of the hash of `ecmp`."""

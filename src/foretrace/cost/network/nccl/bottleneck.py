@@ -13,7 +13,7 @@ _TREES: Final = ("tree", "nvls-tree")
 
 
 def limited_by(group: NcclGroup, what: Collective, way: tuple[str, str], latency_s: float, duration_s: float) -> str:
-    """What a call spends most of its time on."""
+    """Names what a call spends most of its time on."""
     algorithm, protocol = way
     if latency_s > duration_s / 2:
         return _latency(group, what, algorithm)
@@ -35,7 +35,7 @@ def _latency(group: NcclGroup, what: Collective, algorithm: str) -> str:
 
 
 def _rates(group: NcclGroup, what: Collective, algorithm: str) -> dict[str, float]:
-    """What each kind of wire carries for a rank of the bytes it must, by name."""
+    """Returns the rate at which each kind of wire carries the bytes of a rank, by name."""
     layout = group.layout
     near, far = shares(group, what, algorithm)
     crowding = layout.tree_crowding if algorithm in _TREES else layout.ring_crowding
@@ -52,21 +52,22 @@ def _rates(group: NcclGroup, what: Collective, algorithm: str) -> dict[str, floa
 
 
 def nic_name(group: NcclGroup, crowding: float) -> str:
-    """What holds up traffic that leaves islands."""
+    """Names what limits traffic that leaves islands."""
     if crowding * group.oversubscription > 1:
         return "the network beyond the NICs"
     return f"NICs ({group.cluster.node.nic.bytes_per_s * GBPS:g} Gb/s each)"
 
 
 def link_name(group: NcclGroup) -> str:
-    """What holds up traffic within islands."""
+    """Names what limits traffic within islands."""
     if not group.over_links:
         return "PCIe"
     return "NVLink" if group.cluster.gpu.vendor.lower() == "nvidia" else "links between GPUs"
 
 
 def shares(group: NcclGroup, what: Collective, algorithm: str) -> tuple[float, float]:
-    """What a rank sends within its island and out of it, as multiples of the size; the mean over ranks."""
+    """Returns the bytes that a rank sends within its island and out of it, as multiples of the size; the mean over
+    ranks."""
     layout, n = group.layout, group.layout.size
     held = n / layout.islands
     within = (held - 1) / held
@@ -89,7 +90,8 @@ def shares(group: NcclGroup, what: Collective, algorithm: str) -> tuple[float, f
 
 
 def draws(group: NcclGroup, what: Collective, algorithm: str, size_bytes: float) -> tuple[tuple[str, float], ...]:
-    """What each rank sends over links and over its share of the NICs, in bytes for one call; the mean over ranks."""
+    """Returns the bytes of one call that each rank sends over links and over its share of the NICs; the mean over
+    ranks."""
     near, far = shares(group, what, algorithm)
     amounts = (("link", near * size_bytes), ("nic", far * size_bytes))
     return tuple((name, sent) for name, sent in amounts if sent > 0)

@@ -16,7 +16,7 @@ _ALL_REDUCE: Final = (Collective.ALL_REDUCE, Collective.BARRIER)
 
 
 def passes(what: Collective, ranks: int) -> float:
-    """What goes through the busiest port, as a multiple of the size, where no switch reduces."""
+    """Returns the bytes that pass the busiest port, as a multiple of the size, where no switch reduces."""
     if what in ONE_TO_ONE or what in WHOLE:
         return 1.0
     return (2 if what in _ALL_REDUCE else 1) * (ranks - 1) / ranks

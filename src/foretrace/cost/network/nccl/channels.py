@@ -20,13 +20,13 @@ from foretrace.cost.network.nccl.tuning_tables import GB, INTER_SPEEDS, INTRA_SP
 from foretrace.hardware.cluster import Node
 
 OTHER_LINK_GB: Final = 48.0
-"""Infinity Fabric of an MI300X as RCCL reckons it (`topo.h`)."""
+"""Infinity Fabric of an MI300X as RCCL assumes it (`topo.h`)."""
 
 PCIE_GB: Final = {"volta": 12.0, "ampere": 24.0, "hopper": 48.0, "blackwell": 48.0}
 """PCIe ×16 of generation 3, 4 and 5, three quarters of the line (`topo.h`: 12 GB/s of generation 3)."""
 
 NIC_GB: Final = {"volta": 12.5, "ampere": 25.0, "hopper": 50.0, "blackwell": 50.0}
-"""The NIC beside each GPU in NVIDIA's nodes of that generation: 100, 200 and 400 Gb/s."""
+"""The NIC of each GPU in NVIDIA's nodes of that generation: 100, 200 and 400 Gb/s."""
 
 DUPLICATED_FROM_GB: Final = 25.0
 """Channels of the search that are at least this fast become two (`ncclTopoDupChannels`)."""
@@ -34,18 +34,18 @@ DUPLICATED_FROM_GB: Final = 25.0
 
 @dataclass(frozen=True, slots=True)
 class ChannelGraph:
-    """What the search finds for an algorithm: channels, and the rate of one in bytes per second within and between
+    """The channels that the search finds for an algorithm, and the rate of one in bytes per second within and between
     nodes."""
 
     channels: int
     intra_bytes_per_s: float
     inter_bytes_per_s: float
     running: int = 0
-    """How many run at once, where a log says so; 0: each twice."""
+    """Channels that run concurrently, where a log says so; 0: each twice."""
 
 
 def graphs_of(node: Node, layout: GroupLayout) -> dict[str, ChannelGraph]:
-    """What NCCL's search finds for a group, by algorithm."""
+    """Returns the channels that NCCL's search finds for a group, by algorithm."""
     row = row_of(node.gpu.architecture)
     links = _links_gb(node, layout, row)
     if layout.islands == 1:
@@ -66,12 +66,12 @@ def graphs_of(node: Node, layout: GroupLayout) -> dict[str, ChannelGraph]:
 
 
 def run_channels(graph: ChannelGraph) -> int:
-    """How many channels run at once."""
+    """Returns the number of channels that run concurrently."""
     return graph.running or min(2 * graph.channels, MAX_CHANNELS)
 
 
 def _links_gb(node: Node, layout: GroupLayout, row: str) -> float:
-    """What NCCL reckons leaves a GPU within its node."""
+    """Returns the rate that NCCL assumes to leave a GPU within its node."""
     gpu = node.gpu
     if layout.domains > layout.islands or not gpu.links or node.domain_gpus == 1 or layout.most_in_domain == 1:
         return PCIE_GB[row]

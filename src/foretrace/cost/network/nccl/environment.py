@@ -24,7 +24,7 @@ from foretrace.cost.network.nccl_log.names import (
 from foretrace.program.columns import Collective, label
 
 Allowed = tuple[tuple[Collective, frozenset[str]], ...]
-"""What is allowed, for the collectives that something is said about."""
+"""The allowed names, for each collective that is restricted."""
 
 _RUNS_AS: Final = {Collective.BARRIER: Collective.ALL_REDUCE}
 """A barrier is an all-reduce of a word."""
@@ -32,7 +32,8 @@ _RUNS_AS: Final = {Collective.BARRIER: Collective.ALL_REDUCE}
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Which algorithms and protocols may be used, by collective; nothing said means that NCCL chooses freely."""
+    """The algorithms and protocols that may be used, by collective; NCCL chooses freely for those that are not
+    listed."""
 
     algorithms: Allowed = ()
     protocols: Allowed = ()
@@ -42,7 +43,7 @@ class Forced:
 
     @classmethod
     def of(cls, algorithms: str | None = None, protocols: str | None = None) -> Forced:
-        """What the texts of NCCL_ALGO and NCCL_PROTO allow."""
+        """Parses the texts of NCCL_ALGO and NCCL_PROTO."""
         return cls(
             _parsed(algorithms, "NCCL_ALGO", ALGORITHMS, algorithm_called),
             _parsed(protocols, "NCCL_PROTO", PROTOCOLS, protocol_called),
@@ -54,18 +55,20 @@ class Forced:
         return bool(self.algorithms or self.protocols)
 
     def touches(self, collective: Collective) -> bool:
-        """Whether anything is said about a collective."""
+        """Returns whether a collective is restricted."""
         what = _RUNS_AS.get(collective, collective)
         return what in dict(self.algorithms) or what in dict(self.protocols)
 
     def allows(self, collective: Collective, algorithm: str, protocol: str) -> bool:
-        """Whether a call may run this way. Sends and receives, and what is made of them, have no algorithms."""
+        """Returns whether a call may run this way. Sends and receives, and collectives made of them, have no
+        algorithms."""
         what = _RUNS_AS.get(collective, collective)
         algorithms, protocols = dict(self.algorithms).get(what), dict(self.protocols).get(what)
         return (algorithms is None or algorithm in algorithms) and (protocols is None or protocol in protocols)
 
     def insists_on(self, collective: Collective, protocol: str) -> bool:
-        """Whether a protocol was asked for, so that NCCL uses it where it would not dare to: LL128 over PCIe."""
+        """Returns whether a protocol was requested, so that NCCL uses it where it would not by itself: LL128 over
+        PCIe."""
         return protocol in dict(self.protocols).get(_RUNS_AS.get(collective, collective), frozenset())
 
     def nothing_left(self, collective: Collective, group: str, possible: Iterable[tuple[str, str]]) -> InputError:

@@ -33,7 +33,7 @@ class NcclGroup:
     machine: NcclMachine
     graphs: dict[str, ChannelGraph]
     oversubscription: float = 1.0
-    """What the network beyond the NICs divides all traffic by, where its layout does not say."""
+    """The factor by which the network beyond the NICs slows all traffic, where its layout does not say."""
 
     @property
     def row(self) -> str:
@@ -42,7 +42,7 @@ class NcclGroup:
 
     @property
     def nodes(self) -> int:
-        """What NCCL calls nodes: parts that need no NIC within."""
+        """Returns the number of what NCCL calls nodes: parts that need no NIC within."""
         return self.layout.islands
 
     @property
@@ -52,12 +52,12 @@ class NcclGroup:
 
     @property
     def over_links(self) -> bool:
-        """Whether ranks of an island reach each other over links alone."""
+        """Returns whether ranks of an island reach each other over links alone."""
         has_links = self.cluster.gpu.links > 0 and self.cluster.node.domain_gpus > 1
         return has_links and self.layout.domains <= self.layout.islands
 
     def channels(self, algorithm: str) -> int:
-        """How many channels run at once."""
+        """Returns the number of channels that run concurrently."""
         return run_channels(self.graphs[algorithm])
 
     def near_s(self, algorithm: str, protocol: str) -> float:
@@ -94,7 +94,7 @@ class NcclGroup:
 
     @property
     def ring_rate(self) -> float:
-        """What a ring moves past every rank ("bus bandwidth")."""
+        """Returns the rate at which a ring moves data past every rank ("bus bandwidth")."""
         rates, layout = [], self.layout
         if layout.most_in_domain > 1:
             # Of a ring that leaves a domain of k again, k − 1 in k hops are links. That makes it no faster: SMs copy

@@ -15,16 +15,17 @@ from foretrace.cost.network.peers import Places
 from foretrace.hardware.cluster import Cluster, Node
 
 CrowdingRule = Callable[[NDArray[np.integer]], tuple[Floats, Floats, Floats, Floats]]
-"""Of groups of one communicator, [groups, size], which are at work at once: by which factors (1 and more) the network
-beyond the NICs slows traffic of rings, of trees and of all-to-alls; seconds that its switches add to a hop."""
+"""For groups of one communicator, [groups, size], that run concurrently: the factors (1 and more) by which the network
+beyond the NICs slows traffic of rings, of trees and of all-to-alls, and the seconds that its switches add to a hop."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout:
-    """Where the ranks of a group sit: how many in all, over how many islands and link domains, and how many in the
-    island and in the domain that hold the fewest and the most; and the NICs that each rank has to itself.
+    """The places of the ranks of a group: how many in all, over how many islands and link domains, how many in the
+    island and in the domain with the fewest and the most, and the NICs that each rank has to itself.
 
-    An island is what needs no NIC within: a host, or a link domain that reaches over hosts."""
+    An island is a set of GPUs that need no NIC to reach each other: a host, or a link domain that spans hosts.
+    """
 
     size: int
     islands: int
@@ -41,7 +42,7 @@ class GroupLayout:
     exchange_crowding: float = 1.0
     """The same of all-to-all traffic."""
     extra_hop_s: float = 0.0
-    """What switches add to a hop over NICs."""
+    """Seconds that switches add to a hop over NICs."""
 
 
 class Seats:
@@ -77,7 +78,7 @@ def nics_per_rank(node: Node, placement: Placement) -> Floats:
 
 
 def _check_placement(cluster: Cluster, placement: Placement) -> None:
-    """Raises an error where ranks sit on GPUs or nodes that the cluster does not have."""
+    """Raises an error where ranks are placed on GPUs or nodes that the cluster does not have."""
     node = cluster.node
     if int(placement.slot.max()) >= node.gpus:
         rank = int(placement.slot.argmax())

@@ -24,21 +24,21 @@ class NcclMachine:
     launch_s: float
     """From a call to its first byte, and from the last to the end of its kernel."""
     step_scale: float
-    """How many times NCCL's table the latency of a hop is, for LL and LL128 and over NICs."""
+    """The latency of a hop relative to NCCL's table, for LL and LL128 and over NICs."""
     simple_step_s: float
     """A hop of Simple over links: a slice, a fence and a flag."""
     link_share: float
-    """What Simple moves of the links' datasheet rate."""
+    """The share of the links' datasheet rate that Simple moves."""
     network_share: float
-    """What it moves of the NICs' line rate."""
+    """The share of the NICs' line rate that Simple moves."""
     like: str = ""
     """The GPU that they were found on."""
     clock: float = 1.0
     """The clock of the SMs that copy, as a share of that under which the constants were found."""
 
     def slowed(self, factor: float) -> NcclMachine:
-        """The same machine with SMs that run so many times slower. SMs do the copying, so hops and what channels move
-        slow with them; NICs do not."""
+        """Returns the same machine with SMs that run `factor` times slower. SMs do the copying, so hops and channels
+        slow down with them; NICs do not."""
         if factor == 1.0:
             return self
         return replace(

@@ -26,9 +26,9 @@ from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 from foretrace.program.program import Source
 
 BAND: Final = (0.85, 1.4)
-"""How far the model may be off, as factors, with the constants of `machines.yaml`: set so that it holds nine in ten of
+"""The error of the model, as factors, with the constants of `machines.yaml`: set so that the band holds nine in ten of
 250 published all-reduce times of 16 MiB and more, on one node and several (a test does it again). Smaller messages take
-what their launch takes, which differs more from script to script than from GPU to GPU."""
+as long as their launch, which differs more from script to script than from GPU to GPU."""
 
 
 class NcclNetwork:
@@ -62,7 +62,7 @@ class NcclNetwork:
         return self._seats.layouts(groups)
 
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
-        """What these sizes take in a group of this layout."""
+        """Prices these sizes in a group of this layout."""
         assert isinstance(layout, GroupLayout)
         size = np.asarray(size_bytes, dtype=np.float64)
         source = np.zeros(size.shape, dtype=np.int64)
@@ -72,14 +72,14 @@ class NcclNetwork:
         return CallPrices(latency, duration, source)
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
-        """How a call of this size runs."""
+        """Explains how a call of this size runs."""
         assert isinstance(layout, GroupLayout)
         if layout.size == 1:
             return Explained(0.0, 0.0, 0.0, "", "", 0, "nothing: one rank alone")
         return self.plan(collective, layout).explain(size_bytes)
 
     def plan(self, collective: Collective, layout: GroupLayout) -> CallPlan:
-        """How calls of a collective in a group of this layout run."""
+        """Returns the plan of calls of a collective in a group of this layout."""
         what = Collective.ALL_REDUCE if collective is Collective.BARRIER else collective
         key = (what, layout)
         if key not in self._plans:
@@ -103,7 +103,7 @@ class NcclNetwork:
         return allowed
 
     def _possible(self, group: NcclGroup, what: Collective) -> list[Way]:
-        """What NCCL can choose from: by its rules, and by what the user's machine says it has or does not have."""
+        """Returns the ways that NCCL can choose from, by its rules and by what the user's machine reports to have."""
         insisted = self.forced is not None and self.forced.insists_on(what, "ll128")
         collnet = self.cluster.topology.in_network_reduction
         usual = ways(group, what, collnet, ll128=insisted)
@@ -160,7 +160,7 @@ def reaching(cluster: Cluster, *, link_bytes_per_s: float | None, nic_bytes_per_
 
 
 def _notes(cluster: Cluster) -> tuple[Diagnostic, ...]:
-    """What failed and is not in the formulas, which know of a network only what lies beyond the GPUs' own links."""
+    """Returns a warning about failed links within nodes, which the formulas do not model."""
     links = "link switch", "gpu"
     beyond = "nic", "leaf", "spine", "core"
     failed = [name for name in cluster.topology.failed if any(word in name.casefold() for word in links)]

@@ -20,7 +20,7 @@ from foretrace.cost.network.nccl_log.observations import Observed, Way
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 
 PAIR_WAYS: Final[list[Way]] = [("pairs", "ll"), ("pairs", "simple")]
-"""How sends and receives go; the faster for the size."""
+"""The ways that sends and receives run; the faster for the size is used."""
 
 GRID: Final = np.concatenate([[0.0], 2.0 ** (np.arange(8 * 46 + 1) / 8)])
 """Sizes at which NCCL is asked what it chooses: eight to a doubling up to 64 TiB, powers of two among them. A call
@@ -28,11 +28,11 @@ between two of them runs as NCCL runs the smaller."""
 
 
 class CallPlan:
-    """Calls of one collective in one group.
+    """Prices calls of one collective in one group.
 
-    NCCL changes its way where its own reckoning says so, which is not always where it pays: a call just beyond may be
-    faster than one just before. Prices hold such a fall level, so that no call is cheaper than a smaller one: what a
-    way takes at the end of its range is the least for all beyond.
+    NCCL changes its way where its own estimate says so, which is not always where it pays: a call just beyond may be
+    faster than one just before. Prices level such a fall, so that no call is cheaper than a smaller one: the time of a
+    way at the end of its range is the minimum for all sizes beyond.
     """
 
     def __init__(self, group: NcclGroup, what: Collective, ways: list[Way], observed: Observed | None = None) -> None:
@@ -54,7 +54,7 @@ class CallPlan:
         return latency, duration
 
     def explain(self, size_bytes: float) -> Explained:
-        """How a call of this size runs."""
+        """Explains how a call of this size runs."""
         size = np.array([size_bytes], dtype=np.float64)
         latency, duration, number = self._run(size)
         way = self.ways[int(number[0])]

@@ -26,7 +26,7 @@ class NcclSettings:
 
     @cached_property
     def observed(self) -> Observed | None:
-        """What the files say; None where there are none."""
+        """Returns what the files report; None where there are none."""
         if not self.files:
             return None
         from foretrace.cost.network.nccl_log.reader import observe  # most jobs do without, and start faster
@@ -35,7 +35,7 @@ class NcclSettings:
 
     @cached_property
     def forced(self) -> Forced:
-        """What may be chosen: as said here, else as the machine was set."""
+        """Returns what may be chosen: as stated here, else as the machine was set."""
         if self.algorithms is not None or self.protocols is not None or self.observed is None:
             return Forced.of(self.algorithms, self.protocols)
         return self.observed.forced

@@ -38,14 +38,16 @@ from foretrace.cost.network.nccl_log.observations import Observed, Way
 from foretrace.program.columns import SHARDED, WHOLE, Collective
 
 RING_SIMPLE_NODES: Final = 1.4
-"""By how much NCCL raises the latency of a ring of Simple over nodes, from 64 bytes a channel and rank on."""
+"""The factor by which NCCL raises the latency of a ring of Simple over nodes, from 64 bytes a channel and rank on."""
 
 RING_SIMPLE_BYTES: Final = 64.0
 
 
 def ways(group: NcclGroup, what: Collective, collnet: bool = False, ll128: bool = False) -> list[Way]:
-    """How NCCL can run a collective in a group, least latency first by its tables: over a network that reduces
-    (`collnet`), and by LL128 even where NCCL would not trust it by itself."""
+    """Returns the ways in which NCCL can run a collective in a group, least latency first by its tables.
+
+    `collnet` includes those over a network that reduces, `ll128` LL128 even where NCCL would not trust it by itself.
+    """
     return [
         (algorithm, protocol)
         for algorithm in ALGORITHMS
@@ -56,16 +58,18 @@ def ways(group: NcclGroup, what: Collective, collnet: bool = False, ll128: bool 
 
 
 def _ll128(group: NcclGroup) -> bool:
-    """Whether NCCL trusts a machine with LL128, which needs stores of 128 bytes to arrive whole: over links and NICs,
-    not over PCIe between GPUs. On one node of Blackwell it is not taken: NVIDIA's tables show the steps of Simple right
-    above the sizes of LL."""
+    """Returns whether NCCL trusts a machine with LL128.
+
+    LL128 needs stores of 128 bytes to arrive whole: over links and NICs, not over PCIe between GPUs. On one node of
+    Blackwell it is not used: NVIDIA's tables show the steps of Simple right above the sizes of LL.
+    """
     if group.nodes == 1:
         return group.over_links and group.row != "blackwell"
     return group.over_links or group.layout.most_in_island == 1
 
 
 def _runs(group: NcclGroup, what: Collective, algorithm: str, collnet: bool) -> bool:
-    """Whether an algorithm is there for a collective: NCCL's rules of availability."""
+    """Returns whether an algorithm is available for a collective, by NCCL's rules."""
     several, switch = group.nodes > 1, _reduces(group)
     match algorithm:
         case "ring":
@@ -84,13 +88,13 @@ def _runs(group: NcclGroup, what: Collective, algorithm: str, collnet: bool) -> 
 
 
 def _reduces(group: NcclGroup) -> bool:
-    """Whether a switch joins these GPUs that can reduce; NCCL uses it for three and more."""
+    """Returns whether a switch joins these GPUs that can reduce; NCCL uses it for three and more."""
     node = group.cluster.node
     return node.switched and group.over_links and group.row in NVLS_EFFICIENCY and group.layout.least_in_island > 2
 
 
 def reckoned_s(group: NcclGroup, what: Collective, way: Way, size_bytes: Floats, rule: tuple[float, float]) -> Floats:
-    """Seconds that NCCL reckons a way takes: its latency and rate, corrected by size."""
+    """Returns the seconds that NCCL estimates for a way: its latency and rate, corrected by size."""
     algorithm, protocol = way
     latency, rate = (np.full(size_bytes.shape, value) for value in rule)
     if algorithm == "tree":
@@ -103,7 +107,7 @@ def reckoned_s(group: NcclGroup, what: Collective, way: Way, size_bytes: Floats,
 
 
 def latency_us(group: NcclGroup, what: Collective, way: Way) -> float:
-    """What NCCL reckons a way takes before bytes count."""
+    """Returns NCCL's estimate of the latency of a way, in microseconds."""
     algorithm, protocol = way
     at = PROTOCOLS.index(protocol)
     n, nodes, per_node = group.layout.size, group.nodes, group.layout.most_in_island
@@ -135,7 +139,7 @@ def latency_us(group: NcclGroup, what: Collective, way: Way) -> float:
 
 
 def bandwidth_gb(group: NcclGroup, what: Collective, way: Way) -> float:
-    """What NCCL reckons a way moves of the buffer, in GB/s."""
+    """Returns NCCL's estimate of the rate of a way, in GB/s of the buffer."""
     algorithm, protocol = way
     n, nodes, per_node = group.layout.size, group.nodes, group.layout.most_in_island
     graph, column = group.graphs[algorithm], group.nodes_column
@@ -187,7 +191,7 @@ def _tree_gb(group: NcclGroup, protocol: str, bus: float, ll_most: float) -> flo
 
 
 def _nvls_gb(group: NcclGroup, what: Collective, algorithm: str) -> float:
-    """Of one channel."""
+    """Returns the rate of one channel."""
     graph, per_node = group.graphs[algorithm], group.layout.most_in_island
     near = graph.intra_bytes_per_s / GB * NVLS_EFFICIENCY[group.row] * (graph.channels - 1) / graph.channels
     near *= 2.0 if what is Collective.ALL_REDUCE else (per_node - 1) / per_node
@@ -203,8 +207,8 @@ def _nvls_gb(group: NcclGroup, what: Collective, algorithm: str) -> float:
 def all_reckoned_s(
     group: NcclGroup, what: Collective, allowed: list[Way], size_bytes: Floats, observed: Observed | None = None
 ) -> list[Floats]:
-    """Seconds that NCCL reckons for each of these ways: by the table it printed on the user's machine, or by its
-    own."""
+    """Returns the seconds that NCCL estimates for each of these ways, by the table it printed on the user's machine or
+    by its own."""
     printed = {} if observed is None else observed.expectations(what, group.layout.size, group.layout.islands)
     times = []
     for way in allowed:
@@ -221,8 +225,8 @@ def all_reckoned_s(
 def chosen(
     group: NcclGroup, what: Collective, allowed: list[Way], size_bytes: Floats, observed: Observed | None = None
 ) -> Longs:
-    """For each size the number of the way that NCCL takes: the one it was seen to take on the user's machine, else the
-    one it reckons fastest, by the table it printed there or by its own."""
+    """Returns for each size the number of the way that NCCL takes: the one it was seen to take on the user's machine,
+    else the one with the lowest estimate, by the table it printed there or by its own."""
     layout = group.layout
     number = np.asarray(np.argmin(all_reckoned_s(group, what, allowed, size_bytes, observed), axis=0))
     if observed is not None:

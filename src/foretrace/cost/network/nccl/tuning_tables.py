@@ -24,7 +24,7 @@ BASE_US: Final = {
     "tree": (6.8, 14.0, 8.4),
     "pat": (8.0, 8.0, 8.0),
 }
-"""What a call takes before its first hop, by protocol; nothing for the others."""
+"""Latency of a call before its first hop, by protocol; 0 for the others."""
 
 LINK_US: Final = {
     "ring": (0.6, 1.9, 3.4),
@@ -58,10 +58,10 @@ NETWORK_US: Final = {
 }
 
 OVERHEAD_US: Final = (1.0, 1.0, 3.0)
-"""What the CPU thread that drives a NIC adds to a step, by protocol (Intel and others)."""
+"""Latency that the CPU thread that drives a NIC adds to a step, by protocol (Intel and others)."""
 
 PER_NODES = tuple[float, float, float]
-"""Of one, two and more nodes."""
+"""For one, two and more nodes."""
 
 LL_MOST: Final[dict[str, PER_NODES]] = {
     "volta": (39.0, 39.0, 20.4),
@@ -101,7 +101,7 @@ CHANNEL_NVLS_TREE: Final[dict[str, PER_NODES]] = {
 }
 
 NVLS_EFFICIENCY: Final = {"hopper": 0.85, "blackwell": 0.74}
-"""What reduction in the NVSwitch reaches of the links; architectures without it are not here."""
+"""The share of the links' rate that reduction in the NVSwitch reaches; architectures without it are not listed."""
 
 TREE_CORRECTION: Final = {
     "ll": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
@@ -111,10 +111,10 @@ TREE_CORRECTION: Final = {
         *(0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
     ),
 }
-"""What a tree's rate is multiplied by, for sizes of 64 bytes, 128, 256, …"""
+"""Factors on a tree's rate, for sizes of 64 bytes, 128, 256, …"""
 
 LINK_GB: Final = {"volta": 20.0, "ampere": 20.0, "hopper": 20.6, "blackwell": 40.1}
-"""What NCCL reckons of one link, one way."""
+"""The rate that NCCL assumes for one link, one way."""
 
 INTRA_SPEEDS: Final = {
     "ampere": (40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0),
@@ -130,10 +130,10 @@ INTER_SPEEDS: Final = {
 }
 
 PAT_SHARE: Final = 0.75
-"""What PAT moves of a ring's rate."""
+"""The rate of PAT relative to a ring."""
 
 DIRECT_PEER_US: Final = 0.4
-"""What each further GPU of a node adds to CollNet, where each sends to all others."""
+"""Latency that each further GPU of a node adds to CollNet, where each sends to all others."""
 
 THREADS: Final = {"ll": 512, "ll128": 640, "simple": 512}
 """The most that one channel runs."""
@@ -145,7 +145,7 @@ ranks."""
 MAX_CHANNELS: Final = 32
 
 PCIE_SHARE: Final = 0.75
-"""NCCL reckons 12 GB/s of the 16 of a PCIe 3.0 ×16 slot."""
+"""NCCL assumes 12 GB/s of the 16 of a PCIe 3.0 ×16 slot."""
 
 LIKE: Final = {"rubin": "blackwell", "ada": "ampere", "turing": "volta"}
 """Architectures that NCCL's tables do not name, and whose rows it uses."""

@@ -29,7 +29,8 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class LoggedGraph:
-    """What was found for one kind of algorithm: how many channels, and what each carries within and between nodes."""
+    """The search result for one kind of algorithm: the number of channels, and the rate of each within and between
+    nodes."""
 
     id: int
     pattern: int
@@ -49,7 +50,7 @@ class LoggedGraph:
 
     @property
     def algorithm(self) -> str | None:
-        """What it is for; None for kinds that are not known."""
+        """Returns the algorithm that it is for; None for kinds that are not known."""
         if self.id in (1, 2):
             return _BY_ID[self.id]
         return _BY_PATTERN.get(self.pattern, _BY_ID.get(self.id))
@@ -61,7 +62,7 @@ class LoggedGraph:
 
     @property
     def leaves_node(self) -> bool:
-        """Whether any channel goes over a NIC."""
+        """Returns whether any channel goes over a NIC."""
         return any(channel.nets for channel in self.channels)
 
 

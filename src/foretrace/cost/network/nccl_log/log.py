@@ -55,7 +55,7 @@ _PER_RANK: Final = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How NCCL ran calls of one size: bytes as nccl-tests counts them; 0 channels where that is not said."""
+    """How NCCL ran calls of one size: bytes as nccl-tests counts them; 0 channels where that is not printed."""
 
     collective: Collective
     size_bytes: int
@@ -67,8 +67,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What NCCL expects of one way to run a collective: microseconds, and 10⁹ bytes/s of the algorithm (0: not
-    used)."""
+    """NCCL's estimate for one way to run a collective: microseconds, and 10⁹ bytes/s of the algorithm (0: not used)."""
 
     collective: Collective
     algorithm: str
@@ -79,8 +78,8 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """How many channels a communicator works with: rings and trees, CollNet, NVLS, sends and receives; None where its
-    version of NCCL does not print it."""
+    """The channels of a communicator: for rings and trees, CollNet, NVLS, sends and receives; None where its version of
+    NCCL does not print it."""
 
     coll: int
     collnet: int | None
@@ -91,7 +90,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommunicator:
-    """What one rank says about a communicator; None where its log does not say."""
+    """What one rank reports about a communicator; None where its log does not say."""
 
     host: str
     rank: int | None
@@ -112,7 +111,7 @@ class NcclLog:
     versions: tuple[str, ...]
     communicators: tuple[LoggedCommunicator, ...]
     environment: tuple[tuple[str, str], ...]
-    """What ranks had set, each variable and value once."""
+    """The variables that ranks had set, each variable and value once."""
     nics: tuple[tuple[str, float], ...]
     """NICs of the first host that lists its own, with 10⁹ bytes/s."""
     lines: int
@@ -141,7 +140,7 @@ class _Communicator:
 
 @dataclass(slots=True)
 class _Thread:
-    """What is known of a thread between its lines."""
+    """The state of a thread between its lines."""
 
     current: _Communicator | None = None
     columns: tuple[tuple[str, str], ...] = ()
@@ -151,7 +150,7 @@ class _Thread:
 
 
 def is_log(head: bytes) -> bool:
-    """Whether the beginning of a file looks like a log with NCCL's lines."""
+    """Returns whether the beginning of a file looks like a log with NCCL's lines."""
     return b"NCCL INFO" in head or b"NCCL version" in head
 
 
@@ -166,7 +165,7 @@ def read_log(path: str | Path) -> NcclLog:
 
 
 def parse_log(lines: Iterable[bytes], name: str) -> NcclLog:
-    """What the lines of a log say that messages call `name`."""
+    """Parses the lines of a log that messages call `name`."""
     reader = _Reader(name)
     for line in lines:
         reader.take(line)

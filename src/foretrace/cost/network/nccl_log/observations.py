@@ -38,11 +38,11 @@ _ARCHITECTURES: Final = {70: "volta", 80: "ampere", 86: "ampere", 89: "ada", 90:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What NCCL's tuning table says of one way to run a collective, before its corrections by size."""
+    """The entry of NCCL's tuning table for one way to run a collective, before its corrections by size."""
 
     latency_s: float
     bytes_per_s: float
-    """Of the algorithm: the size over the time; 0 where NCCL does not use it."""
+    """The size over the time; 0 where NCCL does not use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Observation:
     nodes: int | None = None
     graphs: Mapping[str, ChannelGraph] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
-    """How many channels run at once, of the same algorithms."""
+    """Channels that run concurrently, by algorithm."""
     path_types: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """The longest path within a node and to the NICs, as NCCL calls them: NVL, PIX, PXB, PXN, PHB, SYS."""
     choices: Mapping[Collective, tuple[Choice, ...]] = field(default_factory=dict)
@@ -75,14 +75,14 @@ class Observed:
     """NICs of a node that NCCL uses; 0 where it does not say."""
     nic_bytes_per_s: float = 0.0
     forced: Forced = field(default_factory=Forced)
-    """What NCCL_ALGO and NCCL_PROTO were on the machine."""
+    """NCCL_ALGO and NCCL_PROTO on the machine."""
     system: System | None = None
     notes: tuple[Diagnostic, ...] = ()
     files: tuple[str, ...] = ()
 
     def applied_to(self, graphs: Mapping[str, ChannelGraph], gpus: int, nodes: int) -> dict[str, ChannelGraph]:
-        """Channels by algorithm of a group of so many GPUs spread evenly over so many nodes: as NCCL found them where
-        it says so, else as given."""
+        """Returns the channels by algorithm of a group of `gpus` GPUs spread evenly over `nodes` nodes: as NCCL
+        reported them, else as given."""
         result = dict(graphs)
         for observation in reversed(tuple(self._like(gpus, nodes))):
             for name in result:
@@ -93,8 +93,11 @@ class Observed:
         return result
 
     def trusts_ll128(self, hopper: bool, gpus: int, nodes: int) -> bool | None:
-        """Whether NCCL uses LL128 over the paths it found for rings: within a node links, to the NICs PCIe switches, or
-        another GPU's on Hopper and later (`tuning.cc`); None if the paths are not known."""
+        """Returns whether NCCL uses LL128 over the paths it found for rings; None if the paths are not known.
+
+        Within a node these must be links; to the NICs they must be PCIe switches, or another GPU's on Hopper and later
+        (`tuning.cc`).
+        """
         for observation in self._like(gpus, nodes):
             if "ring" in observation.path_types:
                 intra, inter = observation.path_types["ring"]
@@ -103,7 +106,8 @@ class Observed:
         return None
 
     def choice(self, collective: Collective, size_bytes: float, gpus: int, nodes: int) -> Way | None:
-        """How NCCL ran the call of the nearest size (by its logarithm) in such a group; None outside what it ran."""
+        """Returns how NCCL ran the call of the nearest size (by its logarithm) in such a group; None outside the sizes
+        it ran."""
         what = _RUNS_AS.get(collective, collective)
         for observation in self.observations:
             seen = observation.choices.get(what, ()) if (observation.gpus, observation.nodes) == (gpus, nodes) else ()
@@ -165,7 +169,7 @@ class Observed:
         return (*same, *similar)
 
     def _differences(self, cluster: Cluster) -> Iterable[Diagnostic]:
-        """What a dump of the node says otherwise than the cluster; only the NICs are taken over."""
+        """Yields where a dump of the node differs from the cluster; only the NICs are taken over."""
         if self.system is None:
             return
         gpu, first = cluster.gpu, self.system.gpus[0]

@@ -26,7 +26,7 @@ _GIGA: Final = 1e9
 
 @dataclass(slots=True)
 class _Read:
-    """What the files hold."""
+    """The content of the files."""
 
     logs: list[NcclLog] = field(default_factory=list)
     graphs: list[tuple[Graphs, str]] = field(default_factory=list)
@@ -34,7 +34,8 @@ class _Read:
 
 
 def observe(paths: Sequence[str | Path]) -> Observed:
-    """What NCCL says about a machine in these files, logs and dumps of whatever ranks, told apart by what they hold."""
+    """Reads what NCCL reports about a machine in these files: logs and dumps of any ranks, told apart by their
+    content."""
     read = _Read()
     for path in paths:
         _read_file(path, read)
@@ -85,7 +86,7 @@ def _read_file(path: str | Path, read: _Read) -> None:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether nearly all of the bytes are printable."""
+    """Returns whether nearly all of the bytes are printable."""
     odd = sum(byte < 32 and byte not in b"\t\n\r\x1b" for byte in head[:4096])
     return odd < 0.02 * len(head[:4096]) + 1
 
@@ -114,8 +115,8 @@ def _of_logs(logs: Sequence[NcclLog], notes: list[Diagnostic]) -> list[Observati
 
 
 def _hosts_of(communicators: Iterable[LoggedCommunicator]) -> dict[int, int]:
-    """On how many hosts communicators of so many ranks are, where all of the ranks are in the log: NCCL says it itself
-    only since 2.19."""
+    """Returns the number of hosts by number of ranks, for communicators of which all ranks are in the log: NCCL prints
+    it itself only since 2.19."""
     ranks: dict[int, dict[int, str]] = defaultdict(dict)
     for communicator in communicators:
         if communicator.ranks is not None and communicator.rank is not None:
@@ -271,7 +272,7 @@ def _nics(system: System | None, logs: Sequence[NcclLog]) -> tuple[int, float]:
 
 
 def _forced(logs: Sequence[NcclLog], notes: list[Diagnostic]) -> Forced:
-    """What NCCL_ALGO and NCCL_PROTO were; a text that means nothing today is said and left out."""
+    """Returns NCCL_ALGO and NCCL_PROTO; a text that means nothing today is reported and left out."""
     texts: dict[str, str] = {}
     for log in logs:
         for name, text in log.environment:

@@ -38,7 +38,7 @@ class SystemGpu:
     pcie_bytes_per_s: float
     """One way, the narrowest link to the CPU; 0 where the machine does not say (virtual machines)."""
     host: str
-    """Which machine it is in, where the dump is of several (NVL72); empty for one."""
+    """The machine it is in, where the dump is of several (NVL72); empty for one."""
 
 
 @dataclass(frozen=True, slots=True)

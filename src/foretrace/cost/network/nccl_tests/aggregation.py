@@ -16,7 +16,8 @@ from foretrace.cost.network.nccl_tests.records import Measurement, Measurements,
 from foretrace.program.columns import Collective
 
 ODD: Final = 1.25
-"""A time so many times that of a larger message is a fault of the measurement, and warned of; less is noise."""
+"""A time that exceeds that of a larger message by this factor is a fault of the measurement, and warned of; less is
+noise."""
 
 Key = tuple[Collective, int, int]
 Run = dict[int, float]
@@ -80,7 +81,7 @@ def _runs_of_file(file: str, rows: Sequence[Measurement], runs: dict[Key, dict[s
 
 
 def _fallen_notes(fallen: Sequence[_Fallen]) -> list[Diagnostic]:
-    """What to say of times that were put right: once, whatever the number of files."""
+    """Returns one note about all times that were repaired, whatever the number of files."""
     if not fallen:
         return []
     worst = max(fallen, key=lambda file: file.worst)

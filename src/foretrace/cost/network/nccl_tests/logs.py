@@ -17,10 +17,10 @@ from foretrace.cost.network.nccl_tests.records import Measurement, measurement, 
 from foretrace.program.columns import Collective
 
 _TAG = re.compile(r"\[[0-9]+,[0-9]+\]<std(?:out|err)>:")
-"""What mpirun --tag-output puts before what it passes on: mostly whole lines, but a tag may fall within a word."""
+"""The tags of mpirun --tag-output: mostly before whole lines, but a tag may fall within a word."""
 
 _LABEL = re.compile(r"^[0-9]+: ")
-"""What srun --label puts before each line."""
+"""The label that srun --label puts before each line."""
 
 _RANK = re.compile(r"^#\s+Rank\s+([0-9]+)\b.*?\bon\s+(\S+)\s+device\b")
 _PROGRAM = re.compile(r"\b([a-z0-9_]+_perf)\b")
@@ -42,7 +42,7 @@ class _Test:
 
 
 def is_log(text: str) -> bool:
-    """Whether a text holds the head of a table of nccl-tests."""
+    """Returns whether a text holds the head of a table of nccl-tests."""
     return "algbw" in text and "busbw" in text and re.search(r"#\s+size\s+count", text) is not None
 
 
@@ -126,7 +126,8 @@ def _collective(test: _Test, named: Named, gpus: int, where: str) -> Collective:
 
 
 def _candidates(test: _Test, gpus: int) -> dict[Collective, float]:
-    """What the columns leave, with the bus bandwidth over the algorithm's (nccl-tests, PERFORMANCE.md)."""
+    """Returns the collectives that the columns allow, with the bus bandwidth relative to the algorithm's (nccl-tests,
+    PERFORMANCE.md)."""
     part = max(gpus - 1, 1) / gpus
     reduces = _value(test, "redop") not in (None, "none", "N/A")
     root = _value(test, "root")

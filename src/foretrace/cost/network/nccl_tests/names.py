@@ -46,8 +46,8 @@ def collective_called(word: str) -> Collective | None:
 
 
 def parse_name(path: str) -> Named:
-    """What a name such as `allreduce_16gpu_2node_20250820.csv` or `multi_node_sendrecv.csv` says. GPUs without nodes
-    are those of one node."""
+    """Parses a name such as `allreduce_16gpu_2node_20250820.csv` or `multi_node_sendrecv.csv`. GPUs without nodes are
+    those of one node."""
     stem = Path(path).stem.lower()
     letters = _letters(stem)
     collective = next((candidate for name, candidate in _NAMES.items() if name in letters), None)

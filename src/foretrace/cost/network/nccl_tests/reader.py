@@ -13,7 +13,7 @@ from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
 from foretrace.cost.network.nccl_tests.tables import is_table, parse_table
 
 SUFFIXES: Final = frozenset({".csv", ".log", ".txt", ".out"})
-"""What files of a folder that are looked into end in."""
+"""The suffixes of the files that are read in a folder."""
 
 LARGEST_FILE_BYTES: Final = 64 << 20
 _EXPECTED: Final = "expected logs of nccl-tests, or CSV with columns collective,gpus,nodes,bytes,time_us"

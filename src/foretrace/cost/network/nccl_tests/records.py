@@ -36,8 +36,8 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasurementTable:
-    """What one collective takes among so many GPUs on so many nodes: sizes in rising order, and seconds that never fall
-    from one to the next."""
+    """The times of one collective for one number of GPUs and nodes: sizes in rising order, and seconds that never
+    fall."""
 
     collective: Collective
     gpus: int
@@ -55,14 +55,15 @@ class Measurements:
     rows: tuple[Measurement, ...]
     tables: tuple[MeasurementTable, ...]
     spread: tuple[float, float] = (1.0, 1.0)
-    """Where files repeat each other: nine in ten of their times lie between these factors of the median. (1, 1) where
+    """The factors of the median between which nine in ten times lie, where files repeat each other; (1, 1) where
     nothing is repeated."""
     diagnostics: tuple[Diagnostic, ...] = ()
     name: str = "measurements"
     source: str = "measured collectives"
-    """What answers call it."""
+    """The name that answers use."""
     partial: bool = False
-    """Whether everybody knows that they are of some calls only, so that no answer need say which are not among them."""
+    """Whether it is generally known that they cover only some calls, so that no answer need list those that are
+    missing."""
 
 
 def whole(word: str, what: str, where: str) -> int:

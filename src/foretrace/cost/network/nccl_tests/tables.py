@@ -31,7 +31,7 @@ _BUS_PASSES: Final = {Collective.ALL_REDUCE: 2.0, Collective.ALL_GATHER: 1.0, Co
 
 @dataclass(slots=True)
 class _Seen:
-    """What is odd about the rows of a file."""
+    """Oddities of the rows of a file."""
 
     unknown: Counter[str] = field(default_factory=Counter)
     without: int = 0
@@ -39,7 +39,7 @@ class _Seen:
 
 
 def is_table(text: str) -> bool:
-    """Whether a text begins with the head of such a table."""
+    """Returns whether a text begins with the head of such a table."""
     head = _columns(text.partition("\n")[0])
     return _first(head, _SIZE) is not None and (_first(head, _TIME) is not None or "busbw_gbps" in head)
 

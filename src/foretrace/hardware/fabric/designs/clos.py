@@ -19,7 +19,7 @@ from foretrace.hardware.fabric.fabric import Device
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """How a Clos network is laid out, every size chosen."""
+    """The layout of a Clos network, with every size chosen."""
 
     rails: bool
     """Whether a leaf serves one NIC of each of many nodes, rather than all NICs of a few."""
@@ -58,7 +58,8 @@ def add_clos(draft: FabricDraft, nics: Longs, nic_bytes_per_s: float, design: De
 
 
 def _leaf_keys(shape: tuple[int, ...], design: Design) -> tuple[Longs, Longs, Longs]:
-    """Of each port [nodes, NICs, ports of a NIC]: its plane, its block of nodes or NICs, and which leaf of these."""
+    """Returns for each port [nodes, NICs, ports of a NIC] its plane, its block of nodes or NICs, and the leaf within
+    these."""
     nodes, nics = shape[:2]
     node, nic, port = np.meshgrid(np.arange(nodes), np.arange(nics), np.arange(design.tors), indexing="ij")
     by_port = design.tors > 1
@@ -73,7 +74,8 @@ def _leaf_keys(shape: tuple[int, ...], design: Design) -> tuple[Longs, Longs, Lo
 
 @dataclass(frozen=True, slots=True)
 class _Up:
-    """What goes up from a switch, and the rate of one cable: a NIC's, also where its ports are slower."""
+    """The total rate that goes up from a switch, and the rate of one cable: a NIC's, also where its ports are
+    slower."""
 
     bytes_per_s: float
     cable_bytes_per_s: float
@@ -83,7 +85,7 @@ class _Up:
         return max(1, round(self.bytes_per_s / self.cable_bytes_per_s))
 
     def over(self, count: int) -> tuple[float, int]:
-        """Rate and cables to each of so many switches."""
+        """Returns the rate and the cables to each of `count` switches."""
         rate = self.bytes_per_s / count
         return rate, max(1, round(rate / self.cable_bytes_per_s))
 

@@ -28,11 +28,11 @@ class FabricDraft:
         return np.arange(first, len(self._labels), dtype=np.int64)
 
     def count(self, kind: Device) -> int:
-        """How many devices of a kind there are so far."""
+        """Returns the number of devices of a kind so far."""
         return self._kinds.count(int(kind))
 
     def add_numbered(self, kind: Device, count: int) -> Longs:
-        """Adds so many switches of a kind, called by its word and the next numbers: "leaf 12"."""
+        """Adds `count` switches of a kind, named by its word and the next numbers: "leaf 12"."""
         first, word = self.count(kind), WORDS[kind]
         return self.add(kind, (f"{word} {first + number}" for number in range(count)))
 
@@ -45,7 +45,16 @@ class FabricDraft:
         down_s: ArrayLike = 0.0,
         cables: ArrayLike = 1,
     ) -> None:
-        """Links each of `below` to its partner of `above`, both ways, at so many bytes and with so many seconds."""
+        """Links each of `below` to its partner of `above`, both ways.
+
+        Args:
+            below: devices nearer to the GPUs.
+            above: their partners.
+            bytes_per_s: the rate of each link, one way.
+            up_s: seconds of latency from below to above.
+            down_s: seconds of latency from above to below.
+            cables: equal cables that each link stands for.
+        """
         ends = np.broadcast_arrays(np.asarray(below, np.int64), np.asarray(above, np.int64))
         first, second = (np.array(end).ravel() for end in ends)
         rate, up, down = (
@@ -57,7 +66,7 @@ class FabricDraft:
         self._numbers += [(rate, up, number), (rate, down, number)]
 
     def fabric(self, name: str, gpus: int, gpus_per_node: int) -> Fabric:
-        """What has been added."""
+        """Returns the fabric of what has been added."""
         nothing = np.zeros(0)
         source, target = (
             np.concatenate([nothing.astype(np.int64), *(ends[side] for ends in self._ends)]) for side in (0, 1)
@@ -79,4 +88,4 @@ WORDS = {
     Device.SPINE: "spine",
     Device.CORE: "core",
 }
-"""What a device of a kind is called in labels."""
+"""The words for kinds of devices in labels."""

@@ -16,7 +16,8 @@ from foretrace.hardware.fabric.designs.reference import hop_s
 from foretrace.hardware.fabric.fabric import Device
 
 LEAF_PORTS = 32
-"""Of switches with 64: as many go down as up, and a group has as many leaves and spines as a leaf has ports."""
+"""Ports of a leaf that go down, of switches with 64: as many go up, and a group has as many leaves and spines as a leaf
+has ports."""
 
 
 def add_dragonfly(draft: FabricDraft, nics: Longs, cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ NIC_S: Final = 0.3e-6
 
 
 def add_nodes(draft: FabricDraft, node: Node, nodes: int) -> Longs:
-    """Adds so many nodes, GPUs first; their NICs, [nodes, NICs of a node]."""
+    """Adds `nodes` nodes, GPUs first; returns their NICs, [nodes, NICs of a node]."""
     gpus = draft.add(Device.GPU, (f"node {number} GPU {slot}" for number in range(nodes) for slot in range(node.gpus)))
     if node.gpu.links and node.domain_gpus > 1:
         _add_links(draft, node, gpus)
@@ -32,7 +32,7 @@ def add_nodes(draft: FabricDraft, node: Node, nodes: int) -> Longs:
 
 
 def rails_of(node: Node) -> int:
-    """How many sets of NICs a node has that serve GPUs of their own."""
+    """Returns the number of sets of NICs of a node that serve GPUs of their own."""
     return math.gcd(node.gpus, node.nics)
 
 

@@ -29,7 +29,7 @@ HOP_S: Final[dict[TopologyKind, float]] = {
 """Seconds of a switch with its cable, by kind."""
 
 HPN_SPINES: Final = 60
-"""Of a plane of a pod: each of a ToR's 60 uplinks goes to another (HPN, SIGCOMM 2024, section 4)."""
+"""Spines in a plane of a pod: each of a ToR's 60 uplinks goes to another (HPN, SIGCOMM 2024, section 4)."""
 
 HPN_SEGMENTS: Final = 15
 HPN_CORE: Final = 15.0
@@ -43,7 +43,8 @@ SPECTRUM_POD_GPUS: Final = 4096
 
 
 def design_of(cluster: Cluster) -> Design:
-    """How the cluster's network is laid out: the sizes that are stated, and the reference design's for the others."""
+    """Returns the layout of the cluster's network: the sizes that are stated, and the reference design's for the
+    others."""
     topology = cluster.topology
     if topology.kind == "spectrum-x":
         return _design(cluster, rails=True, leaf_ports=64, pod_gpus=SPECTRUM_POD_GPUS, spines=SPECTRUM_SPINES)

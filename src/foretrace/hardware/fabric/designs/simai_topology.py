@@ -48,7 +48,7 @@ class TopologyLink:
 
     @property
     def latency_s(self) -> float:
-        """Of one crossing."""
+        """Seconds of one crossing."""
         return parse_time(self.latency)
 
 
@@ -79,7 +79,7 @@ class SimaiTopology:
 
 
 def looks_like_simai(text: str) -> bool:
-    """Whether the text begins as a topology file does: a line of five numbers and a word."""
+    """Returns whether the text begins as a topology file does: a line of five numbers and a word."""
     fields = text.split("\n", 1)[0].split()
     return len(fields) == 6 and all(field.isdecimal() for field in fields[:5])
 

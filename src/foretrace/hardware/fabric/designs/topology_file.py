@@ -155,7 +155,7 @@ def _kind(name: str) -> Device:
 
 
 def _gpus(names: list[str], path: str) -> tuple[int, list[str]]:
-    """How many GPUs a node has, and all of them in order; every node must have the same slots, from 0 on."""
+    """Returns the number of GPUs of a node, and all GPUs in order; every node must have the same slots, from 0 on."""
     gpus = {name for name in names if _kind(name) == Device.GPU}
     if not gpus:
         raise InputError("bad-topology", "no link has a GPU", where=path, hint=f"for example {_EXAMPLE}")

@@ -15,7 +15,7 @@ from foretrace.hardware.fabric.fabric import Device
 
 
 def torus_nodes(cluster: Cluster, nodes: int) -> int:
-    """How many nodes the torus has, which is no fewer than the job's."""
+    """Returns the number of nodes of the torus, which is at least the job's."""
     sizes = cluster.topology.dimensions
     example = "topology: {kind: torus, dimensions: [4, 4]}"
     if not sizes:

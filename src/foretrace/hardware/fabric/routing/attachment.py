@@ -26,7 +26,7 @@ _STEPS = {
     Device.PCIE_SWITCH: among(Device.NIC) | _BEYOND,
     Device.NIC: _BEYOND,
 }
-"""Where data goes from a device on its way out: never through another GPU, and from a NIC only to switches."""
+"""The kinds of devices that follow each kind on the way out: never another GPU, and from a NIC only switches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Attachment:
     tree_link: Longs
     """Links outwards, nearest first."""
     exit_tree: Longs
-    """Where the links of `exit_path` are among the tree's own, [exits, DEPTH]; -1 beyond the end."""
+    """Positions of the links of `exit_path` among the tree's own, [exits, DEPTH]; -1 beyond the end."""
     class_of: Longs
     one_of: Longs
     """A GPU of each class."""
@@ -107,7 +107,7 @@ def _exits(graph: FabricGraph) -> tuple[Longs, Longs]:
 
 
 def _classes(fabric: Fabric, gpu: Longs, exit_start: Longs, switch: Longs, exit_tree: Longs) -> tuple[Longs, Longs]:
-    """The class of each GPU and a GPU of each: alike are those whose exits agree, one by one."""
+    """Returns the class of each GPU and a GPU of each class. GPUs are of one class if their exits agree, one by one."""
     counts = np.diff(exit_start)
     place = ranges(np.zeros(len(counts), dtype=np.int64), counts)
     item = mixed(place, switch)

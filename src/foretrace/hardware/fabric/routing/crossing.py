@@ -31,7 +31,7 @@ class Combinations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """Of each class pair, links of a GPU's tree (counted within it) or of the network, and the share on each."""
+    """For each pair of classes, links of a GPU's tree (counted within it) or of the network, and the share on each."""
 
     start: Longs
     item: Longs
@@ -39,7 +39,7 @@ class Shares:
 
 
 class Crossing:
-    """What lies between GPUs of two classes, worked out for classes rather than for GPUs."""
+    """Finds the links between GPUs of two classes, once for each pair of classes."""
 
     def __init__(self, attachment: Attachment, switching: Switching) -> None:
         self._attachment = attachment
@@ -55,7 +55,7 @@ class Crossing:
         self._part_start = starts_of(np.bincount(parts >> 32, minlength=len(counts)))
 
     def reaches(self, source: Longs, target: Longs) -> Mask:
-        """Whether there is a way between GPUs of these classes: both have exits to one connected part."""
+        """Returns whether there is a path between GPUs of these classes: both have exits to one connected part."""
         key, which = _unique_pairs(source, target, len(self._start))
         at, counts = items_of(self._part_start, key[:, 0])
         owner = np.repeat(np.arange(len(key)), counts)

@@ -152,14 +152,14 @@ class Router:
         return np.where(self._rail[source % size] == rail, source, chosen)
 
     def _linked(self, first: Longs, second: Longs) -> Mask:
-        """Whether links join two GPUs (or they are one)."""
+        """Returns whether links join two GPUs (or they are one)."""
         there = np.asarray(first == second)
         apart = np.flatnonzero(~there)
         there[apart] = self._inside.ways(first[apart], second[apart], pcie=False)[0]
         return there
 
     def _reach(self, source: Longs, target: Longs) -> Mask:
-        """Whether the network leads from one GPU's exits to the other's."""
+        """Returns whether the network leads from one GPU's exits to the other's."""
         class_of = self._attachment.class_of
         return self._crossing.reaches(class_of[source], class_of[target])
 
@@ -205,7 +205,7 @@ def rails_of_slots(fabric: Fabric, attachment: Attachment) -> Longs:
 
 
 def _turned(gpu: Longs, step: int, size: int) -> Longs:
-    """The GPU so many slots further in the same node."""
+    """Returns the GPU `step` slots further in the same node."""
     slot = gpu % size
     return gpu - slot + (slot + step) % size
 

@@ -25,7 +25,7 @@ _BLOCK: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paths:
-    """Of each pair of switches, the links between them and the share of the traffic on each."""
+    """For each pair of switches, the links between them and the share of the traffic on each."""
 
     start: Longs
     link: Longs
@@ -53,7 +53,7 @@ class Switching:
         self._distance = np.zeros((self._count, 0), dtype=np.int16)
 
     def components(self) -> Longs:
-        """Of each switch, the smallest number among those it can reach."""
+        """Returns for each switch the smallest number among those it can reach."""
         return together(self._count, self._source, self._target)
 
     def distance(self, source: Longs, target: Longs) -> Longs:
@@ -98,7 +98,7 @@ class Switching:
         return _in_order(steps, len(source))
 
     def _gathered(self, pair: Longs, at: Longs, share: Floats) -> tuple[Longs, Longs, Floats]:
-        """What reaches the same switch for the same pair, added up."""
+        """Adds up what reaches the same switch for the same pair."""
         key, which = np.unique(pair * self._count + at, return_inverse=True)
         return key // self._count, key % self._count, summed(which, share, len(key))
 

@@ -17,14 +17,15 @@ from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tuning_tables import GB, LL_MOST
 
 PER_PEER_S: Final = 0.55e-6
-"""What a further peer of an all-to-all takes, where hops take what NCCL's table says. Fitted as CORNER in ring.py."""
+"""Seconds of a further peer of an all-to-all, where hops take what NCCL's table says. Fitted as CORNER in ring.py."""
 
 OWN: Final = 0.3
-"""What a rank's own part of an all-to-all takes, as a share of what one peer's takes: it is copied by the same SMs.
-Fitted as CORNER in ring.py."""
+"""The time of a rank's own part of an all-to-all, relative to that of one peer: it is copied by the same SMs. Fitted as
+CORNER in ring.py."""
 
 PER_ISLAND_S: Final = 1e-6
-"""What the CPU thread that drives a NIC spends on each island it sends to (NCCL's network overhead, tuning.cc)."""
+"""Seconds that the CPU thread that drives a NIC spends on each island it sends to (NCCL's network overhead,
+tuning.cc)."""
 
 
 def transfer_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
@@ -39,7 +40,7 @@ def transfer_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[flo
 
 
 def all_to_all_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
-    """Every rank to every other at once: over links, PCIe and NICs side by side, the slowest deciding."""
+    """Times an all-to-all: over links, PCIe and NICs concurrently, the slowest of which decides."""
     layout, n = group.layout, group.layout.size
     far = n - layout.least_in_island
     data = _busiest_s(group, size_bytes)
@@ -56,7 +57,7 @@ def all_to_all_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[f
 
 
 def _busiest_s(group: NcclGroup, size_bytes: Floats) -> Floats:
-    """What the bytes take on the busiest of links, PCIe and NICs."""
+    """Returns the seconds of the bytes on the busiest of links, PCIe and NICs."""
     layout, n = group.layout, group.layout.size
     across = max(layout.most_in_island - layout.least_in_domain, 0) if layout.domains > layout.islands else 0
     per_byte = across / n / group.pcie_rate
@@ -72,5 +73,5 @@ def _busiest_s(group: NcclGroup, size_bytes: Floats) -> Floats:
 
 
 def _one_channel(group: NcclGroup) -> float:
-    """What LL moves on one channel."""
+    """Returns the rate of LL on one channel."""
     return LL_MOST[group.row][group.nodes_column] * GB * group.machine.clock / group.channels("ring")

@@ -17,7 +17,7 @@ NVIDIA's tables of A100, H100, H200 and B200 together (benchmarks/fit_collective
 
 RAMP_S: Final = 41e-6
 RAMP_BYTES: Final = 36e6
-"""What a call of Simple or LL128 takes beyond its steps, once it is large: the first and the last of many chunks have
+"""Seconds of a call of Simple or LL128 beyond its steps, once it is large: the first and the last of many chunks have
 no other to hide behind. Up to RAMP_S, half of it at RAMP_BYTES."""
 
 TURNS: Final = {
@@ -30,8 +30,7 @@ TURNS: Final = {
 """How many times a ring goes round, less one hop."""
 
 LAST_RECEIVE_STEPS: Final = 0.2
-"""What an all-reduce does beyond its hops, in steps: its last receive. Set by hand, as benchmarks/fit_collectives.py
-says."""
+"""The steps of an all-reduce beyond its hops: its last receive. Set by hand, as benchmarks/fit_collectives.py says."""
 
 OWN_PART_STEPS: Final = 0.43
 """The same of an all-gather or reduce-scatter: a rank's own part, copied within its memory. Fitted as CORNER."""
@@ -77,7 +76,8 @@ def ring_s(group: NcclGroup, what: Collective, protocol: str, size_bytes: Floats
 
 
 def _rate(group: NcclGroup, protocol: str, size_bytes: Floats) -> Floats:
-    """What all channels move past a rank: as many of them as NCCL takes for the size, within what the links carry."""
+    """Returns the rate at which all channels move data past a rank: as many of them as NCCL uses for the size, within
+    what the links carry."""
     most = LINK_SHARES[protocol] * group.ring_rate
     channels = group.channels("ring")
     if protocol == "simple":
@@ -89,7 +89,7 @@ def _rate(group: NcclGroup, protocol: str, size_bytes: Floats) -> Floats:
 
 
 def _channel_rate(group: NcclGroup, protocol: str) -> float:
-    """What all channels together can move by their SMs."""
+    """Returns the rate that the SMs of all channels together can move."""
     column = group.nodes_column
     if protocol == "ll":
         return LL_MOST[group.row][column] * GB * group.machine.clock

@@ -12,8 +12,8 @@ from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tuning_tables import GB, LL_MOST, TREE_CORRECTION
 
 CHAIN: Final = 0.5 * 0.85
-"""Bytes of the buffer for each that a GPU's links could carry: all of it passes twice, and NCCL reckons a chain that
-reduces and copies on at 0.85 (tuning.cc)."""
+"""Bytes of the buffer for each that a GPU's links could carry: all of it passes twice, and NCCL assumes 0.85 for a
+chain that reduces and copies on (tuning.cc)."""
 
 
 def tree_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
@@ -25,7 +25,7 @@ def tree_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, 
 
 
 def _filled(protocol: str, size_bytes: Floats) -> Floats:
-    """How far the pipeline through the tree is filled: NCCL's correction by size, straight between its sizes."""
+    """Returns how far the pipeline through the tree is filled: NCCL's correction by size, linear between its sizes."""
     factors = TREE_CORRECTION[protocol]
     place = np.log2(np.maximum(size_bytes, 64.0) / 64)
     return np.asarray(np.interp(place, np.arange(len(factors)), factors))
