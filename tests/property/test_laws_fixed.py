@@ -241,7 +241,7 @@ def tangled(graph: Graph, data: st.DataObject) -> Graph:
 def order_of_the_graph_itself() -> Iterator[None]:
     """Finds no order on the program folded by structure, which does not have the waits of a tangled graph."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "MAX_ALIKE", 10**9)
+        patch.setattr(order, "MIN_SHRINKAGE", 10**9)
         yield
 
 

@@ -1,16 +1,15 @@
-"""What a kernel loses to a collective that runs beside it: SMs that its channels hold, and memory's rate that it takes.
+"""Models what a kernel loses to a concurrent collective: the SMs that its channels hold, and memory bandwidth.
 
-A block of NCCL's leaves no room on its SM for one of a matrix product, and stays from the first byte to the last. How a
-kernel does with the SMs that are left depends on how it deals out its work, as `benchmarks/gpu/overlap.py` measured on
-an H200 under a copy that holds SMs as NCCL does (`benchmarks/gpu/overlap_h200.csv`, `docs/overlap.md`):
+A block of NCCL leaves no room on its SM for a block of a matrix product, and stays from the first byte to the last. How
+a kernel does with the remaining SMs depends on how it deals out its work, as `benchmarks/gpu/overlap.py` measured on an
+H200 under a copy that holds SMs as NCCL does (`benchmarks/gpu/overlap_h200.csv`, `docs/overlap.md`):
 
 - *Products* of cuBLAS on Hopper launch a block for every SM. Each begins with a tile of its own and then takes the next
-  that is left; blocks that find no SM begin when the others are done, with their own tile, so there is one wave more:
-  a product of one wave takes two, however few SMs are held. Before Hopper there are as many blocks as tiles.
-- *Grouped products* deal out all tiles beforehand: what finds no SM is done afterwards, all of it.
-- *Attention* and *streams* slow down as the SMs become fewer; a stream only where its SMs, and not the memory, hold it
-  up.
-- What is left of the memory's rate is shared in proportion to what each would take.
+  one that is left. Blocks that find no SM begin when the others are done, with their own tile, so there is one more
+  wave: a product of one wave takes two, however few SMs are held. Before Hopper there are as many blocks as tiles.
+- *Grouped products* deal out all tiles beforehand: all tiles of a block that finds no SM are computed afterwards.
+- *Attention* and *streams* slow down as the SMs become fewer; a stream only where its SMs, not the memory, limit it.
+- The remaining memory rate is shared in proportion to what each would use.
 """
 
 from __future__ import annotations

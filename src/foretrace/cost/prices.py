@@ -38,8 +38,8 @@ class Draws:
         return len(self.op) > 0
 
     def beside(self, other: Draws) -> Draws:
-        """These and others: what an op draws here comes first, and is the measure by which it shares. Resources of one
-        name are one, and must be the same."""
+        """Returns these draws and others. What an op draws here comes first and is the measure by which it shares.
+        Resources of the same name are one, and must be equal."""
         numbers = {resource.name: number for number, resource in enumerate(self.resources)}
         for resource in other.resources:
             number = numbers.setdefault(resource.name, len(numbers))
@@ -95,7 +95,7 @@ class Draws:
 
 
 def _told_apart(first: Draws, second: Draws) -> tuple[Draws, Draws, Ints | None]:
-    """Both with profiles that tell apart whatever either does: the rows of a profile, repeated for each it became."""
+    """Returns both with common profiles, the combinations of theirs; rows of a profile are repeated for each."""
     if first.profile_of is None or second.profile_of is None:
         return first, second, second.profile_of if first.profile_of is None else first.profile_of
     width = int(second.profile_of.max()) + 1
@@ -204,12 +204,12 @@ class Prices:
         return replace(self, duration_s=self.duration_s * factor, latency_s=self.latency_s * factor, draws=draws)
 
     def widened(self, resource: str, factor: float) -> Prices:
-        """The same prices with `factor` times as much of a resource.
+        """Returns the same prices with `factor` times the capacity of a resource.
 
-        An op takes as long, past its latency, as what it draws most of in proportion to what there is of it; more of
-        that makes it faster, until something else it draws on is the narrowest. An op that takes much longer than any
-        of its draws need is bound by something else, and stays as it is. What draws nothing itself, such as the
-        receiving end of a transfer, goes as fast as those it meets.
+        Beyond its latency an op is limited by its bottleneck, the resource with the largest ratio of demand to
+        capacity. More of that resource makes the op faster, until another resource is the bottleneck. An op that takes
+        much longer than any of its draws need is limited by something else, and does not change. An op without draws,
+        such as the receiving end of a transfer, goes as fast as the ops it meets.
         """
         resources = tuple(item.widened(factor) if item.name == resource else item for item in self.draws.resources)
         draws = replace(self.draws, resources=resources)

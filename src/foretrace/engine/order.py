@@ -18,7 +18,7 @@ from foretrace.program.graph import Graph
 FRONTIER_COST = 100
 """One step of the vectorised search costs about as much as the plain search takes for this many units."""
 
-MAX_ALIKE = 4
+MIN_SHRINKAGE = 4
 """How many times smaller the program folded by structure must be for the order to be found on it."""
 
 
@@ -54,8 +54,8 @@ def find_order(graph: Graph, fast: bool) -> Order:
     Ranks of one structure have one order, whatever they cost, so the levels are found on the program folded by
     structure alone wherever that is much smaller.
     """
-    folded = fold(graph.ops) if len(graph) > MAX_ALIKE * len(graph.ops) else graph
-    if len(folded) * MAX_ALIKE > len(graph):
+    folded = fold(graph.ops) if len(graph) > MIN_SHRINKAGE * len(graph.ops) else graph
+    if len(folded) * MIN_SHRINKAGE > len(graph):
         return _levels(graph, fast)
     order = _levels(folded, fast)
     first = folded.start[folded.classes.of_rank[graph.classes.representative]]
