@@ -20,7 +20,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.calibration import HostFit
-from foretrace.cost.network.nccl_tests.combine import measurements_of
+from foretrace.cost.network.nccl_tests.aggregation import measurements_of
 from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
 from foretrace.inputs.profiler_table.format import ProfilerTable, TableRow
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, Dims, EventCategory, Inputs, RankProfile

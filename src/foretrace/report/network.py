@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_percent, format_time
-from foretrace.cost.network.nccl.candidates import Candidate
+from foretrace.cost.network.nccl.network import Candidate
 from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.json import read_record, to_json

@@ -11,7 +11,6 @@ import numpy as np
 from foretrace.basics.errors import Diagnostic, InputError, UsageError
 from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
-from foretrace.engine.fixed_run import FixedRun
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer

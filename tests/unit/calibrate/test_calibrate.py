@@ -11,7 +11,6 @@ from foretrace.basics.errors import InputError
 from foretrace.calibrate.calibrate import calibration_of_files
 from foretrace.calibrate.fit import family_fits, family_name
 from foretrace.calibrate.inputs import input_kind
-from foretrace.calibrate.make import calibration_of_files
 from foretrace.cost.kernels.corrections import family
 from foretrace.cost.kernels.kernel_profile import KernelTimes, write_profile
 from foretrace.hardware import presets

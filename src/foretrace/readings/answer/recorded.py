@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foretrace.basics.progress import doing
-from foretrace.engine.run import FixedRun
+from foretrace.engine.fixed_run import FixedRun
 from foretrace.readings.answer.answer import Answer, Provenance
 from foretrace.readings.scenario import Scenario
 
