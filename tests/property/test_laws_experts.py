@@ -64,7 +64,7 @@ def test_a_token_meets_no_more_nodes_than_ranks_and_no_more_ranks_than_experts(
     way: tuple[Network, GroupLayout, Dispatch],
 ) -> None:
     _, layout, one = way
-    nodes, ranks = one.met(layout.islands), one.met(layout.size)
+    nodes, ranks = one.destinations(layout.islands), one.destinations(layout.size)
     assert 1 - 1e-9 <= nodes <= ranks * CLOSE <= one.topk * CLOSE**2
     assert nodes <= layout.islands * CLOSE
     assert ranks <= layout.size * CLOSE

@@ -276,12 +276,12 @@ def presets_of(document: Document) -> dict[str, Preset]:
     text = document.read()
     starts = [*re.finditer(r"^([a-z0-9.-]+):$", text, re.MULTILINE)]
     ends = [*(start.start() for start in starts[1:]), len(text)]
-    found = {}
+    presets = {}
     for start, end in zip(starts, ends, strict=True):
         entry = text[start.start() : end]
         listed = re.search(r"^  aliases: \[(.*)\]$", entry, re.MULTILINE)
         aliases = tuple(listed[1].split(", ")) if listed else ()
         # Empty lines in place of what stands before keep the numbers of lines true.
         own = "\n" * text.count("\n", 0, start.start()) + entry
-        found[start[1]] = Preset(document, start[1], own, aliases)
-    return found
+        presets[start[1]] = Preset(document, start[1], own, aliases)
+    return presets

@@ -298,8 +298,8 @@ def _groups(dims: _Dims, axes: tuple[Axis, ...]) -> Ints:
     world = math.prod(size_of.values())
     ranks = np.arange(world, dtype=np.int32).reshape([size_of[axis] for axis in slowest_first])
     fixed = [axis for axis in slowest_first if axis not in axes]
-    wanted = [slowest_first.index(axis) for axis in (*fixed, *reversed(axes))]
-    return _read_only(ranks.transpose(wanted).reshape(-1, math.prod(size_of[axis] for axis in axes)))
+    order = [slowest_first.index(axis) for axis in (*fixed, *reversed(axes))]
+    return _read_only(ranks.transpose(order).reshape(-1, math.prod(size_of[axis] for axis in axes)))
 
 
 @lru_cache(maxsize=_CACHED_ARRAYS)

@@ -21,18 +21,16 @@ Meeting = Mapping[int, float]
 
 def match_calls(
     issued: Mapping[int, Sequence[Issued]],
-    describe: Callable[[int, int], str],
-    mismatch: Callable[[int, Issued, int, Issued], str | None],
-    error: Callable[[int, str], InputError],
+    count_error: Callable[[int, int], InputError],
+    call_error: Callable[[int, Issued, int, Issued], InputError | None],
 ) -> Iterator[tuple[Issued, ...]]:
     """Matches the calls that the members of a group issue, each in its own order.
 
     Args:
-        issued: The calls of every member; the first member is the one that the others are compared with.
-        describe: What is wrong if the first member and another do not issue as many calls.
-        mismatch: What is wrong with a call of the first member, its call, and another member and its call; None if
-            they are the same call.
-        error: Makes the error of a member.
+        issued: The calls of every member; the others are compared with the first.
+        count_error: Makes the error of the first member and another that do not issue as many calls.
+        call_error: Makes the error of the first member, its call, and another member and its call; None if they make
+            the same call.
 
     Raises:
         InputError: The members did not issue the same calls.
@@ -40,11 +38,11 @@ def match_calls(
     first, *others = issued
     for member in others:
         if len(issued[member]) != len(issued[first]):
-            raise error(member, describe(first, member))
+            raise count_error(first, member)
         for mine, theirs in zip(issued[first], issued[member], strict=True):
-            problem = mismatch(first, mine, member, theirs)
-            if problem is not None:
-                raise error(member, problem)
+            error = call_error(first, mine, member, theirs)
+            if error is not None:
+                raise error
     return zip(*issued.values(), strict=True)
 
 

@@ -41,17 +41,17 @@ class _Reading:
     """A configuration, and what was guessed on the way."""
 
     config: HfConfig
-    said: list[Diagnostic] = field(default_factory=list)
+    notes: list[Diagnostic] = field(default_factory=list)
 
     def say(self, code: str, message: str, name: str = "") -> None:
         """A guess that a reader of the result should know."""
-        self.said.append(
+        self.notes.append(
             Diagnostic("note", code, message, self.config.where(name) if name else self.config.document.path)
         )
 
     def count(self, name: str, *others: str, guess: int) -> int:
         """A field that may be absent; that it was guessed is said."""
-        if not any(one in self.config for one in (name, *others)):
+        if not any(field in self.config for field in (name, *others)):
             self.say("assumed", f"{name} is not given: taken as {guess:,}")
         return self.config.count(name, *others, default=guess, most=MAX_TOKENS)
 
@@ -92,7 +92,7 @@ def model_from_hf(path: AnyFile) -> tuple[Model, tuple[Diagnostic, ...]]:
         model = replace(model, name=called, title=called)
     for name in config.given(tuple(_UNMODELLED)):
         reading.say("not-modelled", _UNMODELLED[name], name)
-    return model, tuple(reading.said)
+    return model, tuple(reading.notes)
 
 
 def _rounded(count: int) -> str:
@@ -160,14 +160,14 @@ def _exceptions(reading: _Reading, attention: SelfAttention, count: int) -> tupl
     if types and len(types) != count:
         problem = f"layer_types has {len(types)} entries for {count} layers"
         raise InputError("conflicting-values", problem, where=config.where("layer_types"))
-    unlimited = frozenset(number for number, one in enumerate(types) if one == "full_attention")
+    unlimited = frozenset(number for number, type_ in enumerate(types) if type_ == "full_attention")
     if not types and config.model_type == "gpt_oss":
         reading.say("assumed", "layer_types is not given: every second layer sees all tokens")
         unlimited = frozenset(range(1, count, 2))
     if not config.model_type.startswith("llama4"):
         return unlimited if attention.window else frozenset(), frozenset()
     rotates = config.texts("no_rope_layers")  # named so, and 1 where a layer does rotate
-    without = frozenset(n for n, one in enumerate(rotates) if one == "0")
+    without = frozenset(n for n, flag in enumerate(rotates) if flag == "0")
     if not rotates:
         without = frozenset(range(3, count, config.count("no_rope_layer_interval", default=4)))
     return unlimited or without, without

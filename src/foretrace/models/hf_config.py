@@ -89,7 +89,7 @@ class HfConfig:
         node = self.fields[field]
         if not isinstance(node, yaml.SequenceNode):
             raise self.document.wrong(node, f"{field}: a list")
-        return [self.document.text(one, f"{field}: text") for one in node.value]
+        return [self.document.text(item, f"{field}: text") for item in node.value]
 
     def inner(self, field: str) -> HfConfig | None:
         """A configuration within this one, such as `text_config`."""
@@ -125,9 +125,9 @@ def _config(document: Document, node: yaml.Node, model_type: str, name: str) -> 
         for key, (_, value) in document.entries(node, "an object").items()
         if not (isinstance(value, yaml.ScalarNode) and value.style is None and value.value in ("null", "~", ""))
     }
-    found = HfConfig(document, node, fields, model_type, name)
-    model_type = found.text("model_type", model_type)
+    config = HfConfig(document, node, fields, model_type, name)
+    model_type = config.text("model_type", model_type)
     if not model_type:
         raise InputError("missing-field", "field model_type is missing", where=document.where(node), hint=_EXPECTED)
-    called = found.text("_name_or_path", "").rstrip("/").rpartition("/")[2]
+    called = config.text("_name_or_path", "").rstrip("/").rpartition("/")[2]
     return HfConfig(document, node, fields, model_type, called if len(called.strip(".")) > 1 else name)

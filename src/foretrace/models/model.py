@@ -75,9 +75,9 @@ class Experts:
     def checked(self, where: str) -> Experts:
         """Itself, if its tokens find as many experts as they go to; otherwise an error that names where it was read."""
         if self.count % self.groups or self.count // self.groups * self.topk_groups < self.topk:
-            said = f"{self.topk} of {self.count} experts in {self.topk_groups} of {self.groups} groups"
+            choice = f"{self.topk} of {self.count} experts in {self.topk_groups} of {self.groups} groups"
             hint = "groups divide the experts, and the chosen ones hold topk"
-            raise InputError("out-of-range", f"a token cannot go to {said}", where=where, hint=hint)
+            raise InputError("out-of-range", f"a token cannot go to {choice}", where=where, hint=hint)
         return self
 
 

@@ -65,14 +65,14 @@ def _read(name: str) -> Model:
 
 
 def _resolved(name: str, where: str | None) -> str:
-    found = matches(name)
-    if len(found) == 1:
-        return found[0]
+    names = matches(name)
+    if len(names) == 1:
+        return names[0]
     shown = shortened(name)
-    if found:
-        listed = " ".join(found[:_MAX_CHOICES]) + (" …" if len(found) > _MAX_CHOICES else "")
+    if names:
+        listed = " ".join(names[:_MAX_CHOICES]) + (" …" if len(names) > _MAX_CHOICES else "")
         raise InputError(
-            "ambiguous-name", f'"{shown}" may be any of {len(found)} models', where=where, hint=f"one of: {listed}"
+            "ambiguous-name", f'"{shown}" may be any of {len(names)} models', where=where, hint=f"one of: {listed}"
         )
     raise InputError(
         "unknown-name",
@@ -88,9 +88,9 @@ def matches(name: str) -> list[str]:
     if _key(name) in shelf.by_key:
         return [shelf.by_key[_key(name)]]
     glued = "".join(_words(name))  # DeepSeekV3 has no separator where the preset's name has one
-    alike = {preset for key, preset in shelf.by_key.items() if key.replace(" ", "") == glued}
-    if glued and len(alike) == 1:
-        return [*alike]
+    same_letters = {preset for key, preset in shelf.by_key.items() if key.replace(" ", "") == glued}
+    if glued and len(same_letters) == 1:
+        return [*same_letters]
     words = set(_words(name))
     # A family must be there: "70b" alone names nothing.
     if not any(len(word) > 2 and word.isalpha() for word in words):

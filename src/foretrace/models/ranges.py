@@ -12,7 +12,7 @@ _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?:/(\d{1,6}))?)?")
 
 def parse_ranges(text: str, count: int, *, where: str | None = None) -> frozenset[int]:
     """The layers that a text names, all below `count`."""
-    found: set[int] = set()
+    layers: set[int] = set()
     for part in text.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None or match[3] == "0" or (match[2] and int(match[2]) < int(match[1])):
@@ -27,8 +27,8 @@ def parse_ranges(text: str, count: int, *, where: str | None = None) -> frozense
                 where=where,
                 hint=f"layers are numbered from 0 to {count - 1}",
             )
-        found.update(range(int(match[1]), last + 1, int(match[3] or 1)))
-    return frozenset(found)
+        layers.update(range(int(match[1]), last + 1, int(match[3] or 1)))
+    return frozenset(layers)
 
 
 def format_ranges(numbers: Iterable[int]) -> str:

@@ -20,19 +20,19 @@ from foretrace.program.role import RoleBuilder
 
 def role_of(mesh: Mesh, roles: Sequence[RoleBuilder]) -> Ints:
     """The role of each rank, -1 where none was given."""
-    found = np.full(mesh.world, -1, dtype=np.int32)
+    roles_of_ranks = np.full(mesh.world, -1, dtype=np.int32)
     for role in roles:
         outside = role.ranks[(role.ranks < 0) | (role.ranks >= mesh.world)]
         if len(outside):
             raise InputError(
                 "invalid-program", f'role "{role.name}" names rank {outside[0]}, outside the mesh of {mesh.world} ranks'
             )
-        if (found[role.ranks] >= 0).any():
-            rank = role.ranks[found[role.ranks] >= 0][0]
-            other = roles[int(found[rank])].name
+        if (roles_of_ranks[role.ranks] >= 0).any():
+            rank = role.ranks[roles_of_ranks[role.ranks] >= 0][0]
+            other = roles[int(roles_of_ranks[rank])].name
             raise InputError("invalid-program", f'rank {rank} has two roles, "{other}" and "{role.name}"')
-        found[role.ranks] = role.number
-    return found
+        roles_of_ranks[role.ranks] = role.number
+    return roles_of_ranks
 
 
 def templates(blocks: Sequence[BlockBuilder]) -> Templates:

@@ -174,8 +174,8 @@ class BlockBuilder:
             and max(abs(layer), abs(chunk)) < _LIMIT
         ):
             self._check_numbers(name, True, bytes=bytes, layer=layer, chunk=chunk)
-        taken, given = alloc or {}, free or {}
-        for sizes in (taken, given):
+        allocated, given = alloc or {}, free or {}
+        for sizes in (allocated, given):
             if sizes:
                 self._check_numbers(name, True, **sizes)
         if sends and not all(type(size) is int and 0 <= size < _LIMIT for size in sends.values()):
@@ -203,10 +203,10 @@ class BlockBuilder:
         )
         for ref in refs_of(after) if after else ():
             self._depend(op, ref)
-        if taken or given:
-            for category in dict.fromkeys([*taken, *given]):
+        if allocated or given:
+            for category in dict.fromkeys([*allocated, *given]):
                 number = word(Category, category)
-                self.memory.append((op, number, taken.get(category, 0), given.get(category, 0)))
+                self.memory.append((op, number, allocated.get(category, 0), given.get(category, 0)))
         if sends:
             self.sends.extend((op, to, size) for to, size in sends.items())
         if draws or holds:

@@ -51,7 +51,7 @@ def _check_names(program: Program) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         raise InputError("invalid-program", f"a name is no text: {error.reason}") from error
-    words = {"compute", "communication", "host", *(label(one) for one in (*Phase, *Collective))}
+    words = {"compute", "communication", "host", *(label(member) for member in (*Phase, *Collective))}
     axes = {communicator.axis for communicator in program.communicators}
     for name in sorted(axes & words):
         raise InputError(

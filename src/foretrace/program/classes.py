@@ -85,8 +85,8 @@ def _company(classes: Longs, rows: NDArray[np.integer], count: int, population: 
 def _even(members: Longs, population: Longs) -> bool:
     """Whether all groups hold the same classes in the same places, and no rank of these classes is outside: the usual
     case of the pairs of two stages."""
-    found = set(members[0].tolist())
-    return sum(population[list(found)].tolist()) == members.size and bool((members == members[0]).all())
+    classes = set(members[0].tolist())
+    return sum(population[list(classes)].tolist()) == members.size and bool((members == members[0]).all())
 
 
 def _row_codes(rows: Longs, count: int) -> Longs:

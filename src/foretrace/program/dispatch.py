@@ -41,39 +41,41 @@ class Dispatch:
     groups: int = 1
     chosen: int = 1
 
-    def met(self, places: int) -> float:
-        """How many of so many places, among which experts are divided evenly, have any expert of a token: the mean, all
-        experts being equally likely."""
-        return _met(self, places)
+    def destinations(self, places: int) -> float:
+        """Returns how many of `places`, among which experts are divided evenly, have an expert of a token.
+
+        The number is a mean over tokens. All experts are taken to be equally likely.
+        """
+        return _destinations(self, places)
 
     def given(self, ranks: int) -> float:
         """Copies of a token that its rank gives to the all-to-all."""
-        return self.met(ranks) if self.style in ONCE_PER_RANK else float(self.topk)
+        return self.destinations(ranks) if self.style in ONCE_PER_RANK else float(self.topk)
 
 
 @lru_cache(maxsize=4096)
-def _met(one: Dispatch, places: int) -> float:
+def _destinations(dispatch: Dispatch, places: int) -> float:
     """Routing takes the groups with the best experts, so a token whose best `topk` lie in more groups than it may go to
     has experts in every chosen one, and any other token has those it would have had without a limit."""
-    here, group = max(round(one.experts / places), 1), one.experts // one.groups
-    every = comb(one.experts, one.topk)
-    if one.groups == one.chosen:
-        return places * (1 - comb(max(one.experts - here, 0), one.topk) / every)
-    met = 0.0
-    for hit in range(1, min(one.groups, one.topk) + 1):
-        chance = comb(one.groups, hit) * _ways(hit, group, one.topk, group) / every
+    here, group = max(round(dispatch.experts / places), 1), dispatch.experts // dispatch.groups
+    every = comb(dispatch.experts, dispatch.topk)
+    if dispatch.groups == dispatch.chosen:
+        return places * (1 - comb(max(dispatch.experts - here, 0), dispatch.topk) / every)
+    share = 0.0
+    for hit in range(1, min(dispatch.groups, dispatch.topk) + 1):
+        chance = comb(dispatch.groups, hit) * _ways(hit, group, dispatch.topk, group) / every
         if chance > 0:
-            met += chance * _met_among(min(hit, one.chosen), one, here, group)
-    return places * met
+            share += chance * _chance(min(hit, dispatch.chosen), dispatch, here, group)
+    return places * share
 
 
-def _met_among(hit: int, one: Dispatch, here: int, group: int) -> float:
-    """The chance that a place with so many experts in a row has one of a token whose experts lie in so many groups."""
+def _chance(hit: int, dispatch: Dispatch, here: int, group: int) -> float:
+    """Returns the chance that a place with `here` consecutive experts has an expert of a token with `hit` groups."""
     if here >= group:
         held = round(here / group)
-        return 1 - comb(max(one.groups - held, 0), hit) / comb(one.groups, hit)
-    missed = _ways(hit, group, one.topk, group - here) / _ways(hit, group, one.topk, group)
-    return hit / one.groups * (1 - missed)
+        return 1 - comb(max(dispatch.groups - held, 0), hit) / comb(dispatch.groups, hit)
+    missed = _ways(hit, group, dispatch.topk, group - here) / _ways(hit, group, dispatch.topk, group)
+    return hit / dispatch.groups * (1 - missed)
 
 
 def _ways(groups: int, group: int, topk: int, first: int) -> int:
@@ -90,9 +92,9 @@ NAMES: Final = tuple(field.name for field in fields(Dispatch))
 """What a way says of itself."""
 
 
-def dispatch_text(one: Dispatch) -> str:
+def dispatch_text(dispatch: Dispatch) -> str:
     """A way as text: what differs from the defaults, `name=value`."""
-    values = ((field, getattr(one, field.name)) for field in fields(one))
+    values = ((field, getattr(dispatch, field.name)) for field in fields(dispatch))
     return " ".join(["dispatch", *(f"{field.name}={value}" for field, value in values if value != field.default)])
 
 
@@ -118,20 +120,22 @@ def parse_dispatch(text: str) -> Dispatch:
     wrong = [f"{name}={value}" for name, value in values.items() if not re.fullmatch("[0-9]{1,9}", value)]
     if wrong:
         raise _unclear("bad-value", text, f"{shortened(wrong[0])} is no whole number")
-    found = Dispatch(style, **{name: int(value) for name, value in values.items()})
-    open_experts = found.experts * found.chosen // max(found.groups, 1)
-    if not 0 < found.chosen <= found.groups <= found.experts:
+    dispatch = Dispatch(style, **{name: int(value) for name, value in values.items()})
+    open_experts = dispatch.experts * dispatch.chosen // max(dispatch.groups, 1)
+    if not 0 < dispatch.chosen <= dispatch.groups <= dispatch.experts:
         raise _unclear(
-            "out-of-range", text, f"{found.chosen} of {found.groups} groups of {found.experts} experts cannot be chosen"
+            "out-of-range",
+            text,
+            f"{dispatch.chosen} of {dispatch.groups} groups of {dispatch.experts} experts cannot be chosen",
         )
-    if not 0 < found.topk <= open_experts:
+    if not 0 < dispatch.topk <= open_experts:
         raise InputError(
-            "out-of-range", f'"{text}": a token cannot go to {found.topk} of {open_experts} experts', hint=_HINT
+            "out-of-range", f'"{text}": a token cannot go to {dispatch.topk} of {open_experts} experts', hint=_HINT
         )
-    if found.experts % found.groups:
-        said = f"{found.experts} experts are not {found.groups} equal groups"
-        raise InputError("not-divisible", f'"{text}": {said}', hint="groups divide the experts")
-    return found
+    if dispatch.experts % dispatch.groups:
+        problem = f"{dispatch.experts} experts are not {dispatch.groups} equal groups"
+        raise InputError("not-divisible", f'"{text}": {problem}', hint="groups divide the experts")
+    return dispatch
 
 
 def _why_not(pair: str, values: dict[str, str]) -> str:

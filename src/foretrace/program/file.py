@@ -145,7 +145,7 @@ def load_timeline(path: AnyFile) -> tuple[Timeline, Any]:
     program = _checked(header, arrays, path)
     try:
         fields_ = _fields(run, "run", step_time_s=(float,), steps_run=(int,), diagnostics=(list,), attached=(dict,))
-        notes = tuple(_diagnostic(one, f"run, diagnostic {i}") for i, one in enumerate(fields_["diagnostics"]))
+        notes = tuple(_diagnostic(value, f"run, diagnostic {i}") for i, value in enumerate(fields_["diagnostics"]))
     except ForetraceError as error:
         raise _located(error, path) from None
     of_rank, ready, start, end, end_before = given.values()
@@ -203,7 +203,7 @@ def to_json(program: Program) -> dict[str, Any]:
         "mesh": str(program.mesh),
         "repeats": program.repeats,
         "tokens_per_step": program.tokens_per_step,
-        **{name: [_plain(one) for one in getattr(program, name)] for name in described},
+        **{name: [_plain(item) for item in getattr(program, name)] for name in described},
         "roles": list(program.roles),
         "role_of": program.role_of.tolist(),
         "ops": _rows({"block": _owner(templates.start)} | _columns_in_words(program)),
@@ -309,12 +309,12 @@ def _program(header: object, arrays: Mapping[str, Column]) -> Program:
     return Program(
         title=given["title"],
         mesh=Mesh.parse(given["mesh"], where="header, mesh"),
-        lanes=tuple(_lane(one, f"header, lane {i}") for i, one in enumerate(given["lanes"])),
+        lanes=tuple(_lane(lane, f"header, lane {i}") for i, lane in enumerate(given["lanes"])),
         communicators=_communicators(given["communicators"], arrays),
         resources=_resources(given["resources"], arrays),
-        sources=tuple(_source(one, f"header, source {i}") for i, one in enumerate(given["sources"])),
+        sources=tuple(_source(source, f"header, source {i}") for i, source in enumerate(given["sources"])),
         strings=_items(given["strings"], "header, strings", str),
-        blocks=tuple(_block(one, f"header, block {i}") for i, one in enumerate(given["blocks"])),
+        blocks=tuple(_block(block, f"header, block {i}") for i, block in enumerate(given["blocks"])),
         roles=_items(given["roles"], "header, roles", str),
         role_of=arrays["role_of"],
         templates=Templates(
@@ -326,7 +326,9 @@ def _program(header: object, arrays: Mapping[str, Column]) -> Program:
         resident=Resident(**_part(Resident, "resident", arrays)),
         repeats=given["repeats"],
         tokens_per_step=given["tokens_per_step"],
-        diagnostics=tuple(_diagnostic(one, f"header, diagnostic {i}") for i, one in enumerate(given["diagnostics"])),
+        diagnostics=tuple(
+            _diagnostic(value, f"header, diagnostic {i}") for i, value in enumerate(given["diagnostics"])
+        ),
     )
 
 
@@ -356,10 +358,12 @@ def _source(value: object, place: str) -> Source:
 
 def _diagnostic(value: object, place: str) -> Diagnostic:
     coded = {"code": "odd-input"} | value if isinstance(value, dict) else value  # older files have no codes
-    one = Diagnostic(**_fields(coded, place, level=(str,), code=(str,), message=(str,), where=(str, _NOTHING)))
-    if one.level not in ("note", "warning"):
-        raise InputError("unknown-name", f'level "{one.level}" is not known', where=place, hint="known: note, warning")
-    return one
+    diagnostic = Diagnostic(**_fields(coded, place, level=(str,), code=(str,), message=(str,), where=(str, _NOTHING)))
+    if diagnostic.level not in ("note", "warning"):
+        raise InputError(
+            "unknown-name", f'level "{diagnostic.level}" is not known', where=place, hint="known: note, warning"
+        )
+    return diagnostic
 
 
 def _block(value: object, place: str) -> BlockInfo:

@@ -29,8 +29,8 @@ def fold(ops: Ops, profile_of: Ints | None = None, *, resources: Sequence[Resour
     for resource in resources:
         groups += resource.members()
         if resource.capacities is not None:
-            found, number = np.unique(resource.capacity_of(program.world), return_inverse=True)
-            colour = np.unique(colour, return_inverse=True)[1] * len(found) + number
+            capacities, number = np.unique(resource.capacity_of(program.world), return_inverse=True)
+            colour = np.unique(colour, return_inverse=True)[1] * len(capacities) + number
     return instantiate(ops, coarsest(colour, groups), members)
 
 

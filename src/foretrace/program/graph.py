@@ -146,8 +146,8 @@ def _units(ops: Ops, classes: RankClasses, members: Members, op: Longs, node_cla
     first_unit, rendezvous = _rendezvous_numbers(ops, classes, members)
     unit = np.empty(len(op), dtype=np.int32)
     meets = np.flatnonzero(ops.order[op] >= 0)
-    met = op[meets]
-    unit[meets] = first_unit[communicator[met], node_class[meets]] + ops.order[met]
+    meeting_ops = op[meets]
+    unit[meets] = first_unit[communicator[meeting_ops], node_class[meets]] + ops.order[meeting_ops]
     lone = np.ones(len(op), dtype=bool)
     lone[meets] = False
     alone = len(op) - len(meets)
@@ -167,8 +167,8 @@ def _rendezvous_numbers(ops: Ops, classes: RankClasses, members: Members) -> tup
     smallest = np.full((communicators, len(classes)), -1, dtype=np.int64)
     for number, groups in members.items():
         for rows in groups:
-            met = classes.of_rank[rows]
-            smallest[number, met] = np.minimum.reduce(met, axis=1, keepdims=True)
+            row_classes = classes.of_rank[rows]
+            smallest[number, row_classes] = np.minimum.reduce(row_classes, axis=1, keepdims=True)
     meeting = np.flatnonzero((issued > 0) & (smallest >= 0))
     first_class = meeting - meeting % max(len(classes), 1)
     _, head, inverse = np.unique(first_class + smallest.ravel()[meeting], return_index=True, return_inverse=True)

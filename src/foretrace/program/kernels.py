@@ -207,7 +207,9 @@ def kernel_text(kernel: Kernel) -> str:
 
 def kernels_text(kernels: Iterable[tuple[int, Kernel]]) -> str:
     """Kernels that run one after the other, each so many times."""
-    return "; ".join(kernel_text(one) if count == 1 else f"{count}*{kernel_text(one)}" for count, one in kernels)
+    return "; ".join(
+        kernel_text(kernel) if count == 1 else f"{count}*{kernel_text(kernel)}" for count, kernel in kernels
+    )
 
 
 @lru_cache(maxsize=65536)

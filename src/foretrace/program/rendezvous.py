@@ -103,7 +103,7 @@ class _Issued:
             latest = dict(zip(changed.tolist(), value.tolist(), strict=True))
             key = self.placement * rows + self.template
             hit = np.flatnonzero(np.isin(key, changed))
-            values[hit] = [int(latest[one]) for one in key[hit].tolist()]
+            values[hit] = [int(latest[row]) for row in key[hit].tolist()]
         return values
 
     def by_role(self, communicator: int) -> list[slice]:
@@ -124,8 +124,8 @@ def _kinds(rows: Ints) -> list[tuple[int, list[int], int]]:
     """Of each kind of row the number of the first, its entries, and how many there are of it."""
     if (rows == rows[0]).all():
         return [(0, rows[0].tolist(), len(rows))]
-    found, first, many = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    return list(zip(first.tolist(), found.tolist(), many.tolist(), strict=True))
+    distinct, first, many = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    return list(zip(first.tolist(), distinct.tolist(), many.tolist(), strict=True))
 
 
 def _check_group(issued: _Issued, name: str, ranks: Longs, ops: list[slice]) -> None:
@@ -144,12 +144,12 @@ def _check_group(issued: _Issued, name: str, ranks: Longs, ops: list[slice]) -> 
     for theirs, rank in zip(ops[1:], ranks[1:], strict=True):
         if issued.agreed[theirs] != issued.agreed[ours]:
             pairs = zip(issued.agreed[theirs], issued.agreed[ours], strict=True)
-            at = next(i for i, (one, other) in enumerate(pairs) if one != other)
-            one, two = ours.start + at, theirs.start + at
+            at = next(i for i, (mine, other) in enumerate(pairs) if mine != other)
+            our_op, two = ours.start + at, theirs.start + at
             raise InputError(
                 "rendezvous-mismatch",
-                f"op {at} on {_group(name, ranks)} differs: {issued.who(int(ranks[0]), one)} issues "
-                f"{issued.does(one)}, {issued.who(int(rank), two)} {issued.does(two)}",
+                f"op {at} on {_group(name, ranks)} differs: {issued.who(int(ranks[0]), our_op)} issues "
+                f"{issued.does(our_op)}, {issued.who(int(rank), two)} {issued.does(two)}",
             )
 
 

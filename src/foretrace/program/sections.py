@@ -158,19 +158,19 @@ class _Reader:
         self.at = len(MAGIC)
 
     def sections(self, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Column]:
-        found: dict[str, list[Column]] = {}
+        parts: dict[str, list[Column]] = {}
         frames, latest = 0, ""
         while name_length := self.next_part():
             name, values = self.frame(name_length, dtypes)
-            if name in found and (name != latest or len(found[name][-1]) < FRAME_ROWS):
+            if name in parts and (name != latest or len(parts[name][-1]) < FRAME_ROWS):
                 self.fail("duplicate-name", f'section "{name}" comes twice')
-            found.setdefault(name, []).append(values)
+            parts.setdefault(name, []).append(values)
             frames, latest = frames + 1, name
         self.check_end(frames)
         for name in dtypes:
-            if name not in found:
+            if name not in parts:
                 self.fail("missing-field", f'section "{name}" is missing')
-        return {name: np.concatenate(found[name]) if len(found[name]) > 1 else found[name][0] for name in dtypes}
+        return {name: np.concatenate(parts[name]) if len(parts[name]) > 1 else parts[name][0] for name in dtypes}
 
     def next_part(self) -> int:
         self.begin = self.at
@@ -348,8 +348,8 @@ def _zigzag(values: Column) -> Column:
 
 
 def _unzigzag(folded: Column) -> Column:
-    one = folded.dtype.type(1)
-    unfolded: Column = (folded >> one) ^ (~(folded & one) + one)
+    unit = folded.dtype.type(1)
+    unfolded: Column = (folded >> unit) ^ (~(folded & unit) + unit)
     return unfolded
 
 

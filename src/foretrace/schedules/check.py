@@ -103,10 +103,10 @@ def _require_count(kind: ActionKind, count: Longs, due: Longs) -> None:
     wrong = np.argwhere(count != due)
     if wrong.size:
         stage, chunk, microbatch = map(int, wrong[0])
-        found, wanted = (int(table[stage, chunk, microbatch]) for table in (count, due))
+        actual, expected = (int(table[stage, chunk, microbatch]) for table in (count, due))
         raise InputError(
             "invalid-schedule",
-            f"stage {stage} must run {Action(kind, microbatch, chunk)} {_times(wanted)} and runs it {_times(found)}",
+            f"stage {stage} must run {Action(kind, microbatch, chunk)} {_times(expected)} and runs it {_times(actual)}",
         )
 
 

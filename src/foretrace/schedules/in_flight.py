@@ -20,8 +20,8 @@ def peak_in_flight(schedule: Schedule) -> Longs:
 def _peak(rows: StageActions) -> int:
     takes = rows.kind == ActionKind.FORWARD
     frees = (rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_WEIGHT)
-    taken = np.cumsum(np.bincount(rows.slot, weights=takes))
+    started = np.cumsum(np.bincount(rows.slot, weights=takes))
     freed = np.cumsum(np.bincount(rows.slot, weights=frees))
     # What a slot frees is still held while the slot runs.
     freed_before = np.concatenate([[0.0], freed[:-1]])
-    return int((taken - freed_before).max())
+    return int((started - freed_before).max())

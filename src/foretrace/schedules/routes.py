@@ -69,12 +69,12 @@ class StageRoutes:
 
 def _fused(gaps: list[list[Gap]]) -> set[tuple[Message, Message]]:
     """The pairs of messages, in both orders, that both neighbours issue as one exchange."""
-    wanted = {
+    exchanges = {
         (sends[0], receives[0])
         for sends, receives in chain.from_iterable(gaps)
         if len(sends) == len(receives) == 1 and sends[0].target[0] == receives[0].source[0]
     }
-    return {(sent, received) for sent, received in wanted if (received, sent) in wanted}
+    return {(sent, received) for sent, received in exchanges if (received, sent) in exchanges}
 
 
 def _batch(sends: list[Message], receives: list[Message], fused: set[tuple[Message, Message]]) -> Batch:

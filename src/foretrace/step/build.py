@@ -80,12 +80,12 @@ class _StepWriter:
             key: tuple[object, ...] = (kind, chunk)
             if not equal:
                 key = (*key, variants[microbatch % len(variants)], microbatch == first[chunk], action in finals)
-            found = known.get(key)
-            if found is None:
+            builder = known.get(key)
+            if builder is None:
                 cuts = self._cuts_of(role, chunk) if action in finals else ()
                 what = role.chunks[chunk][variants[microbatch % len(variants)]]
-                found = known[key] = self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk])
-            return found
+                builder = known[key] = self.actions.block(kind, chunk, what, cuts, first=microbatch == first[chunk])
+            return builder
 
         return StagePart(role.stage, role.name, role.ranks, block)
 

@@ -85,7 +85,7 @@ class TrainingEnd:
         if self.optimizer.zero in (1, 2):
             self._gather(end, buckets, order, updated)
         # Gradients that were reduced next to a backward must have arrived before anything is computed from them.
-        first = next(number for number, one in enumerate(end) if isinstance(one.item, Compute))
+        first = next(number for number, entry in enumerate(end) if isinstance(entry.item, Compute))
         end[first] = replace(end[first], after_reductions=True)
         return tuple(end)
 

@@ -115,8 +115,8 @@ def _concurrent(item: Item) -> str | None:
     return item.concurrent if isinstance(item, Call) else None
 
 
-def _same_phase(one: Compute, other: Compute) -> bool:
-    return one.phase == other.phase or (one.phase in _GRADIENTS and other.phase in _GRADIENTS)
+def _same_phase(first: Compute, other: Compute) -> bool:
+    return first.phase == other.phase or (first.phase in _GRADIENTS and other.phase in _GRADIENTS)
 
 
 def _is_of_experts(item: Item) -> bool:

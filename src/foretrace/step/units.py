@@ -296,5 +296,5 @@ def _temporary(size: int) -> dict[str, int]:
     return {"temporaries": size} if size else {}
 
 
-def _sum(one: BytesByCategory, other: BytesByCategory) -> dict[str, int]:
-    return {key: one.get(key, 0) + other.get(key, 0) for key in (*one, *other)}
+def _sum(left: BytesByCategory, other: BytesByCategory) -> dict[str, int]:
+    return {key: left.get(key, 0) + other.get(key, 0) for key in (*left, *other)}

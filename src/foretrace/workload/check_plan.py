@@ -99,7 +99,7 @@ def _numbers(name: str, values: Sequence[int] | None, least: int = 1) -> tuple[i
     if values is None:
         return None
     whole = isinstance(values, list | tuple) and all(
-        isinstance(one, int) and not isinstance(one, bool) and one >= least for one in values
+        isinstance(value, int) and not isinstance(value, bool) and value >= least for value in values
     )
     if not whole:
         raise InputError("bad-value", f"{name} is {values}", hint=f"expected whole numbers from {least} on")

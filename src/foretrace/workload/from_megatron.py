@@ -57,12 +57,12 @@ class MegatronJob:
 @dataclass(slots=True)
 class _Reading:
     args: MegatronArgs
-    said: list[Diagnostic] = field(default_factory=list)
+    notes: list[Diagnostic] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
     plan_guesses: dict[str, str] = field(default_factory=dict)
 
     def say(self, code: str, message: str, name: str = "") -> None:
-        self.said.append(Diagnostic("note", code, message, self.args.where(name)))
+        self.notes.append(Diagnostic("note", code, message, self.args.where(name)))
 
     def has(self, *names: str) -> bool:
         self.asked.update(names)
@@ -96,7 +96,7 @@ def job_from_megatron(path: str | Path) -> MegatronJob:
         if name in reading.args.options and name not in reading.args
     ]
     guesses = [diagnostic for diagnostic in reading.args.diagnostics if diagnostic.level == "note"]
-    return MegatronJob(model, plan, reading.plan_guesses, (*unknown, *guesses, *reading.said))
+    return MegatronJob(model, plan, reading.plan_guesses, (*unknown, *guesses, *reading.notes))
 
 
 def _model(reading: _Reading) -> Model:
@@ -222,14 +222,14 @@ def _dense_layers(reading: _Reading, count: int) -> frozenset[int]:
         return frozenset(number for number in range(count) if number % int(text))
     pattern: list[int] = []
     if re.fullmatch(r"\(?\[[01,]+\](\*\d{1,5})?(\+\[[01,]+\](\*\d{1,5})?)*\)?", text):
-        for ones, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", text):
-            pattern += [int(one) for one in ones.split(",") if one] * int(times or 1)
+        for flags, times in re.findall(r"\[([01,]+)\](?:\*(\d+))?", text):
+            pattern += [int(flag) for flag in flags.split(",") if flag] * int(times or 1)
     if len(pattern) != count:
         problem = f"--moe-layer-freq {text} does not say which of {count} layers have experts"
         raise InputError(
             "bad-value", problem, where=reading.args.where("moe-layer-freq"), hint="e.g. 1 or ([0]*3+[1]*58)"
         )
-    return frozenset(number for number, one in enumerate(pattern) if not one)
+    return frozenset(number for number, has_experts in enumerate(pattern) if not has_experts)
 
 
 def _vocab(reading: _Reading) -> int:

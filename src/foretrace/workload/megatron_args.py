@@ -90,18 +90,18 @@ def read_megatron_args(path: str | Path) -> MegatronArgs:
 
 
 def _options(words: Statement) -> dict[str, Argument]:
-    found: dict[str, Argument] = {}
+    options: dict[str, Argument] = {}
     name: str | None = None
     line, values = 0, [""]
     for word in [*_parted(words), Word("--", 0)]:
         if word.text.startswith("--") or (word.text.startswith("-") and word.text[1:2].isalpha()):
             if name:
-                found[name] = Argument(tuple(values), line)
+                options[name] = Argument(tuple(values), line)
             typed, equals, value = word.text.lstrip("-").partition("=")
             name, line, values = typed.replace("_", "-"), word.line, [value] if equals else []
         elif name:
             values.append(word.text)
-    return found
+    return options
 
 
 def _parted(words: Statement) -> Statement:
@@ -109,6 +109,6 @@ def _parted(words: Statement) -> Statement:
     parted: Statement = []
     for word in words:
         several = word.text.split()
-        inside = len(several) > 1 and any(one.startswith("--") for one in several)
-        parted += [Word(one, word.line) for one in several] if inside else [word]
+        inside = len(several) > 1 and any(text.startswith("--") for text in several)
+        parted += [Word(text, word.line) for text in several] if inside else [word]
     return parted

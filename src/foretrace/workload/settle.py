@@ -247,7 +247,7 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
         if setting.zero in (1, 2):
             overlaps.append(("parameters", plan.param_overlap, setting.param_overlap))
         if setting.zero < 3:
-            chosen += [f"{what} {'' if on else 'not '}overlapped" for what, said, on in overlaps if said is None]
+            chosen += [f"{what} {'' if on else 'not '}overlapped" for what, choice, on in overlaps if choice is None]
     if plan.tp > 1 and plan.sequence_parallel is None:
         chosen.append(f"sequence parallelism {'on' if setting.sequence_parallel else 'off'}")
     if plan.schedule is None and plan.pp > 1:
@@ -281,23 +281,23 @@ def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
 def _warnings(setting: Setting) -> list[Diagnostic]:
     """Where the answer is known to be too good."""
     plan = setting.plan
-    found: list[Diagnostic] = []
+    warnings: list[Diagnostic] = []
     if setting.zero == 2 and setting.microbatches > 1 and setting.dp * plan.cp > 1:
         text = (
             "zero 2: gradients are reduced once a step, as under zero 1; software that keeps only its part of them "
             f"reduces in each of {setting.microbatches} microbatches, which takes longer"
         )
-        found.append(Diagnostic("warning", "not-modelled", text))
+        warnings.append(Diagnostic("warning", "not-modelled", text))
     if plan.cp >= 4:
         text = "cp of 4 and more came out a third too fast against the measured runs there are (docs/accuracy.md)"
-        found.append(Diagnostic("warning", "uncertain", text))
-    return found
+        warnings.append(Diagnostic("warning", "uncertain", text))
+    return warnings
 
 
 def _idle(setting: Setting, moe: bool) -> list[str]:
     """What the plan says and this job has no use for."""
     plan = setting.plan
-    said = [
+    checks = [
         (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),
         (plan.prefetch != 1 and setting.zero != 3, f"prefetch {plan.prefetch} (zero is {setting.zero})"),
         (not plan.reshard and setting.zero != 3, f"reshard off (zero is {setting.zero})"),
@@ -311,4 +311,4 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
             f"pp overlap ({setting.schedule} never waits for transfers)",
         ),
     ]
-    return [text for asked, text in said if asked]
+    return [text for asked, text in checks if asked]

@@ -70,7 +70,7 @@ class _Lexer:
     text: str
     at: int = 0
     line: int = 1
-    found: list[Statement] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
     current: Statement = field(default_factory=list)
     in_array: bool = False
 
@@ -78,7 +78,7 @@ class _Lexer:
         while self.at < len(self.text):
             self._step()
         self._end()
-        return self.found
+        return self.statements
 
     def _step(self) -> None:
         char = self.text[self.at]
@@ -108,7 +108,7 @@ class _Lexer:
 
     def _end(self) -> None:
         if self.current:
-            self.found.append(self.current)
+            self.statements.append(self.current)
         self.current, self.in_array = [], False
 
     def _word(self) -> None:
@@ -184,7 +184,7 @@ def _assign(script: Script, name: str, words: list[Word], line: int, *, adds: bo
     before = script.variables.get(name)
     if script.branches:
         script.say("guessed", f"{name} is set within an if, which is not evaluated: taken as if it ran", line)
-    elif before is not None and not adds and [one.text for one in before] != [word.text for word in words]:
+    elif before is not None and not adds and [word.text for word in before] != [word.text for word in words]:
         script.say("duplicate-name", f"{name} is given more than once: the last one counts", line)
     script.variables[name] = [*(before or ()), *words] if adds else words
 
@@ -216,19 +216,19 @@ def resolved(script: Script, words: list[Word], depth: int = 0) -> list[Word]:
 
 def _value(script: Script, match: re.Match[str], word: Word, depth: int) -> str:
     if match["sum"] is not None:
-        inside = re.sub(r"\b[A-Za-z_]\w*\b", lambda one: "$" + one[0], match["sum"].replace("$", "").strip())
-        resolved_text = _REFERENCE.sub(lambda one: _value(script, one, word, depth + 1), inside)
+        inside = re.sub(r"\b[A-Za-z_]\w*\b", lambda name: "$" + name[0], match["sum"].replace("$", "").strip())
+        resolved_text = _REFERENCE.sub(lambda reference: _value(script, reference, word, depth + 1), inside)
         value = _calculated(resolved_text)
         return match[0] if value is None else str(value)
     name = match["braced"] or match["plain"]
     if name in script.variables:
         return "\n".join(variable.text for variable in script.variables[name])
     if match["default"] is not None and depth < _MAX_DEPTH:
-        return _REFERENCE.sub(lambda one: _value(script, one, word, depth + 1), match["default"])
-    said = Diagnostic("warning", "unset-variable", f"${name} is not set in this file", f"{script.path}:{word.line}")
+        return _REFERENCE.sub(lambda reference: _value(script, reference, word, depth + 1), match["default"])
+    warning = Diagnostic("warning", "unset-variable", f"${name} is not set in this file", f"{script.path}:{word.line}")
     if name not in script.unset:
         script.unset.add(name)
-        script.diagnostics.append(said)
+        script.diagnostics.append(warning)
     return match[0]
 
 

@@ -191,17 +191,18 @@ LLM_FOUNDRY: Final = replace(
 )
 
 STACKS: Final[dict[str, Stack]] = {
-    one.name: one for one in (MEGATRON_CORE, MEGATRON_2021, FSDP, FSDP_COMPILE, LLM_FOUNDRY, TORCH_EAGER, TORCH_COMPILE)
+    entry.name: entry
+    for entry in (MEGATRON_CORE, MEGATRON_2021, FSDP, FSDP_COMPILE, LLM_FOUNDRY, TORCH_EAGER, TORCH_COMPILE)
 }
 
 
 def stack(name: str, *, where: str | None = None) -> Stack:
     """The stack that is called so, whatever the case and separators; an error names `where`."""
     plain = name.strip().lower().replace("_", "-").replace(" ", "-")
-    found = STACKS.get(plain)
-    if found is None:
+    entry = STACKS.get(plain)
+    if entry is None:
         hint = f"known: {', '.join(STACKS)}"
         raise InputError(
             "unknown-name", f'stack "{name}" is not known{did_you_mean(plain, STACKS)}', where=where, hint=hint
         )
-    return found
+    return entry

@@ -140,7 +140,7 @@ def _roles(
     roles, ranks = [], setting.mesh.stage_ranks()
     for stage, pieces in enumerate(schedule.piece.tolist()):
         held = [chunks[piece] for piece in pieces]
-        share = optimizer.share(sum(one.parameters for one in held), sum(one.expert_parameters for one in held))
+        share = optimizer.share(sum(chunk.parameters for chunk in held), sum(chunk.expert_parameters for chunk in held))
         buckets = _buckets(setting, stage, held, list(turns_of(schedule)[stage].finals)) if setting.zero < 3 else []
         tied = setting.model.tied and len(ends_on) > 1 and stage in ends_on
         order = tuple(turns_of(schedule)[stage].firsts)
@@ -154,7 +154,7 @@ def _roles(
             # Activations and gradients that a stage has received and not yet used.
             "buffers": buffer_bytes,
         }
-        chosen = tuple((one,) for one in held)
+        chosen = tuple((chunk,) for chunk in held)
         roles.append(RoleSpec(stage, f"stage {stage}", ranks[stage], chosen, ends[key], resident=resident))
     return tuple(roles)
 

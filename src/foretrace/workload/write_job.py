@@ -105,9 +105,9 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {_text(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_text(item)}" for name, item in value.items()) + "}"
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(_text(one) for one in value) + "]"
+        return "[" + ", ".join(_text(item) for item in value) + "]"
     if isinstance(value, str) and not (value[:1].isalpha() and value.isascii() and _is_plain(value)):
         import json
 

@@ -13,13 +13,13 @@ from foretrace.program.dispatch import Dispatch, dispatch_text, parse_dispatch
 
 def test_a_token_meets_as_many_ranks_as_different_experts_fall_into() -> None:
     one = Dispatch("deepep", 256, 8)
-    assert one.met(8) == pytest.approx(8 * (1 - comb(224, 8) / comb(256, 8)))
-    assert one.met(256) == pytest.approx(8)
-    assert one.met(1) == 1
+    assert one.destinations(8) == pytest.approx(8 * (1 - comb(224, 8) / comb(256, 8)))
+    assert one.destinations(256) == pytest.approx(8)
+    assert one.destinations(1) == 1
 
 
 def test_experts_that_are_all_chosen_are_met_wherever_they_are() -> None:
-    assert Dispatch("deepep", 8, 8).met(4) == 4
+    assert Dispatch("deepep", 8, 8).destinations(4) == 4
 
 
 @pytest.mark.parametrize(("places", "groups", "chosen"), [(64, 8, 4), (16, 8, 4), (8, 8, 4), (4, 8, 4), (8, 8, 6)])
@@ -33,12 +33,12 @@ def test_limited_routing_meets_what_a_draw_meets(places: int, groups: int, chose
     open_scores = np.where(np.repeat(allowed, 256 // groups, axis=1), scores, -1.0)
     top = np.argsort(-open_scores, axis=1)[:, :8] // (256 // places)
     drawn = np.mean([len(set(row)) for row in top.tolist()])
-    assert Dispatch("deepep", 256, 8, groups, chosen).met(places) == pytest.approx(drawn, rel=0.015)
+    assert Dispatch("deepep", 256, 8, groups, chosen).destinations(places) == pytest.approx(drawn, rel=0.015)
 
 
 def test_deepseek_v3_meets_about_its_four_nodes() -> None:
-    assert Dispatch("deepep", 256, 8, 8, 4).met(8) == pytest.approx(3.98, abs=0.01)
-    assert Dispatch("deepep", 256, 8).met(8) == pytest.approx(5.29, abs=0.01)
+    assert Dispatch("deepep", 256, 8, 8, 4).destinations(8) == pytest.approx(3.98, abs=0.01)
+    assert Dispatch("deepep", 256, 8).destinations(8) == pytest.approx(5.29, abs=0.01)
 
 
 def test_only_some_ways_send_a_token_once_to_a_rank() -> None:

@@ -58,7 +58,7 @@ class Chunks:
         self._layers = {number: _first_equal(microbatches[number].layers) for number in set(body)}
         listed = list(zip(embedding, body, head, strict=True))
         self._distinct = list(dict.fromkeys(listed))
-        self.variants = tuple(self._distinct.index(one) for one in listed)
+        self.variants = tuple(self._distinct.index(variant) for variant in listed)
         self._works: dict[object, Work] = {}
         self._chunks: dict[tuple[object, ...], ChunkSpec] = {}
 
@@ -81,7 +81,7 @@ class Chunks:
                 ),
                 (-1, ("head", head), self._microbatches[head].head if last else ()),
             ]
-            listed = [one for one in listed if one[2]]
+            listed = [entry for entry in listed if entry[2]]
             end = len(listed) - 1
             units = [
                 Unit(self._work(key, rows, first=at == 0, last=at == end), layer)

@@ -56,6 +56,6 @@ def _facts(counted: WorkloadInventory) -> Iterator[tuple[str, str]]:
 
 
 def _tables(counted: WorkloadInventory) -> Iterator[InventoryTable]:
-    rows = [(one.axis, one.collective, f"{one.calls:,}", format_bytes(one.bytes)) for one in counted.traffic]
+    rows = [(entry.axis, entry.collective, f"{entry.calls:,}", format_bytes(entry.bytes)) for entry in counted.traffic]
     if rows:
         yield InventoryTable(("group", "collective", "calls", "bytes"), rows, _SCOPE, text_columns=2)

@@ -154,18 +154,18 @@ def _microbatch(rows: Sequence[WorkloadRow], loss: list[WorkloadRow]) -> Microba
 
 
 def _compare_with_header(workload: Workload, microbatches: Sequence[Microbatch], notes: list[Diagnostic]) -> None:
-    found, ga = len(microbatches), workload.header.ga
+    count, ga = len(microbatches), workload.header.ga
     if ga is None:
         notes.append(
-            Diagnostic("note", "guessed", f"no ga in the header: {_count(found)} found in the list", workload.at_header)
+            Diagnostic("note", "guessed", f"no ga in the header: {_count(count)} found in the list", workload.at_header)
         )
-    elif ga != found:
+    elif ga != count:
         notes.append(
             Diagnostic(
                 "warning",
                 "conflicting-values",
-                f"the header says ga {ga}, the list holds {_count(found)}: "
-                f"{found} simulated (choose with --microbatches)",
+                f"the header says ga {ga}, the list holds {_count(count)}: "
+                f"{count} simulated (choose with --microbatches)",
                 workload.at_header,
             )
         )
@@ -173,10 +173,12 @@ def _compare_with_header(workload: Workload, microbatches: Sequence[Microbatch],
 
 def _compare_lengths(workload: Workload, microbatches: Sequence[Microbatch], notes: list[Diagnostic]) -> None:
     longest = max(len(microbatch.layers) for microbatch in microbatches)
-    for number, one in enumerate(microbatches):
-        if len(one.layers) < longest:
-            message = f"microbatch {number} is cut short: it has {len(one.layers)} of {longest} layers; taken as it is"
-            notes.append(Diagnostic("warning", "odd-input", message, workload.at(one.line)))
+    for number, microbatch in enumerate(microbatches):
+        if len(microbatch.layers) < longest:
+            message = (
+                f"microbatch {number} is cut short: it has {len(microbatch.layers)} of {longest} layers; taken as it is"
+            )
+            notes.append(Diagnostic("warning", "odd-input", message, workload.at(microbatch.line)))
 
 
 def _count(microbatches: int) -> str:

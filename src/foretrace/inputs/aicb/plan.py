@@ -73,23 +73,23 @@ def _uneven(workload: Workload, structure: Structure, schedule: Schedule, layers
 
 def _unread(workload: Workload, structure: Structure) -> list[Diagnostic]:
     """What the header or the rows ask for and the simulation does not do."""
-    header, found = workload.header, []
+    header, ignored = workload.header, []
     if not header.policy.startswith("HYBRID_TRANSFORMER"):
-        found.append(
+        ignored.append(
             ("odd-input", f"policy {header.policy}: groups are read as for HYBRID_TRANSFORMER, by suffix and pass")
         )
     if any(row.policy for row in workload.rows):
-        found.append(("field-ignored", "policies of single rows are not read"))
+        ignored.append(("field-ignored", "policies of single rows are not read"))
     if header.checkpoints or header.checkpoint_initiates:
-        found.append(
+        ignored.append(
             ("not-modelled", "checkpoints: recomputation of these rows is not simulated; times are taken as written")
         )
     if header.mode not in (None, 0, 1):
-        found.append(("odd-input", f"mode {header.mode} is not known: taken as training"))
+        ignored.append(("odd-input", f"mode {header.mode} is not known: taken as training"))
     once = len(structure.step) + len(structure.optimizer)
     if header.mode == 1 and once:
-        found.append(("rows-skipped", f"{once} rows that happen once per step are not run in inference"))
-    return [Diagnostic("warning", code, text, workload.at_header) for code, text in found]
+        ignored.append(("rows-skipped", f"{once} rows that happen once per step are not run in inference"))
+    return [Diagnostic("warning", code, text, workload.at_header) for code, text in ignored]
 
 
 def _mesh(workload: Workload, options: WorkloadOptions, notes: list[Diagnostic]) -> Mesh:
@@ -209,8 +209,8 @@ def _chunks(
     if options.vpp == "chunks":
         return written
     if options.vpp == "layers" or written == layers:
-        found = f"the list has {layers} layers per stage, which AICB writes there"
-        why = "as asked" if options.vpp == "layers" else found
+        reason = f"the list has {layers} layers per stage, which AICB writes there"
+        why = "as asked" if options.vpp == "layers" else reason
         notes.append(
             Diagnostic("note", "vpp-reading", f"vpp {written} read as layers per stage, not chunks: {why}", where)
         )
@@ -226,20 +226,20 @@ def _chunks(
 def _check_chunks(workload: Workload, structure: Structure, schedule: Schedule) -> None:
     """Every microbatch needs a layer for each chunk of a stage."""
     parts = schedule.chunks // schedule.directions
-    for number, one in enumerate(structure.microbatches):
-        if not one.layers:
+    for number, microbatch in enumerate(structure.microbatches):
+        if not microbatch.layers:
             raise InputError(
                 "missing-field",
                 f"microbatch {number} has no layers",
-                where=workload.at(one.line),
+                where=workload.at(microbatch.line),
                 hint="an embedding row begins a microbatch; expected rows such as attention_column after it",
             )
-        if len(one.layers) < parts:
-            layers = f"{len(one.layers)} layer{'' if len(one.layers) == 1 else 's'}"
+        if len(microbatch.layers) < parts:
+            layers = f"{len(microbatch.layers)} layer{'' if len(microbatch.layers) == 1 else 's'}"
             raise InputError(
                 "invalid-schedule",
                 f"microbatch {number} has {layers} per stage, too few for {parts} chunks",
-                where=workload.at(one.line),
+                where=workload.at(microbatch.line),
                 hint=FEWER_CHUNKS,
             )
 
@@ -250,10 +250,10 @@ def _transfer_bytes(
     if options.pp_comm_bytes is not None:
         return options.pp_comm_bytes
     written = workload.header.pp_comm_bytes
-    found = _activation(structure, mesh)
+    activation = _activation(structure, mesh)
     if written:
-        if found and found[0] != written:
-            size, row = found
+        if activation and activation[0] != written:
+            size, row = activation
             text = (
                 f"pp_comm is {format_bytes(written)}, {written / size:g} times the {format_bytes(size)} that "
                 f"{row.name} (line {row.line}) implies; taken as written"
@@ -261,14 +261,14 @@ def _transfer_bytes(
             notes.append(Diagnostic("warning", "conflicting-values", text, workload.at_header))
         return round(written)
     missing = "pp_comm is 0" if written is not None else "no pp_comm"
-    if found is None:
+    if activation is None:
         raise InputError(
             "missing-field",
             f"{missing} in the header, and no row tells the size of an activation",
             where=workload.at_header,
             hint="say what crosses a stage boundary: --pp-comm 16MiB",
         )
-    size, row = found
+    size, row = activation
     text = f"{missing} in the header: {format_bytes(size)} derived from {row.name}"
     notes.append(Diagnostic("note", "guessed", text, workload.at(row.line)))
     return size

@@ -68,13 +68,13 @@ def workload_spec(workload: Workload, options: WorkloadOptions = WorkloadOptions
 
 
 def _refuse_cut_short(workload: Workload) -> None:
-    declared, found = workload.declared_rows, len(workload.rows)
-    if declared > found:
+    declared, present = workload.declared_rows, len(workload.rows)
+    if declared > present:
         raise InputError(
             "truncated-file",
-            f"{declared:,} rows declared, {found:,} found: the file is cut short",
+            f"{declared:,} rows declared, {present:,} found: the file is cut short",
             where=workload.at_count,
-            hint=f"get the whole file, or write {found} there if nothing is missing",
+            hint=f"get the whole file, or write {present} there if nothing is missing",
         )
 
 
@@ -120,7 +120,7 @@ def _roles(plan: WorkloadPlan, chunks: Chunks, rows: StepRows, options: Workload
             finals, firsts = _tied_chunks(schedule, stage, held, chunks.variants)
             layers = sum(options.stage_layers[piece] for piece in pieces) if options.stage_layers else 0
             # Without overlap the end is tied to no layer.
-            tied = [(chunk, id(one)) for chunk, one in (*finals, *firsts)] if options.overlap else []
+            tied = [(chunk, id(spec)) for chunk, spec in (*finals, *firsts)] if options.overlap else []
             key = (has_ends, layers, stage == 0 and bool(tied), *tied)
             if key not in ends:
                 ends[key] = end.scaled(layers, plan.layers * schedule.directions).items(stage, finals, firsts, has_ends)
@@ -144,5 +144,5 @@ def _tied_chunks(
 def _chunk_share(schedule: Schedule, chunk: int) -> tuple[int, int]:
     """Returns which part of a stage's layers a chunk has, of how many. Each of two directions has all of them."""
     direction = schedule.chunk_direction.tolist()
-    serving = [one for one, way in enumerate(direction) if way == direction[chunk]]
+    serving = [number for number, way in enumerate(direction) if way == direction[chunk]]
     return serving.index(chunk), len(serving)

@@ -67,8 +67,8 @@ def find_step_rows(
         if seconds > 0:
             end.updates.append((row, seconds))
     for row in structure.optimizer:
-        found = [call for which in PASSES if (call := calls.read(getattr(row, which), which, row.line))]
-        end.scalars.append((row, _compute_s(row), [_named(call, row) for call in found]))
+        row_calls = [call for which in PASSES if (call := calls.read(getattr(row, which), which, row.line))]
+        end.scalars.append((row, _compute_s(row), [_named(call, row) for call in row_calls]))
     return end, notes
 
 

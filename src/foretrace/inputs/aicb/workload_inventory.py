@@ -91,15 +91,15 @@ def take_inventory(workload: Workload) -> WorkloadInventory:
 
 
 def _traffic(workload: Workload, calls: CallReader) -> tuple[Traffic, ...]:
-    found: dict[tuple[str, str], list[int]] = {}
+    totals: dict[tuple[str, str], list[int]] = {}
     for row in workload.rows:
         for which in PASSES:
             call = step_call(row, which, calls)
             if call is not None:
-                entry = found.setdefault((call.axis, label(call.collective)), [0, 0])
+                entry = totals.setdefault((call.axis, label(call.collective)), [0, 0])
                 entry[0] += 1
                 entry[1] += call.bytes
-    return tuple(Traffic(axis, what, count, size) for (axis, what), (count, size) in sorted(found.items()))
+    return tuple(Traffic(axis, what, count, size) for (axis, what), (count, size) in sorted(totals.items()))
 
 
 def _parameters(workload: Workload) -> int | None:

@@ -46,7 +46,10 @@ def compute_sources(stones: Stones, ex_situ: bool) -> tuple[Source, Source]:
     pools = stones.pools
     name = "ex-situ computation" if ex_situ else "traced computation"
     experts = {
-        work.key for one in stones.work.values() for work in (*one.forward, *one.backward) if work.rows is not None
+        work.key
+        for rank_work in stones.work.values()
+        for work in (*rank_work.forward, *rank_work.backward)
+        if work.rows is not None
     }
     low, high = pools.spread(lambda key: key not in experts)
     below, above = pools.spread(lambda key: key in experts)

@@ -47,13 +47,13 @@ class Exchanges:
         ]
         check_equal_calls(stage, name, [[work.call for work in works if work.call] for works in each])
         numbers = all_to_alls(each[0])
-        found: dict[int, Exchange] = {}
+        exchanges: dict[int, Exchange] = {}
         for place, number in enumerate(numbers):
             # Experts give back as many tokens as they were given.
             back = numbers[place ^ 1] if len(numbers) % 2 == 0 else number
-            sent, received = (tuple([sent_bytes(works[one]) for works in each]) for one in (number, back))
-            found[number] = self._exchange(sent, received)
-        return found
+            sent, received = (tuple([sent_bytes(works[at]) for works in each]) for at in (number, back))
+            exchanges[number] = self._exchange(sent, received)
+        return exchanges
 
     def _exchange(self, sent: tuple[int, ...], received: tuple[int, ...]) -> Exchange:
         if (sent, received) not in self._known:

@@ -54,7 +54,7 @@ def reduces_gradients(op: TraceOp) -> bool:
 def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[TracedBucket, ...]:
     """The buckets of a rank; those written before a backward were launched in it, those after the last at its end."""
     for trace in traces:
-        found: list[TracedBucket] = []
+        buckets: list[TracedBucket] = []
         waiting: list[TraceOp] = []
         last: tuple[float, float] | None = None
         for op in last_iteration(trace):
@@ -62,12 +62,12 @@ def gradient_buckets(job: TraceJob, traces: Sequence[RankTrace]) -> tuple[Traced
                 waiting.append(op)
             elif op.op == "backward_step" and op.start_ms is not None and op.duration_ms:
                 last = (op.start_ms, op.duration_ms)
-                found = [_bucket(job, trace, one, *last) for one in waiting] or found
+                buckets = [_bucket(job, trace, launch, *last) for launch in waiting] or buckets
                 waiting = []
         if last is not None:
-            found += [_bucket(job, trace, one, *last) for one in waiting]
-        if found:
-            return tuple(one for one in found if one.call.bytes)
+            buckets += [_bucket(job, trace, launch, *last) for launch in waiting]
+        if buckets:
+            return tuple(bucket for bucket in buckets if bucket.call.bytes)
     return ()
 
 
@@ -89,12 +89,12 @@ def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, durat
 
 def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tuple[list[Call], list[Diagnostic]]:
     """The reductions of a rank, in order, from the first campaign that has them apart for experts, else from any."""
-    found = [(trace, [op for op in last_iteration(trace) if reduces_gradients(op)]) for trace in traces]
-    found = [(trace, ops) for trace, ops in found if ops]
-    if not found:
+    reductions = [(trace, [op for op in last_iteration(trace) if reduces_gradients(op)]) for trace in traces]
+    reductions = [(trace, ops) for trace, ops in reductions if ops]
+    if not reductions:
         return [], []
-    split = [one for one in found if any("exp_dp" in op.op or "ep_dp" in op.op for op in one[1])]
-    trace, ops = (split or found)[0]
+    split = [reduction for reduction in reductions if any("exp_dp" in op.op or "ep_dp" in op.op for op in reduction[1])]
+    trace, ops = (split or reductions)[0]
     calls = []
     notes: list[Diagnostic] = []
     for op in ops:
@@ -130,7 +130,7 @@ def _apart(
     dense = min(ATTENTION_SQUARES * hidden * hidden * layers + (VOCABULARY * hidden if embeds else 0), parameters)
     size = call.bytes // parameters
     experts = replace(call, axis="edp", bytes=(parameters - dense) * size, name="exp_dp_allreduce")
-    apart = [one for one in (replace(call, bytes=dense * size), experts) if one.bytes]
+    apart = [part for part in (replace(call, bytes=dense * size), experts) if part.bytes]
     text = (
         f"one reduction of all {parameters / 1e6:,.0f} M parameters, experts included: {dense / 1e6:,.0f} M of them "
         f"are taken to be dense (4·{hidden}² a layer"

@@ -59,7 +59,7 @@ class TraceJob:
 
     @cached_property
     def _expert_ranks(self) -> list[int]:
-        return [int(one) for one in self.mesh.coordinate("ep")]
+        return [int(expert) for expert in self.mesh.coordinate("ep")]
 
     def place(self, stage: int) -> str:
         """Whether a stage is the first, the last or in the middle: stages in the middle are alike."""
@@ -110,7 +110,7 @@ def mesh_of(given: Mesh | str, base: Mesh) -> Mesh:
 def find_job(runs: Sequence[Run], mesh: Mesh | str | None) -> TraceJob:
     """The job that runs are of; `mesh` is what the user says it is."""
     facts = _same_facts(runs)
-    found, notes = _find_mesh(runs, facts, mesh)
+    job_mesh, notes = _find_mesh(runs, facts, mesh)
     ex_situ = is_ex_situ(runs)
     notes += _check_one_kind(runs, ex_situ)
     if not ex_situ and len(runs) > 1:
@@ -118,8 +118,8 @@ def find_job(runs: Sequence[Run], mesh: Mesh | str | None) -> TraceJob:
         text = f"{len(runs)} real runs; {whole.name} is taken: runs are replayed one at a time"
         notes.append(Diagnostic("warning", "one-of-several", text, whole.path))
         runs = [whole]
-    notes += [*_unnamed(runs), *_lost_axes(runs, found)]
-    job = TraceJob(tuple(runs), found, facts, ex_situ, tuple(notes))
+    notes += [*_unnamed(runs), *_lost_axes(runs, job_mesh)]
+    job = TraceJob(tuple(runs), job_mesh, facts, ex_situ, tuple(notes))
     _check_ranks(job)
     _check_shapes(job)
     return job
@@ -191,7 +191,7 @@ def _check_one_kind(runs: Sequence[Run], ex_situ: bool) -> list[Diagnostic]:
 def _same_facts(runs: Sequence[Run]) -> Facts:
     """What the names of all runs say together."""
     known: dict[str, int] = {}
-    said: dict[str, str] = {}
+    path_of: dict[str, str] = {}
     for run in runs:
         for name in Facts.__dataclass_fields__:
             value = getattr(run.facts, name)
@@ -200,11 +200,11 @@ def _same_facts(runs: Sequence[Run]) -> Facts:
             if known.setdefault(name, value) != value:
                 raise InputError(
                     "several-inputs",
-                    f"{name} is {value} here and {known[name]} in {said[name]}: not the same job",
+                    f"{name} is {value} here and {known[name]} in {path_of[name]}: not the same job",
                     where=run.path,
                     hint="give the campaigns of one job, or the folder of one",
                 )
-            said.setdefault(name, run.path)
+            path_of.setdefault(name, run.path)
     return Facts(**known)
 
 

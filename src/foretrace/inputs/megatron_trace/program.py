@@ -96,9 +96,12 @@ def trace_job(runs: Sequence[Run], options: MegatronTraceOptions) -> TraceJob:
 def run_notes(job: TraceJob) -> list[Diagnostic]:
     """What reading the files told; the same of many files once."""
     of_files = {
-        replace(one, where=None): one for run in job.runs for trace in run.ranks.values() for one in trace.diagnostics
+        replace(note, where=None): note
+        for run in job.runs
+        for trace in run.ranks.values()
+        for note in trace.diagnostics
     }
-    return [*(one for run in job.runs for one in run.diagnostics), *of_files.values(), *job.notes]
+    return [*(note for run in job.runs for note in run.diagnostics), *of_files.values(), *job.notes]
 
 
 def _target(job: TraceJob, options: MegatronTraceOptions) -> Mesh:
@@ -159,7 +162,7 @@ def _whole(job: TraceJob, options: MegatronTraceOptions, target: Mesh) -> Progra
 def _check_recorded(stones: Stones, recorded: _Recorded, job: TraceJob) -> None:
     """Raises an error where a change makes calls that the run did not."""
     for work in stones.work.values():
-        calls = [one.call for one in (*work.forward, *work.loss, *work.backward) if one.call]
+        calls = [stretch.call for stretch in (*work.forward, *work.loss, *work.backward) if stretch.call]
         for call in (*calls, *work.gradients):
             if (call.collective, call.axis, call.bytes) not in recorded:
                 raise InputError(
@@ -192,7 +195,7 @@ def _mean_gap(recording: Recording) -> float:
 def _recorded_calls(recording: Recording, target: Mesh) -> _Recorded:
     """What calls of a real run take without waiting, where their groups stay as large."""
     job = recording.job
-    taken: dict[tuple[Collective, str, int], list[float]] = {}
+    call_times: dict[tuple[Collective, str, int], list[float]] = {}
     for items in recording.traced.values():
         for item in items:
             call, net_s = item.call, item.net_s
@@ -201,8 +204,8 @@ def _recorded_calls(recording: Recording, target: Mesh) -> _Recorded:
             if call is not None and (
                 call.axis == "pp" or group_size(job.mesh, call.axis) == group_size(target, call.axis)
             ):
-                taken.setdefault((call.collective, call.axis, call.bytes), []).append(net_s)
-    return {key: median(times) for key, times in taken.items()}
+                call_times.setdefault((call.collective, call.axis, call.bytes), []).append(net_s)
+    return {key: median(times) for key, times in call_times.items()}
 
 
 def _timed(work: RankWork, recorded: _Recorded) -> RankWork:
@@ -210,7 +213,9 @@ def _timed(work: RankWork, recorded: _Recorded) -> RankWork:
         return replace(call, seconds=recorded.get((call.collective, call.axis, call.bytes), UNPRICED))
 
     def works(each: Iterable[Stretch]) -> tuple[Stretch, ...]:
-        return tuple(one if one.call is None else replace(one, call=call_of(one.call)) for one in each)
+        return tuple(
+            stretch if stretch.call is None else replace(stretch, call=call_of(stretch.call)) for stretch in each
+        )
 
     return replace(
         work,
@@ -245,12 +250,12 @@ def _whole_job(
         notes.append(Diagnostic("note", "not-recorded", text))
     size, tokens = _activation(job, target, options, notes)
     chunks = f", {schedule.chunks} chunks" if schedule.chunks > 1 else ""
-    taken = recorded.get((Collective.TRANSFER, "pp", size), UNPRICED)
+    transfer_s = recorded.get((Collective.TRANSFER, "pp", size), UNPRICED)
     return WholeJob(
         title=f"{job.name} · {schedule.name}, {count} microbatch{'' if count == 1 else 'es'}{chunks}",
         mesh=target,
         schedule=schedule,
-        transfer=Transfer(size, taken),
+        transfer=Transfer(size, transfer_s),
         tokens_per_step=None if tokens is None else float(tokens * count * target.dp),
         ex_situ=job.ex_situ,
         gap_s=gap_s,
@@ -302,15 +307,15 @@ def _activation(
     for trace, op in _ops(job):
         if op.op in ("send_forward", "recv_forward") and op.shape:
             return tensor_bytes(op.shape, op.dtype, trace.at(op.line)), tokens
-    found = _from_sub_ops(job)
-    if found is None:
+    guess = _from_sub_ops(job)
+    if guess is None:
         text = (
             "what crosses a stage boundary is not in the traces, nor the sequence length in their names: transfers "
             "take their latency only (say it with --pp-comm, as in --pp-comm 8MiB)"
         )
         notes.append(Diagnostic("warning", "not-recorded", text, job.runs[0].path))
         return 0, tokens
-    size, why, level = found
+    size, why, level = guess
     text = f"no transfers in ex-situ traces: {size / 2**20:g} MiB cross a stage boundary for a microbatch, {why}"
     notes.append(Diagnostic(level, "guessed", text))
     return size, tokens

@@ -280,31 +280,32 @@ def _match(recording: Recording) -> list[Meeting]:
     for source, channels in calls.items():
         for key, mine in channels.items():
             members = _members(recording, source, mine[0])
-            theirs = {member: calls[member].get(key, []) for member in members}
-            for item, together in zip(mine, _matched(job, source, mine, theirs), strict=True):
-                item.net_s = min(one.taken_s for one in together)
+            issued = {member: calls[member].get(key, []) for member in dict.fromkeys((source, *members))}
+            for item, *others in _matched(job, source, issued):
+                together = [item, *others]
+                item.net_s = min(call.taken_s for call in together)
                 if len(members) > 1 and source == members[0]:
-                    meetings.append(dict(zip(members, [one.end_s for one in together], strict=True)))
+                    meetings.append(dict(zip(issued, [call.end_s for call in together], strict=True)))
                 if item.call is not None and item.call.concurrent:
                     beside.append(item)
                 elif item.call is not None:
-                    alike = (item.call.collective, item.call.axis, item.call.bytes)
-                    shortest[alike] = min(item.net_s, shortest.get(alike, item.net_s))
+                    kind = (item.call.collective, item.call.axis, item.call.bytes)
+                    shortest[kind] = min(item.net_s, shortest.get(kind, item.net_s))
     for item in beside:
         # Its span is computation; what the call itself takes is known where the same was made without overlap.
         assert item.call is not None
-        alike = (item.call.collective, item.call.axis, item.call.bytes)
-        item.net_s = min(item.net_s, shortest.get(alike, item.net_s))
+        kind = (item.call.collective, item.call.axis, item.call.bytes)
+        item.net_s = min(item.net_s, shortest.get(kind, item.net_s))
     return meetings
 
 
 def _by_channel(job: TraceJob, rank: int, items: Sequence[Item]) -> dict[tuple[str, int, int], list[Item]]:
     """The calls of a rank by what they meet others by, each in the order of issue."""
-    found: dict[tuple[str, int, int], list[Item]] = {}
+    channels: dict[tuple[str, int, int], list[Item]] = {}
     for item in items:
         if item.call is not None:
-            found.setdefault(channel(job, rank, item), []).append(item)
-    return found
+            channels.setdefault(channel(job, rank, item), []).append(item)
+    return channels
 
 
 def _members(recording: Recording, rank: int, item: Item) -> list[int]:
@@ -324,32 +325,26 @@ def _members(recording: Recording, rank: int, item: Item) -> list[int]:
 
 
 def _matched(
-    job: TraceJob, rank: int, mine: Sequence[Item], theirs: Mapping[int, Sequence[Item]]
+    job: TraceJob, rank: int, issued: Mapping[int, Sequence[Item]]
 ) -> Iterator[tuple[Item, ...]]:
-    """Matches the calls of a rank with those of all members; raises an error where they did not make the same."""
+    """Matches the calls of a rank, the first of `issued`, with those of the members that it meets."""
     trace = next(job.traces(rank))
-    place = trace.at(mine[0].op.line)
+    mine = issued[rank]
+    hint = "the traces of these ranks do not belong together, or the mesh is another: give --mesh"
 
-    def count(first: int, other: int) -> str:
-        few = other if len(theirs[first]) == len(mine) else first
-        return f"{mine[0].name}: {len(mine)} such of rank {rank}, {len(theirs[few])} of rank {few}, which it meets"
+    def count(_: int, member: int) -> InputError:
+        problem = f"{mine[0].name}: {len(mine)} such of rank {rank}, {len(issued[member])} of rank {member}, which it meets"
+        return InputError("rendezvous-mismatch", problem, where=trace.at(mine[0].op.line), hint=hint)
 
-    def mismatch(first: int, one_call: Item, other: int, other_call: Item) -> str | None:
-        nonlocal place
-        assert one_call.call is not None and other_call.call is not None
-        same_name = one_call.call.axis == "pp" or one_call.name == other_call.name
-        if one_call.call.collective == other_call.call.collective and same_name:
+    def mismatch(_: int, own: Item, member: int, other: Item) -> InputError | None:
+        assert own.call is not None and other.call is not None
+        same_name = own.call.axis == "pp" or own.name == other.name
+        if own.call.collective == other.call.collective and same_name:
             return None
-        own, foreign = (one_call, other_call) if first == rank else (other_call, one_call)
-        place = trace.at(own.op.line) if rank in (first, other) else place
-        member = other if first == rank else first
-        return f"rank {rank} makes {own.name} where rank {member}, which it meets, makes {foreign.name}"
+        problem = f"rank {rank} makes {own.name} where rank {member}, which it meets, makes {other.name}"
+        return InputError("rendezvous-mismatch", problem, where=trace.at(own.op.line), hint=hint)
 
-    def error(_: int, problem: str) -> InputError:
-        hint = "the traces of these ranks do not belong together, or the mesh is another: give --mesh"
-        return InputError("rendezvous-mismatch", problem, where=place, hint=hint)
-
-    return match_calls(theirs, count, mismatch, error)
+    return match_calls(issued, count, mismatch)
 
 
 def _set_clocks(recording: Recording, meetings: Sequence[Meeting]) -> None:

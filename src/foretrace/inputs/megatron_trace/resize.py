@@ -73,11 +73,11 @@ def _rerouted(
     if max(ep, had) % min(ep, had) or (experts and experts % ep):
         count = f" of {experts} experts" if experts else ""
         raise InputError("not-divisible", f"experts shared out among {had} ranks cannot be so among {ep}{count}")
-    found: dict[tuple[int, int], RankWork] = {}
+    rerouted: dict[tuple[int, int], RankWork] = {}
     for stage in range(job.mesh.pp):
         each = [work[stage, expert] for expert in range(had)]
-        forward = _spread([one.forward for one in each], ep, routing)
-        backward = _spread([one.backward for one in each], ep, routing)
+        forward = _spread([rank_work.forward for rank_work in each], ep, routing)
+        backward = _spread([rank_work.backward for rank_work in each], ep, routing)
         for expert in range(ep):
             like = each[expert * had // ep]
             gradients = tuple(
@@ -85,7 +85,7 @@ def _rerouted(
             )
             buckets = _scaled(like.buckets, had / ep, "edp")
             share = _share((*gradients, *(bucket.call for bucket in buckets)), like, 1.0)
-            found[stage, expert] = replace(
+            rerouted[stage, expert] = replace(
                 like,
                 forward=forward[expert],
                 backward=backward[expert],
@@ -95,13 +95,13 @@ def _rerouted(
             )
     text = "experts' times for other numbers of tokens: a straight line through those of the traced ranks"
     notes.append(Diagnostic("note", "extrapolated", text))
-    reached = _unevenness([found[0, expert].forward for expert in range(ep)])
+    reached = _unevenness([rerouted[0, expert].forward for expert in range(ep)])
     if routing is not None and reached < 0.99 * routing:
         text = (
             f"several expert ranks are equally busy: the busiest receives {reached:.3g} times the mean, not {routing:g}"
         )
         notes.append(Diagnostic("warning", "replaced-option", text))
-    return found
+    return rerouted
 
 
 def _unevenness(passes: Sequence[Sequence[Stretch]]) -> float:
@@ -121,10 +121,12 @@ def _spread(passes: Sequence[Sequence[Stretch]], ep: int, routing: float | None)
         )
     spread: list[list[Stretch]] = [[] for _ in range(ep)]
     for each in zip(*passes, strict=True):
-        rows = [one.rows for one in each]
+        rows = [stretch.rows for stretch in each]
         now = _dealt([row or 0 for row in rows], ep, routing) if rows[0] is not None else None
-        line = None if now is None else Line.through([(one.rows or 0, one.compute_s) for one in each])
-        row_bytes = next((one.call.bytes // one.rows for one in each if one.call is not None and one.rows), 0)
+        line = None if now is None else Line.through([(stretch.rows or 0, stretch.compute_s) for stretch in each])
+        row_bytes = next(
+            (stretch.call.bytes // stretch.rows for stretch in each if stretch.call is not None and stretch.rows), 0
+        )
         for expert in range(ep):
             like = each[expert * had // ep]
             if now is not None and line is not None:
@@ -144,9 +146,9 @@ def _dealt(rows: Sequence[int], ep: int, routing: float | None) -> list[int]:
     had = len(rows)
     if ep <= had:
         each = had // ep
-        now = [round(sum(rows[one * each : (one + 1) * each]) * ep / had) for one in range(ep)]
+        now = [round(sum(rows[expert * each : (expert + 1) * each]) * ep / had) for expert in range(ep)]
     else:
-        now = [rows[one * had // ep] for one in range(ep)]
+        now = [rows[expert * had // ep] for expert in range(ep)]
     return now if routing is None else reshaped(now, routing)
 
 
@@ -234,7 +236,7 @@ def _restaged(
         )
     counts, last = stage_layers or [total // target.pp] * target.pp, job.mesh.pp - 1
     middle = 1 if job.mesh.pp > 2 else None
-    found: dict[tuple[int, int], RankWork] = {}
+    restaged: dict[tuple[int, int], RankWork] = {}
     for expert in range(target.ep):
         ends = [work[stage, expert] for stage in (0, last)]
         inner = work[middle, expert] if middle is not None else None
@@ -245,7 +247,7 @@ def _restaged(
             gradients, like = _stage_gradients(job, ends, inner, first_here, last_here, count, notes)
             buckets = _scaled(like.buckets, count / each)
             share = _share((*gradients, *(bucket.call for bucket in buckets)), like, count / each)
-            found[stage, expert] = RankWork(
+            restaged[stage, expert] = RankWork(
                 (ends[0] if first_here else ends[1]).get_batch_s if first_here or last_here else None,
                 _pass(begins.forward, closes.forward, count),
                 ends[1].loss if last_here else (),
@@ -254,7 +256,7 @@ def _restaged(
                 like.optimizer_s * share,
                 buckets,
             )
-    return found
+    return restaged
 
 
 def _pass(first: Sequence[Stretch], last: Sequence[Stretch], count: int) -> tuple[Stretch, ...]:

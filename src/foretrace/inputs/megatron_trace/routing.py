@@ -56,4 +56,4 @@ def _whole(values: Floats, total: float) -> list[int]:
     missing = round(total) - int(floor.sum())
     order = np.argsort(floor - values, kind="stable")
     floor[order[:missing]] += 1
-    return [int(one) for one in floor]
+    return [int(count) for count in floor]

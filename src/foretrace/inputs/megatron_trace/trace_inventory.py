@@ -59,12 +59,14 @@ class TraceInventory:
 
 def take_inventory(runs: Sequence[Run], mesh: Mesh | str | None = None) -> TraceInventory:
     """Counts what runs hold that were read already, and infers the job that they are of."""
-    notes = [one for run in runs for one in (*run.diagnostics, *(n for t in run.ranks.values() for n in t.diagnostics))]
+    notes = [
+        note for run in runs for note in (*run.diagnostics, *(n for t in run.ranks.values() for n in t.diagnostics))
+    ]
     facts: Facts = runs[0].facts
-    found: Mesh | None = None
+    job_mesh: Mesh | None = None
     try:
         job = find_job(runs, mesh)
-        facts, found = job.facts, job.known_mesh
+        facts, job_mesh = job.facts, job.known_mesh
         notes += job.notes
     except InputError as error:
         notes.append(Diagnostic("warning", "cannot-simulate", f"cannot be simulated: {error.message}", error.where))
@@ -76,10 +78,10 @@ def take_inventory(runs: Sequence[Run], mesh: Mesh | str | None = None) -> Trace
         kind="ex situ" if is_ex_situ(runs) else "real run",
         runs=tuple((run.name, len(run.ranks)) for run in runs),
         ranks=len(ranks),
-        missing_ranks=None if found is None else found.world - len(ranks),
+        missing_ranks=None if job_mesh is None else job_mesh.world - len(ranks),
         facts=facts,
-        mesh=None if found is None else str(found),
-        world_size=None if found is None else found.world,
+        mesh=None if job_mesh is None else str(job_mesh),
+        world_size=None if job_mesh is None else job_mesh.world,
         stages=tuple(sorted({op.stage for op in ops if op.stage is not None})),
         microbatches=max(forwards, default=0),
         lines=len(ops),
@@ -121,11 +123,11 @@ def _calls(runs: Sequence[Run]) -> Iterator[CallSummary]:
 
 def _tokens(runs: Sequence[Run]) -> set[int]:
     """Rows of the second all-to-all of each pair: what experts received and give back."""
-    found: set[int] = set()
+    tokens: set[int] = set()
     for _, op in _ops(runs):
         kinds = [(group_of(sub), comm_of(sub), sub.shape) for sub in op.subs]
         shapes = [shape for group, comm, shape in kinds if (group, comm) == ("exp", "all_to_all") and shape]
         rows = [shape[0] for shape in shapes if len(shape) == 2]
         if op.op == "forward_step" and len(rows) % 2 == 0:
-            found.update(rows[1::2])
-    return found
+            tokens.update(rows[1::2])
+    return tokens

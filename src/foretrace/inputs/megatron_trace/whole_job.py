@@ -125,7 +125,7 @@ class _Roles:
             mesh.where(pp=stage, ep=expert) if several else mesh.where(pp=stage),
             chunks,
             self._end(work),
-            self._cuts(stage, work, [one for (one,) in chunks]),
+            self._cuts(stage, work, [chunk for (chunk,) in chunks]),
         )
 
     def _chunk(self, stage: int, expert: int, work: RankWork, chunk: int) -> ChunkSpec:

@@ -77,13 +77,13 @@ def read_stones(job: TraceJob) -> Stones:
     roles = {
         (stage, expert): job.standing_in(stage, expert) for stage in range(job.mesh.pp) for expert in range(job.mesh.ep)
     }
-    said: set[Diagnostic] = set()
+    reported: set[Diagnostic] = set()
     for (stage, expert), (rank, _) in roles.items():
         number = next(number for number, run in enumerate(job.runs) if rank in run.ranks)
         work, notes = _rank_work(job, pools, cut, number, rank, stage)
         stones.work[stage, expert] = work
-        stones.notes += [note for note in notes if replace(note, where=None) not in said]
-        said.update(replace(note, where=None) for note in notes)
+        stones.notes += [note for note in notes if replace(note, where=None) not in reported]
+        reported.update(replace(note, where=None) for note in notes)
     stones.notes += [*fill_notes(job, roles), *_check_tokens(job, stones), *_left_out(job)]
     return stones
 
@@ -91,17 +91,17 @@ def read_stones(job: TraceJob) -> Stones:
 def _left_out(job: TraceJob) -> list[Diagnostic]:
     """Ops that a whole job is not built of, with what they took."""
     known = {*CUT_OPS, *GRADIENT_OPS, *TRANSFERS, *OPTIMIZER_PHASES, "get_batch", "optimizer_step", BUCKET_OP}
-    found: dict[str, tuple[str, float]] = {}
+    unknown: dict[str, tuple[str, float]] = {}
     for trace in (trace for run in job.runs for trace in run.ranks.values()):
         for op in trace.ops:
             if op.op not in known:
-                where, longest = found.get(op.op, (trace.at(op.line), 0.0))
-                found[op.op] = where, max(longest, op.duration_ms or 0.0)
+                where, longest = unknown.get(op.op, (trace.at(op.line), 0.0))
+                unknown[op.op] = where, max(longest, op.duration_ms or 0.0)
     return [
         Diagnostic(
             "warning", "rows-skipped", f"{name} is no op that is known: left out, up to {longest:g} ms at a time", where
         )
-        for name, (where, longest) in found.items()
+        for name, (where, longest) in unknown.items()
     ]
 
 

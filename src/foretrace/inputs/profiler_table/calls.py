@@ -20,9 +20,9 @@ class SizedCall:
 
 @dataclass(frozen=True, slots=True)
 class StepCalls:
-    """Returns the collectives of each part of a step; none of them runs next to computation."""
+    """The collectives of each part of a step; none of them runs next to computation."""
 
-    found: list[SizedCall]
+    sized: list[SizedCall]
     steps: int
 
     def gather(self, phase: Phase) -> list[Call]:
@@ -54,13 +54,13 @@ class StepCalls:
         """Everything else at the end of the step."""
         placed = (Collective.ALL_GATHER, Collective.ALL_TO_ALL, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
         calls: list[Call] = []
-        for item in self.found:
+        for item in self.sized:
             if item.called.collective not in placed:
                 calls += _calls(item, self._count(item.called), Phase.NONE, label(item.called.collective))
         return calls
 
     def _of(self, collective: Collective) -> list[SizedCall]:
-        return [item for item in self.found if item.called.collective is collective]
+        return [item for item in self.sized if item.called.collective is collective]
 
     def _count(self, called: TableCollective) -> int:
         """Calls of one step."""

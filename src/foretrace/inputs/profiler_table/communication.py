@@ -32,8 +32,10 @@ class TableCollective:
 
 def communication(rows: ClassifiedRows) -> tuple[TableCollective, ...]:
     """The collectives of a table: as the backend marks them (nccl:all_reduce), else as ops of c10d, else by kernels."""
-    found = rows.of(RowKind.COLLECTIVE)
-    marked = [row for row in found if _BACKEND.match(row.name)] or [row for row in found if "::" in row.name]
+    collectives = rows.of(RowKind.COLLECTIVE)
+    marked = [row for row in collectives if _BACKEND.match(row.name)] or [
+        row for row in collectives if "::" in row.name
+    ]
     named = [(row, what) for row in marked if (what := collective_of(row.name))]
     exchanges = _exchanges({what for _, what in named})
     kernels = [
@@ -57,6 +59,6 @@ def _exchanges(named: set[Collective]) -> Collective:
 
 def _device_s(row: TableRow, what: Collective, named: Sequence[_Named], kernels: Sequence[_Named]) -> float | None:
     """Device time of a row's calls: that of the collective's kernels, by calls where several rows are of it."""
-    seconds = [one.self_device_s or 0.0 for one, does in kernels if does is what]
-    calls = sum(one.calls for one, does in named if does is what)
+    seconds = [kernel.self_device_s or 0.0 for kernel, does in kernels if does is what]
+    calls = sum(named_row.calls for named_row, does in named if does is what)
     return sum(seconds) * row.calls / max(calls, 1) if seconds else None

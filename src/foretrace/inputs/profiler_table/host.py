@@ -76,9 +76,9 @@ def host_time(rows: ClassifiedRows, labels: Sequence[Label]) -> HostTime:
 def count_steps(rows: ClassifiedRows, labels: Sequence[Label]) -> tuple[int, str]:
     """How many training steps a table holds, and what says so."""
     for prefix in (PROFILER_STEP, OPTIMIZER_STEP):
-        found = [row for row in rows.of(RowKind.LABEL) if row.name.startswith(prefix) and row.calls > 0]
-        if found:
-            return max(row.calls for row in found), f"calls of {found[0].name}"
+        marks = [row for row in rows.of(RowKind.LABEL) if row.name.startswith(prefix) and row.calls > 0]
+        if marks:
+            return max(row.calls for row in marks), f"calls of {marks[0].name}"
     step = _step_label(labels)
     if step is not None:
         return max(step.calls, 1), f"calls of {step.name}"

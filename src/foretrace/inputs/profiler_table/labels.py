@@ -75,12 +75,12 @@ def label_tree(rows: ClassifiedRows) -> tuple[Label, ...]:
     if in_order(rows):
         inside = _phased(inside)
     else:
-        inside = _nested_optimizers([replace(one, phase=whole_phase(one.name)) for one in inside])
+        inside = _nested_optimizers([replace(family, phase=whole_phase(family.name)) for family in inside])
     if step is None:
         return tuple(inside)
-    within = [one for one in inside if one.host_s <= step.host_s]
+    within = [family for family in inside if family.host_s <= step.host_s]
     how = "it is the longest label, and named as a step"
-    return (replace(step, parts=tuple(within), how=how), *(one for one in inside if one not in within))
+    return (replace(step, parts=tuple(within), how=how), *(family for family in inside if family not in within))
 
 
 def in_order(rows: ClassifiedRows) -> bool:
@@ -109,13 +109,13 @@ def _families(labels: Sequence[TableRow]) -> list[Label]:
     for row in labels:
         match = _NUMBERED.fullmatch(row.name)
         by_stem.setdefault((match[1], match[2]) if match and match[1] else (row.name, "\0"), []).append(row)
-    found = []
+    families = []
     for (stem, mark), members in by_stem.items():
         if mark == "\0" or len(members) > 1:
-            found.append(Label(stem if mark == "\0" else f"{stem}{mark}*", tuple(members)))
+            families.append(Label(stem if mark == "\0" else f"{stem}{mark}*", tuple(members)))
         else:
-            found.append(Label(members[0].name, tuple(members)))
-    return sorted(found, key=lambda one: one.rows[0].line)
+            families.append(Label(members[0].name, tuple(members)))
+    return sorted(families, key=lambda family: family.rows[0].line)
 
 
 def _phased(labels: Sequence[Label]) -> list[Label]:
@@ -127,40 +127,40 @@ def _phased(labels: Sequence[Label]) -> list[Label]:
             phases[-1][1].append(label)
         else:
             phases.append((replace(label, phase=phase), []))
-    found: list[Label] = []
+    forest: list[Label] = []
     for head, inside in phases:
         nested = _by_names(_by_sums(inside), None if head is None else head.device_s)
         if head is None:
-            found += nested
+            forest += nested
         else:
-            fits = sum(one.device_s for one in nested) <= head.device_s + ROUNDING_S * (1 + len(nested))
+            fits = sum(part.device_s for part in nested) <= head.device_s + ROUNDING_S * (1 + len(nested))
             if not fits or not nested:
-                found += [head, *nested]
+                forest += [head, *nested]
             else:
                 how = "they began after it and before the next phase, and fit into it"
-                found.append(replace(head, parts=tuple(nested), how=how))
-    return _nested_optimizers(found)
+                forest.append(replace(head, parts=tuple(nested), how=how))
+    return _nested_optimizers(forest)
 
 
 def _nested_optimizers(labels: Sequence[Label]) -> list[Label]:
     """Optimizer.step#Adam.step, which PyTorch marks itself, inside a user's label of the same phase that holds it."""
-    found: list[Label] = []
+    filled: list[Label] = []
     outer = [label for label in labels if label.phase is Phase.OPTIMIZER and not label.name.startswith("Optimizer.")]
-    taken: set[int] = set()
-    for one in outer:
+    nested: set[int] = set()
+    for label in outer:
         inner = [
             other
             for other in labels
             if other.name.startswith("Optimizer.step")
-            and other.calls == one.calls
-            and 0.5 * one.device_s <= other.device_s <= one.device_s + ROUNDING_S
-            and other.host_s <= one.host_s
-            and id(other) not in taken
+            and other.calls == label.calls
+            and 0.5 * label.device_s <= other.device_s <= label.device_s + ROUNDING_S
+            and other.host_s <= label.host_s
+            and id(other) not in nested
         ]
-        taken |= {id(other) for other in inner[:1]}
-        found.append(replace(one, parts=tuple(inner[:1]), how="PyTorch marks it itself") if inner else one)
-    kept = {id(one): new for one, new in zip(outer, found, strict=True)}
-    return [kept.get(id(label), label) for label in labels if id(label) not in taken]
+        nested |= {id(other) for other in inner[:1]}
+        filled.append(replace(label, parts=tuple(inner[:1]), how="PyTorch marks it itself") if inner else label)
+    kept = {id(label): new for label, new in zip(outer, filled, strict=True)}
+    return [kept.get(id(label), label) for label in labels if id(label) not in nested]
 
 
 def _fits_calls(parent: Label, child: Label) -> bool:
@@ -171,19 +171,19 @@ def _fits_calls(parent: Label, child: Label) -> bool:
 def _by_sums(labels: Sequence[Label]) -> list[Label]:
     """Nests what directly follows a label in the table and fills its device time."""
     siblings: list[Label] = []  # of what comes after, already nested
-    for one in reversed(labels):
+    for label in reversed(labels):
         count, total = 0, 0.0
-        room = one.device_s + ROUNDING_S * len(one.rows)
+        room = label.device_s + ROUNDING_S * len(label.rows)
         for after in siblings:
-            if total + after.device_s > room + ROUNDING_S * (count + 1) or not _fits_calls(one, after):
+            if total + after.device_s > room + ROUNDING_S * (count + 1) or not _fits_calls(label, after):
                 break
             total += after.device_s
             count += 1
-        if count and one.device_s > 0 and total >= FILLED * one.device_s:
-            share = f"what follows it fills {100 * min(total / one.device_s, 1.0):.1f} % of its device time"
-            one = replace(one, parts=tuple(siblings[:count]), how=share)
+        if count and label.device_s > 0 and total >= FILLED * label.device_s:
+            share = f"what follows it fills {100 * min(total / label.device_s, 1.0):.1f} % of its device time"
+            label = replace(label, parts=tuple(siblings[:count]), how=share)
             siblings = siblings[count:]
-        siblings.insert(0, one)
+        siblings.insert(0, label)
     return siblings
 
 
@@ -193,14 +193,16 @@ def _by_names(labels: Sequence[Label], room_s: float | None) -> list[Label]:
     total = sum(label.device_s for label in labels)
     if room_s is not None and total >= room_s - ROUNDING_S * (1 + len(labels)):
         return list(labels)
-    found: list[Label] = []
-    for one in labels:
-        before = found[-1] if found else None
-        if before is not None and _goes_on(before, one):
-            found[-1] = replace(before, parts=(*before.parts, one), how=before.how or "their names begin with its name")
+    nested: list[Label] = []
+    for label in labels:
+        before = nested[-1] if nested else None
+        if before is not None and _goes_on(before, label):
+            nested[-1] = replace(
+                before, parts=(*before.parts, label), how=before.how or "their names begin with its name"
+            )
         else:
-            found.append(one)
-    return found
+            nested.append(label)
+    return nested
 
 
 def _goes_on(parent: Label, child: Label) -> bool:

@@ -77,18 +77,18 @@ class DeviceTime:
 
     def by_kind(self, origin: Origin | None = None) -> dict[WorkKind, float]:
         """Seconds of each kind, the most first: of all parts, or of those of one origin."""
-        found: dict[WorkKind, float] = {}
+        seconds: dict[WorkKind, float] = {}
         for part in self.parts:
             if origin in (None, part.origin):
-                found[part.kind] = found.get(part.kind, 0.0) + part.device_s
-        return dict(sorted(found.items(), key=lambda one: -one[1]))
+                seconds[part.kind] = seconds.get(part.kind, 0.0) + part.device_s
+        return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
     def by_phase(self) -> dict[Phase, float]:
         """Seconds of each phase, in the order of a step."""
-        found: dict[Phase, float] = {}
+        seconds: dict[Phase, float] = {}
         for part in self.parts:
-            found[part.phase] = found.get(part.phase, 0.0) + part.device_s
-        return {phase: found[phase] for phase in (*list(Phase)[1:], Phase.NONE) if phase in found}
+            seconds[part.phase] = seconds.get(part.phase, 0.0) + part.device_s
+        return {phase: seconds[phase] for phase in (*list(Phase)[1:], Phase.NONE) if phase in seconds}
 
 
 def device_time(rows: ClassifiedRows) -> DeviceTime:
@@ -152,12 +152,12 @@ def _leaves(label: Label, phase: Phase) -> Iterator[TablePart]:
 def _beside(held: list[TablePart], nodes: list[TablePart]) -> list[TablePart]:
     """Parts of labels without the autograd nodes, which are inside the backward pass's label only where they fit."""
     inside = sum(part.device_s for part in nodes)
-    found = []
+    remaining = []
     for part in held:
         if part.phase is Phase.BACKWARD and 0 < inside <= part.device_s:
             part, inside = replace(part, device_s=part.device_s - inside, rest=True), 0.0
-        found.append(part)
-    return [part for part in found if part.device_s > 0]
+        remaining.append(part)
+    return [part for part in remaining if part.device_s > 0]
 
 
 @dataclass(slots=True)
@@ -167,14 +167,14 @@ class _Sum:
 
 
 def _sum_by_kind(rows: Iterable[TableRow], *, host: bool) -> dict[WorkKind, _Sum]:
-    found: dict[WorkKind, _Sum] = {}
+    sums: dict[WorkKind, _Sum] = {}
     for row in rows:
         seconds = max(row.self_device_s or 0.0, 0.0)
         if seconds > 0:
-            one = found.setdefault(kind_of_op(row.name) if host else kind_of_kernel(row.name), _Sum())
-            one.seconds += seconds
-            one.calls += row.calls
-    return found
+            total = sums.setdefault(kind_of_op(row.name) if host else kind_of_kernel(row.name), _Sum())
+            total.seconds += seconds
+            total.calls += row.calls
+    return sums
 
 
 def _phased(rows: ClassifiedRows, sums: dict[WorkKind, _Sum]) -> list[TablePart]:
@@ -185,14 +185,14 @@ def _phased(rows: ClassifiedRows, sums: dict[WorkKind, _Sum]) -> list[TablePart]
         kind = kind_of_op(row.name)
         backward[kind] = backward.get(kind, 0.0) + device_s(row)
     parts: list[TablePart] = []
-    for kind, one in sorted(sums.items(), key=lambda item: -item[1].seconds):
+    for kind, total in sorted(sums.items(), key=lambda item: -item[1].seconds):
         if kind is WorkKind.OPTIMIZER:
-            parts.append(TablePart(str(kind), kind, Phase.OPTIMIZER, one.seconds, one.calls))
+            parts.append(TablePart(str(kind), kind, Phase.OPTIMIZER, total.seconds, total.calls))
             continue
-        behind = min(backward.get(kind, 0.0), one.seconds)
-        for phase, seconds in ((Phase.FORWARD, one.seconds - behind), (Phase.BACKWARD, behind)):
+        behind = min(backward.get(kind, 0.0), total.seconds)
+        for phase, seconds in ((Phase.FORWARD, total.seconds - behind), (Phase.BACKWARD, behind)):
             if seconds > 0:
-                parts.append(TablePart(str(kind), kind, phase, seconds, one.calls))
+                parts.append(TablePart(str(kind), kind, phase, seconds, total.calls))
     return _shifted(parts, sum(backward.values()))
 
 
@@ -204,20 +204,20 @@ def _shifted(parts: list[TablePart], backward_s: float) -> list[TablePart]:
     missing = min(backward_s - held, ahead)
     if missing <= 0 or ahead <= 0:
         return parts
-    found: list[TablePart] = []
+    shifted: list[TablePart] = []
     for part in parts:
         moved = part.device_s * missing / ahead if part.phase is Phase.FORWARD else 0.0
         if moved:
-            found.append(TablePart(part.name, part.kind, Phase.BACKWARD, moved, part.calls))
+            shifted.append(TablePart(part.name, part.kind, Phase.BACKWARD, moved, part.calls))
         if part.device_s > moved:
-            found.append(TablePart(part.name, part.kind, part.phase, part.device_s - moved, part.calls))
-    return _merged(found)
+            shifted.append(TablePart(part.name, part.kind, part.phase, part.device_s - moved, part.calls))
+    return _merged(shifted)
 
 
 def _merged(parts: list[TablePart]) -> list[TablePart]:
-    found: dict[tuple[str, Phase], TablePart] = {}
+    merged: dict[tuple[str, Phase], TablePart] = {}
     for part in parts:
-        before = found.get((part.name, part.phase))
+        before = merged.get((part.name, part.phase))
         seconds = part.device_s + (before.device_s if before else 0.0)
-        found[part.name, part.phase] = TablePart(part.name, part.kind, part.phase, seconds, part.calls)
-    return list(found.values())
+        merged[part.name, part.phase] = TablePart(part.name, part.kind, part.phase, seconds, part.calls)
+    return list(merged.values())

@@ -10,7 +10,7 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes
 from foretrace.inputs.profiler_table.communication import TableCollective
-from foretrace.inputs.torch_ops.user_sizes import OVERLAPS, Said
+from foretrace.inputs.torch_ops.user_sizes import OVERLAPS, UserSizes
 from foretrace.program.columns import Collective, label
 from foretrace.program.kernels import DTYPE_BYTES
 
@@ -45,7 +45,7 @@ _EXAMPLES: Final = {
 
 
 @dataclass(slots=True)
-class Sizes(Said):
+class Sizes(UserSizes):
     """The sizes a user sets; `missing` collects what would be needed besides, `notes` what is assumed."""
 
     notes: list[Diagnostic] = field(default_factory=list)
@@ -56,13 +56,13 @@ class Sizes(Said):
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], mesh: Mesh) -> Sizes:
         """Pairs of names and values, checked; a model's name is replaced by its sizes."""
-        given = Said.checked(pairs, tuple(KNOWN)).given
+        given = UserSizes.checked(pairs, tuple(KNOWN)).given
         if given.get("overlap", "on") not in OVERLAPS:
             raise InputError(
                 "unknown-name", f"--set overlap={given['overlap']} is not known", hint=f"known: {', '.join(OVERLAPS)}"
             )
-        found = _of_model(given["model"], mesh) if "model" in given else {}
-        return cls({**found, **given}, typed=tuple(given))
+        of_model = _of_model(given["model"], mesh) if "model" in given else {}
+        return cls({**of_model, **given}, typed=tuple(given))
 
     def element_bytes(self) -> int:
         """Bytes of one number that is communicated."""
@@ -94,14 +94,14 @@ def _of_model(name: str, mesh: Mesh) -> dict[str, str]:
 
     model = load_model(name)
     parts = parameter_parts(model)
-    found = {
+    sizes = {
         "moe.hidden": str(model.hidden),
         "params": str(sum(count for part, count in parts.items() if part not in ("experts", "mtp"))),
     }
     experts = next((layer.feed_forward for layer in model.layers if isinstance(layer.feed_forward, Experts)), None)
     if experts is not None:
-        found |= {"moe.topk": str(experts.topk), "moe.params": str(-(-parts["experts"] // mesh.ep))}
-    return found
+        sizes |= {"moe.topk": str(experts.topk), "moe.params": str(-(-parts["experts"] // mesh.ep))}
+    return sizes
 
 
 def call_bytes(called: TableCollective, sizes: Sizes, units: int, sharded: bool) -> int | None:
@@ -143,9 +143,9 @@ def _all_to_all_bytes(sizes: Sizes) -> int | None:
         return None
     size = tokens * topk * hidden * sizes.element_bytes()
     given = "moe.topk" in sizes.given
-    said = f"{tokens:,} tokens × {topk} experts × {hidden:,} × {sizes.element_bytes()} bytes"
+    product = f"{tokens:,} tokens × {topk} experts × {hidden:,} × {sizes.element_bytes()} bytes"
     assumed = "" if given else " (each token to 2 experts: --set moe.topk=…)"
-    sizes.notes.append(Diagnostic("note", "assumed", f"an all-to-all has {format_bytes(size)}: {said}{assumed}"))
+    sizes.notes.append(Diagnostic("note", "assumed", f"an all-to-all has {format_bytes(size)}: {product}{assumed}"))
     return size
 
 

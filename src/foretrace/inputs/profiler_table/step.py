@@ -51,10 +51,10 @@ class TableStep:
 
     def spec(self, notes: Sequence[Diagnostic]) -> StepSpec:
         """Returns the step, with these notes and its own."""
-        found = self._sized() if self.mesh.world > 1 else []
+        sized = self._sized() if self.mesh.world > 1 else []
         buckets = self._gradient_buckets()
-        diagnostics = (*self._report(found), *self.sizes.notes, *notes)
-        calls = StepCalls(found, self.steps)
+        diagnostics = (*self._report(sized), *self.sizes.notes, *notes)
+        calls = StepCalls(sized, self.steps)
         # Where no row has a phase, nothing of the computation is known to come after the backward.
         unknown = not self._phases() & {Phase.BACKWARD, Phase.OPTIMIZER}
         forward = [*calls.gather(Phase.FORWARD), *self._computed(calls, Phase.FORWARD)]
@@ -72,7 +72,7 @@ class TableStep:
             name="GPU",
             ranks=range(self.mesh.world),
             chunks=((ChunkSpec((Unit(work),)),),),
-            end=self._end(calls, found, overlapped=bool(reduced), unknown=unknown),
+            end=self._end(calls, sized, overlapped=bool(reduced), unknown=unknown),
             cuts=cuts,
         )
         return StepSpec(
@@ -146,7 +146,7 @@ class TableStep:
         units = (
             max(scatters // self.steps, 1) if scatters else max(counts.get(Collective.ALL_GATHER, 0) // self.steps, 1)
         )
-        found: list[SizedCall] = []
+        sized: list[SizedCall] = []
         unsized: list[TableCollective] = []
         for called in self.profile.calls:
             axis = self._axis(called.collective)
@@ -156,13 +156,13 @@ class TableStep:
             if size is None:
                 unsized.append(called)
             else:
-                found.append(SizedCall(called, axis, size))
+                sized.append(SizedCall(called, axis, size))
         if self.sizes.missing:
             raise missing_error(self.sizes, unsized, self.path, str(self.mesh))
         for called in unsized:
             text = f"{called.name} ×{called.calls}: left out, since a table does not say between whom or how large"
             self.sizes.notes.append(Diagnostic("warning", "not-recorded", text))
-        return found
+        return sized
 
     def _axis(self, collective: Collective) -> str | None:
         """Returns the group of a collective, or None for transfers between two ranks.
@@ -194,11 +194,11 @@ class TableStep:
         return items
 
     def _end(
-        self, calls: StepCalls, found: Sequence[SizedCall], *, overlapped: bool, unknown: bool
+        self, calls: StepCalls, sized: Sequence[SizedCall], *, overlapped: bool, unknown: bool
     ) -> tuple[EndItem, ...]:
         """Returns what follows the backward: gradients, the optimizer, what has no phase, and the host's own time."""
         items: list[Item] = [] if overlapped else list(calls.reduce())
-        items += [*self._replica_reductions(found), *self._computed(calls, Phase.OPTIMIZER)]
+        items += [*self._replica_reductions(sized), *self._computed(calls, Phase.OPTIMIZER)]
         if not unknown:
             items += self._computed(calls, Phase.NONE)
         items += calls.rest()
@@ -212,10 +212,10 @@ class TableStep:
             end.append(EndItem(_instant("step end", Phase.NONE), after=(host,), before_item=host))
         return tuple(end)
 
-    def _replica_reductions(self, found: Sequence[SizedCall]) -> list[Item]:
+    def _replica_reductions(self, sized: Sequence[SizedCall]) -> list[Item]:
         """Returns gradients of copies of shards and experts, which the table need not show."""
         mesh, items = self.mesh, list[Item]()
-        scattered = next((item for item in found if item.called.collective is Collective.REDUCE_SCATTER), None)
+        scattered = next((item for item in sized if item.called.collective is Collective.REDUCE_SCATTER), None)
         if scattered and mesh.replicate > 1:
             size = -(-scattered.bytes * scattered.called.calls // (self.steps * mesh.size("shard")))
             items.append(Call("gradients of replicas", Phase.BACKWARD, Collective.ALL_REDUCE, "replicate", size))
@@ -233,16 +233,16 @@ class TableStep:
         host = self.profile.host
         return self.options.host != "none" and host.work_s > 0 and not host.start_up_s
 
-    def _report(self, found: list[SizedCall]) -> list[Diagnostic]:
+    def _report(self, sized: list[SizedCall]) -> list[Diagnostic]:
         """What is assumed, and what is missing."""
         profile = self.profile
         warnings = [("as-recorded", _COMPUTE_STAYS)]
-        if found and not self._overlaps_shown():
+        if sized and not self._overlaps_shown():
             warnings.append(("assumed", _NO_OVERLAP))
-        warnings += self._left_out(found)
+        warnings += self._left_out(sized)
         notes = [self._host_note()]
-        if found:
-            each = ", ".join(_where_to(item, self.mesh) for item in found)
+        if sized:
+            each = ", ".join(_where_to(item, self.mesh) for item in sized)
             notes.append(("repriced", f"communication: {each}"))
         if self.steps > 1 or profile.host.steps_from.startswith("nothing"):
             source = "--set steps" if "steps" in self.sizes.given else profile.host.steps_from
@@ -253,7 +253,7 @@ class TableStep:
             *(Diagnostic("note", code, text) for code, text in notes),
         ]
 
-    def _left_out(self, found: list[SizedCall]) -> list[tuple[str, str]]:
+    def _left_out(self, sized: list[SizedCall]) -> list[tuple[str, str]]:
         profile, mesh = self.profile, self.mesh
         texts: list[tuple[str, str]] = []
         if profile.calls and mesh.world == 1:
@@ -261,7 +261,7 @@ class TableStep:
             text = f"communication is missing ({names}): a table does not hold its bytes; give --cluster and --mesh"
             texts.append(("not-recorded", text))
         alone = [
-            call.name for call in profile.calls if mesh.world > 1 and not any(call is item.called for item in found)
+            call.name for call in profile.calls if mesh.world > 1 and not any(call is item.called for item in sized)
         ]
         if alone:
             texts.append(("odd-input", f"{', '.join(alone)}: nothing to send on the mesh {mesh}"))

@@ -212,7 +212,7 @@ def _role_table(counted: ProgramInventory) -> Iterator[InventoryTable]:
 
 
 def _traffic_table(counted: ProgramInventory) -> Iterator[InventoryTable]:
-    rows = [(one.axis, one.collective, f"{one.ops:,}", format_bytes(one.bytes)) for one in counted.traffic]
+    rows = [(entry.axis, entry.collective, f"{entry.ops:,}", format_bytes(entry.bytes)) for entry in counted.traffic]
     if rows:
         note = "ops and bytes as issued, summed over all ranks"
         yield InventoryTable(("axis", "collective", "ops", "bytes"), rows, note, text_columns=2)

@@ -58,11 +58,11 @@ _CAUSAL_KERNEL: Final = re.compile(
 def attention(op: str, inputs: Inputs, gpu_kernel: str, assumed: str) -> Attention | None:
     """The attention of an op (its plain name); None where its inputs are not those of one."""
     signature = SIGNATURES[op]
-    found = tensors(inputs, assumed)[signature.query : signature.query + 3]
-    if len(found) < 3:
+    operands = tensors(inputs, assumed)[signature.query : signature.query + 3]
+    if len(operands) < 3:
         return None
-    q, k, v = found
-    if q is None or k is None or v is None or any(len(one.dims) != 4 for one in (q, k, v)):
+    q, k, v = operands
+    if q is None or k is None or v is None or any(len(tensor.dims) != 4 for tensor in (q, k, v)):
         return None
     batch, heads, queries, size = _by_name(q, signature.heads_first)
     _, kv_heads, keys, _ = _by_name(k, signature.heads_first)
@@ -83,8 +83,8 @@ def attention(op: str, inputs: Inputs, gpu_kernel: str, assumed: str) -> Attenti
 
 
 def _by_name(tensor: Tensor, heads_first: bool) -> tuple[int, int, int, int]:
-    batch, one, other, size = tensor.dims
-    return (batch, one, other, size) if heads_first else (batch, other, one, size)
+    batch, first, other, size = tensor.dims
+    return (batch, first, other, size) if heads_first else (batch, other, first, size)
 
 
 def _is_causal(recorded: str, gpu_kernel: str, square: bool) -> bool:

@@ -23,20 +23,20 @@ from foretrace.program.kernels import Copy, Gemm, GroupedGemm, Kernel, Stream
 def device_kernels(trace: RankProfile, links: EventLinks) -> dict[int, Kernel]:
     """For everything in a trace that ran on a device, by the number of its event, what it computed or moved; what names
     and shapes do not tell is not there."""
-    found = _Finder(trace, links)
+    finder = _Finder(trace, links)
     events = trace.events
     for event in events.of(EventCategory.MEMCPY).tolist():
-        found.memcpy(event)
+        finder.memcpy(event)
     kernels = events.of(EventCategory.KERNEL)
     kernels = kernels[links.op[kernels] >= 0]
     order = kernels[np.argsort(links.op[kernels], kind="stable")]
     ends = np.flatnonzero(np.diff(links.op[order])) + 1
     for group in np.split(order, ends) if len(order) else ():
-        found.op(int(links.op[group[0]]), group)
-    found.lists()
+        finder.op(int(links.op[group[0]]), group)
+    finder.lists()
     for event in events.of(EventCategory.MEMSET).tolist():
-        found.memset(event)
-    return found.of_event
+        finder.memset(event)
+    return finder.of_event
 
 
 class _Finder:
@@ -102,10 +102,10 @@ class _Finder:
         events = self._trace.events
         key = (int(events.name[op]), int(events.inputs[op]), int(events.name[main]))
         if key not in self._known:
-            self._known[key] = None if key[1] < 0 else self._found(*key)
+            self._known[key] = None if key[1] < 0 else self._read_kernel(*key)
         return self._known[key]
 
-    def _found(self, op: int, number: int, main: int) -> Kernel | None:
+    def _read_kernel(self, op: int, number: int, main: int) -> Kernel | None:
         trace = self._trace
         inputs = trace.inputs[number]
         kernel = kernel_of(trace.strings[op], inputs, trace.strings[main])
@@ -119,8 +119,8 @@ class _Finder:
 def _under(links: EventLinks, trace: RankProfile, name: str) -> Mask:
     """Which events ran under an op of this name, at most a few ops down."""
     named = trace.named(name.__eq__) & (trace.events.category == EventCategory.CPU_OP)
-    at, found = links.op, np.zeros(len(trace.events), dtype=bool)
+    at, under = links.op, np.zeros(len(trace.events), dtype=bool)
     for _ in range(4):
-        found |= (at >= 0) & named[at]
+        under |= (at >= 0) & named[at]
         at = np.where(at >= 0, links.op[at], -1)
-    return found
+    return under

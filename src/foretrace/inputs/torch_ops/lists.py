@@ -31,10 +31,10 @@ def list_kernels(
     for word, calls in launched.items():
         seconds = [float(events.duration_s[call].sum()) for call in calls]
         rounds = min(steps, len(calls)) or len(calls)
-        for launches, taken in zip(calls, seconds, strict=True):
-            share = 1.0 if rounds == len(calls) else rounds * taken / (sum(seconds) or 1.0)
+        for launches, call_s in zip(calls, seconds, strict=True):
+            share = 1.0 if rounds == len(calls) else rounds * call_s / (sum(seconds) or 1.0)
             kernel = list_stream(word, round(parameters.elements * share), parameters.size)
-            if kernel is not None and kernel.moved_bytes < FASTEST_BYTES_PER_S * taken:
+            if kernel is not None and kernel.moved_bytes < FASTEST_BYTES_PER_S * call_s:
                 yield launches, kernel
 
 

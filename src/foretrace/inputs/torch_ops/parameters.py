@@ -27,7 +27,7 @@ class Parameters:
 
     def holds_all(self, given: list[Tensor]) -> bool:
         """Whether these are all matrices of parameters, or their transposes: then no sample is among them."""
-        large = [one.dims for one in given if one.count > 1]
+        large = [tensor.dims for tensor in given if tensor.count > 1]
         return bool(large) and all(
             len(dims) == 2 and (dims in self.shapes or dims[::-1] in self.shapes) for dims in large
         )
@@ -40,22 +40,24 @@ def gradients(trace: RankProfile) -> dict[int, Tensor]:
     ops = np.flatnonzero(trace.named(ACCUMULATE.__eq__) & sized)
     numbers = events.inputs[ops].tolist()
     given = {number: _first(trace.inputs[number]) for number in set(numbers)}
-    return {op: one for op, number in zip(ops.tolist(), numbers, strict=True) if (one := given[number]) is not None}
+    return {
+        op: tensor for op, number in zip(ops.tolist(), numbers, strict=True) if (tensor := given[number]) is not None
+    }
 
 
 def _first(inputs: Inputs) -> Tensor | None:
     """The gradient that an AccumulateGrad was given."""
-    found = next((tensor for tensor in tensors(inputs) if tensor is not None), None)
-    return Tensor(found.dims, found.type) if found is not None and found.dims else None
+    gradient = next((tensor for tensor in tensors(inputs) if tensor is not None), None)
+    return Tensor(gradient.dims, gradient.type) if gradient is not None and gradient.dims else None
 
 
 def parameters(trace: RankProfile) -> Parameters:
     """What the accumulated gradients say. Each parameter's comes once a microbatch: how many of these the trace has
     is the greatest number that divides how often each shape comes (one parameter of a shape of its own settles it)."""
-    found = Counter(gradients(trace).values())
-    if not found:
+    counts = Counter(gradients(trace).values())
+    if not counts:
         return Parameters()
-    rounds = reduce(gcd, found.values())
-    elements = sum(one.count * count // rounds for one, count in found.items())
-    size = max(found, key=lambda one: one.count * found[one]).size
-    return Parameters(frozenset(one.dims for one in found), elements, size)
+    rounds = reduce(gcd, counts.values())
+    elements = sum(tensor.count * count // rounds for tensor, count in counts.items())
+    size = max(counts, key=lambda tensor: tensor.count * counts[tensor]).size
+    return Parameters(frozenset(tensor.dims for tensor in counts), elements, size)

@@ -28,7 +28,7 @@ def parts(kernel: Kernel, names: Sequence[str], seconds: Sequence[float]) -> lis
 
 
 def _share(kernel: Stream, share: float) -> Stream:
-    read, write, fixed = (round(one * share) for one in (kernel.read, kernel.write, kernel.fixed))
+    read, write, fixed = (round(size * share) for size in (kernel.read, kernel.write, kernel.fixed))
     return replace(kernel, read=read, write=write, launches=1, fixed=min(fixed, read + write))
 
 

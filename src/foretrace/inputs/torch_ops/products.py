@@ -34,13 +34,13 @@ _SCALED_4BIT: Final = 2
 
 def product(op: str, inputs: Inputs, gpu_kernel: str, assumed: str) -> Gemm | GroupedGemm | None:
     """The product of an op (its plain name); None where its inputs are not those of one."""
-    found = tensors(inputs, assumed)
+    operands = tensors(inputs, assumed)
     if op in ("grouped_mm", "scaled_grouped_mm"):
-        return _grouped(found)
+        return _grouped(operands)
     left, right = FACTORS[op]
-    if max(left, right) >= len(found):
+    if max(left, right) >= len(operands):
         return None
-    a, b = found[left], found[right]
+    a, b = operands[left], operands[right]
     if a is None or b is None or not a.dims or not b.dims:
         return None
     if op == "linear":
@@ -54,9 +54,9 @@ def product(op: str, inputs: Inputs, gpu_kernel: str, assumed: str) -> Gemm | Gr
     layout = _by_strides(a, b) or kernel_layout(gpu_kernel) or ("nn" if batch > 1 else "tn")
     own = replace(plain, layout=layout)
     if op == "scaled_mm":
-        return _scaled(own, a, found, inputs)
+        return _scaled(own, a, operands, inputs)
     # Where the result is added to, it is read as well; a bias is a row and counts for nothing.
-    added = found[0] if op in ("addmm", "baddbmm") else None
+    added = operands[0] if op in ("addmm", "baddbmm") else None
     return replace(own, accumulate=added is not None and added.count == plain.batch * plain.m * plain.n)
 
 
@@ -66,9 +66,9 @@ def _linear(x: Tensor, weight: Tensor) -> Gemm | None:
     return Gemm(prod(x.dims[:-1]), weight.dims[0], weight.dims[1], x.dtype, "tn", out=x.dtype)
 
 
-def _scaled(plain: Gemm, a: Tensor, found: list[Tensor | None], inputs: Inputs) -> Gemm:
+def _scaled(plain: Gemm, a: Tensor, operands: list[Tensor | None], inputs: Inputs) -> Gemm:
     """8- and 4-bit products: scales of whole tensors or rows, of blocks, or of 32 elements as powers of two."""
-    scale = next((one for one in found[2:] if one is not None), None)
+    scale = next((operand for operand in operands[2:] if operand is not None), None)
     dtype, k = "fp8", plain.k
     if a.dtype == "nvfp4":
         dtype, k = "nvfp4", plain.k * _SCALED_4BIT
@@ -80,13 +80,15 @@ def _scaled(plain: Gemm, a: Tensor, found: list[Tensor | None], inputs: Inputs) 
     return replace(plain, dtype=dtype, k=k, out=out)
 
 
-def _grouped(found: list[Tensor | None]) -> GroupedGemm | None:
+def _grouped(operands: list[Tensor | None]) -> GroupedGemm | None:
     """torch._grouped_mm: rows of one matrix to matrices of a batch, or (weight gradients) both cut along their sum."""
-    given = [one for one in found if one is not None]
+    given = [operand for operand in operands if operand is not None]
     if len(given) < 2:
         return None
     a, b = given[0], given[1]
-    ends = next((one for one in given[2:] if len(one.dims) == 1 and one.type in ("int", "long int")), None)
+    ends = next(
+        (operand for operand in given[2:] if len(operand.dims) == 1 and operand.type in ("int", "long int")), None
+    )
     dtype = a.dtype or "bf16"
     if len(a.dims) == 2 and len(b.dims) == 3:
         layout = "tn" if b.is_transposed else "nn"
@@ -123,7 +125,7 @@ def _recipe(a: Tensor, gpu_kernel: str) -> str:
 def kernel_layout(gpu_kernel: str) -> str:
     """The layout that a GEMM kernel's name says: nvjet_..._TNT, cutlass_..._tn_align8, ampere_sgemm_128x64_nn,
     Cijk_Alik_Bljk; "" where it says none."""
-    found = _NVJET.search(gpu_kernel) or _CUTLASS.search(gpu_kernel)
-    if found:
-        return "".join(found.groups()).lower()
+    match = _NVJET.search(gpu_kernel) or _CUTLASS.search(gpu_kernel)
+    if match:
+        return "".join(match.groups()).lower()
     return next((layout for word, layout in _TENSILE.items() if word in gpu_kernel), "")

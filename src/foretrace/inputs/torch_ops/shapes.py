@@ -26,12 +26,12 @@ def kernel_of(op_name: str, inputs: Inputs, gpu_kernel: str = "", assumed: str =
     if "Backward" in op_name or "evaluate_function" in op_name:
         return None
     op = plain_name(op_name)
-    found: Kernel | None
+    kernel: Kernel | None
     if op in FACTORS or op in _GROUPED:
-        found = product(op, inputs, gpu_kernel, assumed)
+        kernel = product(op, inputs, gpu_kernel, assumed)
     elif op in SIGNATURES:
-        found = attention(op, inputs, gpu_kernel, assumed)
+        kernel = attention(op, inputs, gpu_kernel, assumed)
     else:
-        found = stream(op, op_name.partition(".")[0].endswith("_"), inputs, assumed)
+        kernel = stream(op, op_name.partition(".")[0].endswith("_"), inputs, assumed)
     # Of empty tensors (an expert without tokens) nothing is computed.
-    return found if found is not None and found.moved_bytes > 0 and found.launches > 0 else None
+    return kernel if kernel is not None and kernel.moved_bytes > 0 and kernel.launches > 0 else None

@@ -81,20 +81,20 @@ def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | No
 
 def _elementwise(op: str, name: str, in_place: bool, given: list[Tensor]) -> Stream:
     """One pass: reads each operand, writes one the size of all of them broadcast."""
-    dims = _broadcast([one.dims for one in given])
-    size = 1 if op in _TO_BOOL else max((one.size for one in given if one.dims), default=given[0].size)
+    dims = _broadcast([tensor.dims for tensor in given])
+    size = 1 if op in _TO_BOOL else max((tensor.size for tensor in given if tensor.dims), default=given[0].size)
     written = given[0].bytes if in_place else prod(dims) * size
-    large = [one for one in given if one.count > 1]
+    large = [tensor for tensor in given if tensor.count > 1]
     if len(large) == 1 and name in ("add", "mul"):
         # With a number: one operand in, one out.
         name = "scale" if in_place and name == "mul" else "elementwise"
-    elif name == "mul" and any("complex" in one.type for one in given):
+    elif name == "mul" and any("complex" in tensor.type for tensor in given):
         name = "mul_complex"
-    elif name == "mul" and min((one.count for one in large), default=0) < prod(dims):
+    elif name == "mul" and min((tensor.count for tensor in large), default=0) < prod(dims):
         name = "mul_broadcast"
     elif name in _STRIDED and _is_scattered(large):
         name += "_strided"
-    return Stream(name, sum(one.bytes for one in given), written)
+    return Stream(name, sum(tensor.bytes for tensor in given), written)
 
 
 def _is_scattered(operands: list[Tensor]) -> bool:
@@ -119,7 +119,7 @@ def _copy(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     source = given[1] if op == "copy" and len(given) > 1 else given[0]
     target = given[0]
     name = "copy" if source.size == target.size else "cast"
-    if name == "copy" and _is_scattered([one for one in (source, target) if one.count > 1]):
+    if name == "copy" and _is_scattered([tensor for tensor in (source, target) if tensor.count > 1]):
         name = "copy_strided"
     return Stream(name, source.bytes, target.bytes)
 
@@ -136,7 +136,7 @@ def _cat(inputs: Inputs, assumed: str) -> Stream | None:
 def _norm(op: str, _: Inputs, given: list[Tensor]) -> Stream:
     """Forward reads and writes once; backward reads input and gradient, in two kernels, the weight's being one."""
     name = "rmsnorm" if "rms" in op else "layernorm" if "layer" in op else "batchnorm"
-    x, width = given[0], next((one.count for one in given[1:] if len(one.dims) == 1), given[0].last)
+    x, width = given[0], next((tensor.count for tensor in given[1:] if len(tensor.dims) == 1), given[0].last)
     if op.endswith("_backward"):
         return Stream(f"{name}_backward", 2 * x.bytes, x.bytes, launches=2, rows=width)
     return Stream(name, x.bytes, x.bytes, rows=width)
@@ -185,20 +185,20 @@ def _rows_taken(op: str, _: Inputs, given: list[Tensor]) -> Stream | None:
 
 def _rows_added(_: str, __: Inputs, given: list[Tensor]) -> Stream | None:
     """Rows added to others by index."""
-    large = max(given, key=lambda one: one.bytes)
+    large = max(given, key=lambda tensor: tensor.bytes)
     return Stream("unpermute", large.bytes, given[0].bytes, rows=given[0].last)
 
 
 def _nll(_: str, __: Inputs, given: list[Tensor]) -> Stream:
     """One entry of each row, by its label."""
-    labels = next((one for one in given if one.type in ("long int", "long")), given[0])
+    labels = next((tensor for tensor in given if tensor.type in ("long int", "long")), given[0])
     return Stream("nll", labels.count * 8, labels.count * 4)
 
 
 def _reduction(inputs: Inputs, x: Tensor) -> Stream:
     """Sums, means and the like; over all dimensions where those it reduces were not recorded."""
     listed = [word for word in value(inputs, 1).strip("[]").split(",") if word.strip().lstrip("-").isdigit()]
-    gone = [int(one) % max(len(x.dims), 1) for one in listed if x.dims]
+    gone = [int(word) % max(len(x.dims), 1) for word in listed if x.dims]
     length = prod(x.dims[i] for i in gone) if gone else x.count
     return Stream("reduce", x.bytes, x.bytes // max(length, 1), rows=length)
 
@@ -207,7 +207,7 @@ def _triton(given: list[Tensor]) -> Stream | None:
     """Inductor hands its kernels inputs and then outputs; the last is taken to be the one that is written."""
     if not given:
         return None
-    return Stream("triton_fused", sum(one.bytes for one in given[:-1]), given[-1].bytes)
+    return Stream("triton_fused", sum(tensor.bytes for tensor in given[:-1]), given[-1].bytes)
 
 
 LISTS: Final = {
@@ -227,7 +227,7 @@ of the same size (gradient, two states)."""
 
 def _list(op: str, inputs: Inputs, assumed: str) -> Stream | None:
     first = tensor_list(inputs, 0, _list_type(inputs, 0, assumed))
-    return list_stream(op, sum(one.count for one in first), first[0].size) if first else None
+    return list_stream(op, sum(tensor.count for tensor in first), first[0].size) if first else None
 
 
 def list_stream(op: str, elements: int, size: int) -> Stream | None:

@@ -102,12 +102,12 @@ class Tensor:
 def tensors(inputs: Inputs, assumed: str = "c10::BFloat16") -> list[Tensor | None]:
     """Each input as a tensor, None where it is none; `assumed` is the type where types were not recorded. A tensor of
     no dimensions (a number on the device) is left out where nothing tells it from a plain number."""
-    found: list[Tensor | None] = []
+    operands: list[Tensor | None] = []
     for at, dims in enumerate(inputs.dims):
         own = inputs.types[at] if at < len(inputs.types) else (assumed if dims else "")
         strides = inputs.strides[at] if at < len(inputs.strides) else ()
-        found.append(Tensor(_flat(dims), own, _flat(strides)) if _is_tensor(dims, own) else None)
-    return found
+        operands.append(Tensor(_flat(dims), own, _flat(strides)) if _is_tensor(dims, own) else None)
+    return operands
 
 
 def tensor_list(inputs: Inputs, at: int, assumed: str = "c10::BFloat16") -> list[Tensor]:
@@ -118,9 +118,9 @@ def tensor_list(inputs: Inputs, at: int, assumed: str = "c10::BFloat16") -> list
         return []
     per = [_flat(stride) for stride in strides if not isinstance(stride, int)]
     return [
-        Tensor(_flat(one), assumed, per[i] if i < len(per) else ())
-        for i, one in enumerate(dims)
-        if not isinstance(one, int)
+        Tensor(_flat(own_dims), assumed, per[i] if i < len(per) else ())
+        for i, own_dims in enumerate(dims)
+        if not isinstance(own_dims, int)
     ]
 
 

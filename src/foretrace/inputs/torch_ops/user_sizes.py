@@ -1,4 +1,4 @@
-"""What a user says of a profile that does not hold it (`--set params=1.1e9`): checked, and read as it is asked for."""
+"""Sizes that a user gives with `--set` because a profile does not hold them, such as `--set params=1.1e9`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _COUNTS: Final = ("moe.tokens", "moe.hidden", "moe.topk", "moe.params", "params"
 
 
 @dataclass(slots=True)
-class Said:
+class UserSizes:
     """Names and values as they were given; `used` are the names that something has asked for."""
 
     given: Mapping[str, str]
     used: set[str] = field(default_factory=set)
 
     @classmethod
-    def checked(cls, pairs: Sequence[tuple[str, str]], known: Sequence[str], where: str | None = None) -> Said:
+    def checked(cls, pairs: Sequence[tuple[str, str]], known: Sequence[str], where: str | None = None) -> UserSizes:
         """Names and values, every one of which is known and can be read; `group.NAME` stands for any group."""
-        said = cls(dict(pairs))
-        for name in said.given:
+        sizes = cls(dict(pairs))
+        for name in sizes.given:
             if name not in known and not ("group.NAME" in known and name.startswith("group.")):
                 raise InputError(
                     "unknown-name",
@@ -41,17 +41,17 @@ class Said:
                     where=where,
                     hint=f"known: {', '.join(known)}",
                 )
-            said._check(name)
-        said.used.clear()
-        return said
+            sizes._check(name)
+        sizes.used.clear()
+        return sizes
 
     def count(self, name: str) -> int | None:
-        """A whole number above 0; None where it is not said."""
+        """A whole number above 0; None where it is not given."""
         text = self._asked(name)
         return None if text is None else _positive(parse_count(text, where=f"--set {name}"), name)
 
     def bytes(self, name: str) -> int | None:
-        """A size above 0; None where it is not said."""
+        """A size above 0; None where it is not given."""
         text = self._asked(name)
         return None if text is None else _positive(parse_bytes(text, where=f"--set {name}"), name)
 

@@ -154,10 +154,10 @@ def _inputs(shape: Shape, local: Heads, *, fresh: bool) -> tuple[tuple[str, int]
 
 def _gate(shape: Shape, local: Heads) -> Piece:
     """The output times the sigmoid of a gate that was projected with the queries."""
-    one = local.output_bytes(shape)
+    size = local.output_bytes(shape)
     return Piece(
         "output gate",
-        (run("output gate", FORWARD, stream("mul", 2 * one, one)),),
-        (run("output gate backward", INPUT, stream("mul", 3 * one, 2 * one)),),
-        saved=(("o", one), ("gate", one)),
+        (run("output gate", FORWARD, stream("mul", 2 * size, size)),),
+        (run("output gate backward", INPUT, stream("mul", 3 * size, 2 * size)),),
+        saved=(("o", size), ("gate", size)),
     )

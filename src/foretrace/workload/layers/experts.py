@@ -45,8 +45,8 @@ def routed(shape: Shape, moe: Experts) -> Routed:
     copies = sent = shape.rows * moe.topk
     way = None
     if shape.dispatcher != "alltoall":
-        one = Dispatch(shape.dispatcher, moe.count, moe.topk, moe.groups, moe.topk_groups)
-        sent, way = math.ceil(shape.rows * one.given(shape.ep)), dispatch_text(one)
+        dispatch = Dispatch(shape.dispatcher, moe.count, moe.topk, moe.groups, moe.topk_groups)
+        sent, way = math.ceil(shape.rows * dispatch.given(shape.ep)), dispatch_text(dispatch)
     received = math.ceil(copies * shape.routing) * shape.etp
     groups = max(moe.count // shape.ep, 1)
     launched = groups if shape.stack.separate_experts else 1

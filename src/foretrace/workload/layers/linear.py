@@ -69,7 +69,7 @@ def linear(shape: Shape, layer: Linear) -> Piece:
     arranged = arrange_scales(shape, m * (n + k) // 2) if narrow else ()
     parts = {"column": shape.tp, "row": SCATTER_PARTS, "none": 1}[split]
     product = gemm(shape, m, n, k, "tn", narrow=narrow)
-    forward.append(Compute(name, FORWARD, (*((1, one) for one in arranged), cut(shape, product, parts))))
+    forward.append(Compute(name, FORWARD, (*((1, kernel) for kernel in arranged), cut(shape, product, parts))))
     if collective == "row":
         summed = scatter_tp if shape.sequence_parallel else reduce_tp
         forward.append(summed(f"{name} reduce", FORWARD, m * n * shape.size))
@@ -101,7 +101,7 @@ def _backward(
         before.append(gather_tp(f"{name} gather gradient", INPUT, round(m * n * moved_size)))
     arranged = arrange_scales(shape, m * (n + k) // 2) if narrow else ()
     product = cut(shape, gemm(shape, m, k, n, "nn", narrow=narrow), shape.tp if split == "row" else 1)
-    to_input = Compute(f"{name} input gradient", INPUT, (*((1, one) for one in arranged), product))
+    to_input = Compute(f"{name} input gradient", INPUT, (*((1, kernel) for kernel in arranged), product))
     summed_up = weight_gradient(shape, m, n, k, bias=bias, narrow=narrow)
     to_weight = run(f"{name} weight gradient", WEIGHT, *arranged, *summed_up)
     if split != "column" or not gathers:

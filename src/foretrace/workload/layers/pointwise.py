@@ -34,28 +34,28 @@ def norm(
     )
 
 
-def _eager_norm(one: int, width: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+def _eager_norm(size: int, width: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """An RMS norm as operators, in fp32: (x.float() * rsqrt(mean(x.float()²) + eps)).to(dtype) * weight, and back."""
-    wide = 2 * one
+    wide = 2 * size
     forward = (
-        stream("cast", one, wide),
+        stream("cast", size, wide),
         stream("elementwise", wide, wide),
         stream("reduce", wide, wide // width, rows=width),
         stream("mul", wide, wide),
-        stream("cast", wide, one),
-        stream("mul", one, one),
+        stream("cast", wide, size),
+        stream("mul", size, size),
     )
     backward = (
-        stream("mul", one, one),
-        stream("mul", 2 * one, one),
-        stream("reduce", one, one // width, rows=one // width),
-        stream("cast", one, wide),
+        stream("mul", size, size),
+        stream("mul", 2 * size, size),
+        stream("reduce", size, size // width, rows=size // width),
+        stream("cast", size, wide),
         stream("mul", wide, wide),
         stream("mul", 2 * wide, wide),
         stream("reduce", wide, wide // width, rows=width),
         stream("mul", wide, wide, launches=2),
         stream("add", 2 * wide, wide),
-        stream("cast", wide, one),
+        stream("cast", wide, size),
     )
     return forward, backward
 
@@ -97,46 +97,46 @@ def activation(
 
     `weighted` multiplies by the router's probabilities on the way (Megatron's fused `weighted_bias_swiglu`).
     """
-    one = rows * width * shape.size
+    size = rows * width * shape.size
     scale = rows * 4 if weighted else 0
     style = shape.stack.pointwise
     biased = "bias_" if mlp.bias and mlp.activation == "gelu" and style == "fused" else ""
     if mlp.gated:
-        forward, backward, kept = _gated(shape, mlp, one, scale, source, name)
+        forward, backward, kept = _gated(shape, mlp, size, scale, source, name)
     else:
         word = "relu2" if mlp.activation == "relu" else mlp.activation
-        forward = (stream(f"{biased}{word}", one + scale, one),)
-        backward = (stream(f"{biased}{word}_backward", 2 * one + scale, one + scale),)
-        kept = ((source, one),)
+        forward = (stream(f"{biased}{word}", size + scale, size),)
+        backward = (stream(f"{biased}{word}_backward", 2 * size + scale, size + scale),)
+        kept = ((source, size),)
     if biased:  # the bias's gradient is the sum of the activation's
-        backward = (*backward, stream("reduce", one, width * shape.size, rows=rows))
+        backward = (*backward, stream("reduce", size, width * shape.size, rows=rows))
     return Piece(
         name,
         (run(name, FORWARD, *forward),),
         (run(f"{name} backward", INPUT, *backward),),
         saved=kept,
-        output_bytes=one,
+        output_bytes=size,
     )
 
 
 def _gated(
-    shape: Shape, mlp: Mlp, one: int, scale: int, source: str, name: str
+    shape: Shape, mlp: Mlp, size: int, scale: int, source: str, name: str
 ) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], tuple[tuple[str, int], ...]]:
-    """Kernels and kept tensors of act(gate)·up; `one` is the size of either half."""
+    """Kernels and kept tensors of act(gate)·up; `size` is the bytes of either half."""
     if shape.stack.pointwise != "eager":
-        forward: tuple[Kernel, ...] = (stream("swiglu", 2 * one + scale, one),)
-        backward: tuple[Kernel, ...] = (stream("swiglu_backward", 3 * one + scale, 2 * one + scale),)
-        return forward, backward, ((source, 2 * one),)
+        forward: tuple[Kernel, ...] = (stream("swiglu", 2 * size + scale, size),)
+        backward: tuple[Kernel, ...] = (stream("swiglu_backward", 3 * size + scale, 2 * size + scale),)
+        return forward, backward, ((source, 2 * size),)
     word = "gelu" if mlp.activation == "gelu" else "silu"
     strided = "" if shape.stack.separate_projections else "_strided"
     act = f"{word}{strided}" if word == "silu" else word
     act_backward = f"{word}_backward{strided}" if word == "silu" else f"{word}_backward"
-    forward = (stream(act, one, one), stream(f"mul{strided}", 2 * one, one))
+    forward = (stream(act, size, size), stream(f"mul{strided}", 2 * size, size))
     backward = (
-        stream("mul", 2 * one, one),
-        stream(f"mul{strided}", 2 * one, one),
-        stream(act_backward, 2 * one, one),
+        stream("mul", 2 * size, size),
+        stream(f"mul{strided}", 2 * size, size),
+        stream(act_backward, 2 * size, size),
     )
     if not shape.stack.separate_projections:
-        backward = (*backward, stream("cat", 2 * one, 2 * one))
-    return forward, backward, ((source, 2 * one), (f"{name} gate", one))
+        backward = (*backward, stream("cat", 2 * size, 2 * size))
+    return forward, backward, ((source, 2 * size), (f"{name} gate", size))

@@ -15,8 +15,8 @@ def rope(shape: Shape, query_bytes: int, key_bytes: int) -> Piece:
         forward: tuple[Kernel, ...] = (stream("rope", moved, moved),)
         backward: tuple[Kernel, ...] = (stream("rope_backward", moved, moved),)
     elif style == "fused":
-        forward = tuple(stream("rope", one, one) for one in (query_bytes, key_bytes))
-        backward = tuple(stream("rope_backward", one, one) for one in (key_bytes, query_bytes))
+        forward = tuple(stream("rope", size, size) for size in (query_bytes, key_bytes))
+        backward = tuple(stream("rope_backward", size, size) for size in (key_bytes, query_bytes))
     else:
         rotate = _complex if shape.stack.rope_style == "complex" else _halves
         forward = (*rotate(query_bytes), *rotate(key_bytes))
@@ -24,21 +24,21 @@ def rope(shape: Shape, query_bytes: int, key_bytes: int) -> Piece:
     return Piece("rope", (run("rope", FORWARD, *forward),), (run("rope backward", INPUT, *backward),))
 
 
-def _halves(one: int) -> tuple[Kernel, ...]:
+def _halves(size: int) -> tuple[Kernel, ...]:
     """x·cos + rotate_half(x)·sin in the dtype of x; backward runs the same operators in another order.
 
     Operands are slices or transposed views, so PyTorch's kernels that are not vectorised run, and its general one for
     the concatenation; cosine and sine are broadcast over heads.
     """
     return (
-        stream("mul_broadcast", one, one),
-        stream("neg_strided", one // 2, one // 2),
-        stream("cat_strided", one, one),
-        stream("mul_broadcast", one, one),
-        stream("add_strided", 2 * one, one),
+        stream("mul_broadcast", size, size),
+        stream("neg_strided", size // 2, size // 2),
+        stream("cat_strided", size, size),
+        stream("mul_broadcast", size, size),
+        stream("add_strided", 2 * size, size),
     )
 
 
-def _complex(one: int) -> tuple[Kernel, ...]:
+def _complex(size: int) -> tuple[Kernel, ...]:
     """To fp32, times complex numbers, and back."""
-    return stream("cast", one, 2 * one), stream("mul_complex", 2 * one, 2 * one), stream("cast", 2 * one, one)
+    return stream("cast", size, 2 * size), stream("mul_complex", 2 * size, 2 * size), stream("cast", 2 * size, size)

@@ -53,7 +53,7 @@ def _recompute(setting: Setting, number: int) -> Recompute:
         return plan.recompute
     for chunk, layers in enumerate(setting.chunks):
         if number in layers:
-            earlier = sum(len(one) for one in setting.chunks[chunk % plan.pp : chunk : plan.pp])
+            earlier = sum(len(part) for part in setting.chunks[chunk % plan.pp : chunk : plan.pp])
             return "full" if earlier + layers.index(number) < plan.recompute_layers else "none"
     return "none"
 

@@ -52,7 +52,7 @@ def test_deepep_crosses_nics_once_for_each_node_met() -> None:
     network, layout = _on("h100-dgx", 16)
     one = Dispatch("deepep", 256, 8)
     drawn = dict(explain_call(network, TO_ALL, layout, 1e9, _way("deepep")).draws)
-    assert drawn["nic"] == pytest.approx(1e9 * one.met(2) / one.met(16) / 2)
+    assert drawn["nic"] == pytest.approx(1e9 * one.destinations(2) / one.destinations(16) / 2)
     assert drawn["link"] == pytest.approx(1e9 * 7 / 8)
 
 
@@ -154,7 +154,7 @@ def _measured(row: dict[str, str]) -> float:
     if row["time_us"]:
         return float(row["time_us"]) * 1e-6
     one, tokens, size = _setting(row)
-    met = one.met(int(row["nodes"]) if int(row["nodes"]) > 1 else int(row["gpus"]))
+    met = one.destinations(int(row["nodes"]) if int(row["nodes"]) > 1 else int(row["gpus"]))
     return tokens * size * met / float(row["busbw_GBps"]) / 1e9
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.torch_ops.user_sizes import Said
+from foretrace.inputs.torch_ops.user_sizes import UserSizes
 
 KNOWN = ("params", "dtype", "model", "all_reduce.bytes", "group.NAME")
 
 
 def test_values_are_read_as_they_are_asked_for() -> None:
-    said = Said.checked((("params", "1.1e9"), ("all_reduce.bytes", "16MiB"), ("group.3", "tp")), KNOWN)
-    assert said.used == set()
-    assert said.count("params") == 1_100_000_000
-    assert said.bytes("all_reduce.bytes") == 16 << 20
-    assert said.bytes("broadcast.bytes") is None
-    assert said.dtype() == "bf16"
-    assert Said.checked((("dtype", "Float32"),), KNOWN).dtype() == "fp32"
+    sizes = UserSizes.checked((("params", "1.1e9"), ("all_reduce.bytes", "16MiB"), ("group.3", "tp")), KNOWN)
+    assert sizes.used == set()
+    assert sizes.count("params") == 1_100_000_000
+    assert sizes.bytes("all_reduce.bytes") == 16 << 20
+    assert sizes.bytes("broadcast.bytes") is None
+    assert sizes.dtype() == "bf16"
+    assert UserSizes.checked((("dtype", "Float32"),), KNOWN).dtype() == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -32,5 +32,5 @@ def test_values_are_read_as_they_are_asked_for() -> None:
 )
 def test_what_cannot_be_read(name: str, value: str, message: str) -> None:
     with pytest.raises(InputError) as raised:
-        Said.checked(((name, value),), KNOWN)
+        UserSizes.checked(((name, value),), KNOWN)
     assert message in str(raised.value)

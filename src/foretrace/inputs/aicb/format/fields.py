@@ -43,7 +43,7 @@ def shown(word: str | bytes) -> str:
     """A word as messages show it: printable and of bearable length."""
     text = word.decode("utf-8", "replace") if isinstance(word, bytes) else word
     part = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in part)
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in part)
 
 
 def quoted(word: str | bytes) -> str:

@@ -52,12 +52,12 @@ _INT32 = 2**31
 
 def header_notes(header: Header, rows: int, where: str) -> list[Diagnostic]:
     """What the header leaves out, and values that SimAI cannot take; `rows` is how many rows there are."""
-    found = _missing(header, where)
+    notes = _missing(header, where)
     for key in _POSITIVE:
         if getattr(header, key) == 0:
-            found.append(Diagnostic("warning", "out-of-range", f"{key}: 0 cannot be meant; simulated as 1", where))
+            notes.append(Diagnostic("warning", "out-of-range", f"{key}: 0 cannot be meant; simulated as 1", where))
     if header.pp_comm_bytes is not None and header.pp_comm_bytes >= _INT32:
-        found.append(
+        notes.append(
             Diagnostic(
                 "warning",
                 "simai-reads-differently",
@@ -68,7 +68,7 @@ def header_notes(header: Header, rows: int, where: str) -> list[Diagnostic]:
     for key in LISTS:
         indices: tuple[int, ...] = getattr(header, key) or ()
         if indices:
-            found.append(
+            notes.append(
                 Diagnostic(
                     "warning",
                     "simai-reads-differently",
@@ -78,8 +78,8 @@ def header_notes(header: Header, rows: int, where: str) -> list[Diagnostic]:
             )
         if indices and max(indices) >= rows:
             message = f"{key}: {max(indices)} is no row; rows are numbered from 0 to {rows - 1}"
-            found.append(Diagnostic("warning", "out-of-range", message, where))
-    return found
+            notes.append(Diagnostic("warning", "out-of-range", message, where))
+    return notes
 
 
 def is_missing_key(note: Diagnostic) -> bool:
@@ -121,18 +121,18 @@ def count_notes(declared: int, rows: Sequence[WorkloadRow], where: str) -> list[
 
 def row_notes(seen: Mapping[Oddity, Sighting], path: str) -> list[Diagnostic]:
     """One diagnostic for each oddity, in the order of the lines in which they first appear."""
-    found, named = [], dict.fromkeys(ROW_NOTES, 0)
+    notes, named = [], dict.fromkeys(ROW_NOTES, 0)
     for (kind, word), sighting in seen.items():
         if kind not in ROW_NOTES:
             continue
         named[kind] += 1
         if named[kind] <= _NAMED:
-            found.append(_row_note(kind, word, sighting, path))
+            notes.append(_row_note(kind, word, sighting, path))
     for kind, count in named.items():
         if count > _NAMED:
             level, code, _ = ROW_NOTES[kind]
-            found.append(Diagnostic(level, code, f"{count - _NAMED:,} {_MORE[kind]}", path))
-    return found
+            notes.append(Diagnostic(level, code, f"{count - _NAMED:,} {_MORE[kind]}", path))
+    return notes
 
 
 def _row_note(kind: str, word: str, sighting: Sighting, path: str) -> Diagnostic:
@@ -147,18 +147,18 @@ def _row_note(kind: str, word: str, sighting: Sighting, path: str) -> Diagnostic
 
 def text_notes(data: bytes, trailing: Sighting | None, blank: Sighting | None, path: str) -> list[Diagnostic]:
     """What is odd about the text itself: its first bytes, line ends, blank lines and its last line."""
-    found = []
+    notes = []
     if data.startswith(b"\xef\xbb\xbf"):
         message = "the file begins with a byte order mark, which SimAI takes as part of the policy"
-        found.append(Diagnostic("warning", "odd-layout", message, f"{path}:1"))
+        notes.append(Diagnostic("warning", "odd-layout", message, f"{path}:1"))
     if b"\n" not in data:
         message = "lines end in CR, as on old Macs; SimAI takes the whole file as its first line"
-        found.append(Diagnostic("warning", "odd-layout", message, f"{path}:1"))
+        notes.append(Diagnostic("warning", "odd-layout", message, f"{path}:1"))
     elif b"\r\n" in data:
-        found.append(Diagnostic("note", "odd-layout", "lines end in CR LF, as on Windows", f"{path}:1"))
+        notes.append(Diagnostic("note", "odd-layout", "lines end in CR LF, as on Windows", f"{path}:1"))
     if blank is not None:
         lines = "1 blank line is" if blank.count == 1 else f"{blank.count:,} blank lines are"
-        found.append(
+        notes.append(
             Diagnostic("note", "odd-layout", f"{lines} skipped, the first is line {blank.line}", f"{path}:{blank.line}")
         )
     edges = []
@@ -171,8 +171,8 @@ def text_notes(data: bytes, trailing: Sighting | None, blank: Sighting | None, p
         edges.append("blank lines are at the end")
     if edges:
         where = f"{path}:{trailing.line}" if trailing else path
-        found.append(Diagnostic("note", "odd-layout", "; ".join(edges), where))
-    return found
+        notes.append(Diagnostic("note", "odd-layout", "; ".join(edges), where))
+    return notes
 
 
 def _rows(count: int) -> str:

@@ -139,8 +139,8 @@ def _row_text(row: WorkloadRow, reader: RowReader, where: str) -> bytes:
     return text
 
 
-def _pass_words(one: Pass) -> tuple[str, str, str]:
-    return str(one.compute_ns), one.collective, str(one.size_bytes)
+def _pass_words(row_pass: Pass) -> tuple[str, str, str]:
+    return str(row_pass.compute_ns), row_pass.collective, str(row_pass.size_bytes)
 
 
 def _encoded(text: str, where: str) -> bytes:

@@ -261,8 +261,8 @@ def _known_shape(word: str) -> tuple[int, ...] | None:
 
 def _parts(body: str) -> tuple[dict[str, str], list[str], int | None]:
     """The fields of a line, the strings of its sub-operations, and how many fields stand before these."""
-    before, found, after = f",{body}".partition(f",{SUBS}=")
-    if not found:
+    before, separator, after = f",{body}".partition(f",{SUBS}=")
+    if not separator:
         return split_fields(body), [], None
     strings, end = split_strings(after, 0)
     if end == len(after) and before:

@@ -58,31 +58,31 @@ def file_name(path: Path) -> FileName:
         if renamed is None:
             return FileName(Facts(), None, None)
         return FileName(Facts(), _number(renamed["rank"]), renamed["stamp"])
-    said = match.groupdict()
-    rank, stamp = said.pop("rank"), said.pop("stamp")
-    return FileName(Facts(**{name: _number(word) for name, word in said.items()}), _number(rank), stamp)
+    words = match.groupdict()
+    rank, stamp = words.pop("rank"), words.pop("stamp")
+    return FileName(Facts(**{name: _number(word) for name, word in words.items()}), _number(rank), stamp)
 
 
 @lru_cache(maxsize=64)
 def folder_facts(name: str) -> Facts:
     """What the name of a folder says, if two words of it or more are facts: one alone may be anything."""
-    found: dict[str, int | None] = {}
+    facts: dict[str, int | None] = {}
     for word in name.split("_"):
         match = _WORD.fullmatch(word)
-        if match and _FOLDER_WORDS[match[1]] not in found:
-            found[_FOLDER_WORDS[match[1]]] = _number(match[2])
-    return Facts(**found) if len(found) > 1 else Facts()
+        if match and _FOLDER_WORDS[match[1]] not in facts:
+            facts[_FOLDER_WORDS[match[1]]] = _number(match[2])
+    return Facts(**facts) if len(facts) > 1 else Facts()
 
 
 def facts_of(path: Path) -> tuple[FileName, Facts]:
     """What a file's name says, and that together with what the nearest folder says that is named after a job."""
-    said = file_name(path)
+    named = file_name(path)
     for folder in path.absolute().parents[:FOLDERS_UP]:
         above = folder_facts(folder.name)
         if above != Facts():
-            return said, _joined(said.facts, above, path, folder)
-    _check_world(said.facts, path)
-    return said, said.facts
+            return named, _joined(named.facts, above, path, folder)
+    _check_world(named.facts, path)
+    return named, named.facts
 
 
 def trace_name(facts: Facts, rank: int, stamp: str) -> str:
@@ -124,10 +124,10 @@ def _check_world(facts: Facts, path: Path) -> None:
     sizes = {name: getattr(facts, name) or 1 for name in ("tp", "pp", "dp")}
     ranks = sizes["tp"] * sizes["pp"] * sizes["dp"]
     if facts.world is not None and (facts.world == 0 or facts.world % ranks):
-        said = " · ".join(f"{name} {size}" for name, size in sizes.items())
+        listed = " · ".join(f"{name} {size}" for name, size in sizes.items())
         raise InputError(
             "bad-mesh",
-            f"{facts.world:,} ranks (wd) cannot be {said}",
+            f"{facts.world:,} ranks (wd) cannot be {listed}",
             where=str(path),
             hint="rename the file or its folder",
         )

@@ -100,20 +100,20 @@ def _belongs(part: RunPart, group: Sequence[RunPart]) -> bool:
     )
 
 
-def _agree(one: Facts, other: Facts) -> bool:
+def _agree(first: Facts, other: Facts) -> bool:
     """Whether two names say the same, as far as both say something."""
-    values = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(Facts)]
+    values = [(getattr(first, field.name), getattr(other, field.name)) for field in fields(Facts)]
     return all(mine == theirs or mine is None or theirs is None for mine, theirs in values)
 
 
-def _at_the_same_time(one: RunPart, other: RunPart) -> bool:
+def _at_the_same_time(first_part: RunPart, other: RunPart) -> bool:
     """Whether the times in the names of two parts' files are close, or, where there are none, timestamps overlap."""
-    if one.stamps and other.stamps:
+    if first_part.stamps and other.stamps:
         (first, last), (other_first, other_last) = (
-            (seconds_of(part.stamps[0]), seconds_of(part.stamps[-1])) for part in (one, other)
+            (seconds_of(part.stamps[0]), seconds_of(part.stamps[-1])) for part in (first_part, other)
         )
         return first - APART_S <= other_last and other_first - APART_S <= last
-    mine, theirs = one.span_ms, other.span_ms
+    mine, theirs = first_part.span_ms, other.span_ms
     return mine is not None and theirs is not None and mine[0] <= theirs[1] and theirs[0] <= mine[1]
 
 

@@ -117,48 +117,48 @@ def _below(folder: Path) -> str:
 
 def _read(file: InputFile) -> _File:
     trace = read_trace(file)
-    said, facts = facts_of(file.path)
-    if said.rank is not None and said.rank != trace.rank:
+    named, facts = facts_of(file.path)
+    if named.rank is not None and named.rank != trace.rank:
         raise InputError(
             "conflicting-values",
-            f"the file's name says rank {said.rank}, its lines say rank {trace.rank}",
+            f"the file's name says rank {named.rank}, its lines say rank {trace.rank}",
             where=f"{file}:{trace.ops[0].line}",
             hint="rename the file",
         )
-    return _File(file.path, trace, facts, said.stamp)
+    return _File(file.path, trace, facts, named.stamp)
 
 
 def _told_apart(files: list[_File]) -> list[list[_File]]:
     """Files as runs: those with the same facts, in order of time, until a rank appears again."""
     groups: list[list[_File]] = []
     for facts in dict.fromkeys(file.facts for file in files):
-        alike = [file for file in files if file.facts == facts]
-        alike.sort(key=lambda one: (one.stamp or "", one.trace.rank, one.path.name))
-        together = {stamp for stamp, count in Counter(one.stamp for one in alike).items() if count > 1}
+        campaign = [file for file in files if file.facts == facts]
+        campaign.sort(key=lambda file: (file.stamp or "", file.trace.rank, file.path.name))
+        together = {stamp for stamp, count in Counter(file.stamp for file in campaign).items() if count > 1}
         current: dict[int, _File] = {}
-        for one in alike:
-            again = current.get(one.trace.rank)
-            if again is not None and (again.stamp is None or one.stamp is None):
+        for file in campaign:
+            again = current.get(file.trace.rank)
+            if again is not None and (again.stamp is None or file.stamp is None):
                 raise InputError(
                     "duplicate-name",
-                    f"rank {one.trace.rank} is also in {again.path.name}, and no times in their names tell them apart",
-                    where=str(one.path),
+                    f"rank {file.trace.rank} is also in {again.path.name}, and no times in their names tell them apart",
+                    where=str(file.path),
                     hint="put each run into a folder of its own",
                 )
-            if again is not None or _is_another(current, one, together):
+            if again is not None or _is_another(current, file, together):
                 groups.append(list(current.values()))
                 current = {}
-            current[one.trace.rank] = one
+            current[file.trace.rank] = file
         groups.append(list(current.values()))
     return groups
 
 
-def _is_another(current: dict[int, _File], one: _File, together: set[str | None]) -> bool:
+def _is_another(current: dict[int, _File], file: _File, together: set[str | None]) -> bool:
     """Whether ranks that started together are followed by others that did so much later."""
     last = next(reversed(current.values()), None)
-    if last is None or last.stamp is None or one.stamp is None or not {last.stamp, one.stamp} <= together:
+    if last is None or last.stamp is None or file.stamp is None or not {last.stamp, file.stamp} <= together:
         return False
-    return abs(seconds_of(one.stamp) - seconds_of(last.stamp)) > APART_S
+    return abs(seconds_of(file.stamp) - seconds_of(last.stamp)) > APART_S
 
 
 def _part(folder: Path, files: list[_File], alone: bool) -> RunPart:
@@ -170,9 +170,9 @@ def _part(folder: Path, files: list[_File], alone: bool) -> RunPart:
 
 
 def _count_note(folder: Path, runs: Sequence[Run]) -> Diagnostic:
-    said = "; ".join(rank_spans(list(run.ranks)) for run in runs)
+    listed = "; ".join(rank_spans(list(run.ranks)) for run in runs)
     count = "1 run found" if len(runs) == 1 else f"{len(runs)} runs found, by time"
-    return Diagnostic("note", "runs-found", f"{count}: {said}", str(folder))
+    return Diagnostic("note", "runs-found", f"{count}: {listed}", str(folder))
 
 
 def _skip_notes(folder: Path, names: Sequence[str]) -> list[Diagnostic]:

@@ -125,7 +125,7 @@ def known_comm(word: str) -> str | None:
 def quoted(word: str) -> str:
     """A word in quotes as messages show it: printable and of bearable length."""
     part = word if len(word) <= _SHOWN else f"{word[: _SHOWN - 1]}…"
-    return '"' + "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in part) + '"'
+    return '"' + "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in part) + '"'
 
 
 def _not_a_number(word: str) -> str:

@@ -104,7 +104,7 @@ def make_op(rank: int, op: str, subs: Sequence[SubOp] = (), *, line: int = 0, **
 def check_op(op: TraceOp, where: str) -> None:
     """Refuses an op whose line would not read back the same."""
     text = line_text(op)
-    if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text if not one.isascii()):
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text if not letter.isascii()):
         raise InputError("bad-value", "the text has characters that no text file has", where=where)
     try:
         same = parse_line(text, where) == op
@@ -137,7 +137,7 @@ def write_runs(
         named[name] = trace
     try:
         target.mkdir(parents=True, exist_ok=True)
-        there = {one.name for one in target.iterdir() if one.suffix == ".txt"}
+        there = {path.name for path in target.iterdir() if path.suffix == ".txt"}
     except OSError as error:
         raise InputError("unwritable-file", f"the folder cannot be made: {error.strerror}", where=str(folder)) from None
     for name, trace in named.items():

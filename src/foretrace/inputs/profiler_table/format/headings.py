@@ -46,14 +46,16 @@ TIMES: Final = (Field.CPU_TOTAL, Field.SELF_CPU, Field.DEVICE_TOTAL, Field.SELF_
 def split_headings(line: str) -> list[str]:
     """The headings of a line. They are split where two spaces are, since one that is longer than its column pushes the
     others to the right."""
-    return [one for one in re.split(r" {2,}", line.strip()) if one]
+    return [heading for heading in re.split(r" {2,}", line.strip()) if heading]
 
 
 def looks_like_headings(line: str) -> bool:
     """Whether a line is that of a table's headings."""
-    found = split_headings(line)
-    known = sum(one in _PLAIN or any(pattern.fullmatch(one) for pattern, _ in _PATTERNS) for one in found)
-    return len(found) >= 3 and known >= 3 and known >= len(found) / 2
+    headings = split_headings(line)
+    known = sum(
+        heading in _PLAIN or any(pattern.fullmatch(heading) for pattern, _ in _PATTERNS) for heading in headings
+    )
+    return len(headings) >= 3 and known >= 3 and known >= len(headings) / 2
 
 
 def read_headings(headings: Sequence[str], where: str) -> tuple[tuple[Column | None, ...], str, list[str]]:
@@ -66,7 +68,7 @@ def read_headings(headings: Sequence[str], where: str) -> tuple[tuple[Column | N
         if column is not None and processor not in ("", "CPU"):
             device = device or processor
             column = column if processor == device else None
-        if column is not None and any(one is not None and one.field is column.field for one in columns):
+        if column is not None and any(other is not None and other.field is column.field for other in columns):
             raise InputError("duplicate-name", f'column "{heading}" is there twice', where=where)
         columns.append(column)
         if column is None:
@@ -84,9 +86,9 @@ def _read(heading: str) -> tuple[Column | None, str]:
         # Without "Total" it was a rate: PyTorch 1.8 divided by the time before it wrote them.
         return Column(heading, Field.FLOPS if match[1] else Field.FLOPS_RATE, _SCALE[match[2]]), ""
     for pattern, (of_cpu, of_device) in _PATTERNS:
-        found = pattern.fullmatch(heading)
-        if found is not None:
-            return Column(heading, of_cpu if found[1] == "CPU" else of_device), found[1]
+        match = pattern.fullmatch(heading)
+        if match is not None:
+            return Column(heading, of_cpu if match[1] == "CPU" else of_device), match[1]
     return None, ""
 
 

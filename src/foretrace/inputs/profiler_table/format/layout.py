@@ -56,7 +56,7 @@ def read_dashes(line: str) -> Spans | None:
     match = _DASHES.fullmatch(line)
     if match is None:
         return None
-    return Spans(match["before"], tuple(len(one) for one in match["dashes"].split("  ")))
+    return Spans(match["before"], tuple(len(dashes) for dashes in match["dashes"].split("  ")))
 
 
 @dataclass(frozen=True, slots=True)

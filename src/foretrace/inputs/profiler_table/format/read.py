@@ -104,8 +104,8 @@ def _read(lines: Sequence[str], place: TableLines, path: str, before: Sequence[D
     notes = [
         *before,
         *(
-            Diagnostic("warning", "unknown-field", f'column "{one}" is not known and not read', where)
-            for one in unknown
+            Diagnostic("warning", "unknown-field", f'column "{heading}" is not known and not read', where)
+            for heading in unknown
         ),
     ]
     reader = _RowReader(columns, path, notes)
@@ -149,19 +149,19 @@ class _RowReader:
     def __init__(self, columns: Sequence[Column | None], path: str, notes: list[Diagnostic]) -> None:
         self.columns, self.path, self.notes = columns, path, notes
         self._at = {column.field: number for number, column in enumerate(columns) if column is not None}
-        self._found: list[tuple[int, list[str], list[str]]] = []
+        self._cells: list[tuple[int, list[str], list[str]]] = []
         """Line, cells, and the further lines of its stack."""
 
     def add(self, cells: list[str], line: int) -> None:
         """One line of the table."""
         if cells[self._at[Field.NAME]]:
-            self._found.append((line, cells, []))
+            self._cells.append((line, cells, []))
             return
         rest = [cell for cell in cells if cell]
         if not rest and Field.STACK in self._at:
             return
-        if len(rest) == 1 and Field.STACK in self._at and self._found:
-            self._found[-1][2].append(rest[0])
+        if len(rest) == 1 and Field.STACK in self._at and self._cells:
+            self._cells[-1][2].append(rest[0])
             return
         what = "an empty line is among the rows" if not rest else "a row has no name"
         raise InputError(
@@ -172,7 +172,7 @@ class _RowReader:
         """The rows; where stacks and FLOPs are under each other's heading, the right way round."""
         self._unswap()
         bare: list[int] = []
-        rows = tuple(self._row(line, cells, more, bare) for line, cells, more in self._found)
+        rows = tuple(self._row(line, cells, more, bare) for line, cells, more in self._cells)
         if bare:
             text = f"{len(bare)} time{'s' if len(bare) > 1 else ''} without a unit: read as microseconds"
             self.notes.append(Diagnostic("warning", "assumed", text, f"{self.path}:{bare[0]}"))
@@ -182,17 +182,17 @@ class _RowReader:
         """PyTorch (to 2.13 at least) heads its last columns Source Location, FLOPs and writes them as FLOPs, Source."""
         flops = self._at.get(Field.FLOPS, self._at.get(Field.FLOPS_RATE))
         stack = self._at.get(Field.STACK)
-        if flops is None or stack is None or not self._found:
+        if flops is None or stack is None or not self._cells:
             return
 
         def all_numbers(column: int) -> bool:
-            return all(_is_flops(cells[column]) for _, cells, _ in self._found)
+            return all(_is_flops(cells[column]) for _, cells, _ in self._cells)
 
         if not all_numbers(flops) and all_numbers(stack):
-            for _, cells, _ in self._found:
+            for _, cells, _ in self._cells:
                 cells[flops], cells[stack] = cells[stack], cells[flops]
             text = "source locations stand under the heading of FLOPs, and FLOPs under theirs: read as they are meant"
-            self.notes.append(Diagnostic("note", "repaired-input", text, f"{self.path}:{self._found[0][0]}"))
+            self.notes.append(Diagnostic("note", "repaired-input", text, f"{self.path}:{self._cells[0][0]}"))
 
     def _row(self, line: int, cells: list[str], more: list[str], bare: list[int]) -> TableRow:
         values: dict[str, Any] = {"line": line}
@@ -268,13 +268,13 @@ def _totals(lines: Sequence[str], place: TableLines) -> dict[str, float | None]:
 
 def _title(lines: Sequence[str], place: TableLines) -> tuple[str, bool]:
     """What is written above a table, between it and a line of equals signs; and whether it has top-level ops only."""
-    found: list[str] = []
+    above: list[str] = []
     title: list[str] = []
     for number in range(place.top - 1, max(place.top - 1 - _MAX_TITLE, -1), -1):
         line = lines[number][place.spans.offset :].strip()
         if line and not line.strip("="):
-            title, found = [*found, *title], []
+            title, above = [*above, *title], []
         else:
-            found = [line, *found]
+            above = [line, *above]
     top_level = _TOP_LEVEL in title
-    return "\n".join(one for one in title if one != _TOP_LEVEL), top_level
+    return "\n".join(line for line in title if line != _TOP_LEVEL), top_level

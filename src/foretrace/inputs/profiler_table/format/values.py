@@ -93,6 +93,6 @@ def write_memory(size_bytes: int | None, capital: bool = True) -> str:
     """In units of 1024, spelled KB or, as before PyTorch 2.5, Kb."""
     if size_bytes is None:
         return "NaN"
-    power = next((one for one in (3, 2, 1) if abs(size_bytes) >= 1024**one), 0)
+    power = next((exponent for exponent in (3, 2, 1) if abs(size_bytes) >= 1024**exponent), 0)
     text = f"{size_bytes / 1024**power:.2f} {'KMG'[power - 1]}B" if power else f"{size_bytes} B"
     return text if capital else text[:-1] + "b"

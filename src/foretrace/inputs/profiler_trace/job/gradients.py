@@ -31,7 +31,7 @@ from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.phases import phases
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.inputs.torch_ops.parameters import ACCUMULATE, gradients
-from foretrace.inputs.torch_ops.user_sizes import Said
+from foretrace.inputs.torch_ops.user_sizes import UserSizes as Said
 from foretrace.program.columns import Phase
 from foretrace.step.buckets import ddp_buckets, spread_evenly
 

@@ -164,26 +164,28 @@ def _match(job: _Job, channel: _Channel, issued: Mapping[int, Sequence[_Issued]]
     """Matches the communications of a channel; raises an error where its members did not make the same ones."""
     group = channel.group or "not named"
 
-    def count(first: int, other: int) -> str:
-        return (
-            f"rank {job.ranks[first]} communicates {len(issued[first])} times in group {group}, "
-            f"rank {job.ranks[other]}, which it meets, {len(issued[other])} times"
-        )
-
-    def mismatch(first: int, mine: _Issued, other: int, theirs: _Issued) -> str | None:
-        if mine.what.collective is theirs.what.collective:
-            return None
-        number = next(number for number, call in enumerate(issued[first]) if call is mine)
-        return (
-            f"communication {number} of group {group} is {label(theirs.what.collective)} on rank "
-            f"{job.ranks[other]}, {label(mine.what.collective)} on rank {job.ranks[first]}"
-        )
-
     def error(other: int, problem: str) -> InputError:
         hint = "the traces are of different runs or steps (--steps chooses), or events are missing from one"
         return InputError("rendezvous-mismatch", problem, where=job.traces[other].path, hint=hint)
 
-    return match_calls(issued, count, mismatch, error)
+    def count(first: int, other: int) -> InputError:
+        return error(
+            other,
+            f"rank {job.ranks[first]} communicates {len(issued[first])} times in group {group}, "
+            f"rank {job.ranks[other]}, which it meets, {len(issued[other])} times",
+        )
+
+    def mismatch(first: int, mine: _Issued, other: int, theirs: _Issued) -> InputError | None:
+        if mine.what.collective is theirs.what.collective:
+            return None
+        number = next(number for number, call in enumerate(issued[first]) if call is mine)
+        return error(
+            other,
+            f"communication {number} of group {group} is {label(theirs.what.collective)} on rank "
+            f"{job.ranks[other]}, {label(mine.what.collective)} on rank {job.ranks[first]}",
+        )
+
+    return match_calls(issued, count, mismatch)
 
 
 def _met(channel: _Channel, communicator: Communicator, together: Sequence[_Issued], priced: bool) -> Met:

@@ -23,7 +23,7 @@ from foretrace.inputs.profiler_trace.job.ranks import Meetings, Met, meet
 from foretrace.inputs.profiler_trace.job.user_groups import said_in_vain
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
-from foretrace.inputs.torch_ops.user_sizes import Said
+from foretrace.inputs.torch_ops.user_sizes import UserSizes as Said
 from foretrace.program.columns import SHARDED, UNPRICED, Collective, label
 from foretrace.program.program import Communicator
 from foretrace.step.limits import check_gpus

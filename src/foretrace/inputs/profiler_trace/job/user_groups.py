@@ -10,7 +10,8 @@ from foretrace.inputs.profiler_trace.job.axes import said_axes
 from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication
 from foretrace.inputs.profiler_trace.job.layout import ADDED, traced_mesh
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
-from foretrace.inputs.torch_ops.user_sizes import OVERLAPS, Said
+from foretrace.inputs.torch_ops.user_sizes import OVERLAPS
+from foretrace.inputs.torch_ops.user_sizes import UserSizes as Said
 from foretrace.program.columns import Collective, label
 
 _COLLECTIVES: Final = tuple(
