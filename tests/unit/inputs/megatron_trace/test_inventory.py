@@ -8,8 +8,7 @@ import pytest
 
 from foretrace.inputs.inventory import Inventory
 from foretrace.inputs.megatron_trace.format import read_runs
-from foretrace.inputs.megatron_trace.inventory import MAX_RUNS, runs_inventory
-from foretrace.inputs.megatron_trace.trace_inventory import TraceInventory, take_inventory
+from foretrace.inputs.megatron_trace.inventory import MAX_RUNS, TraceInventory, count_runs, runs_inventory
 from shared_files import ROOT
 
 EX_SITU_RANK = ROOT / "examples/traces/moe_ex_situ_rank2.txt"
@@ -73,8 +72,8 @@ def test_many_runs_are_counted_on_the_screen(monkeypatch: pytest.MonkeyPatch) ->
         return replace(counted, runs=tuple((f"run{number}", number) for number in range(1, MAX_RUNS + 3)))
 
     runs = read_runs([REAL_RANK])
-    counted = take_inventory(runs)
-    monkeypatch.setattr("foretrace.inputs.megatron_trace.inventory.take_inventory", count_as_many)
+    counted = count_runs(runs)
+    monkeypatch.setattr("foretrace.inputs.megatron_trace.inventory.count_runs", count_as_many)
     inventory = runs_inventory(runs, None, "job")
     text = fact(inventory, "runs")
     assert text.startswith("run1 (1 rank) · run2 (2 ranks)") and text.endswith(" · 2 more")
