@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow, write_table
+from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow
+from write_table import write_table
 
 COLUMNS = (
     Column("Name", Field.NAME),

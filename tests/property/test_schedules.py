@@ -16,16 +16,8 @@ import pytest
 from hypothesis import assume, given, settings
 
 from foretrace.basics.errors import ForetraceError, InputError
-from foretrace.schedules import (
-    Schedule,
-    StageActions,
-    UnitTimes,
-    check,
-    make,
-    names,
-    peak_in_flight,
-    unit_times,
-)
+from foretrace.schedules import Schedule, StageActions, check, make, names
+from schedule_times import UnitTimes, peak_in_flight, unit_times
 
 laws = settings(max_examples=40, deadline=None)
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretrace.basics.errors import ForetraceError
-from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow, parse_tables, write_table
+from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow, parse_tables
+from write_table import write_table
 
 times = st.integers(0, 10**12).map(lambda ns: ns / 1e9) | st.sampled_from([0.0, 1e-3, 1.0])
 negative = st.integers(-(10**9), -1).map(lambda ns: ns / 1e9)

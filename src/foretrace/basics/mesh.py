@@ -269,21 +269,6 @@ def parse_axes(text: str, where: str | None = None) -> dict[str, Any]:
     return fields
 
 
-def order_from_torch(dims: str) -> str:
-    """An order string from the dimension names of a torch DeviceMesh, which come slowest first.
-
-    "pp-dp_replicate-dp_shard-cp-tp", as torchtitan builds it, is "tp-cp-ep-dp-pp": shard is the fast part of
-    dp, and the expert mesh splits the same ranks with ep just inside what is left of dp.
-    """
-    joined = dims.replace("dp_replicate-dp_shard", "dp")
-    names = ["dp" if name in ("dp_replicate", "dp_shard") else name for name in reversed(joined.split("-"))]
-    if "ep" not in names and "dp" in names:
-        names.insert(names.index("dp"), "ep")
-    order = "-".join(names)
-    _check_order(order)
-    return order
-
-
 @lru_cache(maxsize=_CACHED_ARRAYS)
 def _coordinate(world: int, stride: int, size: int) -> Ints:
     return _read_only(np.arange(world, dtype=np.int32) // np.int32(stride) % np.int32(size))

@@ -343,4 +343,3 @@ _BUILDERS: Final[dict[str, Callable[[_Reading], Model]]] = {
     "mpt": _mpt,
     "nemotron": _nemotron,
 }
-KNOWN_TYPES: Final = tuple(_BUILDERS)

@@ -83,11 +83,6 @@ def mlp_parameters(mlp: Mlp, hidden: int, *, tp: int = 1) -> int:
     return hidden * (columns + width) + mlp.bias * (columns + hidden)
 
 
-def embedding_parameters(model: Model, *, tp: int = 1, vocab: int | None = None) -> int:
-    """The table of tokens, split by vocabulary, and that of positions; `vocab` is a padded one."""
-    return model.hidden * (_share(model.vocab if vocab is None else vocab, tp) + model.positions)
-
-
 def head_parameters(model: Model, *, tp: int = 1, vocab: int | None = None) -> int:
     """The final norm and the head on one rank; a tied head's matrix is the embedding's and not counted."""
     if not model.vocab:

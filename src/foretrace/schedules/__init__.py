@@ -1,26 +1,23 @@
-"""Pipeline schedules as data: made by name, checked, and run with free transfers.
+"""Pipeline schedules as data: which forward and backward each stage runs, in which order.
 
-schedule = make("zb-v", stages=4, microbatches=16)
-check(schedule)
-print(schedule.line(0))                       # F0 F1 F2 …
-print(unit_times(schedule).idle_per_step)
+Read `schedule.py` first: what a schedule is. `registry.py` makes one by name, `check.py` refuses what cannot run,
+`slots.py` is the graph that it runs to find deadlocks. `pipeline.py` writes the actions of all stages into a program,
+and `routes.py` finds the transfers between them.
+
+Each of `in_turn.py`, `interleaved.py`, `zero_bubble.py` and `dualpipe.py` is a family of schedules that the registry
+lists, and `script.py` reads one from text. A new family is a new module and a line in the registry.
 """
 
 from foretrace.schedules.check import check
-from foretrace.schedules.in_flight import peak_in_flight
 from foretrace.schedules.registry import make, names
 from foretrace.schedules.schedule import Action, ActionKind, Schedule, StageActions
-from foretrace.schedules.times import UnitTimes, unit_times
 
 __all__ = [
     "Action",
     "ActionKind",
     "Schedule",
     "StageActions",
-    "UnitTimes",
     "check",
     "make",
     "names",
-    "peak_in_flight",
-    "unit_times",
 ]

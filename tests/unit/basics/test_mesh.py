@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.basics.mesh import Axis, Mesh, order_from_torch
+from foretrace.basics.mesh import Axis, Mesh
 
 
 def test_groups_of_a_small_moe_job_are_megatrons() -> None:
@@ -107,14 +107,6 @@ def test_text_gives_the_mesh_and_back() -> None:
     assert str(mesh) == "tp=2,dp=8,pp=4,ep=8"
     assert Mesh.parse("dp=4 shard=2 order=tp-cp-ep-pp-dp").order == "tp-cp-ep-pp-dp"
     assert str(Mesh()) == "tp=1"
-
-
-def test_a_torch_device_mesh_gives_the_order() -> None:
-    assert order_from_torch("pp-dp_replicate-dp_shard-cp-tp") == "tp-cp-ep-dp-pp"
-    assert order_from_torch("dp_shard-pp-tp") == "tp-pp-ep-dp"
-    with pytest.raises(InputError) as caught:
-        order_from_torch("dp_shard-pp-dp_replicate-tp")
-    assert caught.value.code == "duplicate-name"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.models import presets
-from foretrace.models.from_hf import KNOWN_TYPES, model_from_hf
+from foretrace.models.from_hf import _BUILDERS, model_from_hf
 from foretrace.models.model import Experts, Model
 from foretrace.models.parameters import parameters
 
@@ -150,7 +150,7 @@ def test_a_configuration_is_its_preset(name: str, tmp_path: Path) -> None:
 
 def test_every_known_type_is_tested() -> None:
     tested = {config["model_type"] for config in CONFIGS.values()} | {"llama4"}
-    assert tested == set(KNOWN_TYPES)
+    assert tested == set(_BUILDERS)
 
 
 def test_the_released_mpt_has_alibi_and_no_biases(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from foretrace.schedules import Schedule, make, peak_in_flight
+from foretrace.schedules import Schedule, make
+from schedule_times import peak_in_flight
 
 
 def lines(schedule: Schedule) -> list[str]:

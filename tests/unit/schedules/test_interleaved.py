@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.schedules import make, peak_in_flight
+from foretrace.schedules import make
+from schedule_times import peak_in_flight
 
 
 def test_interleaved_1f1b_deals_microbatches_to_chunks_in_groups() -> None:

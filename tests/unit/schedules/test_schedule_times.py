@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrace.schedules import ActionKind, make, unit_times
+from foretrace.schedules import ActionKind, make
 from foretrace.schedules.slots import run_slots, slot_graph
-from foretrace.schedules.times import largest_cycle_mean
+from schedule_times import largest_cycle_mean, unit_times
 
 
 def test_1f1b_on_two_stages_by_hand() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from foretrace.schedules import make, peak_in_flight
+from foretrace.schedules import make
+from schedule_times import peak_in_flight
 
 
 def test_zb_h1_delays_weight_gradients_by_the_stage() -> None:

@@ -11,13 +11,14 @@ import foretrace
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.cost.machine import Machine
 from foretrace.cost.sources import PriceSources
-from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow, write_table
+from foretrace.inputs.profiler_table.format import Column, Field, ProfilerTable, TableRow
 from foretrace.program.columns import Collective
 from foretrace.program.expand import expand
 from foretrace.program.program import Program
 from opened import program_of
 from shared_files import ROOT, shared
 from table_files import write_times
+from write_table import write_table
 
 FAIRSEQ = ROOT / "examples/moe_fairseq_profile.txt"
 SIZES = (("moe.tokens", "8192"), ("moe.hidden", "2048"), ("params", "2.5e8"))

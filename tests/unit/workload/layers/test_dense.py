@@ -9,7 +9,7 @@ import pytest
 
 from foretrace.models.flops import forward_flops
 from foretrace.models.model import Layer, Model, SelfAttention
-from foretrace.models.parameters import embedding_parameters, head_parameters, layer_parameters, norm_parameters
+from foretrace.models.parameters import head_parameters, layer_parameters, norm_parameters
 from foretrace.program.columns import Collective, Phase
 from foretrace.program.kernels import Attention, Gemm
 from foretrace.step.spec import Call, Compute, Item, Work
@@ -51,7 +51,7 @@ def test_parameters_are_the_rank_s_share(model: Model, tp: int) -> None:
     work = _work(of)
     share = layer_parameters(model.layers[0], model.hidden, norm_parameters(model), tp=tp)
     assert (work.parameters, work.expert_parameters) == (share.dense, 0)
-    assert embedding_work(of).parameters == embedding_parameters(model, tp=tp)
+    assert embedding_work(of).parameters == model.hidden * (model.vocab // tp + model.positions)
     assert head_work(of).parameters == head_parameters(model, tp=tp)
 
 

@@ -1,6 +1,6 @@
 """Rank traces of Megatron: what each rank of a job did, op by op, as a tracer in its schedule wrote it down.
 
-Several tracers and versions of them write this form; it is read by key. Stage plans are the schedule alone.
+Several tracers and versions of them write this form; it is read by key.
 
 Names are loaded when they are asked for: any input is sniffed, and most are no traces.
 """
@@ -13,14 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foretrace.inputs.megatron_trace.format.ex_situ import is_ex_situ
     from foretrace.inputs.megatron_trace.format.lines import BUCKET_OP, line_text, parse_line
-    from foretrace.inputs.megatron_trace.format.plan import (
-        PlanOp,
-        StagePlan,
-        make_plan,
-        plan_text,
-        read_plan,
-        write_plan,
-    )
     from foretrace.inputs.megatron_trace.format.read import parse_trace, read_trace
     from foretrace.inputs.megatron_trace.format.records import Facts, RankTrace, Run, SubOp, TraceOp
     from foretrace.inputs.megatron_trace.format.runs import read_runs
@@ -31,10 +23,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "BUCKET_OP": "lines",
     "Facts": "records",
-    "PlanOp": "plan",
     "RankTrace": "records",
     "Run": "records",
-    "StagePlan": "plan",
     "SubOp": "records",
     "TraceOp": "records",
     "Written": "write",
@@ -45,26 +35,20 @@ _HOMES = {
     "is_rank_trace": "sniff",
     "looks_like_trace": "sniff",
     "make_op": "write",
-    "make_plan": "plan",
     "make_sub": "write",
     "parse_line": "lines",
     "parse_trace": "read",
-    "plan_text": "plan",
-    "read_plan": "plan",
     "read_runs": "runs",
     "read_trace": "read",
     "trace_text": "write",
-    "write_plan": "plan",
     "write_runs": "write",
 }
 
 __all__ = [
     "BUCKET_OP",
     "Facts",
-    "PlanOp",
     "RankTrace",
     "Run",
-    "StagePlan",
     "SubOp",
     "TraceOp",
     "Written",
@@ -75,16 +59,12 @@ __all__ = [
     "line_text",
     "looks_like_trace",
     "make_op",
-    "make_plan",
     "make_sub",
     "parse_line",
     "parse_trace",
-    "plan_text",
-    "read_plan",
     "read_runs",
     "read_trace",
     "trace_text",
-    "write_plan",
     "write_runs",
 ]
 

@@ -1,21 +1,18 @@
-"""The fields of a line: `key=value` joined by commas, where a value may hold commas of its own, and the list of strings
-that sub-operations are."""
+"""Splits a line into its fields, and the list of sub-operations into its strings.
+
+Fields are `key=value` joined by commas; a value may hold commas of its own.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-COMMA: Final = re.compile(r",(?=[A-Za-z_][A-Za-z0-9_]*=)")
-"""What parts the fields of a rank trace: a comma before a key."""
-
-COMMA_AND_BLANK: Final = re.compile(r", ?(?=[A-Za-z_][A-Za-z0-9_]*=)")
-"""What parts the fields of a stage plan."""
+_COMMA: Final = re.compile(r",(?=[A-Za-z_][A-Za-z0-9_]*=)")
+"""The separator of fields: a comma before a key."""
 
 _PLAIN = re.compile(r"""[^\[\](){}'"]*(?:\[[0-9, ]*\][^\[\](){}'"]*)*""")
-_TOKENS = {
-    comma: re.compile(rf"""'[^']*'|"[^"]*"|[(\[{{]|[)\]}}]|{comma.pattern}""") for comma in (COMMA, COMMA_AND_BLANK)
-}
+_TOKENS = re.compile(rf"""'[^']*'|"[^"]*"|[(\[{{]|[)\]}}]|{_COMMA.pattern}""")
 _STRING = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""", re.DOTALL)
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _BROKEN = "sub_operations is not a list of strings in quotes"
@@ -23,7 +20,7 @@ _UNENDED = "sub_operations does not end: ] is missing"
 _ESCAPED: Final = {"\\": "\\", "'": "'", '"': '"', "n": "\n", "r": "\r", "t": "\t"}
 
 
-def split_fields(text: str, comma: re.Pattern[str] = COMMA) -> dict[str, str]:
+def split_fields(text: str) -> dict[str, str]:
     """Keys and values in their order; ValueError says what is wrong.
 
     A comma counts outside brackets and quotes only, since descriptions are free text. Text whose brackets do not match
@@ -31,9 +28,9 @@ def split_fields(text: str, comma: re.Pattern[str] = COMMA) -> dict[str, str]:
     """
     if not text:
         raise ValueError("there are no fields")
-    parts = comma.split(text)
+    parts = _COMMA.split(text)
     if not _PLAIN.fullmatch(text):
-        parts = _split_carefully(text, comma) or parts
+        parts = _split_carefully(text) or parts
     fields: dict[str, str] = {}
     for part in parts:
         key, equals, value = part.partition("=")
@@ -73,10 +70,10 @@ def split_strings(text: str, start: int) -> tuple[list[str], int]:
     return strings, at + 1
 
 
-def _split_carefully(text: str, comma: re.Pattern[str]) -> list[str] | None:
+def _split_carefully(text: str) -> list[str] | None:
     """Parts of a text at commas outside brackets and quotes; None where brackets do not match."""
     parts, begin, depth = [], 0, 0
-    for token in _TOKENS[comma].finditer(text):
+    for token in _TOKENS.finditer(text):
         mark = token[0]
         if mark[0] == ",":
             if depth == 0:

@@ -1,4 +1,4 @@
-"""Reads the trace of one rank; what cannot be read is refused with its line, what is odd is said."""
+"""Reads the trace of one rank. Errors name the line that cannot be read; diagnostics report what is odd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from foretrace.inputs.megatron_trace.format.lines import EXAMPLE, KEYS, SUB_KEYS
 from foretrace.inputs.megatron_trace.format.records import RankTrace, TraceOp
 from foretrace.inputs.megatron_trace.format.sniff import BYTE_ORDER_MARK, begins_like_trace
 
-_MAX_NEAR = 1000
 _BLANKS = " \t\r"
 
 
@@ -22,7 +21,7 @@ def read_trace(path: AnyFile) -> RankTrace:
 
 def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
     """The trace in the bytes of a file, which messages call `name`."""
-    lines = text_lines(data, name)
+    lines = _text_lines(data, name)
     last = lines[-1][1]
     if begins_like_trace(last) and not last.endswith(")"):
         raise InputError(
@@ -42,7 +41,7 @@ def parse_trace(data: bytes, name: str = "trace") -> RankTrace:
     return RankTrace(name, first.rank, ops, (*_key_notes(ops, name), *_iteration_notes(ops, name)))
 
 
-def text_lines(data: bytes, name: str, hint: str = EXAMPLE) -> list[tuple[int, str]]:
+def _text_lines(data: bytes, name: str) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers; at least one."""
     try:
         text = data.removeprefix(BYTE_ORDER_MARK).decode()
@@ -51,12 +50,14 @@ def text_lines(data: bytes, name: str, hint: str = EXAMPLE) -> list[tuple[int, s
         text, at, what = "", error.start, "is not UTF-8"
     if at >= 0:
         line = data.count(b"\n", 0, at) + 1
-        raise InputError("not-text", f"this is not a text file: byte {at:,} {what}", where=f"{name}:{line}", hint=hint)
+        raise InputError(
+            "not-text", f"this is not a text file: byte {at:,} {what}", where=f"{name}:{line}", hint=EXAMPLE
+        )
     numbered = enumerate(text.split("\n"), 1)
     lines = [(number, stripped) for number, line in numbered if (stripped := line.strip(_BLANKS))]
     if not lines:
         message = "the file holds nothing but blanks" if text else "the file is empty"
-        raise InputError("empty-file", message, where=f"{name}:1", hint=hint)
+        raise InputError("empty-file", message, where=f"{name}:1", hint=EXAMPLE)
     return lines
 
 

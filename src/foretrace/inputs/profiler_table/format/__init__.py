@@ -2,7 +2,6 @@
 
 from foretrace.inputs.profiler_table.format.read import looks_like_table, parse_tables, read_tables
 from foretrace.inputs.profiler_table.format.records import Column, Field, ProfilerTable, TableRow
-from foretrace.inputs.profiler_table.format.write import write_table
 
 __all__ = [
     "Column",
@@ -12,5 +11,4 @@ __all__ = [
     "looks_like_table",
     "parse_tables",
     "read_tables",
-    "write_table",
 ]

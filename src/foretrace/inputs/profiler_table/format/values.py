@@ -73,26 +73,3 @@ def read_flops(cell: str, scale: float) -> float | None:
     if re.fullmatch(_NUMBER, cell) is None:
         raise NoNumberError("expected a number or --")
     return float(cell) * scale
-
-
-def write_time(seconds: float | None, unit: str | None = None) -> str:
-    """As PyTorch writes it: the largest of us, ms and s that leaves at least one, or the unit asked for."""
-    if seconds is None:
-        return "NaN"
-    us = seconds * 1e6
-    chosen = unit or ("s" if us >= 1e6 else "ms" if us >= 1e3 else "us")
-    return f"{us / {'s': 1e6, 'ms': 1e3, 'us': 1.0}[chosen]:.3f}{chosen}"
-
-
-def write_share(share: float | None, bare: bool = False) -> str:
-    """A percentage, or a bare 0."""
-    return "0" if bare else "NaN" if share is None else f"{share * 100:.2f}%"
-
-
-def write_memory(size_bytes: int | None, capital: bool = True) -> str:
-    """In units of 1024, spelled KB or, as before PyTorch 2.5, Kb."""
-    if size_bytes is None:
-        return "NaN"
-    power = next((exponent for exponent in (3, 2, 1) if abs(size_bytes) >= 1024**exponent), 0)
-    text = f"{size_bytes / 1024**power:.2f} {'KMG'[power - 1]}B" if power else f"{size_bytes} B"
-    return text if capital else text[:-1] + "b"

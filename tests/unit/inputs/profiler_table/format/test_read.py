@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.profiler_table.format import Field, looks_like_table, parse_tables, read_tables, write_table
+from foretrace.inputs.profiler_table.format import Field, looks_like_table, parse_tables, read_tables
 from foretrace.inputs.registry import open_input
 from shared_files import ROOT, shared
+from write_table import write_table
 
 NEW = """\
 -----------  ------------  ------------  ------------  ------------  ------------  ------------  ------------  ------------  ------------  ------------  \n\

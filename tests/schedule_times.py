@@ -1,4 +1,4 @@
-"""When each action runs if transfers are free: a small evaluator for checks, tests and explanations."""
+"""Runs schedules with free transfers: when each action runs, and how many activations a stage holds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats
-from foretrace.schedules.schedule import Schedule
+from foretrace.basics.arrays import Floats, Longs
+from foretrace.schedules.schedule import ActionKind, Schedule, StageActions
 from foretrace.schedules.slots import SlotGraph, run_slots, slot_graph
 
 
@@ -97,3 +97,22 @@ def largest_cycle_mean(weight: Floats) -> float:
         walks[steps + 1] = (weight + walks[steps]).max(axis=1)
     remaining = np.arange(nodes, 0, -1)[:, None]
     return float(((walks[-1] - walks[:-1]) / remaining).min(axis=0).max())
+
+
+def peak_in_flight(schedule: Schedule) -> Longs:
+    """The most chunk activations each stage holds at once, `[stages]`.
+
+    An activation is held from its forward until its backward has ended; with a split backward, until its
+    weight gradient has. Divided by the chunks per stage it counts whole microbatches.
+    """
+    return np.array([_peak(rows) for rows in schedule.stage_actions], dtype=np.int64)
+
+
+def _peak(rows: StageActions) -> int:
+    takes = rows.kind == ActionKind.FORWARD
+    frees = (rows.kind == ActionKind.BACKWARD) | (rows.kind == ActionKind.BACKWARD_WEIGHT)
+    started = np.cumsum(np.bincount(rows.slot, weights=takes))
+    freed = np.cumsum(np.bincount(rows.slot, weights=frees))
+    # What a slot frees is still held while the slot runs.
+    freed_before = np.concatenate([[0.0], freed[:-1]])
+    return int((started - freed_before).max())

@@ -1,4 +1,4 @@
-"""Writing profiler tables as PyTorch does."""
+"""Writes profiler tables as PyTorch does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from foretrace.inputs.profiler_table.format.records import Column, Field, ProfilerTable, TableRow
-from foretrace.inputs.profiler_table.format.values import write_memory, write_share, write_time
 
 _WIDTH: Final = {"right": 12, "left": 15}
 _TIMES: Final = (
@@ -48,9 +47,9 @@ def write_table(
             lines += [_line(more, table, widths, align) for more in _continued(table, row)]
     lines.append(dashes)
     if table.self_cpu_total_s is not None:
-        lines.append(f"Self CPU time total: {write_time(table.self_cpu_total_s, time_unit)}")
+        lines.append(f"Self CPU time total: {_write_time(table.self_cpu_total_s, time_unit)}")
     if table.self_device_total_s is not None:
-        lines.append(f"Self {table.device} time total: {write_time(table.self_device_total_s, time_unit)}")
+        lines.append(f"Self {table.device} time total: {_write_time(table.self_device_total_s, time_unit)}")
     return "\n".join(lines) + "\n"
 
 
@@ -84,15 +83,38 @@ def _cell(column: Column, row: TableRow, time_unit: str | None, capital: bool) -
     field = column.field
     value = getattr(row, field)
     if field in _TIMES:
-        return write_time(value, time_unit)
+        return _write_time(value, time_unit)
     if field is Field.CPU_TOTAL_SHARE:
-        return write_share(value, row.asynchronous)
+        return _write_share(value, row.asynchronous)
     if field in _SHARES:
-        return write_share(value)
+        return _write_share(value)
     if field in (Field.FLOPS, Field.FLOPS_RATE):
         return "--" if value is None else f"{value / column.scale:8.3f}"
     if field is Field.STACK:
         return row.stack[0] if row.stack else ""
     if field in (Field.NAME, Field.OVERLOAD, Field.SHAPES, Field.CALLS, Field.NODE):
         return str(value)
-    return write_memory(value, capital)
+    return _write_memory(value, capital)
+
+
+def _write_time(seconds: float | None, unit: str | None = None) -> str:
+    """As PyTorch writes it: the largest of us, ms and s that leaves at least one, or the unit asked for."""
+    if seconds is None:
+        return "NaN"
+    us = seconds * 1e6
+    chosen = unit or ("s" if us >= 1e6 else "ms" if us >= 1e3 else "us")
+    return f"{us / {'s': 1e6, 'ms': 1e3, 'us': 1.0}[chosen]:.3f}{chosen}"
+
+
+def _write_share(share: float | None, bare: bool = False) -> str:
+    """A percentage, or a bare 0."""
+    return "0" if bare else "NaN" if share is None else f"{share * 100:.2f}%"
+
+
+def _write_memory(size_bytes: int | None, capital: bool = True) -> str:
+    """In units of 1024, spelled KB or, as before PyTorch 2.5, Kb."""
+    if size_bytes is None:
+        return "NaN"
+    power = next((exponent for exponent in (3, 2, 1) if abs(size_bytes) >= 1024**exponent), 0)
+    text = f"{size_bytes / 1024**power:.2f} {'KMG'[power - 1]}B" if power else f"{size_bytes} B"
+    return text if capital else text[:-1] + "b"
