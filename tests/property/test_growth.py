@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretrace.inputs.torch_ops.growth import grown
-from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel, Stream, kernel_text, parse_kernels
+from foretrace.program.kernels import (
+    Attention,
+    Copy,
+    Gemm,
+    GroupedGemm,
+    Kernel,
+    Stream,
+    grown,
+    kernel_text,
+    parse_kernels,
+)
 
 SIZES = st.integers(1, 2**20)
 LAYOUTS = st.sampled_from(["tn", "nn", "nt"])

@@ -8,7 +8,7 @@ work; what it takes is for `cost` to say.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -237,3 +237,50 @@ def _parse_one(text: str) -> tuple[int, Kernel]:
         raise InputError(
             "bad-value", f'kernel "{text}" cannot be read', hint=f"{word} has {', '.join(types)}"
         ) from None
+
+
+def grown(kernel: Kernel, factor: float) -> tuple[Kernel, float]:
+    """Returns the kernel with `factor` times the samples, and the part of the factor that whole sizes cannot express.
+
+    Half of one sequence, for example, is one sequence and a remaining factor of a half.
+
+    Rows of a forward product or an input gradient are tokens, and the sum of a weight gradient runs over them; a
+    batch of products is of sequences' heads or of experts' tokens; sequences attend each to itself. A stream's bytes
+    grow but for those that are `fixed`.
+    """
+    if isinstance(kernel, Gemm) and kernel.batch > 1:
+        batch, left = _whole(kernel.batch, factor)
+        return replace(kernel, batch=batch), left
+    if isinstance(kernel, Gemm):
+        if kernel.layout == "nt":
+            k, left = _whole(kernel.k, factor)
+            return replace(kernel, k=k), left
+        m, left = _whole(kernel.m, factor)
+        return replace(kernel, m=m), left
+    if isinstance(kernel, GroupedGemm):
+        largest = round(kernel.largest * factor)
+        if kernel.layout == "nt":
+            k, left = _whole(kernel.k, factor)
+            return replace(kernel, k=k, largest=largest), left
+        m, left = _whole(kernel.m, factor)
+        return replace(kernel, m=m, largest=largest), left
+    if isinstance(kernel, Attention):
+        batch, left = _whole(kernel.batch, factor)
+        return replace(kernel, batch=batch), left
+    if isinstance(kernel, Copy):
+        return replace(kernel, bytes=round(kernel.bytes * factor)), 1.0
+    return _grown_stream(kernel, factor), 1.0
+
+
+def _grown_stream(kernel: Stream, factor: float) -> Stream:
+    total = kernel.read + kernel.write
+    fixed = min(kernel.fixed, total)
+    if fixed == total:
+        return kernel
+    times = (fixed + (total - fixed) * factor) / total
+    return replace(kernel, read=round(kernel.read * times), write=round(kernel.write * times))
+
+
+def _whole(size: int, factor: float) -> tuple[int, float]:
+    new = max(round(size * factor), 1)
+    return new, size * factor / new

@@ -5,7 +5,7 @@ Read `schedule.py` first: what a schedule is. `registry.py` makes one by name, `
 and `routes.py` finds the transfers between them.
 
 Each of `in_turn.py`, `interleaved.py`, `zero_bubble.py` and `dualpipe.py` is a family of schedules that the registry
-lists, and `script.py` reads one from text. A new family is a new module and a line in the registry.
+lists. A new family is a new module and a line in the registry.
 """
 
 from foretrace.schedules.check import check

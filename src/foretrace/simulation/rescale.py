@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from foretrace.inputs.torch_ops.growth import grown
 from foretrace.inputs.torch_ops.kinds import WorkKind
-from foretrace.program.kernels import Gemm, Kernel, Stream, kernels_text, parse_kernels
+from foretrace.program.kernels import Gemm, Kernel, Stream, grown, kernels_text, parse_kernels
 
 if TYPE_CHECKING:
     from foretrace.cost.kernels.interface import KernelPricer

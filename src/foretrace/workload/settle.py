@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
@@ -14,7 +16,6 @@ from foretrace.schedules.schedule import Schedule
 from foretrace.workload.check_plan import check_plan, check_size
 from foretrace.workload.plan import Plan
 from foretrace.workload.setting import Setting
-from foretrace.workload.split import split_layers
 from foretrace.workload.stack import Stack
 from foretrace.workload.stacks import stack as stack_named
 
@@ -312,3 +313,43 @@ def _idle(setting: Setting, moe: bool) -> list[str]:
         ),
     ]
     return [text for asked, text in checks if asked]
+
+
+def split_layers(
+    layers: int, pieces: int, given: Sequence[int] | None
+) -> tuple[tuple[tuple[int, ...], ...], str | None]:
+    """Returns the layers of every piece of the model by number, in order, and a note where pieces differ in size.
+
+    Where the layers do not divide but two more would, the embedding and the head count as a layer each, as under
+    Megatron's account-for-embedding-in-pipeline-split and -loss- (Llama 3 405B: 126 layers).
+    """
+    counts, note = _layer_counts(layers, pieces, given)
+    bounds = accumulate(counts, initial=0)
+    return tuple(tuple(range(first, last)) for first, last in pairwise(bounds)), note
+
+
+def _layer_counts(layers: int, pieces: int, given: Sequence[int] | None) -> tuple[list[int], str | None]:
+    if given is not None:
+        if len(given) != pieces or sum(given) != layers or min(given) < 0:
+            raise InputError(
+                "bad-plan",
+                f"stage_layers has {len(given)} parts of {sum(given)} layers in all; the model has {layers} layers "
+                f"in {pieces} part{'s' * (pieces > 1)}",
+                hint=f"give {pieces} numbers that add up to {layers}",
+            )
+        return list(given), None
+    if layers % pieces == 0:
+        return [layers // pieces] * pieces, None
+    each, left = divmod(layers + 2, pieces)
+    if left == 0 and pieces > 1:
+        note = f"{layers} layers on {pieces} parts: embedding and head count as a layer each, {each} to a part"
+        return [each - 1, *([each] * (pieces - 2)), each - 1], note
+    if layers < pieces:
+        raise InputError(
+            "bad-plan",
+            f"{layers} layers cannot fill {pieces} parts of a pipeline (pp times chunks)",
+            hint=f"at most {layers} parts, or stage_layers with zeros",
+        )
+    each, left = divmod(layers, pieces)
+    note = f"{layers} layers on {pieces} parts: {each} in each, one more in the first{f' {left}' if left > 1 else ''}"
+    return [each + (piece < left) for piece in range(pieces)], note

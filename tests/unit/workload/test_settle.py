@@ -11,8 +11,7 @@ from foretrace.program.kernels import GroupedGemm
 from foretrace.step.spec import Compute
 from foretrace.workload.layers import layer_work
 from foretrace.workload.plan import Plan
-from foretrace.workload.settle import settle
-from foretrace.workload.split import split_layers
+from foretrace.workload.settle import settle, split_layers
 from hand_written_work import STACK, model, setting_of
 
 

@@ -1,9 +1,10 @@
-"""The kernels of a trace: for everything that ran on a device, what it computed or moved, where names and shapes say
-it."""
+"""Tells what every device event of a profiler trace computed or moved, where names and shapes say it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -13,11 +14,16 @@ from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.kinds import plain_name
 from foretrace.inputs.torch_ops.lists import list_kernels
 from foretrace.inputs.torch_ops.parameters import ACCUMULATE, Parameters, parameters
-from foretrace.inputs.torch_ops.parts import parts
 from foretrace.inputs.torch_ops.shapes import kernel_of
 from foretrace.inputs.torch_ops.streams import list_stream
 from foretrace.inputs.torch_ops.tensors import tensors
-from foretrace.program.kernels import Copy, Gemm, GroupedGemm, Kernel, Stream
+from foretrace.program.kernels import DTYPE_BYTES, Attention, Copy, Gemm, GroupedGemm, Kernel, Stream
+
+WIDE: Final = 4
+"""Bytes of an fp32 element, in which partial sums are kept."""
+
+MIN_PARTS: Final = 2
+"""Parts into which a split-K product is taken to cut K: the name of its kernel does not tell the number."""
 
 
 def device_kernels(trace: RankProfile, links: EventLinks) -> dict[int, Kernel]:
@@ -124,3 +130,40 @@ def _under(links: EventLinks, trace: RankProfile, name: str) -> Mask:
         under |= (at >= 0) & named[at]
         at = np.where(at >= 0, links.op[at], -1)
     return under
+
+
+def parts(kernel: Kernel, names: Sequence[str], seconds: Sequence[float]) -> list[Kernel | None]:
+    """Returns what each launch of an op does, by the name of its kernel; None where the name tells nothing.
+
+    The bytes of a stream are divided by the time of each launch. Otherwise the longest launch is the op itself.
+    """
+    if len(names) == 1:
+        return [kernel]
+    if isinstance(kernel, Stream):
+        total = sum(seconds) or 1.0
+        return [_share(kernel, second / total) for second in seconds]
+    main = max(range(len(names)), key=lambda i: seconds[i])
+    return [kernel if i == main else _beside(kernel, name) for i, name in enumerate(names)]
+
+
+def _share(kernel: Stream, share: float) -> Stream:
+    read, write, fixed = (round(size * share) for size in (kernel.read, kernel.write, kernel.fixed))
+    return replace(kernel, read=read, write=write, launches=1, fixed=min(fixed, read + write))
+
+
+def _beside(kernel: Kernel, name: str) -> Kernel | None:
+    if isinstance(kernel, Gemm) and "splitK" in name:
+        result = kernel.batch * kernel.m * kernel.n
+        return Stream("gemm_split_k", MIN_PARTS * WIDE * result, int(DTYPE_BYTES[kernel.out] * result))
+    if not isinstance(kernel, Attention):
+        return None
+    size = DTYPE_BYTES[kernel.dtype]
+    rows = kernel.batch * kernel.heads * kernel.q
+    if "dot_do_o" in name:
+        return Stream("attention_dot", int(2 * size * rows * kernel.v_dim), WIDE * rows)
+    if "convert_dq" in name or "convert_dkv" in name:
+        return Stream("attention_convert", WIDE * rows * kernel.head_dim, int(size * rows * kernel.head_dim))
+    if "reduce_head" in name:
+        keys = kernel.batch * kernel.kv * kernel.head_dim * size
+        return Stream("attention_reduce", int(keys * kernel.heads), int(keys * kernel.kv_heads))
+    return None

@@ -10,9 +10,8 @@ import pytest
 from foretrace.inputs.profiler_trace.format import read_trace
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, RankProfile
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
-from foretrace.inputs.torch_ops.launched import device_kernels
+from foretrace.inputs.torch_ops.launched import device_kernels, parts
 from foretrace.inputs.torch_ops.parameters import parameters
-from foretrace.inputs.torch_ops.parts import parts
 from foretrace.program.kernels import Attention, Copy, Gemm, Kernel, Stream
 from kineto_files import document, kernel, span, write
 from shared_files import shared
