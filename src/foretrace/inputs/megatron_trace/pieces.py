@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
@@ -17,7 +18,10 @@ from foretrace.inputs.megatron_trace.calls import SubKind, sub_call
 from foretrace.inputs.megatron_trace.format import TraceOp
 from foretrace.step.spec import Call
 
-MS = 1e-3
+MS: Final = 1e-3
+
+CUT_OPS: Final = ("forward_step", "loss_func", "backward_step")
+"""Ops that are cut at their communication."""
 
 PieceKey = tuple[object, ...]
 """Pieces with the same key do the same work."""

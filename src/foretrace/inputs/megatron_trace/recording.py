@@ -19,8 +19,7 @@ from foretrace.inputs.megatron_trace.format import BUCKET_OP, RankTrace, TraceOp
 from foretrace.inputs.megatron_trace.format.ex_situ import TRANSFERS
 from foretrace.inputs.megatron_trace.gradients import reduces_gradients
 from foretrace.inputs.megatron_trace.layout import TraceJob, last_iteration
-from foretrace.inputs.megatron_trace.pieces import MS, pieces_of
-from foretrace.inputs.megatron_trace.work import CUT_OPS
+from foretrace.inputs.megatron_trace.pieces import CUT_OPS, MS, pieces_of
 from foretrace.program.columns import Collective, Phase
 from foretrace.step.spec import Call
 

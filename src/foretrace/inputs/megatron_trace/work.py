@@ -12,7 +12,7 @@ from foretrace.inputs.megatron_trace.format import BUCKET_OP, RankTrace, TraceOp
 from foretrace.inputs.megatron_trace.format.ex_situ import TRANSFERS
 from foretrace.inputs.megatron_trace.gradients import TracedBucket, gradient_buckets, gradient_calls
 from foretrace.inputs.megatron_trace.layout import TraceJob, fill_notes, last_iteration
-from foretrace.inputs.megatron_trace.pieces import MS, PieceKey, TracePiece, pieces_of
+from foretrace.inputs.megatron_trace.pieces import CUT_OPS, MS, PieceKey, TracePiece, pieces_of
 from foretrace.inputs.megatron_trace.pools import Pools
 from foretrace.program.columns import Collective
 from foretrace.step.spec import Call
@@ -22,9 +22,6 @@ SLACK: Final = 0.01
 
 OPTIMIZER_PHASES: Final = ("optimizer_main_update", "optimizer_state_update", "optimizer_post_update")
 """Parts of an optimizer_step that tracers of 2026 may write beside it, or instead of it."""
-
-CUT_OPS: Final = ("forward_step", "loss_func", "backward_step")
-"""Ops that are cut at their communication."""
 
 
 @dataclass(frozen=True, slots=True)
