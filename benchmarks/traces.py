@@ -23,16 +23,16 @@ import numpy as np
 
 import foretrace
 from foretrace import Answer, Machine, simulate
-from foretrace.inputs.megatron_trace import whole_job, work
-from foretrace.inputs.megatron_trace.corrections import HOST, HOST_GAP_S
 from foretrace.inputs.megatron_trace.format import read_runs
 from foretrace.inputs.megatron_trace.layout import find_job
 from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
 from foretrace.inputs.megatron_trace.pieces import TracePiece
-from foretrace.inputs.megatron_trace.pools import Pools
 from foretrace.inputs.megatron_trace.program import recording_of
 from foretrace.inputs.megatron_trace.recording import Recording
-from foretrace.inputs.megatron_trace.work import read_stones
+from foretrace.inputs.megatron_trace.whole_job import whole_job, work
+from foretrace.inputs.megatron_trace.whole_job.corrections import HOST, HOST_GAP_S
+from foretrace.inputs.megatron_trace.whole_job.pools import Pools
+from foretrace.inputs.megatron_trace.whole_job.work import read_stones
 from foretrace.inputs.registry import open_input
 from foretrace.readings.answer.recorded import recorded_answer
 

@@ -19,7 +19,7 @@ from foretrace.basics.files import GivenPath
 from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
 from foretrace.inputs.base import Input
-from foretrace.inputs.option_checks import changed_options
+from foretrace.inputs.option_values import changed_options
 from foretrace.inputs.registry import open_input
 from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer

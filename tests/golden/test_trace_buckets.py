@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.cost.pricing import STREAM_SHARE
-from foretrace.inputs.megatron_trace.corrections import HOST_GAP_S
+from foretrace.cost.streaming import STREAM_SHARE
 from foretrace.inputs.megatron_trace.format import Facts, parse_line
+from foretrace.inputs.megatron_trace.whole_job.corrections import HOST_GAP_S
 from foretrace.program.columns import Collective
 from golden.test_trace_ex_situ import MS, price_s
 from unit.inputs.megatron_trace.rank_files import Rank, answer, said, write

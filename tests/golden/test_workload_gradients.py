@@ -14,7 +14,7 @@ import pytest
 
 from foretrace import Answer
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from foretrace.step import buckets
 from golden.reading import parts_us, step_us
 from unit.inputs.aicb.workloads import US, actions, row, run

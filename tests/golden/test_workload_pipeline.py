@@ -12,7 +12,7 @@ and 1,230,000 bytes at 150 GB/s. aN is the activation of microbatch N, gN its gr
 from __future__ import annotations
 
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from golden.reading import parts_us, step_us, us
 from unit.inputs.aicb.workloads import TRANSFER_20_US, US, actions, row, run
 

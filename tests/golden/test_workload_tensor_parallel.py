@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from golden.reading import parts_us, step_us
 from unit.inputs.aicb.workloads import GATHER_20_US, US, row, run
 

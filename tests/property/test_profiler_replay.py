@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foretrace.api import simulate
-from foretrace.inputs.option_checks import HostMode
+from foretrace.inputs.option_values import HostMode
 from foretrace.inputs.profiler_trace.host_modes import times
 from foretrace.inputs.profiler_trace.rank.rank_step import RankStep, read_step
 from foretrace.inputs.profiler_trace.write_step import GPU, StepWriter

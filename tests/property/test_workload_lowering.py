@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from foretrace.basics.errors import InputError
 from foretrace.inputs.aicb.format import Pass, Workload, WorkloadRow, split_collective
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from foretrace.schedules import Schedule, make
 from unit.inputs.aicb.workloads import Op, listed, lowered, row, run, workload
 

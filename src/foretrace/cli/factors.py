@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.units import parse_factor
-from foretrace.inputs.options import refuse_several
+from foretrace.inputs.option_texts import refuse_several
 
 
 def read_what_ifs(texts: list[str]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
 from foretrace.hardware.presets import check_gpu
 from foretrace.inputs.base import Input
-from foretrace.inputs.options import INPUT_OPTIONS, OptionText, read_numbers, split_what_ifs
+from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_numbers, split_what_ifs
 from foretrace.inputs.registry import open_input, open_model
 from foretrace.readings.scenario import Scenario
 

@@ -19,7 +19,7 @@ from foretrace.cli.groups import (
     check_outputs,
     takes,
 )
-from foretrace.inputs.options import flag_of
+from foretrace.inputs.option_texts import flag_of
 from foretrace.inputs.registry import open_input
 from foretrace.report.sweep import print_sweep, sweep_json
 from foretrace.search.sweep import parse_axis, sweep

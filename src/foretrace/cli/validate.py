@@ -21,7 +21,7 @@ from foretrace.cli.groups import (
     check_svg,
     takes,
 )
-from foretrace.inputs.options import flag_of
+from foretrace.inputs.option_texts import flag_of
 from foretrace.report.calibration import before_after_json, print_before_after
 from foretrace.report.validate import MAX_SKIPPED, print_validation, validation_json, validation_svg, why_skipped
 from foretrace.validate.calibrated import CalibratedValidation, validate_calibrated

@@ -19,7 +19,7 @@ from foretrace.inputs.aicb.format import write_workload
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.program import lower_workload
 from foretrace.inputs.base import Input
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from foretrace.program.file import save
 from foretrace.readings.answer.model_figures import peak_flops
 from foretrace.readings.scenario import Scenario

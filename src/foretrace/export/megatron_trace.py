@@ -43,7 +43,7 @@ from foretrace.inputs.megatron_trace.format.states import OpKey, states
 from foretrace.inputs.megatron_trace.format.values import DTYPE_BYTES
 from foretrace.inputs.megatron_trace.format.write import STAMP
 from foretrace.inputs.megatron_trace.pieces import CUT_OPS
-from foretrace.inputs.megatron_trace.work import OPTIMIZER_PHASES
+from foretrace.inputs.megatron_trace.whole_job.work import OPTIMIZER_PHASES
 from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.program import Program
 from foretrace.program.timeline import Timeline

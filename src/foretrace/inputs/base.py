@@ -163,7 +163,7 @@ class Input(ABC):
 
     def refuse_option(self, name: str) -> UsageError:
         """Returns the error of an option that this input does not have."""
-        from foretrace.inputs.options import INPUT_OPTIONS, flag_of, flags_of
+        from foretrace.inputs.option_texts import INPUT_OPTIONS, flag_of, flags_of
 
         known = flags_of(self.Options)
         hint = f"its options: {' '.join(known)}" if known else "everything is settled in it"

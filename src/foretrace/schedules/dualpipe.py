@@ -14,7 +14,7 @@ import numpy as np
 
 from foretrace.basics.errors import InputError
 from foretrace.schedules.pattern import Phase, stage_from_phases
-from foretrace.schedules.placement import facing_pieces, one_way, vee_pieces
+from foretrace.schedules.pieces import facing_pieces, one_way, vee_pieces
 from foretrace.schedules.schedule import Schedule, StageActions
 
 

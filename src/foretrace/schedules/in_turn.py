@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrace.schedules.pattern import Phase, stage_from_phases
-from foretrace.schedules.placement import looped_pieces, one_way
+from foretrace.schedules.pieces import looped_pieces, one_way
 from foretrace.schedules.schedule import Schedule
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from foretrace.basics.errors import InputError
 from foretrace.schedules.pattern import Phase, columns, number_microbatches
-from foretrace.schedules.placement import looped_pieces, one_way
+from foretrace.schedules.pieces import looped_pieces, one_way
 from foretrace.schedules.schedule import ActionKind, Schedule, StageActions
 
 

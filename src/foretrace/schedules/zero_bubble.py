@@ -6,7 +6,7 @@ F, I and W are the times of a stage's forward, input gradient and weight gradien
 from __future__ import annotations
 
 from foretrace.schedules.pattern import Phase, keep_microbatches, stage_from_phases
-from foretrace.schedules.placement import looped_pieces, one_way, vee_pieces
+from foretrace.schedules.pieces import looped_pieces, one_way, vee_pieces
 from foretrace.schedules.schedule import Schedule
 
 

@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 
 from foretrace.basics.arrays import Floats, ranges
+from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode
 from foretrace.cost.prices import Prices
 from foretrace.engine.fixed_run import FixedRun
 from foretrace.hardware.cluster import Cluster
-from foretrace.program.collector import collector_paused
 from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops
 from foretrace.program.fold import fold, unfold

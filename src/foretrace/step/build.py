@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from foretrace.basics.collector import collector_paused
 from foretrace.program.block import After, BlockBuilder, OpRef, PlacedOp
 from foretrace.program.build import ProgramBuilder
-from foretrace.program.collector import collector_paused
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
 from foretrace.program.role import BlockInstance, RoleBuilder

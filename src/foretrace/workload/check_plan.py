@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from foretrace.basics.errors import InputError, did_you_mean
+from foretrace.basics.limits import check_gpus
 from foretrace.models.compose import MAX_LAYERS
-from foretrace.step.limits import check_gpus
 from foretrace.workload.plan import WORDS, Plan
 
 MAX_TOKENS: Final = 100_000_000

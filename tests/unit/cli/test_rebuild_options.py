@@ -5,7 +5,7 @@ import pytest
 from foretrace.basics.errors import UsageError
 from foretrace.cli.factors import read_what_ifs
 from foretrace.cli.groups import SCENARIO
-from foretrace.inputs.options import read_sizes, read_steps, split_what_ifs
+from foretrace.inputs.option_texts import read_sizes, read_steps, split_what_ifs
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 

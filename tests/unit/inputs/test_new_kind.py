@@ -16,7 +16,7 @@ from foretrace.cli.main import run
 from foretrace.inputs import registry
 from foretrace.inputs.base import Input
 from foretrace.inputs.inventory import Inventory
-from foretrace.inputs.options import read_count, read_texts
+from foretrace.inputs.option_texts import read_count, read_texts
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.program import Program
 

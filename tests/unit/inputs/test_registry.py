@@ -15,7 +15,7 @@ from foretrace.basics.errors import InputError, UsageError
 from foretrace.inputs.base import Input
 from foretrace.inputs.megatron_trace.format import Facts
 from foretrace.inputs.model.input import ModelInput
-from foretrace.inputs.options import INPUT_OPTIONS
+from foretrace.inputs.option_texts import INPUT_OPTIONS
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.inputs.registry import kinds, open_input, open_model
 from kineto_files import document, small_step, write

@@ -10,7 +10,7 @@ from foretrace.cost.network import reaching
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster, Node
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 
 GPU_PRESETS = {"A100": "a100-80g-sxm", "A800": "a800-80g-sxm", "H100": "h100-sxm", "H800": "h800-sxm", "H20": "h20"}
 UNNAMED_GPU = "A100"

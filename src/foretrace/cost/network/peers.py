@@ -15,8 +15,8 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask, ranges
 from foretrace.basics.placement import Placement
+from foretrace.basics.trees import binary_tree
 from foretrace.hardware.cluster import Node
-from foretrace.program.trees import binary_tree
 
 INNER_SENDS: Final = 4
 """What the busiest of more than two islands sends in both trees together, in halves of the size: up and to two below in

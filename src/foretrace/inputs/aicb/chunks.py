@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from foretrace.inputs.aicb.calls import CallReader, PassName
 from foretrace.inputs.aicb.format import Pass, WorkloadRow
 from foretrace.inputs.aicb.microbatches import Microbatch
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from foretrace.program.columns import Phase, label
 from foretrace.program.program import Source
 from foretrace.schedules import Schedule

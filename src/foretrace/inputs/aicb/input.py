@@ -11,8 +11,8 @@ from foretrace.inputs.aicb.format import Workload, read_workload
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.program import lower_workload
 from foretrace.inputs.base import Input
-from foretrace.inputs.option_checks import parse_overlap
-from foretrace.inputs.options import read_bytes, read_count, read_number_list, read_schedule, read_texts
+from foretrace.inputs.option_texts import read_bytes, read_count, read_number_list, read_schedule, read_texts
+from foretrace.inputs.option_values import parse_overlap
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory

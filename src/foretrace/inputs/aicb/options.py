@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from foretrace.basics.errors import InputError
-from foretrace.inputs.option_checks import MAX_BYTES, Overlap, check_layers, check_schedule, check_whole, read_overlap
+from foretrace.inputs.option_values import MAX_BYTES, Overlap, check_layers, check_schedule, check_whole, read_overlap
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.limits import MAX_STAGES, check_gpus, check_ops
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes
 from foretrace.inputs.aicb.format import Workload, WorkloadRow, split_collective
 from foretrace.inputs.aicb.microbatches import Structure
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap, check_parts
+from foretrace.inputs.option_values import Overlap, check_parts
 from foretrace.schedules import Schedule, make
 from foretrace.schedules.in_turn import forward_only
-from foretrace.step.limits import MAX_STAGES, check_gpus, check_ops
 
 FEWER_CHUNKS = "take fewer chunks: --vpp 1"
 

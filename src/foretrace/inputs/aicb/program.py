@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.aicb.calls import CallReader
 from foretrace.inputs.aicb.chunks import ChunkPlace, Chunks
@@ -14,8 +15,7 @@ from foretrace.inputs.aicb.oddities import oddities
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.plan import WorkloadPlan, make_plan
 from foretrace.inputs.aicb.step_end import StepEnd, StepRows, find_step_rows
-from foretrace.inputs.option_checks import Overlap
-from foretrace.program.collector import collector_paused
+from foretrace.inputs.option_values import Overlap
 from foretrace.program.program import Program
 from foretrace.schedules import Schedule
 from foretrace.schedules.pipeline import Transfer

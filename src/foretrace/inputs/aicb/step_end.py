@@ -12,7 +12,7 @@ from foretrace.inputs.aicb.chunks import COMPUTE, NS
 from foretrace.inputs.aicb.format import Workload, WorkloadRow
 from foretrace.inputs.aicb.format.records import base_name
 from foretrace.inputs.aicb.microbatches import Structure
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from foretrace.program.columns import Collective, Phase, label
 from foretrace.step.buckets import Bucket, megatron_limit
 from foretrace.step.end import even_megatron_buckets, gather, reduction

@@ -11,8 +11,15 @@ from foretrace.basics.mesh import Mesh, parse_axes
 from foretrace.inputs.base import Baseline, Input
 from foretrace.inputs.megatron_trace.format import Run, is_ex_situ, looks_like_trace, read_runs
 from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
-from foretrace.inputs.option_checks import changed_options, parse_overlap
-from foretrace.inputs.options import read_bytes, read_count, read_number_list, read_routing, read_schedule, read_texts
+from foretrace.inputs.option_texts import (
+    read_bytes,
+    read_count,
+    read_number_list,
+    read_routing,
+    read_schedule,
+    read_texts,
+)
+from foretrace.inputs.option_values import changed_options, parse_overlap
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory

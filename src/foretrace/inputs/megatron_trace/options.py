@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.option_checks import (
+from foretrace.inputs.option_values import (
     MAX_BYTES,
     MAX_ROUTING,
     Overlap,

@@ -7,7 +7,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
+from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.limits import check_gpus, check_ops
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.megatron_trace.calls import (
     GRADIENT_OPS,
@@ -17,25 +19,23 @@ from foretrace.inputs.megatron_trace.calls import (
     group_size,
     tensor_bytes,
 )
-from foretrace.inputs.megatron_trace.corrections import HOST_GAP_S
 from foretrace.inputs.megatron_trace.format import RankTrace, Run, TraceOp
 from foretrace.inputs.megatron_trace.layout import TraceJob, find_job, last_iteration, mesh_of
 from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
-from foretrace.inputs.megatron_trace.pools import AIM
 from foretrace.inputs.megatron_trace.recording import Recording, make_recording
 from foretrace.inputs.megatron_trace.replay import replay
-from foretrace.inputs.megatron_trace.resize import resized
-from foretrace.inputs.megatron_trace.whole_job import WholeJob, whole_job_spec
-from foretrace.inputs.megatron_trace.work import RankWork, Stones, Stretch, read_stones
-from foretrace.inputs.option_checks import Overlap, changed_options, check_parts
-from foretrace.program.collector import collector_paused
+from foretrace.inputs.megatron_trace.whole_job.corrections import HOST_GAP_S
+from foretrace.inputs.megatron_trace.whole_job.pools import AIM
+from foretrace.inputs.megatron_trace.whole_job.resize import resized
+from foretrace.inputs.megatron_trace.whole_job.whole_job import WholeJob, whole_job_spec
+from foretrace.inputs.megatron_trace.whole_job.work import RankWork, Stones, Stretch, read_stones
+from foretrace.inputs.option_values import Overlap, changed_options, check_parts
 from foretrace.program.columns import UNPRICED, Collective
 from foretrace.program.program import Program
 from foretrace.schedules.pipeline import Transfer
 from foretrace.schedules.registry import make, resolve
 from foretrace.schedules.schedule import Schedule
 from foretrace.step import build_step
-from foretrace.step.limits import check_gpus, check_ops
 from foretrace.step.spec import Call
 
 REBUILT_BY = ("microbatches", "schedule", "vpp", "gpus", "routing", "pp_comm_bytes", "overlap", "stage_layers")

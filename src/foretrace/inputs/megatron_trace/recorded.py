@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from foretrace.basics.collector import collector_paused
 from foretrace.inputs.megatron_trace.program import run_notes
 from foretrace.inputs.megatron_trace.recording import Recording
 from foretrace.inputs.megatron_trace.replay import recorded_times, replay
-from foretrace.program.collector import collector_paused
 from foretrace.program.expand import expand
 from foretrace.program.fold import fold
 from foretrace.program.timeline import Timeline

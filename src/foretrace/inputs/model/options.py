@@ -7,8 +7,8 @@ from typing import Any, Final
 from foretrace.basics.errors import InputError, UsageError, did_you_mean
 from foretrace.basics.files import read_whole
 from foretrace.basics.units import parse_factor
-from foretrace.inputs.option_checks import overlap_words
-from foretrace.inputs.options import flag_of, read_number_list, read_texts, read_whole_number
+from foretrace.inputs.option_texts import flag_of, read_number_list, read_texts, read_whole_number
+from foretrace.inputs.option_values import overlap_words
 from foretrace.workload.plan import WORDS
 
 _OVERLAPS: Final = ("grad", "param", "tp", "moe", "pp")

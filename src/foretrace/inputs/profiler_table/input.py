@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from foretrace.basics.files import GivenPath
 from foretrace.basics.mesh import Mesh, parse_axes
 from foretrace.inputs.base import Input
-from foretrace.inputs.option_checks import parse_overlap
-from foretrace.inputs.options import read_sizes
+from foretrace.inputs.option_texts import read_sizes
+from foretrace.inputs.option_values import parse_overlap
 from foretrace.inputs.profiler_table.options import ProfilerTableOptions
 
 if TYPE_CHECKING:

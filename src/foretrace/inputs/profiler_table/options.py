@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.option_checks import HostMode, Overlap, check_mesh, read_overlap, read_pairs
+from foretrace.inputs.option_values import HostMode, Overlap, check_mesh, read_overlap, read_pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from foretrace.basics.errors import InputError
+from foretrace.basics.limits import check_gpus
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_table.format import ProfilerTable
 from foretrace.inputs.profiler_table.options import ProfilerTableOptions
@@ -17,7 +18,6 @@ from foretrace.inputs.profiler_table.sizes import Sizes
 from foretrace.inputs.profiler_table.step import TableStep
 from foretrace.program.program import Program
 from foretrace.step import build_step
-from foretrace.step.limits import check_gpus
 
 _MAX_STEPS: Final = 10**6
 

@@ -10,7 +10,7 @@ from typing import Final
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.basics.units import format_bytes, format_time
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from foretrace.inputs.profiler_table.calls import SizedCall, StepCalls
 from foretrace.inputs.profiler_table.communication import TableCollective
 from foretrace.inputs.profiler_table.options import ProfilerTableOptions

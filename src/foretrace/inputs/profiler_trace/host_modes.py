@@ -6,7 +6,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic
-from foretrace.inputs.option_checks import HostMode
+from foretrace.inputs.option_values import HostMode
 from foretrace.inputs.profiler_trace.profiling_cost import (
     GRAPH_GAP_S,
     ProfilingCost,

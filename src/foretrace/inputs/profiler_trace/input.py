@@ -11,8 +11,8 @@ from foretrace.basics.files import GivenPath, InputFile
 from foretrace.basics.mesh import Mesh, parse_axes
 from foretrace.basics.units import parse_factor
 from foretrace.inputs.base import Baseline, Input, Rebuild, Unprofiled
-from foretrace.inputs.option_checks import HostMode
-from foretrace.inputs.options import read_count, read_sizes, read_steps, read_texts
+from foretrace.inputs.option_texts import read_count, read_sizes, read_steps, read_texts
+from foretrace.inputs.option_values import HostMode
 from foretrace.inputs.profiler_trace.format.sniff import ENDINGS, REPORTS, begins_as_profile
 from foretrace.inputs.profiler_trace.format.text import unpacked
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions

@@ -8,7 +8,7 @@ from typing import get_args
 
 from foretrace.basics.errors import InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.option_checks import MAX_BATCH, HostMode, check_factor, check_mesh, check_whole, read_pairs
+from foretrace.inputs.option_values import MAX_BATCH, HostMode, check_factor, check_mesh, check_whole, read_pairs
 
 
 @dataclass(frozen=True, slots=True)

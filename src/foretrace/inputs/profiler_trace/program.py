@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.inputs.option_checks import HostMode
+from foretrace.inputs.option_values import HostMode
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.host_modes import mode_notes, times
 from foretrace.inputs.profiler_trace.job.gradients import with_gradients_reduced

@@ -11,7 +11,7 @@ from foretrace.compat.simai.own import own_cluster, own_options
 from foretrace.cost.network import network_of
 from foretrace.cost.network.nccl.algorithms.ring import OWN_PART_STEPS
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from foretrace.program.columns import Collective
 
 SERVERS = "-g 32 -g_p_s 8 -n_p_s 8"

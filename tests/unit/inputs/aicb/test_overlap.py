@@ -6,7 +6,7 @@ import pytest
 
 from foretrace.basics.errors import InputError
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from golden.reading import step_us
 from unit.inputs.aicb.workloads import US, actions, listed, lowered, messages, row, run
 

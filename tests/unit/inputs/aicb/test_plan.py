@@ -10,7 +10,7 @@ from foretrace.basics.errors import InputError
 from foretrace.inputs.aicb.format import parse_workload
 from foretrace.inputs.aicb.options import WorkloadOptions
 from foretrace.inputs.aicb.program import lower_workload
-from foretrace.inputs.option_checks import Overlap, parse_overlap
+from foretrace.inputs.option_values import Overlap, parse_overlap
 from unit.inputs.aicb.workloads import listed, lowered, messages, row, run, text
 
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 from foretrace import Program
 from foretrace.basics.errors import InputError
 from foretrace.inputs.aicb.options import WorkloadOptions
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.option_values import Overlap
 from foretrace.step import buckets
 from unit.inputs.aicb.workloads import Op, listed, lowered, row
 

@@ -12,8 +12,8 @@ from foretrace.api import explain
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.inputs.megatron_trace.format import Facts, parse_line, read_runs
 from foretrace.inputs.megatron_trace.layout import find_job
-from foretrace.inputs.megatron_trace.resize import resized
-from foretrace.inputs.megatron_trace.work import read_stones
+from foretrace.inputs.megatron_trace.whole_job.resize import resized
+from foretrace.inputs.megatron_trace.whole_job.work import read_stones
 from foretrace.inputs.registry import open_input
 from foretrace.program.expand import expand
 from foretrace.program.program import Program

@@ -11,7 +11,7 @@ import pytest
 
 from foretrace.api import simulate
 from foretrace.basics.errors import InputError
-from foretrace.inputs.option_checks import HostMode
+from foretrace.inputs.option_values import HostMode
 from foretrace.inputs.profiler_trace.format import read_trace
 from foretrace.inputs.profiler_trace.rank.rank_step import read_step
 from foretrace.program.columns import Kind, Phase

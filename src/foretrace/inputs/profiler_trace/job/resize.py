@@ -15,6 +15,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.limits import check_gpus
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications
@@ -26,7 +27,6 @@ from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.torch_ops.user_sizes import UserSizes as Said
 from foretrace.program.columns import SHARDED, UNPRICED, Collective, label
 from foretrace.program.program import Communicator
-from foretrace.step.limits import check_gpus
 
 _FIXED: Final = ("tp", "cp", "pp")
 _WHY_FIXED: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretrace.inputs.megatron_trace.exchanges import exchange, reshaped
+from foretrace.inputs.megatron_trace.whole_job.exchanges import exchange, reshaped
 
 
 def test_the_matrix_has_the_sums_it_was_given() -> None:

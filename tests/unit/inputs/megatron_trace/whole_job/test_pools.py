@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from foretrace import simulate
-from foretrace.inputs.megatron_trace.corrections import BURST_GAIN, CAMPAIGN_SPREAD, HOST_GAP_S
 from foretrace.inputs.megatron_trace.format import Facts
-from foretrace.inputs.megatron_trace.pools import UNKNOWN_SPREAD, Pools
+from foretrace.inputs.megatron_trace.whole_job.corrections import BURST_GAIN, CAMPAIGN_SPREAD, HOST_GAP_S
+from foretrace.inputs.megatron_trace.whole_job.pools import UNKNOWN_SPREAD, Pools
 from opened import program_of
 from unit.inputs.megatron_trace.rank_files import Rank, all_to_all, answer, durations, program, said, sub, write
 

@@ -14,12 +14,12 @@ from math import isnan
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.megatron_trace.corrections import EXPERT_SLOWDOWN, HOST, compute_sources
-from foretrace.inputs.megatron_trace.exchanges import Exchanges, check_equal_calls
 from foretrace.inputs.megatron_trace.format import dtype_bytes
-from foretrace.inputs.megatron_trace.resize import GRADIENT_BYTES
-from foretrace.inputs.megatron_trace.work import RankWork, Stones, Stretch
-from foretrace.inputs.option_checks import Overlap
+from foretrace.inputs.megatron_trace.whole_job.corrections import EXPERT_SLOWDOWN, HOST, compute_sources
+from foretrace.inputs.megatron_trace.whole_job.exchanges import Exchanges, check_equal_calls
+from foretrace.inputs.megatron_trace.whole_job.resize import GRADIENT_BYTES
+from foretrace.inputs.megatron_trace.whole_job.work import RankWork, Stones, Stretch
+from foretrace.inputs.option_values import Overlap
 from foretrace.program.columns import UNPRICED, Phase
 from foretrace.schedules.pipeline import Transfer
 from foretrace.schedules.schedule import Schedule

@@ -12,10 +12,10 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.megatron_trace.exchanges import reshaped
 from foretrace.inputs.megatron_trace.gradients import VOCABULARY, TracedBucket
 from foretrace.inputs.megatron_trace.layout import TraceJob
-from foretrace.inputs.megatron_trace.work import RankWork, Stones, Stretch
+from foretrace.inputs.megatron_trace.whole_job.exchanges import reshaped
+from foretrace.inputs.megatron_trace.whole_job.work import RankWork, Stones, Stretch
 from foretrace.program.columns import Collective
 from foretrace.step.spec import Call
 

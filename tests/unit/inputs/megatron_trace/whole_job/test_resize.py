@@ -10,8 +10,8 @@ from foretrace import Mesh
 from foretrace.basics.errors import InputError
 from foretrace.inputs.megatron_trace.format import Facts, read_runs
 from foretrace.inputs.megatron_trace.layout import find_job
-from foretrace.inputs.megatron_trace.resize import Line, resized
-from foretrace.inputs.megatron_trace.work import Stones, Stretch, read_stones
+from foretrace.inputs.megatron_trace.whole_job.resize import Line, resized
+from foretrace.inputs.megatron_trace.whole_job.work import Stones, Stretch, read_stones
 from unit.inputs.megatron_trace.rank_files import Rank, Sub, all_to_all, answer, durations, program, said, sub, write
 
 STAGED = Facts(world=4, tp=2, pp=2, layers=4, micro_batch=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import hypot, sqrt
 from typing import Final
 
-from foretrace.inputs.megatron_trace.work import Stones
+from foretrace.inputs.megatron_trace.whole_job.work import Stones
 from foretrace.program.program import Source
 
 HOST_GAP_S: Final = 0.135e-3

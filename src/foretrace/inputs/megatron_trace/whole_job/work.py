@@ -13,7 +13,7 @@ from foretrace.inputs.megatron_trace.format.ex_situ import TRANSFERS
 from foretrace.inputs.megatron_trace.gradients import TracedBucket, gradient_buckets, gradient_calls
 from foretrace.inputs.megatron_trace.layout import TraceJob, fill_notes, last_iteration
 from foretrace.inputs.megatron_trace.pieces import CUT_OPS, MS, PieceKey, TracePiece, pieces_of
-from foretrace.inputs.megatron_trace.pools import Pools
+from foretrace.inputs.megatron_trace.whole_job.pools import Pools
 from foretrace.program.columns import Collective
 from foretrace.step.spec import Call
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import InputError
-from foretrace.inputs.megatron_trace.work import Stones, Stretch, all_to_alls, sent_bytes
+from foretrace.inputs.megatron_trace.whole_job.work import Stones, Stretch, all_to_alls, sent_bytes
 from foretrace.step.spec import Call
 
 Exchange = tuple[tuple[int, ...], ...]

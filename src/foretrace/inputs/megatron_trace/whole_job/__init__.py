@@ -1,0 +1,1 @@
+"""The whole job that traces of some ranks stand for."""
