@@ -30,25 +30,25 @@ class Op:
 
 def roles_of(program: Program) -> list[list[Op]]:
     """The ops of every role with all that they wait for on their own rank, lane order included."""
-    templates, placements, links = program.templates, program.placements, program.links
+    templates, instances, links = program.templates, program.instances, program.links
     changed: dict[tuple[int, int, str], float] = {}
-    for i, column in enumerate(placements.override_column):
-        place = int(placements.override_placement[i]), int(placements.override_op[i])
-        changed[*place, column] = float(placements.override_value[i])
+    for i, column in enumerate(instances.override_column):
+        place = int(instances.override_instance[i]), int(instances.override_op[i])
+        changed[*place, column] = float(instances.override_value[i])
     roles: list[list[Op]] = []
     row = 0
     for role in range(len(program.roles)):
         ops: list[Op] = []
         first: dict[int, int] = {}
-        for placement in range(int(placements.start[role]), int(placements.start[role + 1])):
-            first[placement] = len(ops)
-            block = int(placements.block[placement])
+        for instance in range(int(instances.start[role]), int(instances.start[role + 1])):
+            first[instance] = len(ops)
+            block = int(instances.block[instance])
             low, high = int(templates.start[block]), int(templates.start[block + 1])
             for template in range(low, high):
 
-                def value(column: str, template: int = template, low: int = low, placement: int = placement) -> float:
+                def value(column: str, template: int = template, low: int = low, instance: int = instance) -> float:
                     default = float(templates.columns[column][template])
-                    return changed.get((placement, template - low, column), default)
+                    return changed.get((instance, template - low, column), default)
 
                 on = value("enabled") != 0
                 duration = value("duration_s") if on else 0.0
@@ -56,11 +56,11 @@ def roles_of(program: Program) -> list[list[Op]]:
                 row += 1
             for src, dst in zip(templates.dep_src.tolist(), templates.dep_dst.tolist(), strict=True):
                 if low <= dst < high:
-                    ops[first[placement] + dst - low].waits.append(first[placement] + src - low)
+                    ops[first[instance] + dst - low].waits.append(first[instance] + src - low)
         for i, steps in enumerate(links.steps.tolist()):
-            if int(links.dst_placement[i]) in first:
-                src = first[int(links.src_placement[i])] + int(links.src_op[i])
-                target = ops[first[int(links.dst_placement[i])] + int(links.dst_op[i])]
+            if int(links.dst_instance[i]) in first:
+                src = first[int(links.src_instance[i])] + int(links.src_op[i])
+                target = ops[first[int(links.dst_instance[i])] + int(links.dst_op[i])]
                 (target.waits_next if steps else target.waits).append(src)
         _queue(ops, program.repeats)
         roles.append(ops)

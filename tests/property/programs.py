@@ -93,21 +93,21 @@ def describe(program: Program) -> str:
             lines.append(
                 f"    {op - templates.start[number]} {name} [{lane}]{where} {time} after {waits} draws {drawn}"
             )
-    placements, links = program.placements, program.links
+    instances, links = program.instances, program.links
     for role in range(len(program.roles)):
-        blocks = placements.block[placements.start[role] : placements.start[role + 1]].tolist()
-        lines.append(f"  role {role}: blocks {blocks} as placements {placements.start[role]}…")
+        blocks = instances.block[instances.start[role] : instances.start[role + 1]].tolist()
+        lines.append(f"  role {role}: blocks {blocks} as instances {instances.start[role]}…")
     overrides = zip(
-        placements.override_placement.tolist(),
-        placements.override_op.tolist(),
-        placements.override_column,
-        placements.override_value.tolist(),
+        instances.override_instance.tolist(),
+        instances.override_op.tolist(),
+        instances.override_column,
+        instances.override_value.tolist(),
         strict=True,
     )
-    lines.append(f"  overrides (placement, op, column, value) {list(overrides)}")
-    table = zip(*(column.tolist() for column in (links.src_placement, links.src_op)), strict=True)
-    target = zip(*(column.tolist() for column in (links.dst_placement, links.dst_op, links.steps)), strict=True)
-    lines.append(f"  links (placement, op), (placement, op, steps) {list(zip(table, target, strict=True))}")
+    lines.append(f"  overrides (instance, op, column, value) {list(overrides)}")
+    table = zip(*(column.tolist() for column in (links.src_instance, links.src_op)), strict=True)
+    target = zip(*(column.tolist() for column in (links.dst_instance, links.dst_op, links.steps)), strict=True)
+    lines.append(f"  links (instance, op), (instance, op, steps) {list(zip(table, target, strict=True))}")
     return "\n".join(lines)
 
 
@@ -416,8 +416,8 @@ class _Writer:
         for _ in range(self.draw(st.integers(0, 2)) if before else 0):
             target = self.draw(st.integers(0, len(block.rows) - 1))
             after.setdefault(target, []).append(self.draw(st.sampled_from(before))[0])
-        placement = role.place(block, microbatch=microbatch, after=after, override=changed)
-        before += [(placement[op], op) for op in range(len(block.rows))]
+        instance = role.place(block, microbatch=microbatch, after=after, override=changed)
+        before += [(instance[op], op) for op in range(len(block.rows))]
 
 
 def _ref(block: BlockBuilder, op: int) -> OpRef:

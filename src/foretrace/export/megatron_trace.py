@@ -227,8 +227,8 @@ class _Writer:
         ops = self.graph.op[nodes]
         spans = [column.tolist() for column in self._spans(nodes, ops)]
         columns = [self._columns[name][ops].tolist() for name in _FACTS]
-        placements = self.ops.placement[ops]
-        blocks = [self.program.blocks[block].name for block in self.program.placements.block[placements].tolist()]
+        placements = self.ops.instance[ops]
+        blocks = [self.program.blocks[block].name for block in self.program.instances.block[placements].tolist()]
         places = [placements.tolist(), blocks, self.ops.microbatch[ops].tolist()]
         sends = np.isin(ops, self._sending).tolist()
         strings = self.program.strings

@@ -26,10 +26,10 @@ class OpRef(NamedTuple):
 
 
 class PlacedOp(NamedTuple):
-    """One op of one placement of one role: what another op of that role can wait for."""
+    """One op of one instance of one role: what another op of that role can wait for."""
 
     role: int
-    placement: int
+    instance: int
     op: int
 
 
@@ -98,7 +98,7 @@ class BlockBuilder:
         self._tables = tables
 
     def port(self, name: str, op: OpRef) -> None:
-        """Names an op, so that placements can be tied to it: `placement["out"]`."""
+        """Names an op, so that instances can be tied to it: `instance["out"]`."""
         self.ports[name] = op.op
 
     def port_op(self, name: str) -> int:

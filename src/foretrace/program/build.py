@@ -30,7 +30,7 @@ from foretrace.basics.mesh import Mesh
 from foretrace.program.block import BlockBuilder, Tables
 from foretrace.program.check import check
 from foretrace.program.columns import COLUMNS
-from foretrace.program.program import BlockInfo, Communicator, Links, Placements, Program, Resident, Resource, Templates
+from foretrace.program.program import BlockInfo, Communicator, Instances, Links, Program, Resident, Resource, Templates
 from foretrace.program.role import RoleBuilder
 
 
@@ -113,7 +113,7 @@ class ProgramBuilder:
             roles=tuple(role.name for role in self._roles),
             role_of=_role_of(self.mesh, self._roles),
             templates=_templates(self._blocks),
-            placements=_placements(self._roles),
+            instances=_instances(self._roles),
             links=_links(self._roles),
             resident=_resident(self._roles),
             repeats=self.repeats,
@@ -184,19 +184,19 @@ def _templates(blocks: Sequence[BlockBuilder]) -> Templates:
     )
 
 
-def _placements(roles: Sequence[RoleBuilder]) -> Placements:
-    """The placements of all roles."""
-    start = _first_placements(roles)
+def _instances(roles: Sequence[RoleBuilder]) -> Instances:
+    """The instances of all roles."""
+    start = _first_instances(roles)
     overrides = [
-        (placement + int(at), op, column, value)
+        (instance + int(at), op, column, value)
         for role, at in zip(roles, start, strict=False)
-        for placement, op, column, value in role.overrides
+        for instance, op, column, value in role.overrides
     ]
-    return Placements(
+    return Instances(
         start=start,
         block=_ints([number for role in roles for number in role.blocks]),
         microbatch=_ints([number for role in roles for number in role.microbatches]),
-        override_placement=_ints([row[0] for row in overrides]),
+        override_instance=_ints([row[0] for row in overrides]),
         override_op=_ints([row[1] for row in overrides]),
         override_column=tuple(row[2] for row in overrides),
         override_value=np.array([row[3] for row in overrides], dtype=np.float64),
@@ -204,10 +204,10 @@ def _placements(roles: Sequence[RoleBuilder]) -> Placements:
 
 
 def _links(roles: Sequence[RoleBuilder]) -> Links:
-    """The dependencies between placements."""
+    """The dependencies between instances."""
     rows = chain.from_iterable(role.links for role in roles)
     table = np.fromiter(chain.from_iterable(rows), dtype=np.int32).reshape(-1, 5)
-    first = np.repeat(_first_placements(roles)[:-1], [len(role.links) for role in roles])
+    first = np.repeat(_first_instances(roles)[:-1], [len(role.links) for role in roles])
     table[:, 0] += first
     table[:, 2] += first
     return Links(*(np.ascontiguousarray(column) for column in table.T))
@@ -223,7 +223,7 @@ def _resident(roles: Sequence[RoleBuilder]) -> Resident:
     )
 
 
-def _first_placements(roles: Sequence[RoleBuilder]) -> Ints:
+def _first_instances(roles: Sequence[RoleBuilder]) -> Ints:
     return _ints([0, *np.cumsum([len(role.blocks) for role in roles], dtype=np.int64)])
 
 

@@ -99,20 +99,20 @@ def _check_communicators(program: Program, members: Members) -> None:
 
 
 def _check_indices(program: Program) -> None:
-    templates, placements, links, resident = (
+    templates, instances, links, resident = (
         program.templates,
-        program.placements,
+        program.instances,
         program.links,
         program.resident,
     )
     ops = len(templates.columns["kind"])
     _starts(templates.start, ops, len(program.blocks), "templates.start")
-    _starts(placements.start, len(placements.block), len(program.roles), "placements.start")
+    _starts(instances.start, len(instances.block), len(program.roles), "placements.start")
     for name in ("dep_src", "dep_dst", "memory_op", "send_op", "draw_op"):
         _within(getattr(templates, name), ops, f"templates.{name}", "op")
     _within(templates.draw_resource, len(program.resources), "templates.draw_resource", "resource")
     _within(templates.memory_category, len(Category), "templates.memory_category", "category")
-    _within(placements.block, len(program.blocks), "placements.block", "block")
+    _within(instances.block, len(program.blocks), "placements.block", "block")
     _within(resident.role, len(program.roles), "resident.role", "role")
     _within(resident.category, len(Category), "resident.category", "category")
     for info, size in zip(program.blocks, np.diff(templates.start).tolist(), strict=True):
@@ -122,14 +122,14 @@ def _check_indices(program: Program) -> None:
                     "invalid-program", f'block "{info.name}": port "{port}" is op {op}, but the block has {size} ops'
                 )
     _check_dependencies(program)
-    sizes = np.diff(templates.start)[placements.block].astype(np.int64)
+    sizes = np.diff(templates.start)[instances.block].astype(np.int64)
     if sizes.sum() > MAX_OPS:
         raise InputError("too-large", f"the program unrolls to {sizes.sum():,} ops; at most {MAX_OPS:,} can be run")
-    _placed_op(placements.override_placement, placements.override_op, sizes, "placements.override_op")
-    _placed_op(links.src_placement, links.src_op, sizes, "links.src_op")
-    _placed_op(links.dst_placement, links.dst_op, sizes, "links.dst_op")
-    role_of = np.repeat(np.arange(len(program.roles)), np.diff(placements.start))
-    if (role_of[links.src_placement] != role_of[links.dst_placement]).any():
+    _placed_op(instances.override_instance, instances.override_op, sizes, "placements.override_op")
+    _placed_op(links.src_instance, links.src_op, sizes, "links.src_op")
+    _placed_op(links.dst_instance, links.dst_op, sizes, "links.dst_op")
+    role_of = np.repeat(np.arange(len(program.roles)), np.diff(instances.start))
+    if (role_of[links.src_instance] != role_of[links.dst_instance]).any():
         raise InputError(
             "invalid-program", "links: a dependency leads from one role to another", hint="ranks meet in rendezvous"
         )
@@ -183,8 +183,8 @@ def _check_columns(program: Program) -> None:
 
 
 def _check_overrides(program: Program) -> None:
-    placements = program.placements
-    for column, value in zip(placements.override_column, placements.override_value.tolist(), strict=True):
+    instances = program.instances
+    for column, value in zip(instances.override_column, instances.override_value.tolist(), strict=True):
         if column not in COLUMNS:
             raise InputError("invalid-program", f"placements.override_column: there is no column {column}")
         if column in ("kind", "communicator", "collective"):
@@ -295,8 +295,8 @@ def _whole(values: Rows) -> Longs:
 
 def _values(program: Program, name: str) -> Floats:
     """A column with the values that overrides give it."""
-    mine = [i for i, column in enumerate(program.placements.override_column) if column == name]
-    return np.concatenate([program.templates.columns[name].astype(np.float64), program.placements.override_value[mine]])
+    mine = [i for i, column in enumerate(program.instances.override_column) if column == name]
+    return np.concatenate([program.templates.columns[name].astype(np.float64), program.instances.override_value[mine]])
 
 
 def _within(values: Rows, limit: int, place: str, what: str) -> None:
@@ -312,8 +312,8 @@ def _starts(values: Rows, total: int, count: int, place: str) -> None:
         raise InputError("invalid-program", f"{place}: offsets do not divide {total} rows among {count}")
 
 
-def _placed_op(placement: Rows, op: Rows, sizes: Longs, place: str) -> None:
-    _within(placement, len(sizes), place, "placement")
-    lost = np.flatnonzero((_whole(op) < 0) | (_whole(op) >= sizes[_whole(placement)]))
+def _placed_op(instance: Rows, op: Rows, sizes: Longs, place: str) -> None:
+    _within(instance, len(sizes), place, "placement")
+    lost = np.flatnonzero((_whole(op) < 0) | (_whole(op) >= sizes[_whole(instance)]))
     if len(lost):
         raise InputError("invalid-program", f"{place}[{lost[0]}]: the block has no op {op[lost[0]]}")

@@ -97,7 +97,7 @@ COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "enabled": (np.uint8, 1),
 }
 """Type and default of every column. `name`, `kernel` and `dtype` index the program's strings; `lane`,
-`communicator` and `source` its tables. `enabled` = 0 makes a placement's op vanish: it takes no time, no lane,
+`communicator` and `source` its tables. `enabled` = 0 makes an instance's op vanish: it takes no time, no lane,
 no memory and joins no rendezvous, but what waits for it waits for what it would have waited for."""
 
 Word = TypeVar("Word", bound=IntEnum)

@@ -1,6 +1,6 @@
 """Unrolls a program into the ops of every role, in the order of issue, with what each waits for on its rank.
 
-A queue is what a role issues on one lane, or on one communicator, in order. It runs through many placements, most of
+A queue is what a role issues on one lane, or on one communicator, in order. It runs through many instances, most of
 the same few blocks. So the ops of a block are put in order once, as segments (those of one queue), and a queue is a
 sequence of segments, one after the other.
 """
@@ -27,7 +27,7 @@ class Ops:
     program: Program
     start: Ints
     template: Longs
-    placement: Ints
+    instance: Ints
     dep_start: Longs
     dep_src: Ints
     next_src: Ints
@@ -40,11 +40,11 @@ class Ops:
     def column(self, name: str) -> NDArray[np.generic]:
         """A column of the templates, one value per op, overrides applied."""
         values = self.program.templates.columns[name][self.template]
-        placements = self.program.placements
-        mine = [i for i, column in enumerate(placements.override_column) if column == name]
+        instances = self.program.instances
+        mine = [i for i, column in enumerate(instances.override_column) if column == name]
         if mine:
             values = values.copy()
-            values[_override_targets(self.program)[mine]] = placements.override_value[mine]
+            values[_override_targets(self.program)[mine]] = instances.override_value[mine]
         return values
 
     def ints(self, name: str) -> Longs:
@@ -63,7 +63,7 @@ class Ops:
     @property
     def microbatch(self) -> Ints:
         """The microbatch of each op, -1 where it belongs to none."""
-        return self.program.placements.microbatch[self.placement]
+        return self.program.instances.microbatch[self.instance]
 
     @property
     def names(self) -> list[str]:
@@ -86,20 +86,20 @@ class Ops:
 
 
 def expand(program: Program) -> Ops:
-    """Unrolls the placements of all roles."""
+    """Unrolls the instances of all roles."""
     rows = _QueueRows(program)
     first = rows.first
     lanes = _Queues(rows, rows.lane, len(program.lanes))
     dep_start, dep_src = _by_target(lanes.previous(), *_waits(program, first))
 
     later = (program.links.steps > 0) & program.repeats
-    link_src = first[program.links.src_placement] + program.links.src_op
-    link_dst = first[program.links.dst_placement] + program.links.dst_op
+    link_src = first[program.links.src_instance] + program.links.src_op
+    link_dst = first[program.links.dst_instance] + program.links.dst_op
     bare = np.empty(0, dtype=np.int64)
     lane_first, lane_last = lanes.first_and_last() if program.repeats else (bare, bare)
     return Ops(
         program,
-        first[program.placements.start].astype(np.int32),
+        first[program.instances.start].astype(np.int32),
         rows.template[rows.of_op],
         np.repeat(np.arange(len(rows.size), dtype=np.int32), rows.size),
         dep_start,
@@ -112,15 +112,15 @@ def expand(program: Program) -> Ops:
 
 def _override_targets(program: Program) -> Longs:
     """The op, counted over all roles, that each override changes."""
-    placements = program.placements
-    sizes = np.diff(program.templates.start)[placements.block]
+    instances = program.instances
+    sizes = np.diff(program.templates.start)[instances.block]
     first = np.cumsum(sizes, dtype=np.int64) - sizes
-    return first[placements.override_placement] + placements.override_op
+    return first[instances.override_instance] + instances.override_op
 
 
 def _waits(program: Program, first: Longs) -> tuple[Longs, Longs]:
     """(source, target) of all waits of a step that are not lane order, as ops."""
-    templates, blocks = program.templates, program.placements.block
+    templates, blocks = program.templates, program.instances.block
     block_of = np.searchsorted(templates.start, templates.dep_dst, side="right") - 1
     by_block = np.argsort(block_of, kind="stable")
     per_block = np.bincount(block_of, minlength=len(program.blocks))
@@ -130,8 +130,8 @@ def _waits(program: Program, first: Longs) -> tuple[Longs, Longs]:
     moved = np.repeat(first[:-1] - templates.start[blocks], counts)
     links = program.links
     now = links.steps == 0
-    src = first[links.src_placement[now]] + links.src_op[now]
-    dst = first[links.dst_placement[now]] + links.dst_op[now]
+    src = first[links.src_instance[now]] + links.src_op[now]
+    dst = first[links.dst_instance[now]] + links.dst_op[now]
     return (
         np.concatenate([templates.dep_src[rows] + moved, src]),
         np.concatenate([templates.dep_dst[rows] + moved, dst]),
@@ -156,15 +156,15 @@ def _by_target(previous: Longs, sources: Longs, targets: Longs) -> tuple[Longs, 
 
 
 class _QueueRows:
-    """The ops of all blocks as rows: those of the templates, and again those of every placement that overrides what
-    queues an op is in. `of_op` is the row of each op; placement p runs the rows of block `block[p]`."""
+    """The ops of all blocks as rows: those of the templates, and again those of every instance that overrides what
+    queues an op is in. `of_op` is the row of each op; instance p runs the rows of block `block[p]`."""
 
     def __init__(self, program: Program) -> None:
-        templates, placements = program.templates, program.placements
+        templates, instances = program.templates, program.instances
         columns, count = templates.columns, len(templates.columns["kind"])
-        changes = [i for i, column in enumerate(placements.override_column) if column in ("enabled", "lane")]
-        changed = distinct(placements.override_placement[changes])
-        start, block = templates.start.astype(np.int64), placements.block.astype(np.int64)
+        changes = [i for i, column in enumerate(instances.override_column) if column in ("enabled", "lane")]
+        changed = distinct(instances.override_instance[changes])
+        start, block = templates.start.astype(np.int64), instances.block.astype(np.int64)
         sizes = np.diff(start)
         extra = sizes[block[changed]]
         self.template = np.concatenate([np.arange(count), ranges(start[block[changed]], extra)])
@@ -173,14 +173,14 @@ class _QueueRows:
         self.block = block
         enabled, self.lane = columns["enabled"][self.template] != 0, columns["lane"][self.template].astype(np.int64)
         for i in changes:
-            row = self.start[block[placements.override_placement[i]]] + placements.override_op[i]
-            if placements.override_column[i] == "lane":
-                self.lane[row] = placements.override_value[i]
+            row = self.start[block[instances.override_instance[i]]] + instances.override_op[i]
+            if instances.override_column[i] == "lane":
+                self.lane[row] = instances.override_value[i]
             else:
-                enabled[row] = placements.override_value[i] != 0
+                enabled[row] = instances.override_value[i] != 0
         self.lane[~enabled] = -1
         self.communicator = np.where(enabled, columns["communicator"][self.template].astype(np.int64), -1)
-        self.role = np.repeat(np.arange(len(program.roles)), np.diff(placements.start))
+        self.role = np.repeat(np.arange(len(program.roles)), np.diff(instances.start))
         self.size = np.diff(self.start)[block]
         self.first = np.append(0, np.cumsum(self.size))
         self.of_op = ranges(self.start[block], self.size)
@@ -202,15 +202,15 @@ class _Queues:
         segment_block, segment_value = np.divmod(key[self._head], values + 1)
         per_block = np.bincount(segment_block, minlength=blocks)
         self._first_segment = np.cumsum(per_block) - per_block
-        # Every placement runs the segments of its block: by queue, in the order of the placements.
+        # Every instance runs the segments of its block: by queue, in the order of the instances.
         counts = per_block[rows.block]
         segment = ranges(self._first_segment[rows.block], counts)
-        placement = np.repeat(np.arange(len(counts)), counts)
+        instance = np.repeat(np.arange(len(counts)), counts)
         self._first_run = np.cumsum(counts) - counts
-        queue = rows.role[placement] * (values + 1) + segment_value[segment]
+        queue = rows.role[instance] * (values + 1) + segment_value[segment]
         self._runs = stable_order(queue)
         self._segment = segment[self._runs]
-        self._op_of_row_0 = (rows.first[:-1] - rows.start[rows.block])[placement[self._runs]]
+        self._op_of_row_0 = (rows.first[:-1] - rows.start[rows.block])[instance[self._runs]]
         self._begins = np.diff(queue[self._runs], prepend=-1) != 0
 
     def _ends(self) -> tuple[Longs, Longs]:

@@ -29,9 +29,9 @@ from foretrace.program.graph import instantiate, members_met
 from foretrace.program.program import (
     BlockInfo,
     Communicator,
+    Instances,
     Lane,
     Links,
-    Placements,
     Program,
     Resident,
     Resource,
@@ -40,6 +40,12 @@ from foretrace.program.program import (
 )
 from foretrace.program.sections import Column, read_file, write_file
 from foretrace.program.timeline import Timeline
+
+
+def _written(field: str) -> str:
+    """Returns what files and JSON call a field: the format has "placement" for an instance of a block."""
+    return field.replace("instance", "placement")
+
 
 _TABLES: Final[tuple[dict[str, type], ...]] = (
     {"role_of": np.int32},
@@ -67,7 +73,7 @@ _TABLES: Final[tuple[dict[str, type], ...]] = (
         "placements.override_column": np.int16,
         "placements.override_value": np.float64,
     },
-    {f"links.{field.name}": np.int32 for field in fields(Links)},
+    {f"links.{_written(field.name)}": np.int32 for field in fields(Links)},
     {"resident.role": np.int32, "resident.category": np.uint8, "resident.bytes": np.int64},
     {"communicators.group_size": np.int32},
     {"communicators.group_rank": np.int32},
@@ -191,13 +197,13 @@ def _located(error: ForetraceError, path: AnyFile) -> ForetraceError:
 
 
 def to_json(program: Program) -> dict[str, Any]:
-    """The program in words: one object for each op of the templates, placement, link and so on.
+    """The program in words: one object for each op of the templates, instance, link and so on.
 
-    Blocks, roles, ops and placements are named by their number in their list; a duration of None is unpriced.
+    Blocks, roles, ops and instances are named by their number in their list; a duration of None is unpriced.
     """
-    templates, placements = program.templates, program.placements
+    templates, instances = program.templates, program.instances
     described = ("lanes", "communicators", "resources", "sources", "blocks", "diagnostics")
-    placed = {"block": placements.block.tolist(), "microbatch": placements.microbatch.tolist()}
+    placed = {"block": instances.block.tolist(), "microbatch": instances.microbatch.tolist()}
     return {
         "title": program.title,
         "mesh": str(program.mesh),
@@ -211,8 +217,8 @@ def to_json(program: Program) -> dict[str, Any]:
         "memory": _rows(_table(templates, "memory_")),
         "sends": _rows(_table(templates, "send_")),
         "draws": _rows(_table(templates, "draw_")),
-        "placements": _rows({"role": _owner(placements.start)} | placed),
-        "overrides": _rows(_table(placements, "override_")),
+        "placements": _rows({"role": _owner(instances.start)} | placed),
+        "overrides": _rows(_table(instances, "override_")),
         "links": _rows(_table(program.links)),
         "resident": _rows(_table(program.resident)),
     }
@@ -221,7 +227,7 @@ def to_json(program: Program) -> dict[str, Any]:
 def _arrays(program: Program) -> dict[str, Column]:
     """Every array of the program by the name of its section."""
     numbers = {name: number for number, name in enumerate(_override_columns(program))}
-    overridden = [numbers[name] for name in program.placements.override_column]
+    overridden = [numbers[name] for name in program.instances.override_column]
     arrays: dict[str, Column] = {
         "role_of": program.role_of,
         "placements.override_column": np.array(overridden, dtype=np.int16),
@@ -229,10 +235,11 @@ def _arrays(program: Program) -> dict[str, Column]:
         **_joined("resources.instance", (resource.instances for resource in program.resources)),
         **{f"templates.{name}": values for name, values in program.templates.columns.items()},
     }
-    for part in ("templates", "placements", "links", "resident"):
+    for part in ("templates", "instances", "links", "resident"):
         for field in fields(getattr(program, part)):
-            if f"{part}.{field.name}" in SECTIONS:
-                arrays.setdefault(f"{part}.{field.name}", getattr(getattr(program, part), field.name))
+            section = _written(f"{part}.{field.name}")
+            if section in SECTIONS:
+                arrays.setdefault(section, getattr(getattr(program, part), field.name))
     return arrays
 
 
@@ -246,7 +253,7 @@ def _joined(section: str, owners: Iterable[Groups | None]) -> dict[str, Column]:
 
 
 def _override_columns(program: Program) -> list[str]:
-    return list(dict.fromkeys(program.placements.override_column))
+    return list(dict.fromkeys(program.instances.override_column))
 
 
 def _check_shapes(arrays: Mapping[str, Column], path: str) -> None:
@@ -321,7 +328,7 @@ def _program(header: object, arrays: Mapping[str, Column]) -> Program:
             columns={name: arrays[f"templates.{name}"] for name in COLUMNS},
             **_part(Templates, "templates", arrays),
         ),
-        placements=_placements(_items(given["override_columns"], "header, override_columns", str), arrays),
+        instances=_instances(_items(given["override_columns"], "header, override_columns", str), arrays),
         links=Links(**_part(Links, "links", arrays)),
         resident=Resident(**_part(Resident, "resident", arrays)),
         repeats=given["repeats"],
@@ -340,8 +347,9 @@ def _parse(header: bytes) -> object:
 
 
 def _part(kind: type, part: str, arrays: Mapping[str, Column]) -> dict[str, Any]:
-    """The arrays of one part of a program, by the names of its fields."""
-    return {field.name: arrays[f"{part}.{field.name}"] for field in fields(kind) if f"{part}.{field.name}" in arrays}
+    """Returns the arrays of one part of a program, by the names of its fields."""
+    sections = {field.name: f"{part}.{_written(field.name)}" for field in fields(kind)}
+    return {name: arrays[section] for name, section in sections.items() if section in arrays}
 
 
 def _lane(value: object, place: str) -> Lane:
@@ -426,14 +434,14 @@ def _split(counts: list[int | None], section: str, arrays: Mapping[str, Column])
     return [None if count is None else mine for count, mine in zip(counts, owned, strict=True)]
 
 
-def _placements(overrides: tuple[str, ...], arrays: Mapping[str, Column]) -> Placements:
+def _instances(overrides: tuple[str, ...], arrays: Mapping[str, Column]) -> Instances:
     numbers = arrays["placements.override_column"]
     if ((numbers < 0) | (numbers >= len(overrides))).any():
         raise InputError(
             "invalid-program", 'section "placements.override_column" names a column that the header does not'
         )
     columns = tuple(overrides[number] for number in numbers.tolist())
-    return Placements(**_part(Placements, "placements", arrays) | {"override_column": columns})
+    return Instances(**_part(Instances, "placements", arrays) | {"override_column": columns})
 
 
 def _fields(value: object, place: str, **kinds: tuple[type, ...]) -> dict[str, Any]:
@@ -486,7 +494,7 @@ def _plain(part: Any) -> dict[str, Any]:
 def _table(part: Any, prefix: str = "") -> dict[str, list[Any]]:
     """The arrays of a part whose names begin with the prefix, by the rest of their names."""
     names = [field.name for field in fields(part) if field.name.startswith(prefix)]
-    table = {name.removeprefix(prefix): np.asarray(getattr(part, name)).tolist() for name in names}
+    table = {_written(name.removeprefix(prefix)): np.asarray(getattr(part, name)).tolist() for name in names}
     return table | ({"category": _words(table["category"], Category)} if "category" in table else {})
 
 

@@ -3,8 +3,8 @@
 Three layers, each a handful of arrays:
 
 * **blocks** hold the ops themselves, each written once (`Templates`);
-* **placements** say in which order a role runs which block, for which microbatch, with which overrides;
-* **roles** say which ranks run the same placements.
+* **instances** say in which order a role runs which block, for which microbatch, with which overrides;
+* **roles** say which ranks run the same instances.
 
 The order in which a role lists its ops is the order of issue: ops of one lane start in that order, and ops of one
 communicator match those of the other ranks in that order.
@@ -158,16 +158,16 @@ class Templates:
 
 
 @dataclass(frozen=True, slots=True)
-class Placements:
+class Instances:
     """Blocks in the order their role issues them; `start[r] : start[r + 1]` are those of role r.
 
-    An override gives one op (`override_op`, counted within its block) of one placement another value in one column.
+    An override gives one op (`override_op`, counted within its block) of one instance another value in one column.
     """
 
     start: Ints
     block: Ints
     microbatch: Ints
-    override_placement: Ints
+    override_instance: Ints
     override_op: Ints
     override_column: tuple[str, ...]
     override_value: Floats
@@ -175,12 +175,12 @@ class Placements:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Dependencies between placements of one role: `dst` starts after `src` has ended, `steps` steps earlier (0 or 1; a
+    """Dependencies between instances of one role: `dst` starts after `src` has ended, `steps` steps earlier (0 or 1; a
     program that does not repeat has no earlier step)."""
 
-    src_placement: Ints
+    src_instance: Ints
     src_op: Ints
-    dst_placement: Ints
+    dst_instance: Ints
     dst_op: Ints
     steps: Ints
 
@@ -222,7 +222,7 @@ class Program:
     roles: tuple[str, ...]
     role_of: Ints
     templates: Templates
-    placements: Placements
+    instances: Instances
     links: Links
     resident: Resident
     repeats: bool = True
@@ -240,7 +240,7 @@ class Program:
     @property
     def op_count(self) -> int:
         """How many ops a step has over all ranks."""
-        per_block = np.diff(self.templates.start)[self.placements.block].astype(np.int64)
+        per_block = np.diff(self.templates.start)[self.instances.block].astype(np.int64)
         totals = np.concatenate([[0], np.cumsum(per_block)])
-        per_role = np.diff(totals[self.placements.start])
+        per_role = np.diff(totals[self.instances.start])
         return int(per_role @ np.bincount(self.role_of, minlength=len(self.roles)))

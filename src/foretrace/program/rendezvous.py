@@ -66,19 +66,19 @@ class _Issued:
     """Ops that roles issue on some of the communicators, by communicator and role, in the order of issue."""
 
     def __init__(self, program: Program, communicators: Longs) -> None:
-        templates, placements = program.templates, program.placements
+        templates, instances = program.templates, program.instances
         chosen = np.isin(templates.columns["communicator"], communicators)
         first_row = np.append(0, np.cumsum(chosen))[templates.start]
-        counts = np.diff(first_row)[placements.block]
-        template = np.flatnonzero(chosen)[ranges(first_row[placements.block], counts)]
-        placement = np.repeat(np.arange(len(counts)), counts)
-        role = np.repeat(np.arange(len(program.roles)), np.diff(placements.start))[placement]
+        counts = np.diff(first_row)[instances.block]
+        template = np.flatnonzero(chosen)[ranges(first_row[instances.block], counts)]
+        instance = np.repeat(np.arange(len(counts)), counts)
+        role = np.repeat(np.arange(len(program.roles)), np.diff(instances.start))[instance]
         key = templates.columns["communicator"][template].astype(np.int64) * len(program.roles) + role
         self.program = program
-        self.template, self.placement = template, placement
+        self.template, self.instance = template, instance
         order = stable_order(key)
         order = order[self._column("enabled")[order] != 0]  # what is switched off is not issued
-        self.template, self.placement, self.key = template[order], placement[order], key[order]
+        self.template, self.instance, self.key = template[order], instance[order], key[order]
         self.what, self.bytes, self.name = self._column("collective"), self._column("bytes"), self._column("name")
         receiver = np.full(len(chosen), -1, dtype=np.int64)
         receiver[templates.send_op] = templates.send_to
@@ -93,15 +93,15 @@ class _Issued:
 
     def _column(self, name: str) -> Longs:
         """A column of whole numbers, overrides applied."""
-        templates, placements = self.program.templates, self.program.placements
+        templates, instances = self.program.templates, self.program.instances
         values = templates.columns[name][self.template].astype(np.int64)
-        mine = [i for i, column in enumerate(placements.override_column) if column == name]
+        mine = [i for i, column in enumerate(instances.override_column) if column == name]
         if mine:
-            placed, value = placements.override_placement[mine].astype(np.int64), placements.override_value[mine]
+            placed, value = instances.override_instance[mine].astype(np.int64), instances.override_value[mine]
             rows = len(templates.columns[name])
-            changed = placed * rows + templates.start[placements.block[placed]] + placements.override_op[mine]
+            changed = placed * rows + templates.start[instances.block[placed]] + instances.override_op[mine]
             latest = dict(zip(changed.tolist(), value.tolist(), strict=True))
-            key = self.placement * rows + self.template
+            key = self.instance * rows + self.template
             hit = np.flatnonzero(np.isin(key, changed))
             values[hit] = [int(latest[row]) for row in key[hit].tolist()]
         return values

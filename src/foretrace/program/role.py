@@ -16,7 +16,7 @@ from foretrace.program.program import Communicator
 
 @dataclass(slots=True, eq=False)  # not frozen: that doubles what making one takes, and a job makes thousands
 class BlockInstance:
-    """A block where a role runs it; `placement["half"]` is the op its port names. The ports `in` and `out` are the
+    """A block where a role runs it; `instance["half"]` is the op its port names. The ports `in` and `out` are the
     first and the last op unless the block says otherwise."""
 
     role: int
@@ -63,30 +63,30 @@ class RoleBuilder:
         """Runs a block. `after` holds back its port `in` (or its first op), or the ports and ops it names;
         `override` gives single ops other values in any column: `{"bucket": {"enabled": 0}}`."""
         self._inline = None
-        placement = self._append(block, microbatch)
+        instance = self._append(block, microbatch)
         if after:
             # A tuple or list is known at once; asking whether something is a Mapping takes a while.
             if not isinstance(after, tuple | list) and isinstance(after, Mapping):
                 for target, refs in after.items():
                     if refs:
-                        self._link(placement.number, placement[target].op, refs_of(refs), 0)
+                        self._link(instance.number, instance[target].op, refs_of(refs), 0)
             else:
-                self._link(placement.number, block.port_op("in"), refs_of(after), 0)
+                self._link(instance.number, block.port_op("in"), refs_of(after), 0)
         for changed, values in (override or {}).items():
-            op = placement[changed].op
+            op = instance[changed].op
             for column, value in values.items():
                 if column not in COLUMNS:
                     raise InputError(
                         "unknown-field", f'there is no column "{column}"', hint=f"known: {', '.join(COLUMNS)}"
                     )
                 number = word(Phase, value) if column == "phase" else value
-                self.overrides.append((placement.number, op, column, float(number)))
-        return placement
+                self.overrides.append((instance.number, op, column, float(number)))
+        return instance
 
     def place_all(
         self, blocks: Sequence[BlockBuilder], microbatches: Sequence[int], waits: Sequence[Sequence[int]]
     ) -> int:
-        """Runs blocks one after the other, and returns the number of the first placement: a fast `place` for many.
+        """Runs blocks one after the other, and returns the number of the first instance: a fast `place` for many.
 
         `waits[i]` are those among them, by number, whose port `out` holds back the port `in` of the i-th.
         """
@@ -107,7 +107,7 @@ class RoleBuilder:
         """Holds `op` back until `after` has ended, in the step that lies `steps` before."""
         if op.role != self.number:
             raise self._stranger()
-        self._link(op.placement, op.op, (after,), steps)
+        self._link(op.instance, op.op, (after,), steps)
 
     def compute(self, name: str, duration_s: float = UNPRICED, **facts: Any) -> PlacedOp:
         """A computation that happens once; see `BlockBuilder.compute`."""
@@ -129,11 +129,11 @@ class RoleBuilder:
         """A batch of transfers that happens once; see `BlockBuilder.exchange`."""
         return self._once(lambda block, **more: block.exchange(name, communicator, duration_s, **more), facts)
 
-    def _link(self, placement: int, op: int, after: Sequence[OpRef | PlacedOp], steps: int) -> None:
+    def _link(self, instance: int, op: int, after: Sequence[OpRef | PlacedOp], steps: int) -> None:
         for ref in after:
             if not isinstance(ref, PlacedOp) or ref.role != self.number:
                 raise self._stranger()
-            self.links.append((ref.placement, ref.op, placement, op, steps))
+            self.links.append((ref.instance, ref.op, instance, op, steps))
 
     def _stranger(self) -> InputError:
         return InputError(
@@ -163,5 +163,5 @@ class RoleBuilder:
         return BlockInstance(self.number, len(self.blocks) - 1, block)
 
 
-def _is_at(ref: OpRef | PlacedOp, role: int, placement: int) -> bool:
-    return isinstance(ref, PlacedOp) and (ref.role, ref.placement) == (role, placement)
+def _is_at(ref: OpRef | PlacedOp, role: int, instance: int) -> bool:
+    return isinstance(ref, PlacedOp) and (ref.role, ref.instance) == (role, instance)

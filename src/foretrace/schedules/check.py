@@ -17,7 +17,7 @@ def check(schedule: Schedule) -> None:
     the backward: whole, or the input gradient and after it the weight gradient. A forward follows the forward
     of the piece before it, a backward that of the piece after it.
     """
-    _check_placement(schedule)
+    _check_pieces(schedule)
     _check_columns(schedule)
     rows = flatten(schedule)
     _check_each_once(schedule, rows)
@@ -26,7 +26,7 @@ def check(schedule: Schedule) -> None:
     run_slots(schedule, graph, np.ones(len(graph.waits_for)), np.zeros((schedule.stages, 1)))
 
 
-def _check_placement(schedule: Schedule) -> None:
+def _check_pieces(schedule: Schedule) -> None:
     """Every microbatch has a direction, and every direction finds every piece in exactly one chunk."""
     for word, table, shape in (
         ("piece", schedule.piece, (schedule.stages, schedule.chunks)),

@@ -139,12 +139,12 @@ class _Writer:
 
     def _write_at_once(self, number: int, script: StageScript, messages: list[BlockBuilder]) -> None:
         """A part some of whose actions run at once, in one block with a port for each."""
-        role, part, placements = self.roles[number], self.parts[number], list[BlockInstance]()
+        role, part, instances = self.roles[number], self.parts[number], list[BlockInstance]()
 
         def output(wait: Wait) -> PlacedOp:
             place, which = wait
             several = len(script.turns[place].actions) > 1
-            return placements[place][f"out {which}" if several else "out"]
+            return instances[place][f"out {which}" if several else "out"]
 
         for turn, channel in zip(script.turns, script.channel, strict=True):
             waits = [[output(wait) for wait in needed] for needed in turn.waits]
@@ -154,7 +154,7 @@ class _Writer:
             else:
                 block = messages[channel] if channel >= 0 else part.blocks(part.stage, turn.actions[0])
                 placed = role.place(block, microbatch=turn.microbatch, after=waits[0])
-            placements.append(placed)
+            instances.append(placed)
             self.placed.update(((number, action), placed) for action in turn.actions)
 
     def _message_block(self, stage: int, turn: Turn) -> BlockBuilder:

@@ -79,7 +79,7 @@ def rebuilt(
             send_bytes=_sends(program.templates, rows.tokens, batch),
             draw_amount=_drawn(program.templates, columns["duration_s"]),
         ),
-        placements=replace(program.placements, override_value=_overrides(program, rows, batch)),
+        instances=replace(program.instances, override_value=_overrides(program, rows, batch)),
         tokens_per_step=None if program.tokens_per_step is None else program.tokens_per_step * batch,
         diagnostics=(*program.diagnostics, *_notes(rows, batch, gpu, before, _is_priced_anew(program))),
     )
@@ -201,17 +201,17 @@ def _drawn(templates: Templates, duration_s: NDArray[np.generic]) -> Floats:
 
 
 def _overrides(program: Program, rows: _Rows, batch: float) -> Floats:
-    """Values that placements give single ops, durations and bytes among them."""
-    placements, templates = program.placements, program.templates
-    value = placements.override_value.copy()
-    row = templates.start[placements.block[placements.override_placement]] + placements.override_op
+    """Values that instances give single ops, durations and bytes among them."""
+    instances, templates = program.instances, program.templates
+    value = instances.override_value.copy()
+    row = templates.start[instances.block[instances.override_instance]] + instances.override_op
     change: dict[str, Callable[[int, float], float]] = {
         "duration_s": lambda at, was: (
             rows.compute[at].seconds(was) if at in rows.compute else was * (batch if rows.tokens[at] else 1.0)
         ),
         "bytes": lambda at, was: float(round(was * batch)) if rows.tokens[at] else was,
     }
-    for i, column in enumerate(placements.override_column):
+    for i, column in enumerate(instances.override_column):
         if column in change:
             value[i] = change[column](int(row[i]), float(value[i]))
     return value

@@ -60,7 +60,7 @@ def _ops(program: Program) -> int:
 
 def _changes(job: Input, program: Program) -> Iterator[tuple[str, dict[str, Any], float]]:
     """Yields changes in words, as options, and how many times the microbatches they have."""
-    count = int(program.placements.microbatch.max(initial=0)) + 1
+    count = int(program.instances.microbatch.max(initial=0)) + 1
     if program.mesh.ep > 1 and job.has_option("routing") and job.options is not None and job.options.routing is None:
         yield "balanced routing (--routing balanced)", {"routing": 1.0}, 1.0
     if program.mesh.pp > 1:

@@ -152,7 +152,7 @@ def test_what_was_scaled_says_so_and_carries_a_band() -> None:
     assert recorded_gpu(rebuilt(program, batch=2.0)) == "NVIDIA H200"
 
 
-def test_durations_of_placements_change_too() -> None:
+def test_durations_of_instances_change_too() -> None:
     build = ProgramBuilder(Mesh(dp=1))
     block = build.block("layer")
     block.compute("mm", 1e-4, kernel=kernel_text(FORWARD), phase="forward", source=recorded_source("NVIDIA H200"))
@@ -160,5 +160,5 @@ def test_durations_of_placements_change_too() -> None:
     role.place(block)
     role.place(block, override={0: {"duration_s": 2e-4}})
     larger = rebuilt(build.program(), batch=2.0)
-    assert larger.placements.override_value.tolist() == pytest.approx([2 * seconds(larger)[0]])
+    assert larger.instances.override_value.tolist() == pytest.approx([2 * seconds(larger)[0]])
     assert parse_kernels(texts(larger)[0])[0][1] == Gemm(16384, 4096, 2048)

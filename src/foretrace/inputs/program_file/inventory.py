@@ -102,7 +102,7 @@ def count_program(program: Program, file_bytes: int | None) -> ProgramInventory:
         ops=int(np.bincount(ops.role[enabled], minlength=len(program.roles)) @ population),
         written_ops=len(program.templates.columns["kind"]),
         blocks=len(program.blocks),
-        placements=len(program.placements.block),
+        placements=len(program.instances.block),
         lanes=tuple(lane.name for lane in program.lanes),
         phases=tuple(label(Phase(int(phase))) for phase in phases if phase != Phase.NONE),
         communicators=len(program.communicators),

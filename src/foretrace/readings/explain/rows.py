@@ -139,7 +139,7 @@ class OpRows:
         program, ops = self.graph.program, self.graph.ops
         op, owner = int(self.graph.op[self.node[row]]), int(self.owner[row])
         template = int(ops.template[op])
-        block = int(program.placements.block[ops.placement[op]])
+        block = int(program.instances.block[ops.instance[op]])
         microbatch, layer = int(self.microbatch[row]), int(self.layer[row])
         return OpPlace(
             rank=int(self.graph.classes.representative[owner]),
