@@ -31,8 +31,9 @@ from foretrace.engine.fixed_run import FixedRun
 from foretrace.engine.shared_run import SharedRun
 from foretrace.export.perfetto import write_perfetto
 from foretrace.inputs.aicb.format import read_workload
+from foretrace.program.as_json import to_json
 from foretrace.program.expand import expand
-from foretrace.program.file import load, save, to_json
+from foretrace.program.file import load, save
 from foretrace.program.fold import fold, unfold
 from foretrace.program.program import Program
 

@@ -7,10 +7,8 @@ are written out, and the columns that overrides name, are arrays too: there may 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from enum import IntEnum
 from itertools import accumulate, chain, pairwise
 from operator import index
 from pathlib import Path
@@ -23,7 +21,7 @@ from foretrace.basics.files import AnyFile
 from foretrace.basics.mesh import Mesh
 from foretrace.program.check import check
 from foretrace.program.classes import classes_of
-from foretrace.program.columns import COLUMNS, Category, Collective, Kind, LaneKind, Phase, label
+from foretrace.program.columns import COLUMNS, LaneKind
 from foretrace.program.expand import expand
 from foretrace.program.graph import instantiate, members_met
 from foretrace.program.program import (
@@ -42,7 +40,7 @@ from foretrace.program.sections import Column, read_file, write_file
 from foretrace.program.timeline import Timeline
 
 
-def _written(field: str) -> str:
+def written_name(field: str) -> str:
     """Returns what files and JSON call a field: the format has "placement" for an instance of a block."""
     return field.replace("instance", "placement")
 
@@ -73,7 +71,7 @@ _TABLES: Final[tuple[dict[str, type], ...]] = (
         "placements.override_column": np.int16,
         "placements.override_value": np.float64,
     },
-    {f"links.{_written(field.name)}": np.int32 for field in fields(Links)},
+    {f"links.{written_name(field.name)}": np.int32 for field in fields(Links)},
     {"resident.role": np.int32, "resident.category": np.uint8, "resident.bytes": np.int64},
     {"communicators.group_size": np.int32},
     {"communicators.group_rank": np.int32},
@@ -135,7 +133,7 @@ def save_timeline(timeline: Timeline, path: str | Path, attached: Mapping[str, A
     run = {
         "step_time_s": timeline.step_time_s,
         "steps_run": timeline.steps_run,
-        "diagnostics": [_plain(diagnostic) for diagnostic in timeline.diagnostics],
+        "diagnostics": [plain_fields(diagnostic) for diagnostic in timeline.diagnostics],
         "attached": attached,
     }
     more: dict[str, Column] = dict(zip(TIMELINE_SECTIONS, columns, strict=True))
@@ -196,34 +194,6 @@ def _located(error: ForetraceError, path: AnyFile) -> ForetraceError:
     return type(error)(error.code, error.message, where=place, hint=error.hint)
 
 
-def to_json(program: Program) -> dict[str, Any]:
-    """The program in words: one object for each op of the templates, instance, link and so on.
-
-    Blocks, roles, ops and instances are named by their number in their list; a duration of None is unpriced.
-    """
-    templates, instances = program.templates, program.instances
-    described = ("lanes", "communicators", "resources", "sources", "blocks", "diagnostics")
-    placed = {"block": instances.block.tolist(), "microbatch": instances.microbatch.tolist()}
-    return {
-        "title": program.title,
-        "mesh": str(program.mesh),
-        "repeats": program.repeats,
-        "tokens_per_step": program.tokens_per_step,
-        **{name: [_plain(item) for item in getattr(program, name)] for name in described},
-        "roles": list(program.roles),
-        "role_of": program.role_of.tolist(),
-        "ops": _rows({"block": _owner(templates.start)} | _columns_in_words(program)),
-        "dependencies": _rows(_table(templates, "dep_")),
-        "memory": _rows(_table(templates, "memory_")),
-        "sends": _rows(_table(templates, "send_")),
-        "draws": _rows(_table(templates, "draw_")),
-        "placements": _rows({"role": _owner(instances.start)} | placed),
-        "overrides": _rows(_table(instances, "override_")),
-        "links": _rows(_table(program.links)),
-        "resident": _rows(_table(program.resident)),
-    }
-
-
 def _arrays(program: Program) -> dict[str, Column]:
     """Every array of the program by the name of its section."""
     numbers = {name: number for number, name in enumerate(_override_columns(program))}
@@ -237,7 +207,7 @@ def _arrays(program: Program) -> dict[str, Column]:
     }
     for part in ("templates", "instances", "links", "resident"):
         for field in fields(getattr(program, part)):
-            section = _written(f"{part}.{field.name}")
+            section = written_name(f"{part}.{field.name}")
             if section in SECTIONS:
                 arrays.setdefault(section, getattr(getattr(program, part), field.name))
     return arrays
@@ -285,9 +255,10 @@ def _header(program: Program) -> dict[str, Any]:
         "mesh": str(program.mesh),
         "repeats": bool(program.repeats),
         "tokens_per_step": None if tokens is None else float(tokens),
-        "lanes": [_plain(lane) for lane in program.lanes],
+        "lanes": [plain_fields(lane) for lane in program.lanes],
         "communicators": [
-            _plain(communicator) | {"groups": _count(communicator.groups)} for communicator in program.communicators
+            plain_fields(communicator) | {"groups": _count(communicator.groups)}
+            for communicator in program.communicators
         ],
         "resources": [
             {
@@ -300,10 +271,10 @@ def _header(program: Program) -> dict[str, Any]:
         ],
         "sources": [{"name": s.name, "low": float(s.low), "high": float(s.high)} for s in program.sources],
         "strings": list(program.strings),
-        "blocks": [_plain(block) for block in program.blocks],
+        "blocks": [plain_fields(block) for block in program.blocks],
         "roles": list(program.roles),
         "override_columns": _override_columns(program),
-        "diagnostics": [_plain(diagnostic) for diagnostic in program.diagnostics],
+        "diagnostics": [plain_fields(diagnostic) for diagnostic in program.diagnostics],
     }
 
 
@@ -348,7 +319,7 @@ def _parse(header: bytes) -> object:
 
 def _part(kind: type, part: str, arrays: Mapping[str, Column]) -> dict[str, Any]:
     """Returns the arrays of one part of a program, by the names of its fields."""
-    sections = {field.name: f"{part}.{_written(field.name)}" for field in fields(kind)}
+    sections = {field.name: f"{part}.{written_name(field.name)}" for field in fields(kind)}
     return {name: arrays[section] for name, section in sections.items() if section in arrays}
 
 
@@ -487,46 +458,6 @@ def _items(values: list[object], place: str, kind: type) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _plain(part: Any) -> dict[str, Any]:
+def plain_fields(part: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass by name, their values as they are."""
     return {field.name: getattr(part, field.name) for field in fields(part)}
-
-
-def _table(part: Any, prefix: str = "") -> dict[str, list[Any]]:
-    """The arrays of a part whose names begin with the prefix, by the rest of their names."""
-    names = [field.name for field in fields(part) if field.name.startswith(prefix)]
-    table = {_written(name.removeprefix(prefix)): np.asarray(getattr(part, name)).tolist() for name in names}
-    return table | ({"category": _words(table["category"], Category)} if "category" in table else {})
-
-
-def _owner(start: Column) -> list[int]:
-    """Which block or role each row belongs to."""
-    owners: list[int] = np.repeat(np.arange(len(start) - 1), np.diff(start)).tolist()
-    return owners
-
-
-def _columns_in_words(program: Program) -> dict[str, list[Any]]:
-    columns = {name: values.tolist() for name, values in program.templates.columns.items()}
-    for name, kind in (("kind", Kind), ("phase", Phase), ("collective", Collective)):
-        columns[name] = _words(columns[name], kind)
-    tables: dict[str, Iterable[str]] = {
-        "lane": (lane.name for lane in program.lanes),
-        "name": program.strings,
-        "kernel": program.strings,
-        "dtype": program.strings,
-        "communicator": (communicator.name for communicator in program.communicators),
-        "source": (source.name for source in program.sources),
-    }
-    for name, table in tables.items():
-        known = [*table, None]
-        columns[name] = [known[number] for number in columns[name]]
-    columns["duration_s"] = [None if math.isnan(value) else value for value in columns["duration_s"]]
-    return columns
-
-
-def _words(numbers: Iterable[int], kind: type[IntEnum]) -> list[str]:
-    words = [label(member) for member in kind]
-    return [words[number] for number in numbers]
-
-
-def _rows(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

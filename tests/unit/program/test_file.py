@@ -18,8 +18,9 @@ import pytest
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
+from foretrace.program.as_json import to_json
 from foretrace.program.build import ProgramBuilder
-from foretrace.program.file import SECTIONS, load, save, to_json
+from foretrace.program.file import SECTIONS, load, save
 from foretrace.program.program import Program, Source
 from foretrace.program.sections import FRAME_ROWS, MAGIC, read_file, write_file
 

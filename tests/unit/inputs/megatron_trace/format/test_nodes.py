@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foretrace.inputs.megatron_trace.format import Facts, RankTrace, Run, make_op, read_runs, write_runs
-from foretrace.program.file import to_json
+from foretrace.program.as_json import to_json
 from opened import program_of
 from shared_files import shared
 
