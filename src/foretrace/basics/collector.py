@@ -1,4 +1,4 @@
-"""Python's cycle collector, kept out of the way while a program is built or run."""
+"""Pauses Python's cycle collector while a program is built or run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Reads and writes files.
 
-`InputFile` is a file of an input, opened once; `GivenPath` is a path as a user gave it. Every file that Foretrace
-writes goes through `replacing`, so that an error never leaves half a file.
+What a user keeps is written in one go; answers are written as they come, so that a pipe or a device may take them too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large a job may be; what is larger is a slip of the finger."""
+"""Limits on the size of a job. A job above them is a typing mistake, or more than can be run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The binary trees over nodes by which NCCL reduces and spreads."""
+"""Builds the binary trees over nodes along which NCCL reduces and broadcasts."""
 
 from __future__ import annotations
 

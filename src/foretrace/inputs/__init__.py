@@ -1,5 +1,8 @@
 """Inputs: a job as the user gave it, whatever files it is in.
 
-Read `base.py` first: what every input can be asked. `registry.py` lists the kinds and finds the one that a path is of.
-Each folder is one kind of input.
+Read `base.py` first: what every input can be asked. `registry.py` lists the kinds and finds the one that a path is of,
+and `inventory.py` is what `inspect` shows. `option_texts.py` reads options as a command line spells them;
+`option_values.py` checks the values of options, wherever they come from.
+
+Each folder is one kind of input, except `torch_ops`, which two of them share.
 """

@@ -1,4 +1,4 @@
-"""What is in an input, counted: one shape for all kinds, one screen, one JSON."""
+"""Defines `Inventory`: what is in an input, counted, in one shape for all kinds, with one screen and one JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The options of inputs as a command line spells them: their flags, their help, and how their text is read.
 
 Every command that takes an input has all of these options; `Input.read_options` refuses those that the input at hand
-does not have.
+does not have. `option_values` checks the values.
 """
 
 from __future__ import annotations

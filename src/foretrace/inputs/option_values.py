@@ -1,4 +1,7 @@
-"""Checks that the options of several kinds of input share."""
+"""The values of options that several kinds of input share: their types, their limits and their checks.
+
+Values come from Python as well as from a command line. `option_texts` reads the texts of a command line.
+"""
 
 from __future__ import annotations
 

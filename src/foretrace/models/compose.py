@@ -1,4 +1,4 @@
-"""The layers of a model from what most of them share and which of them differ."""
+"""Composes the layers of a model from what most of them share and which of them differ."""
 
 from __future__ import annotations
 

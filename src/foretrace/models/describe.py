@@ -1,4 +1,4 @@
-"""Models in words: parameters as people say them, what a layer consists of, and the work for a token."""
+"""Describes models in words: parameters as people say them, what a layer consists of, and the work for a token."""
 
 from __future__ import annotations
 

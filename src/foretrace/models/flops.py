@@ -1,7 +1,7 @@
-"""The work a model asks of any machine: multiplications and additions of its matrix products, by closed formulas.
+"""Counts the model FLOPs: multiplications and additions of matrix products, by closed formulas.
 
-These are model FLOPs: nothing that is computed twice counts twice, and of causal attention only the half that is not
-masked. Norms, activations and the optimizer are left out, as everywhere in the field.
+Nothing that is computed twice counts twice, and causal attention counts only the half that is not masked. Norms,
+activations and the optimizer are left out, as is usual.
 """
 
 from __future__ import annotations

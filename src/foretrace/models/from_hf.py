@@ -1,6 +1,6 @@
-"""Hugging Face configurations to models: what the fields of each model type mean.
+"""Turns Hugging Face configurations into models: what the fields of each model type mean.
 
-Defaults are those of the `transformers` configuration classes; each that is taken here is said.
+Defaults are those of the `transformers` configuration classes. A note reports each default that is used.
 """
 
 from __future__ import annotations

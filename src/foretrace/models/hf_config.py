@@ -1,4 +1,4 @@
-"""Hugging Face's `config.json`: fields with their lines, no more; `foretrace.models.from_hf` says what they mean."""
+"""Reads the fields of Hugging Face's `config.json` with their lines; `foretrace.models.from_hf` knows their meaning."""
 
 from __future__ import annotations
 

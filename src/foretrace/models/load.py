@@ -1,4 +1,4 @@
-"""A model by what a person calls it: a preset's name, a Hugging Face config.json, or the folder with one."""
+"""Loads a model by what a person calls it: a preset's name, a Hugging Face config.json, or the folder with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many parameters a model has, in all, for one token, and on one rank: exact counts, in elements.
+"""Counts the parameters of a model: in all, for one token, and on one rank.
 
 Ranks split them as Megatron does. Tensor parallelism splits the matrices of attention and feed-forward and the biases
 of columns; norms, routers, biases of rows and the down projections of latent attention are whole on every rank

@@ -1,4 +1,4 @@
-"""Names to models: the presets that come with the package.
+"""Finds the presets that come with the package by name.
 
 Names resolve the way people type them: case, separators, the owner of a repository and words such as "instruct" do not
 matter. A name that is part of exactly one preset's (llama 405b) is that preset; an ambiguous one lists the choices.

@@ -1,4 +1,4 @@
-"""Sets of layers as people write them: `0-2,5` or `0-34/2` (every second), numbered from 0."""
+"""Reads and writes sets of layers as people write them: `0-2,5` or `0-34/2` (every second), numbered from 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models written as `foretrace.models.spec` reads them."""
+"""Writes models as `foretrace.models.spec` reads them."""
 
 from __future__ import annotations
 

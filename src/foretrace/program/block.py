@@ -1,4 +1,4 @@
-"""Blocks under construction: ops that are written once and placed as often as they happen."""
+"""Builds blocks: ops that are written once and run as often as roles place them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of every program, whoever wrote it; the first thing that does not is named."""
+"""Checks what must hold of every program, whoever wrote it, and names the first thing that does not."""
 
 from __future__ import annotations
 

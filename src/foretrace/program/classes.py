@@ -1,7 +1,7 @@
-"""Rank classes: the coarsest partition of the ranks in which ranks of a class provably behave alike.
+"""Finds rank classes: the coarsest partition of the ranks in which ranks of a class provably behave identically.
 
-Two ranks are alike if they run the same ops at the same prices and, in every group they meet others in, meet ranks of
-the same classes in the same numbers. This is colour refinement: start from the roles and prices, split a class
+Two ranks are in one class if they run the same ops at the same prices and, in every group they meet others in, meet
+ranks of the same classes in the same numbers. This is colour refinement: start from the roles and prices, split a class
 where two of its ranks see different company, and repeat until nothing splits. What ranks of one final class see
 of the world is then the same however far one looks, so one of them can stand for all.
 """

@@ -1,4 +1,4 @@
-"""The words an op is described with, and the columns that hold them."""
+"""Defines the words that describe an op, and the columns that hold them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How tokens reach their experts and come back, and how many places a token meets on the way.
+"""Describes how tokens reach their experts and come back, and how many places a token goes to on the way.
 
-An all-to-all of tokens says its way in its `kernel` text (`dispatch style=deepep experts=256 topk=8`); one without such
-a text goes as NCCL's all-to-all, every copy of a token by itself. Its bytes are what a rank gives: copies of its
+An all-to-all of tokens carries its way in its `kernel` text (`dispatch style=deepep experts=256 topk=8`). One without
+such a text goes as NCCL's all-to-all, every copy of a token by itself. Its bytes are what a rank gives: copies of its
 tokens, one for each of their experts, or one for each rank that has any of them where the way saves the rest.
 """
 

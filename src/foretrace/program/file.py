@@ -1,4 +1,4 @@
-"""The program file, `job.foretrace`: a program as bytes and back, bit for bit; with a timeline, `job.answer`.
+"""Reads and writes program files: `job.foretrace`, and with a timeline `job.answer`, exact to the bit.
 
 Names and small tables are JSON in the header; every array is a section (see `sections`). Groups of ranks that
 are written out, and the columns that overrides name, are arrays too: there may be one for each rank.

@@ -1,4 +1,4 @@
-"""Folding: one rank for each class of ranks that behave alike."""
+"""Folds a program: one rank stands for each class of ranks that behave identically."""
 
 from __future__ import annotations
 

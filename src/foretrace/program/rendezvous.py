@@ -1,4 +1,4 @@
-"""Whether ranks that meet agree on what they do: the same collectives of the same sizes, in the same order."""
+"""Checks that ranks that meet agree on what they do: the same collectives of the same sizes, in the same order."""
 
 from __future__ import annotations
 

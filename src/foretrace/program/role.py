@@ -1,4 +1,4 @@
-"""Roles under construction: what a set of ranks does, in the order they issue it."""
+"""Builds roles: what a set of ranks does, in the order they issue it."""
 
 from __future__ import annotations
 

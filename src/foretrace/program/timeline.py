@@ -1,4 +1,4 @@
-"""The timeline: when every op of a run program was ready, started and ended."""
+"""Defines the timeline: when every op of a program was ready, started and ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a schedule does all its work, once, in an order that can run."""
+"""Checks that a schedule does all its work, once, in an order that can run."""
 
 from __future__ import annotations
 

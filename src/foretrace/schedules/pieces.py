@@ -1,4 +1,4 @@
-"""Which piece of the model each chunk of each stage is."""
+"""Deals out the pieces of the model: which piece each chunk of each stage is."""
 
 from __future__ import annotations
 

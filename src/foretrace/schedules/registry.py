@@ -1,4 +1,4 @@
-"""The schedules by name."""
+"""Lists the schedules by name, and makes them."""
 
 from __future__ import annotations
 

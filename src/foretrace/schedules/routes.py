@@ -1,4 +1,4 @@
-"""Where what a pipeline's actions need and make goes: messages between stages, and how stages batch them."""
+"""Finds the messages between stages that a pipeline's actions need, and how stages batch them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each stage of a pipeline issues, turn by turn, and what every turn waits for: worked out once for a schedule."""
+"""Works out what each stage of a pipeline issues, turn by turn, and what every turn waits for."""
 
 from __future__ import annotations
 

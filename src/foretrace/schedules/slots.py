@@ -1,4 +1,4 @@
-"""The slots of all stages as one graph, and the pass that runs them in order."""
+"""Makes one graph of the slots of all stages, and runs it in order."""
 
 from __future__ import annotations
 

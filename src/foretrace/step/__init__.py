@@ -1,7 +1,9 @@
 """The description of a training step, and the one function that writes it as a program.
 
 Read `spec.py` first: every input that is a pipelined step describes itself as a `StepSpec`. `build.py` has
-`build_step`. `end.py`, `buckets.py`, `optimizer.py` and `sharding.py` hold the rules that several inputs share.
+`build_step`, `check.py` refuses a description that does not fit together, and `actions.py`, `units.py`, `segments.py`
+and `groups.py` write its parts. `end.py`, `buckets.py`, `optimizer.py` and `sharding.py` hold the rules that several
+inputs share.
 """
 
 from foretrace.step.build import build_step

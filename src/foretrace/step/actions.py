@@ -1,4 +1,4 @@
-"""The ops of one action, which is the forward or the backward of a chunk for one microbatch, as a block."""
+"""Writes the ops of one action as a block: the forward or the backward of a chunk for one microbatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How frameworks divide gradients: which are reduced together, and after what."""
+"""Divides gradients into buckets as frameworks do: which are reduced together, and after what."""
 
 from __future__ import annotations
 

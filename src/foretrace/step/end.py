@@ -1,4 +1,4 @@
-"""The end of a step as `EndItem`s: gradients reduced, their norm, the optimizer, parameters gathered."""
+"""Writes the end of a step as `EndItem`s: gradients reduced, their norm, the optimizer, parameters gathered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The communicators of a job, made when they are first asked for."""
+"""Makes the communicators of a job when they are first asked for."""
 
 from __future__ import annotations
 

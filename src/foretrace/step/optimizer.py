@@ -1,4 +1,4 @@
-"""The optimizer's work and memory: AdamW over the parameters that a rank updates."""
+"""Describes the optimizer's work and memory: AdamW over the parameters that a rank updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items of an action as the ops they become, and how many launches of the host they take."""
+"""Turns the items of an action into the ops they become, and counts the host's launches for them."""
 
 from __future__ import annotations
 

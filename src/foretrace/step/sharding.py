@@ -1,4 +1,4 @@
-"""Ops of parameters that data-parallel ranks split (ZeRO-3, FSDP): gathered before a unit runs, gradients scattered."""
+"""Writes the ops of parameters that data-parallel ranks split (ZeRO-3, FSDP): gathers and scatters around units."""
 
 from __future__ import annotations
 

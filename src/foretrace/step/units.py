@@ -1,4 +1,4 @@
-"""The ops of one unit in one action. A unit is written once and repeated wherever it recurs."""
+"""Writes the ops of one unit in one action. A unit is written once and repeated wherever it recurs."""
 
 from __future__ import annotations
 

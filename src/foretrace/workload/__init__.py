@@ -1,7 +1,10 @@
-"""From a model and a plan to the program of a training step.
+"""Turns a model and a plan into the description of a training step.
 
     setting = settle(model, Plan(gpus=512, tp=4, pp=4, gbs=1024))
     program = build_step(step_spec(setting))
 
-`settle` makes and checks every choice, `layers` says what each part of the model then does, `assemble` places it.
+Read `settle.py` first: it makes and checks every choice that a `Plan` leaves open, and returns a `Setting`. `layers`
+has what each part of the model then does, and `step_spec.py` the step. `stack.py` and `stacks.py` describe software.
+`job_file.py` and `write_job.py` are the YAML of a job; `from_megatron.py`, `megatron_args.py` and `shell_words.py`
+read a launch script of Megatron-LM.
 """

@@ -1,4 +1,4 @@
-"""What a plan may say by itself, before it meets a model: the right kinds of values, within what can be meant."""
+"""Checks what a plan holds before a model is known: the kinds of its values, and their ranges."""
 
 from __future__ import annotations
 

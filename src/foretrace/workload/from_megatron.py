@@ -1,4 +1,7 @@
-"""Megatron-LM's arguments to a model and the fields of a plan. Defaults are those of megatron/training/arguments.py."""
+"""Turns Megatron-LM's arguments into a model and the fields of a plan.
+
+Defaults are those of megatron/training/arguments.py.
+"""
 
 from __future__ import annotations
 

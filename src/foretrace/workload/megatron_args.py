@@ -1,5 +1,7 @@
-"""Megatron-LM's arguments, out of a launch script or a file of arguments: names, values and lines, and no more;
-`foretrace.workload.from_megatron` says what they mean."""
+"""Reads Megatron-LM's arguments out of a launch script or a file of arguments: names, values and lines.
+
+`foretrace.workload.from_megatron` knows what they mean.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan: how a model is trained on so many GPUs. What follows from the sizes alone is worked out here, once."""
+"""Defines `Plan`: how a model is trained on a number of GPUs."""
 
 from __future__ import annotations
 

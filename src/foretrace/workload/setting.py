@@ -1,4 +1,4 @@
-"""A model under a plan, with everything that follows from the two worked out once: what the rest of the room reads."""
+"""Defines `Setting`: a model under a plan, with everything that follows from the two worked out once."""
 
 from __future__ import annotations
 

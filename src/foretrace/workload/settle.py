@@ -1,4 +1,4 @@
-"""From what a user says to a setting: every choice made, every size checked, and said where it changes the answer."""
+"""Settles a plan: every open choice made, every size checked, and reported where it changes the answer."""
 
 from __future__ import annotations
 

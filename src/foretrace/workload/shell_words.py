@@ -1,7 +1,7 @@
-"""The words of a shell script, with lines and without running anything: assignments, arrays, quotes, `$VAR`.
+"""Reads the words of a shell script with their lines, without running it: assignments, arrays, quotes, `$VAR`.
 
-Only text is followed. What a script computes (`$(...)`), reads from its environment, or decides (`if`) is not known; a
-word that needs it keeps its `$`, and what is missing is said.
+Only text is followed. What a script computes (`$(...)`), reads from its environment, or decides (`if`) is not known. A
+word that needs it keeps its `$`, and a diagnostic reports what is missing.
 """
 
 from __future__ import annotations

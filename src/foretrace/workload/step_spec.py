@@ -1,4 +1,4 @@
-"""From a setting to the description of its step."""
+"""Turns a setting into the description of its step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs written as YAML with comments: what each field means, and which values are guessed."""
+"""Writes jobs as YAML with comments: what each field means, and which values are guessed."""
 
 from __future__ import annotations
 

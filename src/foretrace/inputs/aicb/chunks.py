@@ -1,4 +1,4 @@
-"""Rows as works: what each layer of a stage, its embedding and its head do for a microbatch."""
+"""Turns rows into works: what each layer of a stage, its embedding and its head do for a microbatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each row is for: the microbatches in the unrolled list, the layers in them, and what happens once per step."""
+"""Finds what each row is for: the microbatches in the unrolled list, their layers, and what happens once per step."""
 
 from __future__ import annotations
 

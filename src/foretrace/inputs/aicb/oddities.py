@@ -1,4 +1,4 @@
-"""What a reader of a workload should know: the marks of how AICB made it, or of a hand that changed it."""
+"""Reports the marks of how AICB made a workload, or of a hand that changed it."""
 
 from __future__ import annotations
 

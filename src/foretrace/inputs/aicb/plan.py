@@ -1,4 +1,4 @@
-"""How a workload is run: mesh, schedule, chunks and what crosses stage boundaries, from its header and the user."""
+"""Decides how a workload is run: mesh, schedule, chunks and stage transfers, from its header and the user."""
 
 from __future__ import annotations
 

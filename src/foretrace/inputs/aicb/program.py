@@ -1,4 +1,4 @@
-"""From a workload to the description of its step, and to its program."""
+"""Turns a workload into the description of its step, and that into a program."""
 
 from __future__ import annotations
 

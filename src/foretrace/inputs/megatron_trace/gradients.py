@@ -1,4 +1,4 @@
-"""The gradient reductions of a step's end, and what of their size a trace leaves out or gets wrong.
+"""Finds the gradient reductions at the end of a step, and corrects the sizes that traces write.
 
 Ex-situ traces of 2025-08-18 and before have one `dp_allreduce` over all parameters, experts included, which a real run
 reduces over the few ranks that hold the same experts; and they write float16 whatever the buffers are. Megatron keeps

@@ -1,4 +1,4 @@
-"""What job the traces are of: its mesh, which ranks there are, and which of them stand in for those that are not."""
+"""Finds the job that traces are of: its mesh, its traced ranks, and which of them stand in for the others."""
 
 from __future__ import annotations
 

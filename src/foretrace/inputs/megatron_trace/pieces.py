@@ -1,4 +1,4 @@
-"""An op of a trace in pieces: computation, and the communication between it.
+"""Cuts an op of a trace into pieces: computation, and the communication between it.
 
 A piece is a stretch of computation and the call that ends it. What the tracer wrote as one op is cut at its
 sub-operations, whose own durations are kept apart: in a real run they include waiting, ex situ they mean nothing.

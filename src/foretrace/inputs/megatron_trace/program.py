@@ -1,4 +1,4 @@
-"""From traces of ranks to a program."""
+"""Turns traces of ranks into a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model with a plan is."""
+"""Reports what a model with a plan is, for `foretrace inspect`."""
 
 from __future__ import annotations
 

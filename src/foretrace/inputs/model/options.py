@@ -1,4 +1,4 @@
-"""The fields of a plan from the texts of options."""
+"""Makes the fields of a plan from the texts of options."""
 
 from __future__ import annotations
 

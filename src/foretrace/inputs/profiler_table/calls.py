@@ -1,4 +1,4 @@
-"""The collectives of a table where a step has them."""
+"""Places the collectives of a table in the parts of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profiled step communicates, as far as a table tells: which collectives, how often, and seldom how long."""
+"""Finds the collectives of a profiled step: which, how often, and in few tables how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host did during the profiled steps, and how much of it a later step would do again."""
+"""Finds what the host did during the profiled steps, and how much of it another step would do again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in tables of the PyTorch profiler."""
+"""Counts what is in tables of the PyTorch profiler, for `foretrace inspect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a table's labels nest, which its text does not say: inferred from their order, calls, totals and names.
+"""Infers how the labels of a table nest, from their order, calls, totals and names.
 
 Rows that were not sorted stand in the order in which each name first began, so what is inside a label comes after it.
 What fits exactly into a label's device time, or nearly, and comes directly after it, is taken as its inside.

@@ -1,11 +1,13 @@
-"""Device time of a table in parts that do not overlap, so that nothing is counted twice.
+"""Divides the device time of a table into parts that do not overlap, so that nothing is counted twice.
 
-Three ways, the first that a table allows. *Ops*: Self device time of the ops, which is that of the kernels each of them
-launched itself. *Kernels*: Self device time of the kernels' own rows. Where a table has both they are two counts of the
-same work, and are compared. *Labels*: where every Self is 0, totals of labels less what is inside them, and autograd
-nodes beside them, which run on a thread of their own and so in no label of the main thread. (The one such table we know
-has no rows of kernels and hardly any of ops; whether those with Self times were left out or never recorded, it does not
-say.)
+There are three ways, and the first that a table allows is used:
+
+- *Ops*: the self device time of ops, which is that of the kernels each of them launched itself.
+- *Kernels*: the self device time of the kernels' own rows. Where a table has both, the two are counts of the same work
+  and are compared.
+- *Labels*: where every self time is 0, the totals of labels less what is inside them, and next to them the autograd
+  nodes, which run on a thread of their own and so in no label of the main thread. The one such table we know has no
+  rows of kernels and few of ops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A profiler table, understood: device, host and communication."""
+"""Defines what a profiler table tells: the device's time, the host's time and the communication."""
 
 from __future__ import annotations
 

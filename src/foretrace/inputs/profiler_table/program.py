@@ -1,4 +1,4 @@
-"""From a profiler table to a program: its computation as it was recorded, its communication for another mesh."""
+"""Turns a profiler table into a program: computation as recorded, communication for another mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of a profiler table are: kernels, ops, autograd nodes, users' labels and runtime calls, mixed."""
+"""Tells the rows of a profiler table apart: kernels, ops, autograd nodes, users' labels and runtime calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes a step communicates: what a table never says, and a user sets (`--set moe.tokens=8192`)."""
+"""Finds how many bytes a step communicates, which a user sets (`--set moe.tokens=8192`): no table has them."""
 
 from __future__ import annotations
 

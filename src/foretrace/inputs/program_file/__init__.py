@@ -1,1 +1,4 @@
-"""Program files of Foretrace, and programs built in Python."""
+"""Program files of Foretrace, and programs built in Python, as inputs.
+
+Read `input.py` first. `inventory.py` counts what is in a program without running it.
+"""

@@ -1,4 +1,4 @@
-"""What is in a program, without running it."""
+"""Counts what is in a program, without running it, for `foretrace inspect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which collective a name means: an op or range of PyTorch, or a kernel of NCCL."""
+"""Finds the collective that a name means: an op or range of PyTorch, or a kernel of NCCL."""
 
 from __future__ import annotations
 

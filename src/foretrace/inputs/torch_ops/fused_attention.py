@@ -1,4 +1,4 @@
-"""Fused attention: where each op has queries, keys and values, and whether it is causal."""
+"""Reads fused attention: where each op has queries, keys and values, and whether it is causal."""
 
 from __future__ import annotations
 

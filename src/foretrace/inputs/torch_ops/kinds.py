@@ -1,4 +1,4 @@
-"""What kind of work something is, by its name: a GPU kernel, an op of PyTorch, an autograd node, a user's label."""
+"""Classifies work by its name: a GPU kernel, an op of PyTorch, an autograd node, a user's label."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ops over lists of tensors, whose sizes a profiler does not record: updates of optimizers, norms of gradients.
+"""Finds what ops over lists of tensors move: updates of optimizers, norms of gradients.
 
-They are taken to be over the parameters, as their gradients show them.
+A profiler does not record the sizes of such lists. They are taken to hold the parameters, as the gradients show them.
 """
 
 from __future__ import annotations

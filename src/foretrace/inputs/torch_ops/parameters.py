@@ -1,5 +1,7 @@
-"""The parameters of a traced model, as its gradients show them: a profiler does not record the lists that optimizers
-are given."""
+"""Finds the parameters of a traced model from its gradients.
+
+A profiler does not record the lists that optimizers are given.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products: which op's inputs are multiplied, in which layout, in which dtype."""
+"""Reads matrix products: which inputs of an op are multiplied, in which layout, in which dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges that PyTorch and its users mark: what they are called, and which phase of a step a name says."""
+"""Reads the ranges that PyTorch and its users mark: their names, and the phase of a step that a name tells."""
 
 from __future__ import annotations
 

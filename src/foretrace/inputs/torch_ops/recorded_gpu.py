@@ -1,4 +1,4 @@
-"""On what GPU the times of a program were recorded: its source of prices says so."""
+"""Finds the GPU on which the times of a program were recorded, which its source of prices names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an op and the shapes of its inputs to the kernel it runs."""
+"""Finds the kernel that an op runs, from the shapes of its inputs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ops that memory bounds: what each reads and writes, every operand once, under the name its kernel is priced by.
+"""Finds what memory-bound ops read and write, every operand once, under the name by which their kernel is priced.
 
-Names are those of `workload.layers` and of kernel profiles where they mean the same kernel, so that what a trace
-shows of one holds for predictions; a subtraction runs as an addition does, a division as a product.
+Names are those of `workload.layers` and of kernel profiles where they mean the same kernel, so that what a trace shows
+of a kernel holds for predictions. A subtraction runs as an addition does, a division as a product.
 """
 
 from __future__ import annotations

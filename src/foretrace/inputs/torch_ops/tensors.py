@@ -1,4 +1,4 @@
-"""The tensors among an op's inputs: sizes, bytes, and whether they lie in memory as they are counted."""
+"""Reads the tensors among an op's inputs: sizes, bytes, and whether they are contiguous in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What every layer and both ends of a model do for one microbatch on one rank, under a plan and a software stack."""
+"""The work of every layer and of both ends of a model for one microbatch on one rank.
+
+Read `piece.py` first: a layer is a row of pieces. `works.py` puts the pieces of a layer together, and `saved.py` what
+recomputation runs again. `shape.py` holds everything that the work depends on. `attention.py`, `latent.py`, `core.py`,
+`linear.py`, `mlp.py`, `experts.py`, `pointwise.py` and `ends.py` are the parts of a model.
+"""
 
 from foretrace.workload.layers.works import embedding_work, head_work, layer_work, mtp_work
 

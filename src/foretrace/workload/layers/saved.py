@@ -1,4 +1,4 @@
-"""From pieces to the work of a layer: what recompute runs again, and what is kept under it."""
+"""Turns the pieces of a layer into its work: what recomputation runs again, and what it keeps."""
 
 from __future__ import annotations
 

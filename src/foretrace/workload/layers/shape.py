@@ -1,4 +1,4 @@
-"""What the work of a layer depends on, and nothing else: equal shapes have equal work, so that it is found once."""
+"""Defines `Shape`, everything that the work of a layer depends on. Equal shapes have equal work, found once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of every layer and of both ends of a model, found once for equal ones."""
+"""Finds the work of every layer and of both ends of a model, once for equal layers."""
 
 from __future__ import annotations
 

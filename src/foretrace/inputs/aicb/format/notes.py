@@ -1,4 +1,4 @@
-"""What a reader of the result should know about a file: every oddity once, with the line it is in."""
+"""Reports what is odd about a file: every oddity once, with the line it is in."""
 
 from __future__ import annotations
 

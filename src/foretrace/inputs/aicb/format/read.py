@@ -1,4 +1,4 @@
-"""Reads workload files of every version; what cannot be read is refused with its line, what is odd is said."""
+"""Reads workload files of every version. Errors name the line that cannot be read; diagnostics report what is odd."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Rank traces of Megatron: what each rank of a job did, op by op, as a tracer in its schedule wrote it down.
+"""The text of rank traces of Megatron: what each rank did, op by op, as a tracer in its schedule wrote it.
 
-Several tracers and versions of them write this form; it is read by key.
+Read `records.py` first: a trace as it is written. Several tracers and versions of them write this form. `read.py`
+reads the file of a rank with `lines.py`, `fields.py`, `values.py` and `states.py`; `runs.py`, `nodes.py`, `names.py`
+and `ex_situ.py` find which files are one run; `sniff.py` recognises them, and `write.py` writes them.
 
-Names are loaded when they are asked for: any input is sniffed, and most are no traces.
+Names are loaded when they are asked for: any input is sniffed, and most are not traces.
 """
 
 from __future__ import annotations

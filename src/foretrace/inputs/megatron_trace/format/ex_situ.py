@@ -1,4 +1,4 @@
-"""Traces taken ex situ: one GPU acted as each rank in turn. Such traces are told from those of a real run here."""
+"""Tells traces taken ex situ, where one GPU acted as each rank in turn, from those of a real run."""
 
 from __future__ import annotations
 

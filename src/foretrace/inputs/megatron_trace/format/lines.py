@@ -1,5 +1,7 @@
-"""Lines of a rank trace to records and back, by key and never by position: versions differ in which fields they write
-and in their order."""
+"""Turns the lines of a rank trace into records and back.
+
+Fields are read by key and never by position: versions differ in which fields they write and in their order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the names of trace files and of their folders say of a job."""
+"""Reads what the names of trace files and of their folders tell about a job."""
 
 from __future__ import annotations
 

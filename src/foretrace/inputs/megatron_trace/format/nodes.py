@@ -1,4 +1,4 @@
-"""Real runs whose nodes wrote to a folder each: parts of one run are joined, campaigns taken ex situ stay apart.
+"""Joins the parts of a real run whose nodes wrote to a folder each; campaigns taken ex situ stay apart.
 
 Timestamps count from the start of their host: those of two nodes overlap by chance only, and in a recorded run of two
 nodes they are a week apart. So the times in the names of files decide, which are those of a calendar. Where names have

@@ -1,4 +1,4 @@
-"""Folders of rank traces as runs: which files belong together, told by their folders, facts and times."""
+"""Groups the rank traces of a folder into runs, by folder, facts and times."""
 
 from __future__ import annotations
 

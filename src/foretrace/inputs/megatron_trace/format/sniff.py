@@ -1,4 +1,4 @@
-"""Whether a file or folder holds rank traces, told by first bytes alone: every input is asked, so this loads little."""
+"""Tells by its first bytes whether a file or folder holds rank traces. Every input is asked, so this loads little."""
 
 from __future__ import annotations
 

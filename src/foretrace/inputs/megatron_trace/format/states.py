@@ -1,4 +1,4 @@
-"""The words that traces have for the parts of a pipeline schedule: warmup, help, steady, cooldown, finalize."""
+"""Names the parts of a pipeline schedule as traces do: warmup, help, steady, cooldown, finalize."""
 
 from __future__ import annotations
 

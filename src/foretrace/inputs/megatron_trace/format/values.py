@@ -1,4 +1,4 @@
-"""Single words of a rank trace: what they say as values; ValueError says what is wrong with one."""
+"""Reads single words of a rank trace as values; a ValueError tells what is wrong with a word."""
 
 from __future__ import annotations
 

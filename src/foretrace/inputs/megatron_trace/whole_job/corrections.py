@@ -1,6 +1,6 @@
-"""What the times of traces lack or have too much of, and how sure they are: every constant, with its origin.
+"""Corrects the times of traces, and says how sure they are: every constant, with its origin.
 
-None of them is fitted on a run that a prediction is compared with.
+None of the constants is fitted on a run that a prediction is compared with.
 """
 
 from __future__ import annotations

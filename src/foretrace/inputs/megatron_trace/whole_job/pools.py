@@ -1,12 +1,13 @@
-"""Noise taken out of ex-situ traces: stretches of computation that do the same work are pooled.
+"""Takes noise out of ex-situ traces: stretches of computation that do the same work are pooled.
 
 An ex-situ campaign times each rank for one microbatch, and single timings are noisy, almost always upwards (a host
-that launches late, a first layer that runs cold). But the same work is timed many times over: layers are alike, so are
+that launches late, a first layer that runs cold). But the same work is timed many times: layers are identical, so are
 the ranks of a stage up to the tokens their experts receive, and so are stages in the middle. Everything with the same
-key is one pool, and its median is what each of its members takes. Pools were chosen without looking at any real run: by
-each timing itself two campaigns of the same job differ by up to 19 %, pooled by rank and place in the op by 2.2 % (root
-mean square of four jobs), and by the same with layers too, which makes the pools some times larger
-(benchmarks/traces.py).
+key is one pool, and its median is what each of its members takes.
+
+Pools were chosen without looking at any real run. By single timings two campaigns of the same job differ by up to 19 %,
+pooled by rank and place in the op by 2.2 % (root mean square of four jobs). Pooling layers too gives the same 2.2 % and
+makes the pools several times larger (benchmarks/traces.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The same job on another mesh, or with other routing: stages with more or fewer layers, experts shared out among more
-or fewer ranks. What one layer takes is in the traces; so is how an expert's time grows with its tokens, for ranks
-receive different numbers of them. Another tp is not: it changes every computation.
+"""Changes the mesh, the routing or the layers of stages of a traced job.
+
+What one layer takes is in the traces; so is how an expert's time grows with its tokens, because ranks receive different
+numbers of them. Another tp is not: it changes every computation.
 """
 
 from __future__ import annotations

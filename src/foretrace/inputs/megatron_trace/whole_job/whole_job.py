@@ -1,8 +1,8 @@
-"""From what one microbatch takes on each kind of rank to the description of the whole job's step.
+"""Describes the step of the whole job from what one microbatch takes on each kind of rank.
 
-All ranks and microbatches in the order of a pipeline schedule; collectives inside forward and backward where the trace
-has them; gradient reductions and the optimizer at the end. Communication carries bytes, not times, unless it was
-recorded in a real run: a machine prices it.
+All ranks and microbatches run in the order of a pipeline schedule, with collectives inside forward and backward where
+the trace has them, and gradient reductions and the optimizer at the end. Communication carries bytes, which a machine
+prices; it carries times only where they were recorded in a real run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rank does for a microbatch and at the end of a step, read off traces: the building stones of a whole job."""
+"""Reads off traces what a rank does for a microbatch and at the end of a step: the stones a whole job is built of."""
 
 from __future__ import annotations
 

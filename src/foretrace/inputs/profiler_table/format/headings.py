@@ -1,4 +1,4 @@
-"""What the headings of a profiler table's columns mean, in every version of PyTorch."""
+"""Reads the headings of a profiler table's columns, in every version of PyTorch."""
 
 from __future__ import annotations
 

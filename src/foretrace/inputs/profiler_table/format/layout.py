@@ -1,4 +1,4 @@
-"""Where a profiler table is in a text, and where its columns are."""
+"""Finds where a profiler table is in a text, and where its columns are."""
 
 from __future__ import annotations
 

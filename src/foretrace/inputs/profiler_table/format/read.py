@@ -1,4 +1,4 @@
-"""Reading profiler tables: every table of a file, with whatever a log has around them."""
+"""Reads every profiler table of a file, whatever a log has around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cells of a profiler table as numbers: times, shares, sizes, counts."""
+"""Reads the cells of a profiler table as numbers: times, shares, sizes, counts."""
 
 from __future__ import annotations
 
