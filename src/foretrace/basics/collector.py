@@ -9,8 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Building and running make thousands of small objects and no cycles: every so many, the collector would look
-    through all objects of the process and find nothing to free."""
+    """Pauses the cycle collector.
+
+    Building and running make thousands of small objects and no cycles. The collector would repeatedly look through all
+    objects of the process and find nothing to free.
+    """
     was_running = gc.isenabled()
     gc.disable()
     try:

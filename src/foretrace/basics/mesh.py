@@ -31,7 +31,7 @@ _CACHED_ARRAYS = 16
 class Axis(StrEnum):
     """One dimension of parallelism; ``shard`` and ``replicate`` are the two parts of ``dp`` (HSDP).
 
-    ``embd`` names the embedding group, the first and last stage of a pipeline; it is no dimension.
+    ``embd`` names the embedding group, the first and last stage of a pipeline; it is not a dimension.
     """
 
     TP = "tp"
@@ -183,7 +183,7 @@ class Mesh:
             raise InputError(error.code, error.message, where=where, hint=error.hint) from None
 
     def __str__(self) -> str:
-        """What ``parse`` reads: every axis longer than one, and what differs from its default."""
+        """Returns text that ``parse`` reads: every axis longer than one, and what differs from its default."""
         sizes = {name: getattr(self, name) for name in ("tp", "cp", "dp", "pp", "ep")}
         parts = [f"{name}={size}" for name, size in sizes.items() if size != 1]
         parts += [f"{name}={size}" for name in ("etp", "shard") if (size := getattr(self, name)) is not None]

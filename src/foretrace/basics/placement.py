@@ -1,6 +1,6 @@
-"""Where ranks sit: the host of every rank and its GPU there.
+"""Places ranks: the host of every rank and its GPU there.
 
-Ranks fill hosts in order unless a file says otherwise. Three kinds of file are read, told apart by content:
+Ranks fill hosts in order unless a file says otherwise. Three kinds of file are read, recognised by content:
 
 - YAML or JSON: ``hosts: [{name: n0, ranks: 0-7}, {name: n1, ranks: [8, 9, 12-15]}]``
 - an MPI hostfile: ``n0 slots=8`` on each line; ranks fill the slots in order

@@ -178,7 +178,7 @@ def _split(text: str, quantity: _Quantity, where: str | None) -> tuple[str, str]
 
 
 def _scale(text: str, number: str, unit: str, quantity: _Quantity, where: str | None) -> float:
-    """What one of the unit is in SI."""
+    """Returns the size of the unit in SI."""
     if unit in quantity.scales:
         return quantity.scales[unit]
     if not unit and (quantity.bare is not None or float(number) == 0.0):

@@ -213,7 +213,7 @@ class Input(ABC):
 
     @property
     def recorded_gpu(self) -> str | None:
-        """The name of the GPU that the input's computation was recorded on, where it says so."""
+        """The name of the GPU that the input's computation was recorded on; None where it is not known."""
         return None
 
     @property

@@ -50,7 +50,7 @@ class _Reading:
         )
 
     def count(self, name: str, *others: str, guess: int) -> int:
-        """A field that may be absent; that it was guessed is said."""
+        """Reads a field that may be absent; a note reports the guess."""
         if not any(field in self.config for field in (name, *others)):
             self.say("assumed", f"{name} is not given: taken as {guess:,}")
         return self.config.count(name, *others, default=guess, most=MAX_TOKENS)

@@ -138,5 +138,5 @@ def active_parameters(model: Model) -> int:
 
 
 def _share(count: int, ranks: int) -> int:
-    """What the fullest rank holds."""
+    """Returns the share of the fullest rank."""
     return -(-count // ranks)

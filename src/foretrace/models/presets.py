@@ -33,7 +33,7 @@ def names() -> tuple[str, ...]:
 
 
 def aliases(name: str) -> tuple[str, ...]:
-    """What else a preset is called."""
+    """Other names of a preset."""
     return _shelf().presets[name].aliases
 
 

@@ -84,7 +84,7 @@ class Tables:
 
 
 class BlockBuilder:
-    """Ops that are written once and placed as often as they happen."""
+    """Ops that are written once, and run wherever a role places the block."""
 
     def __init__(self, tables: Tables, number: int, name: str) -> None:
         self.name = name
@@ -310,7 +310,7 @@ _LANE_KINDS: dict[Kind, LaneKind] = {
 
 
 def refs_of(after: After) -> Sequence[OpRef | PlacedOp]:
-    """What `after` names, as a sequence."""
+    """Returns the ops that `after` names, as a sequence."""
     if after is None:
         return ()
     return (after,) if isinstance(after, (PlacedOp, OpRef)) else after

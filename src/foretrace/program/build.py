@@ -1,4 +1,4 @@
-"""Writing a program by hand or from code.
+"""Builds a program by hand or from code.
 
     build = ProgramBuilder(Mesh(pp=2), title="two stages")
     forward = build.block("forward")
@@ -12,7 +12,7 @@
     program = build.program()
 
 An op of a role may be written directly (`first.compute(...)`) where it happens once. Ops of one lane run in the order
-written; every other order is said with `after`.
+written; every other order is given with `after`.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ class ProgramBuilder:
         self._roles: list[RoleBuilder] = []
 
     def block(self, name: str) -> BlockBuilder:
-        """A new, empty block."""
+        """Adds a new, empty block."""
         self._blocks.append(BlockBuilder(self._tables, len(self._blocks), name))
         return self._blocks[-1]
 
     def role(self, name: str, ranks: Iterable[int]) -> RoleBuilder:
-        """What these ranks do; every rank of the mesh belongs to one role."""
+        """Adds a role, which these ranks run; every rank of the mesh belongs to one role."""
         self._roles.append(RoleBuilder(self.block, len(self._roles), name, ranks))
         return self._roles[-1]
 
     def communicator(self, *axes: str, name: str | None = None, axis: str | None = None) -> Communicator:
-        """The groups in which these axes of the mesh vary."""
+        """Returns the groups in which these axes of the mesh vary."""
         if not axes:
             raise InputError(
                 "invalid-program", "a communicator needs an axis", hint='for example build.communicator("tp")'
@@ -74,11 +74,11 @@ class ProgramBuilder:
         return Communicator(name or "-".join(axes), axis or axes[0], axes=axes)
 
     def pair(self, along: str, a: int, b: int, *, name: str | None = None, axis: str | None = None) -> Communicator:
-        """The pairs of ranks at coordinates a (position 0) and b (position 1) of an axis, all else equal."""
+        """Returns the pairs of ranks at coordinates a (position 0) and b (position 1) of an axis, all else equal."""
         return Communicator(name or f"{along} {a}-{b}", axis or along, axes=(along,), pair=(a, b))
 
     def groups(self, name: str, groups: Iterable[Iterable[int]], *, axis: str | None = None) -> Communicator:
-        """Groups written out, each in the order of its members' positions."""
+        """Returns groups that are written out, each in the order of its members' positions."""
         return Communicator(name, axis or name, groups=tuple(tuple(int(r) for r in g) for g in groups))
 
     def resource(
@@ -99,7 +99,7 @@ class ProgramBuilder:
         return name
 
     def program(self, *, checked: bool = True) -> Program:
-        """The finished program, checked; `checked=False` is for code that writes only what fits together."""
+        """Returns the finished program, checked; `checked=False` is for code that writes only what fits together."""
         tables = self._tables
         program = Program(
             title=self.title,
@@ -126,7 +126,7 @@ class ProgramBuilder:
 
 
 def _role_of(mesh: Mesh, roles: Sequence[RoleBuilder]) -> Ints:
-    """The role of each rank, -1 where none was given."""
+    """Returns the role of each rank, -1 where none was given."""
     roles_of_ranks = np.full(mesh.world, -1, dtype=np.int32)
     for role in roles:
         outside = role.ranks[(role.ranks < 0) | (role.ranks >= mesh.world)]
@@ -143,7 +143,7 @@ def _role_of(mesh: Mesh, roles: Sequence[RoleBuilder]) -> Ints:
 
 
 def _templates(blocks: Sequence[BlockBuilder]) -> Templates:
-    """The ops of all blocks as columns and side tables."""
+    """Returns the ops of all blocks as columns and side tables."""
     sizes = [len(block.rows) for block in blocks]
     start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int32)
     rows = [row for block in blocks for row in block.rows]
@@ -185,7 +185,7 @@ def _templates(blocks: Sequence[BlockBuilder]) -> Templates:
 
 
 def _instances(roles: Sequence[RoleBuilder]) -> Instances:
-    """The instances of all roles."""
+    """Returns the block instances of all roles."""
     start = _first_instances(roles)
     overrides = [
         (instance + int(at), op, column, value)
@@ -204,7 +204,7 @@ def _instances(roles: Sequence[RoleBuilder]) -> Instances:
 
 
 def _links(roles: Sequence[RoleBuilder]) -> Links:
-    """The dependencies between instances."""
+    """Returns the dependencies between block instances."""
     rows = chain.from_iterable(role.links for role in roles)
     table = np.fromiter(chain.from_iterable(rows), dtype=np.int32).reshape(-1, 5)
     first = np.repeat(_first_instances(roles)[:-1], [len(role.links) for role in roles])
@@ -214,7 +214,7 @@ def _links(roles: Sequence[RoleBuilder]) -> Links:
 
 
 def _resident(roles: Sequence[RoleBuilder]) -> Resident:
-    """What the roles hold from step to step."""
+    """Returns the memory that roles hold from step to step."""
     rows = [(role.number, category, size) for role in roles for category, size in role.held.items()]
     return Resident(
         role=_ints([row[0] for row in rows]),

@@ -11,7 +11,7 @@ from foretrace.basics.errors import InputError
 
 
 class Kind(IntEnum):
-    """What an op is."""
+    """The kind of an op."""
 
     COMPUTE = 0
     COLLECTIVE = 1
@@ -20,7 +20,7 @@ class Kind(IntEnum):
 
 
 class Phase(IntEnum):
-    """Which part of the step an op belongs to."""
+    """The part of the step that an op belongs to."""
 
     NONE = 0
     FORWARD = 1
@@ -32,7 +32,7 @@ class Phase(IntEnum):
 
 
 class Collective(IntEnum):
-    """What a rendezvous does. A transfer goes one way; an exchange groups several transfers in one call."""
+    """The operation of a rendezvous. A transfer goes one way; an exchange groups several transfers in one call."""
 
     NONE = 0
     ALL_REDUCE = 1
@@ -62,7 +62,7 @@ WHOLE: Final = (Collective.BROADCAST, Collective.REDUCE)
 
 
 class Category(IntEnum):
-    """What memory is held for."""
+    """The purpose for which memory is held."""
 
     WEIGHTS = 0
     GRADIENTS = 1

@@ -79,7 +79,7 @@ def _chance(hit: int, dispatch: Dispatch, here: int, group: int) -> float:
 
 
 def _ways(groups: int, group: int, topk: int, first: int) -> int:
-    """In how many ways `topk` experts lie in so many groups, some in each, the first group having `first` of them."""
+    """Counts the ways in which `topk` experts lie in `groups`, some in each, `first` of them in the first group."""
     others = groups - 1
     return sum(
         (-1) ** left * comb(others, left) * (comb(rest + first, topk) - comb(rest, topk))
@@ -100,7 +100,7 @@ def dispatch_text(dispatch: Dispatch) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_dispatch(text: str) -> Dispatch:
-    """What `dispatch_text` wrote."""
+    """Reads what `dispatch_text` wrote."""
     word, *pairs = text.split(" ")
     values: dict[str, str] = {}
     for pair in pairs:
@@ -139,7 +139,7 @@ def parse_dispatch(text: str) -> Dispatch:
 
 
 def _why_not(pair: str, values: dict[str, str]) -> str:
-    """What is wrong with one word of a way, after those that were right."""
+    """Returns what is wrong with one word of a way, after those that were right."""
     name, equals, _ = pair.partition("=")
     if name in values:
         return f"{name} is said twice"

@@ -206,7 +206,7 @@ def kernel_text(kernel: Kernel) -> str:
 
 
 def kernels_text(kernels: Iterable[tuple[int, Kernel]]) -> str:
-    """Kernels that run one after the other, each so many times."""
+    """Returns kernels that run one after the other, each with its count, as text."""
     return "; ".join(
         kernel_text(kernel) if count == 1 else f"{count}*{kernel_text(kernel)}" for count, kernel in kernels
     )
@@ -214,7 +214,7 @@ def kernels_text(kernels: Iterable[tuple[int, Kernel]]) -> str:
 
 @lru_cache(maxsize=65536)
 def parse_kernels(text: str) -> tuple[tuple[int, Kernel], ...]:
-    """What `kernels_text` wrote."""
+    """Reads what `kernels_text` wrote."""
     return tuple(_parse_one(part) for part in text.split("; "))
 
 

@@ -119,7 +119,7 @@ class Resource:
         return instance
 
     def capacity_of(self, world: int) -> Floats:
-        """What the instance that each rank draws on can give per second; of ranks that are on none, what is usual."""
+        """Returns the capacity per second of the instance that each rank draws on; the default for ranks on none."""
         if self.capacities is None:
             return np.full(world, self.capacity_per_s)
         instance = self.instance_of(world)

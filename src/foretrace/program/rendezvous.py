@@ -116,12 +116,12 @@ class _Issued:
         return f'rank {rank} "{self.program.strings[int(self.name[position])]}"'
 
     def does(self, position: int) -> str:
-        """What it does, in messages."""
+        """Returns what it does, for messages."""
         return f"{label(Collective(int(self.what[position])))} of {int(self.bytes[position]):,} bytes"
 
 
 def _kinds(rows: Ints) -> list[tuple[int, list[int], int]]:
-    """Of each kind of row the number of the first, its entries, and how many there are of it."""
+    """Returns, for each kind of row, the number of the first, its entries, and how many rows there are."""
     if (rows == rows[0]).all():
         return [(0, rows[0].tolist(), len(rows))]
     distinct, first, many = np.unique(rows, axis=0, return_index=True, return_counts=True)

@@ -32,7 +32,7 @@ Override = Mapping[str | int | OpRef, Mapping[str, Any]]
 
 
 class RoleBuilder:
-    """What a set of ranks does, in the order they issue it."""
+    """The program of a set of ranks, in the order they issue it."""
 
     def __init__(self, new_block: Callable[[str], BlockBuilder], number: int, name: str, ranks: Iterable[int]) -> None:
         self.name = name

@@ -49,7 +49,7 @@ class Timeline:
         return f"<Timeline: step {self.step_time_s:.6g} s, {len(self.graph):,} ops of {classes:,} rank classes>"
 
     def rank(self, rank: int) -> RankTimeline:
-        """What one rank did."""
+        """Returns the ops of one rank."""
         graph = self.graph
         if not 0 <= rank < graph.program.world:
             raise InputError(

@@ -1,10 +1,10 @@
-"""From a schedule to a program: the stages' blocks in the schedule's order, with the transfers between them.
+"""Writes a schedule into a program: the stages' blocks in the schedule's order, with the transfers between them.
 
 A block holds what one action does: its ports `in` and `out` are the op that needs the activation (or gradient) and the
 one that produces the next. Transfers are issued in one of two ways:
 
 * **async** (torch pipelining; Megatron's overlapped interleaving): each channel has lanes of its own; a transfer runs
-  beside whatever computes, and holds up only the action that needs it;
+  next to whatever computes, and holds up only the action that needs it;
 * **batched** (Megatron's plain 1F1B): one lane, and computation waits for it. A send and the receive that follows it
   with the same neighbour go out as one exchange, as `send_forward_recv_backward` does.
 """
@@ -38,7 +38,7 @@ BATCHED = ("1f1b", "gpipe")
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What crosses a stage boundary for one microbatch, one way: bytes, and seconds where they are known."""
+    """A transfer across a stage boundary for one microbatch, one way: bytes, and seconds where they are known."""
 
     bytes: int = 0
     duration_s: float = UNPRICED

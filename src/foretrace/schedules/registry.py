@@ -103,10 +103,10 @@ def names() -> tuple[str, ...]:
 
 
 def make(name: str, stages: int, microbatches: int, chunks: int | None = None) -> Schedule:
-    """The named schedule for so many stages and microbatches.
+    """Returns the named schedule for `stages` and `microbatches`.
 
-    Case, dashes and underscores in the name do not matter. `chunks` per stage defaults to what the schedule
-    needs: 1, or 2 where it interleaves or folds. A schedule is never edited, so the same one is given again.
+    Case, dashes and underscores in the name do not matter. `chunks` per stage defaults to what the schedule needs: 1,
+    or 2 where it interleaves or folds. A schedule is never edited, so the same one is given again.
     """
     name = resolve(name)
     for word, value in (("stages", stages), ("microbatches", microbatches)):

@@ -95,7 +95,7 @@ _TOWARD = {
 def _message(
     kind: ActionKind, microbatch: int, first: int, second: int, homes: list[tuple[int, int]]
 ) -> Message | None:
-    """What goes from one piece of the model to another; None where there is no other."""
+    """Returns the message from one piece of the model to another; None where there is no other."""
     if first == second or not (0 <= first < len(homes) and 0 <= second < len(homes)):
         return None
     return Message(kind == ActionKind.FORWARD, first, microbatch, homes[first], homes[second])

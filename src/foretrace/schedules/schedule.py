@@ -15,7 +15,7 @@ from foretrace.basics.errors import InputError
 
 
 class ActionKind(IntEnum):
-    """What a stage does with one microbatch in one of its chunks."""
+    """The work of a stage for one microbatch in one of its chunks."""
 
     FORWARD = 0
     BACKWARD = 1

@@ -71,7 +71,7 @@ class _StageWriter:
         """What completes an action."""
 
     def script(self) -> StageScript:
-        """What has been written."""
+        """Returns what has been written."""
         waits = None
         if all(len(turn.waits) == 1 for turn in self.turns):
             waits = tuple(tuple(number for number, _ in turn.waits[0]) for turn in self.turns)
@@ -84,7 +84,7 @@ class _StageWriter:
         return StageScript(tuple(self.turns), microbatches, waits, firsts, tuple(channel))
 
     def write_async(self) -> None:
-        """Transfers run beside computation, and hold up only what needs them."""
+        """Writes transfers that run next to computation, and hold up only what needs them."""
         for slot in self.routes.slots[self.stage]:
             outputs = self._act(slot, [self._arrival(action) for action in slot])
             for action, output in zip(slot, outputs, strict=True):
@@ -124,7 +124,7 @@ class _StageWriter:
         return "send" if message.source[0] == self.stage else "receive"
 
     def _arrival(self, action: Action, *, local: bool = False) -> list[Wait]:
-        """What an action waits for: a message, the chunk before it on the same stage, or its own forward."""
+        """Returns what an action waits for: a message, the chunk before it on the same stage, or its own forward."""
         needed = self.routes.needed[self.stage, action]
         if needed is None:
             if action.kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT):

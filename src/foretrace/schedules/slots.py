@@ -22,7 +22,7 @@ class SlotTable(StageActions):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotGraph:
-    """What each slot waits for besides the slot before it on its own stage."""
+    """The slots, and what each of them waits for besides the slot before it on its own stage."""
 
     rows: SlotTable
     awaited: Longs

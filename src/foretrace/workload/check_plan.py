@@ -56,7 +56,7 @@ def check_plan(plan: Plan) -> Plan:
 
 
 def check_size(name: str, value: object, most: int | None = None) -> None:
-    """Raises an error where a value is no whole number from 1 on, or more than `most`."""
+    """Raises an error unless a value is a whole number from 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError("bad-value", f"{name} is {value}", hint="expected a whole number of at least 1")
     if most is not None and value > most:

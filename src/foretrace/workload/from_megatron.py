@@ -48,8 +48,11 @@ _UNREAD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MegatronJob:
-    """What a launch script says: a model, fields of `Plan` by name, which of these are guessed and why, and what else
-    was guessed or left out."""
+    """A job as a launch script describes it.
+
+    A model, fields of `Plan` by name, which of these are guessed and why, and notes on what else was guessed or left
+    out.
+    """
 
     model: Model
     plan: dict[str, PlanValue]

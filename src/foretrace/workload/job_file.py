@@ -44,7 +44,7 @@ MAX_VALUE: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """What a job file says; `plan_fields` are those of `Plan` that it gives."""
+    """A job as its file describes it; `plan_fields` are the fields of `Plan` that the file gives."""
 
     model: Model
     plan_fields: dict[str, PlanValue]

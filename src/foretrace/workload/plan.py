@@ -23,9 +23,10 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a user decides about a run, beside the model and the cluster.
+    """Everything a user decides about a run, apart from the model and the cluster.
 
-    Sizes are of axes (`dp` follows from the GPUs); what is None is chosen by the rule in its comment, and said.
+    Sizes are of axes (`dp` follows from the GPUs). A field that is None is chosen by the rule in its comment, and
+    reported.
     """
 
     gpus: int
@@ -89,7 +90,7 @@ class Plan:
     DeepEP or HybridEP, or by DeepEP's low-latency kernels."""
 
     def routing_of(self, layer: int | None = None) -> float:
-        """Of a layer by number; without one, of the most uneven."""
+        """Returns the routing of a layer by number; without a number, that of the most uneven layer."""
         if not isinstance(self.routing, tuple):
             return self.routing
         return max(self.routing) if layer is None else self.routing[layer]

@@ -236,7 +236,7 @@ def _nearest(value: int, divisor: int) -> str:
 
 
 def _notes(setting: Setting, uneven: str | None) -> list[Diagnostic]:
-    """What was chosen for the user and changes the answer."""
+    """Returns notes on what was chosen for the user and changes the answer."""
     plan, stack = setting.plan, setting.stack
     chosen = [] if plan.stack else [f"software as {stack.title or stack.name}"]
     chosen += [] if plan.seq_len else [f"seq_len {setting.seq_len}, the model's own"]
@@ -296,7 +296,7 @@ def _warnings(setting: Setting) -> list[Diagnostic]:
 
 
 def _idle(setting: Setting, moe: bool) -> list[str]:
-    """What the plan says and this job has no use for."""
+    """Returns the settings of the plan that have no effect in this job."""
     plan = setting.plan
     checks = [
         (plan.cp_comm != "p2p" and plan.cp == 1, f"cp_comm {plan.cp_comm} (cp is 1)"),

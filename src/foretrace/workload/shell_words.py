@@ -36,7 +36,7 @@ Statement = list[Word]
 
 @dataclass(slots=True)
 class Script:
-    """What a script says: its variables by name, each as words, and the words of its commands, references resolved."""
+    """A script: its variables by name, each as words, and the words of its commands, references resolved."""
 
     path: str
     variables: dict[str, list[Word]] = field(default_factory=dict)
@@ -199,7 +199,7 @@ def _split(words: list[Word]) -> list[Word]:
 
 
 def resolved(script: Script, words: list[Word], depth: int = 0) -> list[Word]:
-    """The words with what their references stand for; what is not known keeps its `$` and is said once."""
+    """Returns the words with references replaced; an unknown one keeps its `$` and is reported once."""
     result: list[Word] = []
     for word in words:
         whole = _REFERENCE.fullmatch(word.text)

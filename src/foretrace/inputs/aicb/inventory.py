@@ -26,7 +26,7 @@ _SCOPE: Final = "one rank, all rows as listed"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one rank communicates in the rows as listed: how often, and bytes in all."""
+    """The communication of one rank in the rows as listed: how often, and bytes in all."""
 
     axis: str
     collective: str

@@ -18,7 +18,7 @@ SMALLEST_HIDDEN = 512
 
 
 def oddities(workload: Workload, structure: Structure, mesh: Mesh) -> list[Diagnostic]:
-    """What the rows say about themselves."""
+    """Reports what the rows tell about how they were made."""
     if workload.header.mode == 1:
         return [*_only_fillers(workload, structure), *_groups_of_one(workload, mesh)]
     return [
@@ -34,7 +34,7 @@ def oddities(workload: Workload, structure: Structure, mesh: Mesh) -> list[Diagn
 
 
 def hidden_size(structure: Structure) -> int | None:
-    """What the tokens of a microbatch and the bytes of an activation imply, at two bytes a number."""
+    """Returns the hidden size that tokens and the bytes of an activation imply, at two bytes a number."""
     tokens, row = tokens_of(structure), next(iter(_layer_rows(structure)), None)
     if (
         tokens is None

@@ -20,7 +20,7 @@ FEWER_CHUNKS = "take fewer chunks: --vpp 1"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """What the lowering goes by."""
+    """The decisions that a workload is lowered by."""
 
     mesh: Mesh
     schedule: Schedule
@@ -33,7 +33,7 @@ class WorkloadPlan:
 
 
 def make_plan(workload: Workload, structure: Structure, options: WorkloadOptions) -> WorkloadPlan:
-    """Decides what the file leaves open, and says so."""
+    """Decides what the file leaves open, and reports it."""
     notes: list[Diagnostic] = []
     mesh = _mesh(workload, options, notes)
     notes += _unread(workload, structure)
@@ -72,7 +72,7 @@ def _uneven(workload: Workload, structure: Structure, schedule: Schedule, layers
 
 
 def _unread(workload: Workload, structure: Structure) -> list[Diagnostic]:
-    """What the header or the rows ask for and the simulation does not do."""
+    """Reports what the header or the rows ask for and the simulation does not do."""
     header, ignored = workload.header, []
     if not header.policy.startswith("HYBRID_TRANSFORMER"):
         ignored.append(
@@ -275,8 +275,11 @@ def _transfer_bytes(
 
 
 def _activation(structure: Structure, mesh: Mesh) -> tuple[int, WorkloadRow] | None:
-    """What a rank holds of an activation between layers, and the row that tells: a gather or scatter moves all of it
-    between tp ranks that hold a part each (sequence parallelism); an all-reduce leaves all of it on each."""
+    """Returns the bytes of an activation between layers that a rank holds, and the row that tells them.
+
+    A gather or scatter moves all of it between tp ranks that hold a part each (sequence parallelism); an all-reduce
+    leaves all of it on each.
+    """
     for row in structure.microbatches[0].layers[0]:
         name, suffix = split_collective(row.forward.collective.upper())
         size = round(row.forward.size_bytes)

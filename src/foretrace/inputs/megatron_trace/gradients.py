@@ -40,7 +40,7 @@ PLACEHOLDERS = ("metadata_placeholder", "wait_flush_only")
 
 @dataclass(frozen=True, slots=True)
 class TracedBucket:
-    """A bucket of gradients, reduced beside the last backward: after which share of it it was launched."""
+    """A bucket of gradients that is reduced next to the last backward, after a share of which it was launched."""
 
     after_share: float
     call: Call

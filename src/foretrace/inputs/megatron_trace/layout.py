@@ -25,7 +25,7 @@ class TraceJob:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """The name of the job in messages."""
         names = dict.fromkeys(run.name for run in self.runs)
         return " + ".join(names)
 
@@ -62,7 +62,7 @@ class TraceJob:
         return [int(expert) for expert in self.mesh.coordinate("ep")]
 
     def place(self, stage: int) -> str:
-        """Whether a stage is the first, the last or in the middle: stages in the middle are alike."""
+        """Returns whether a stage is the first, the last or in the middle: stages in the middle are identical."""
         return (
             "only"
             if self.mesh.pp == 1
@@ -74,7 +74,7 @@ class TraceJob:
         )
 
     def traces(self, rank: int) -> Iterator[RankTrace]:
-        """What there is of a rank, run by run."""
+        """Yields the traces of a rank, run by run."""
         for run in self.runs:
             if rank in run.ranks:
                 yield run.ranks[rank]
@@ -85,8 +85,10 @@ class TraceJob:
         return sorted({rank for run in self.runs for rank in run.ranks})
 
     def standing_in(self, stage: int, expert_rank: int) -> tuple[int, bool]:
-        """A rank whose trace serves for ranks of this stage and expert coordinate, and whether it is one of them: else
-        one of a stage that is alike, else the nearest."""
+        """Returns a rank whose trace serves for this stage and expert coordinate, and whether it is one of theirs.
+
+        Otherwise it is a rank of an identical stage, or else of the nearest.
+        """
 
         def distance(rank: int) -> tuple[bool, bool, bool, int, int]:
             other = self.stage(rank)
@@ -148,7 +150,7 @@ def _lost_axes(runs: Sequence[Run], mesh: Mesh) -> list[Diagnostic]:
 
 
 def _unnamed(runs: Sequence[Run]) -> list[Diagnostic]:
-    """What to say of communication that does not name its group."""
+    """Reports communication that does not name its group."""
     for trace in (trace for run in runs for trace in run.ranks.values()):
         for op in trace.ops:
             for sub in op.subs:
@@ -189,7 +191,7 @@ def _check_one_kind(runs: Sequence[Run], ex_situ: bool) -> list[Diagnostic]:
 
 
 def _same_facts(runs: Sequence[Run]) -> Facts:
-    """What the names of all runs say together."""
+    """Returns the facts that the names of all runs tell together."""
     known: dict[str, int] = {}
     path_of: dict[str, str] = {}
     for run in runs:
@@ -307,7 +309,7 @@ def _check_experts(counted: int, ep: int, named: int | None, where: str) -> None
 
 
 def fill_notes(job: TraceJob, roles: Mapping[tuple[int, int], tuple[int, bool]]) -> list[Diagnostic]:
-    """What to say of ranks without a trace."""
+    """Reports ranks without a trace."""
     missing = job.mesh.world - len(job.present)
     if not missing or job.mesh.world == 1:
         return []

@@ -47,9 +47,12 @@ class TracePiece:
 def pieces_of(
     op: TraceOp, mesh: Mesh | None, where: str, layers: int | None, place: str, ex_situ: bool
 ) -> list[TracePiece]:
-    """The pieces of an op, in order. `layers` is how many layers the op runs through, where that is known: layers are
-    alike, so pieces at the same place in a layer have the same key. `place` tells first, middle and last stages apart,
-    whose first and last pieces differ."""
+    """Returns the pieces of an op, in order.
+
+    `layers` is how many layers the op runs through, where that is known: layers are identical, so pieces at the same
+    place in a layer have the same key. `place` separates first, middle and last stages, whose first and last pieces
+    differ.
+    """
     start = op.start_ms
     assert start is not None and op.duration_ms is not None
     kinds = tuple([SubKind.of(sub) for sub in op.subs])
@@ -107,8 +110,10 @@ def _cuts(
 
 
 def _all_to_all_outputs(subs: Sequence[SubKind]) -> dict[int, tuple[int, ...] | None]:
-    """What each all-to-all brings: experts send back what they were sent, so the outputs of a dispatch and of its
-    combine are each other's inputs."""
+    """Returns what each all-to-all brings.
+
+    Experts send back what they were sent, so the outputs of a dispatch and of its combine are each other's inputs.
+    """
     numbers = [number for number, sub in enumerate(subs) if sub.comm == "all_to_all" and sub.group == "exp"]
     if len(numbers) % 2:
         return {}

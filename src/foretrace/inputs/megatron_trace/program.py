@@ -94,7 +94,7 @@ def trace_job(runs: Sequence[Run], options: MegatronTraceOptions) -> TraceJob:
 
 
 def run_notes(job: TraceJob) -> list[Diagnostic]:
-    """What reading the files told; the same of many files once."""
+    """Returns the notes from reading the files; a note that many files share comes once."""
     of_files = {
         replace(note, where=None): note
         for run in job.runs
@@ -187,13 +187,13 @@ _Recorded = dict[tuple[Collective, str, int], float]
 
 
 def _mean_gap(recording: Recording) -> float:
-    """What the host took between two ops of a real run."""
+    """Returns the mean time of the host between two ops of a real run."""
     gaps = [item.taken_s for items in recording.traced.values() for item in items if item.name == "gap"]
     return sum(gaps) / len(gaps) if gaps else 0.0
 
 
 def _recorded_calls(recording: Recording, target: Mesh) -> _Recorded:
-    """What calls of a real run take without waiting, where their groups stay as large."""
+    """Returns what calls of a real run take without waiting, where the sizes of their groups stay."""
     job = recording.job
     call_times: dict[tuple[Collective, str, int], list[float]] = {}
     for items in recording.traced.values():
@@ -297,7 +297,7 @@ def _microbatches(job: TraceJob) -> int:
 def _activation(
     job: TraceJob, target: Mesh, options: MegatronTraceOptions, notes: list[Diagnostic]
 ) -> tuple[int, int | None]:
-    """What crosses a stage boundary for a microbatch, in bytes, and the tokens of a microbatch where they are known."""
+    """Returns the bytes across a stage boundary for a microbatch, and its tokens where they are known."""
     facts = job.facts
     tokens = facts.sequence * (facts.micro_batch or 1) if facts.sequence else None
     if facts.sequence and facts.micro_batch is None:

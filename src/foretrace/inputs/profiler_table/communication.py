@@ -31,7 +31,10 @@ class TableCollective:
 
 
 def communication(rows: ClassifiedRows) -> tuple[TableCollective, ...]:
-    """The collectives of a table: as the backend marks them (nccl:all_reduce), else as ops of c10d, else by kernels."""
+    """Returns the collectives of a table.
+
+    They are read as the backend marks them (nccl:all_reduce), else as ops of c10d, else by kernels.
+    """
     collectives = rows.of(RowKind.COLLECTIVE)
     marked = [row for row in collectives if _BACKEND.match(row.name)] or [
         row for row in collectives if "::" in row.name
@@ -52,7 +55,7 @@ def communication(rows: ClassifiedRows) -> tuple[TableCollective, ...]:
 
 
 def _exchanges(named: set[Collective]) -> Collective:
-    """What NCCL's kernel for sends and receives did: it runs all-to-alls too."""
+    """Returns the collective of NCCL's kernel for sends and receives, which runs all-to-alls too."""
     transfers = Collective.TRANSFER in named and Collective.ALL_TO_ALL not in named
     return Collective.TRANSFER if transfers else Collective.ALL_TO_ALL
 

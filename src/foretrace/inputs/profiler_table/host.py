@@ -74,7 +74,7 @@ def host_time(rows: ClassifiedRows, labels: Sequence[Label]) -> HostTime:
 
 
 def count_steps(rows: ClassifiedRows, labels: Sequence[Label]) -> tuple[int, str]:
-    """How many training steps a table holds, and what says so."""
+    """Returns how many training steps a table holds, and what tells their number."""
     for prefix in (PROFILER_STEP, OPTIMIZER_STEP):
         marks = [row for row in rows.of(RowKind.LABEL) if row.name.startswith(prefix) and row.calls > 0]
         if marks:

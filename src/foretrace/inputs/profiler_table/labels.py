@@ -188,8 +188,10 @@ def _by_sums(labels: Sequence[Label]) -> list[Label]:
 
 
 def _by_names(labels: Sequence[Label], room_s: float | None) -> list[Label]:
-    """Nests labels whose names go on from that of the label before them, unless their sum shows that they stand beside
-    it."""
+    """Nests labels whose names continue that of the label before them.
+
+    They stay next to it where their sum shows that they are not inside it.
+    """
     total = sum(label.device_s for label in labels)
     if room_s is not None and total >= room_s - ROUNDING_S * (1 + len(labels)):
         return list(labels)

@@ -129,7 +129,7 @@ def _hosts(rows: ClassifiedRows) -> list[TableRow]:
 
 
 def _nodes(rows: ClassifiedRows) -> list[TableRow]:
-    """What the backward pass consists of: nodes as the engine ran them, each once."""
+    """Returns the autograd nodes of the backward pass as the engine ran them, each once."""
     return rows.of(RowKind.ENGINE) or rows.of(RowKind.NODE)
 
 

@@ -15,7 +15,7 @@ from foretrace.inputs.profiler_table.rows import ClassifiedRows, sort_rows
 
 @dataclass(frozen=True, slots=True)
 class TableProfile:
-    """What a table says of device, host and communication."""
+    """A profiler table, understood: device, host and communication."""
 
     rows: ClassifiedRows
     device: DeviceTime

@@ -13,7 +13,7 @@ from foretrace.inputs.torch_ops.ranges import ENGINE, PROFILER_STEP
 
 
 class RowKind(StrEnum):
-    """What a row counts."""
+    """The kind of thing that a row counts."""
 
     KERNEL = "kernel"
     """Work of the device: kernels, copies and memsets."""
@@ -85,7 +85,7 @@ class ClassifiedRows:
 
 
 def sort_rows(table: ProfilerTable) -> ClassifiedRows:
-    """What each row of a table is."""
+    """Returns what each row of a table is."""
     on_host = {row.name for row in table.rows if not _on_device(row)}
     old = any(column.heading == "Number of Calls" for column in table.columns)
     return ClassifiedRows(table, tuple(_kind(row, on_host, old) for row in table.rows))

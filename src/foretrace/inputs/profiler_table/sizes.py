@@ -73,11 +73,11 @@ class Sizes(UserSizes):
         self.missing += [name for name in names if name not in self.given and name not in self.missing]
 
     def unused(self) -> list[str]:
-        """What the user set and has no use here."""
+        """Returns the sizes that the user set and that have no use here."""
         return [name for name in self.typed if not (self.of_model() if name == "model" else name in self.used)]
 
     def of_model(self) -> list[str]:
-        """What is used of a model's sizes."""
+        """Returns the sizes of a model that are used."""
         return [name for name in self.given if name not in self.typed and name in self.used]
 
     def under_backward(self) -> bool:
@@ -87,7 +87,7 @@ class Sizes(UserSizes):
 
 
 def _of_model(name: str, mesh: Mesh) -> dict[str, str]:
-    """What a model says of sizes; its experts' parameters are those on one GPU of the mesh."""
+    """Returns the sizes of a model; its experts' parameters are those on one GPU of the mesh."""
     from foretrace.models.load import load_model
     from foretrace.models.model import Experts
     from foretrace.models.parameters import parameter_parts
@@ -158,7 +158,7 @@ def _parameters_bytes(sizes: Sizes, calls: int) -> int | None:
 
 
 def missing_error(sizes: Sizes, calls: Sequence[TableCollective], path: str, mesh: str) -> InputError:
-    """What to set, and how."""
+    """Returns the error that names the sizes to set, and how."""
     named = ", ".join(f"{call.name} ×{call.calls}" for call in calls)
     what = f"{named}: a table does not say how large they are"
     if not calls:

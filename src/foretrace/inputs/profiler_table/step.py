@@ -234,7 +234,7 @@ class TableStep:
         return self.options.host != "none" and host.work_s > 0 and not host.start_up_s
 
     def _report(self, sized: list[SizedCall]) -> list[Diagnostic]:
-        """What is assumed, and what is missing."""
+        """Reports what is assumed, and what is missing."""
         profile = self.profile
         warnings = [("as-recorded", _COMPUTE_STAYS)]
         if sized and not self._overlaps_shown():

@@ -23,7 +23,7 @@ MAX_ROLES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class RoleInventory:
-    """What each rank of a role does in a step: ops, and the sum of their durations by kind."""
+    """The step of each rank of a role: ops, and the sum of their durations by kind."""
 
     name: str
     ranks: int

@@ -185,7 +185,7 @@ _STREAMS: Final = _rules(
 
 
 def kind_of_work(kernel: Kernel) -> WorkKind:
-    """What a kernel with its shape is."""
+    """Returns the kind of a kernel with its shape."""
     if isinstance(kernel, Gemm):
         return WorkKind.GEMM
     if isinstance(kernel, GroupedGemm):
@@ -204,7 +204,7 @@ def kinds_of_text(text: str) -> frozenset[WorkKind]:
 
 @lru_cache(maxsize=65536)
 def kind_of_kernel(name: str) -> WorkKind:
-    """What a GPU kernel does (or a copy or memset as a profiler names it)."""
+    """Returns the kind of a GPU kernel (or of a copy or memset as a profiler names it)."""
     return next((kind for kind, pattern in _KERNELS if pattern.search(name)), WorkKind.OTHER)
 
 
@@ -215,8 +215,10 @@ def communicates(name: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def kind_of_op(name: str) -> WorkKind:
-    """What an op of PyTorch, an autograd node or a user's label is about; `other` too where it holds work of many kinds
-    (`forward`, `LAYER_0`)."""
+    """Returns the kind of an op of PyTorch, an autograd node or a user's label.
+
+    It is `other` too where a label holds work of many kinds (`forward`, `LAYER_0`).
+    """
     plain = plain_name(name)
     if plain in _BY_OP:
         return _BY_OP[plain]

@@ -22,9 +22,11 @@ FASTEST_BYTES_PER_S: Final = 2e13
 def list_kernels(
     trace: RankProfile, parameters: Parameters, launched: Mapping[str, Sequence[Longs]]
 ) -> Iterator[tuple[Longs, Stream]]:
-    """What ops over lists move, by what each launched. `launched` has, of ops by their plain name, the kernels of every
-    call in the trace. A call is over all parameters where the optimizer steps as often, else over a part, by the time
-    that it takes."""
+    """Yields what ops over lists move, by what each launched.
+
+    `launched` has, by the plain name of ops, the kernels of every call in the trace. A call is over all parameters
+    where the optimizer steps as often, else over a part, in proportion to its time.
+    """
     if not parameters.elements:
         return
     events, steps = trace.events, _optimizer_steps(trace)

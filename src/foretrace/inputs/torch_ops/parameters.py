@@ -54,8 +54,11 @@ def _first(inputs: Inputs) -> Tensor | None:
 
 
 def parameters(trace: RankProfile) -> Parameters:
-    """What the accumulated gradients say. Each parameter's comes once a microbatch: how many of these the trace has
-    is the greatest number that divides how often each shape comes (one parameter of a shape of its own settles it)."""
+    """Returns the parameters that the accumulated gradients show.
+
+    The gradient of each parameter comes once a microbatch. The number of microbatches in the trace is the greatest
+    number that divides how often each shape comes (one parameter of a shape of its own settles it).
+    """
     counts = Counter(gradients(trace).values())
     if not counts:
         return Parameters()

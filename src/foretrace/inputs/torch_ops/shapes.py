@@ -17,7 +17,7 @@ _GROUPED: Final = ("grouped_mm", "scaled_grouped_mm")
 
 @lru_cache(maxsize=65536)
 def kernel_of(op_name: str, inputs: Inputs, gpu_kernel: str = "", assumed: str = "c10::BFloat16") -> Kernel | None:
-    """What an op computes or moves, as its name and inputs say; None where they do not.
+    """Returns what an op computes or moves, by its name and inputs; None where they do not tell.
 
     `gpu_kernel` is the name of the kernel it launched, which tells layouts and versions that inputs do not; `assumed`
     is the type of tensors whose types were not recorded (a profiler's table has none). Autograd nodes and other ops

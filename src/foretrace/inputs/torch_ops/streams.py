@@ -59,7 +59,7 @@ _Rule = Callable[[str, Inputs, list[Tensor]], Stream | None]
 
 
 def stream(op: str, in_place: bool, inputs: Inputs, assumed: str) -> Stream | None:
-    """What an op (its plain name) moves; None where it is none of those known, or its sizes were not recorded."""
+    """Returns what an op (its plain name) moves; None where it is not known, or its sizes were not recorded."""
     given = [tensor for tensor in tensors(inputs, assumed) if tensor is not None]
     if op.startswith("triton_"):
         return _triton(given)
@@ -231,8 +231,10 @@ def _list(op: str, inputs: Inputs, assumed: str) -> Stream | None:
 
 
 def list_stream(op: str, elements: int, size: int) -> Stream | None:
-    """An op over a list of tensors (its plain name) with so many elements of so many bytes in all; None for an op
-    that is not known to be one."""
+    """Returns what an op over a list of tensors (its plain name) moves; None for an op that is not known to be one.
+
+    The list has `elements` of `size` bytes in all.
+    """
     name, reads, writes = LISTS.get(op, ("elementwise", 1, 1) if op.startswith("foreach") else ("", 0, 0))
     if not name:
         return None

@@ -60,7 +60,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Of all elements."""
+        """The bytes of all elements."""
         return self.count * self.size
 
     @property
@@ -90,7 +90,7 @@ class Tensor:
 
     @property
     def is_transposed(self) -> bool | None:
-        """Of a matrix (or a batch of them) whether columns lie one after the other; None where strides do not say."""
+        """Whether the columns of a matrix (or a batch of them) are contiguous; None where strides do not tell."""
         if len(self.strides) < 2 or len(self.strides) != len(self.dims):
             return None
         rows, columns = self.strides[-2:]

@@ -137,7 +137,7 @@ def _repeat(shape: Shape, local: Heads) -> Piece:
 
 
 def _inputs(shape: Shape, local: Heads, *, fresh: bool) -> tuple[tuple[str, int], ...]:
-    """What attention keeps of queries, keys and values; `fresh` says that queries and keys are new tensors.
+    """Returns the queries, keys and values that attention keeps; `fresh` means that queries and keys are new tensors.
 
     In eager code values are a view of the joint projection, which they keep alive as a whole.
     """

@@ -36,7 +36,7 @@ class Heads:
         return shape.tokens * self.kv_heads * self.v_dim * shape.size
 
     def output_bytes(self, shape: Shape) -> int:
-        """What attention gives."""
+        """Returns the bytes of the output of attention."""
         return shape.tokens * self.heads * self.v_dim * shape.size
 
 
@@ -98,7 +98,7 @@ def _kernel(shape: Shape, heads: Heads, q_parts: int, kv_parts: int, count: int,
 
 
 def _ring(shape: Shape, heads: Heads, phase: Phase) -> tuple[Item, ...]:
-    """Keys and values go round the ring beside the attention to those already here (Ring Attention, arXiv:2310.01889).
+    """Sends keys and values round the ring next to the attention to those here (Ring Attention, arXiv:2310.01889).
 
     With sequences cut in 2·cp and dealt from both ends, the first step is causal and each later one sees half of all
     pairs of its block: equal work. The ring is an all-gather of keys and values; backward, their gradients go along.

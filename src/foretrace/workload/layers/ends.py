@@ -64,7 +64,7 @@ def _dropout(shape: Shape) -> Piece:
 
 
 def head(shape: Shape, *, own_table: bool) -> list[Piece]:
-    """Final norm, logits and loss; `own_table` says that this rank holds a matrix for it beside the embedding's."""
+    """Final norm, logits and loss; `own_table` means that this rank holds a matrix for it next to the embedding's."""
     if shape.vocab == 0:
         return [_plain_loss(shape)]
     part = -(-shape.vocab // shape.tp)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: router, dispatch, grouped products, combination, and shared experts beside them.
+"""Mixtures of experts: router, dispatch, grouped products, combination, and shared experts next to them.
 
 As Megatron-core's dispatchers do it (megatron/core/transformer/moe/token_dispatcher.py). Experts are taken as
 balanced within a rank; `routing` makes every rank as busy as the busiest. How the all-to-alls of tokens go is a text

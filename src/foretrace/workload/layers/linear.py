@@ -124,10 +124,12 @@ def gemm(shape: Shape, m: int, n: int, k: int, layout: str, *, narrow: bool) -> 
 
 
 def cut(shape: Shape, product: Gemm, parts: int) -> tuple[int, Gemm]:
-    """A product that runs beside a tp collective is cut along its tokens, so that each part works on what has arrived:
-    as many as there are ranks where tokens are gathered around a ring, four where results are scattered
-    (transformer_engine/pytorch/module/base.py, initialize_ub: ring_exchange and pipeline). Smaller ones fill the GPU
-    less well, which is what the overlap costs."""
+    """Cuts a product that runs next to a tp collective along its tokens: each part works on what has arrived.
+
+    There are as many parts as ranks where tokens are gathered around a ring, and four where results are scattered
+    (transformer_engine/pytorch/module/base.py, initialize_ub: ring_exchange and pipeline). Smaller products fill the
+    GPU less well, which is the cost of the overlap.
+    """
     if not shape.tp_overlap or parts == 1:
         return 1, product
     return parts, replace(product, m=-(-product.m // parts))

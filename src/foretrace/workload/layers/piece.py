@@ -44,7 +44,7 @@ def run(name: str, phase: Phase, *kernels: Kernel, temporary_bytes: int = 0, syn
 
 
 def stream(name: str, read: float, write: float, *, launches: int = 1, rows: int = 0) -> Stream:
-    """A memory-bound kernel of so many bytes."""
+    """Returns a memory-bound kernel that reads and writes these bytes."""
     return Stream(name, round(read), round(write), launches, rows)
 
 

@@ -76,5 +76,5 @@ def _kept(pieces: Sequence[Piece], stack: Stack, recompute: Recompute, input_byt
 
 
 def _bytes(tensors: Iterable[tuple[str, int]]) -> int:
-    """Of tensors by name, each counted once."""
+    """Returns the bytes of tensors by name, each counted once."""
     return sum(dict(tensors).values())

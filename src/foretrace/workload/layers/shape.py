@@ -59,7 +59,7 @@ class Shape:
 
     @property
     def out(self) -> str:
-        """What products write."""
+        """The dtype that products write."""
         return "fp32" if self.dtype == "tf32" else self.dtype
 
     @property
@@ -79,7 +79,7 @@ class Shape:
 
 
 def shape_of(setting: Setting, layer: int | None = None) -> Shape:
-    """What of a setting the work of a layer, by number, depends on."""
+    """Returns what the work of a layer, by number, depends on in a setting."""
     model, plan = setting.model, setting.plan
     tokens, split = setting.tokens, setting.sequence_parallel and plan.tp > 1
     return Shape(

@@ -22,17 +22,17 @@ from foretrace.workload.setting import Setting
 
 
 def layer_work(setting: Setting, layer: Layer, number: int) -> Work:
-    """What layer `number` of the model, which is this one, does."""
+    """Returns the work of layer `number` of the model."""
     return _layer_work(shape_of(setting, number), layer, _recompute(setting, number))
 
 
 def embedding_work(setting: Setting) -> Work:
-    """What the first stage does before its layers."""
+    """Returns the work of the first stage before its layers."""
     return _embedding_work(shape_of(setting))
 
 
 def head_work(setting: Setting) -> Work:
-    """What the last stage does after its layers: final norm, logits, loss.
+    """Returns the work of the last stage after its layers: final norm, logits, loss.
 
     A tied head has parameters of its own only where the embedding is on another stage.
     """
@@ -40,14 +40,20 @@ def head_work(setting: Setting) -> Work:
 
 
 def mtp_work(setting: Setting) -> Work:
-    """What one multi-token-prediction module does: joins the embedding of the next token to the last hidden state, runs
-    a layer like the last one, and shares embedding and head (DeepSeek V3, arXiv:2412.19437, section 2.2)."""
+    """Returns the work of one multi-token-prediction module.
+
+    It joins the embedding of the next token to the last hidden state, runs a layer like the last one, and shares
+    embedding and head (DeepSeek V3, arXiv:2412.19437, section 2.2).
+    """
     recompute: Recompute = "full" if setting.plan.recompute == "full" else "none"
     return _mtp_work(shape_of(setting), setting.model.layers[-1], recompute)
 
 
 def _recompute(setting: Setting, number: int) -> Recompute:
-    """Of one layer: where only some layers of a stage are recomputed, its first ones are (Megatron's block method)."""
+    """Returns how a layer is recomputed.
+
+    Where only some layers of a stage are recomputed, they are its first ones (Megatron's block method).
+    """
     plan = setting.plan
     if plan.recompute != "full" or plan.recompute_layers is None:
         return plan.recompute

@@ -164,7 +164,7 @@ def _is_key(word: str) -> bool:
 
 
 def _meant(key: str) -> str:
-    """What a person who wrote an unknown key may have meant."""
+    """Returns the key that a person who wrote an unknown one may have meant."""
     if key == "tp":
         return "; did you mean model_parallel_NPU_group?"
     if key == "dp":

@@ -51,7 +51,7 @@ _INT32 = 2**31
 
 
 def header_notes(header: Header, rows: int, where: str) -> list[Diagnostic]:
-    """What the header leaves out, and values that SimAI cannot take; `rows` is how many rows there are."""
+    """Reports what the header leaves out, and values that SimAI cannot take; `rows` is the number of rows."""
     notes = _missing(header, where)
     for key in _POSITIVE:
         if getattr(header, key) == 0:
@@ -146,7 +146,7 @@ def _row_note(kind: str, word: str, sighting: Sighting, path: str) -> Diagnostic
 
 
 def text_notes(data: bytes, trailing: Sighting | None, blank: Sighting | None, path: str) -> list[Diagnostic]:
-    """What is odd about the text itself: its first bytes, line ends, blank lines and its last line."""
+    """Reports what is odd about the text itself: its first bytes, line ends, blank lines and its last line."""
     notes = []
     if data.startswith(b"\xef\xbb\xbf"):
         message = "the file begins with a byte order mark, which SimAI takes as part of the policy"

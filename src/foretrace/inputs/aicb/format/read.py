@@ -68,7 +68,7 @@ def parse_workload(data: bytes, name: str = "workload") -> Workload:
 
 
 def line_end(data: bytes) -> bytes:
-    """What ends lines; a carriage return before a line feed is a blank like others."""
+    """Returns the end of lines; a carriage return before a line feed is a blank like others."""
     return b"\r" if b"\n" not in data and b"\r" in data else b"\n"
 
 

@@ -33,7 +33,7 @@ SUFFIXES: Final = ("_DP_EP", "_EP")
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a row does in one pass: nanoseconds of computation, then a collective over so many bytes.
+    """One pass of a row: nanoseconds of computation, then a collective over `size_bytes`.
 
     Sizes are those of the whole, unsharded buffer, as nccl-tests counts them. Whole numbers stay whole.
     """

@@ -51,7 +51,7 @@ class FileName:
 
 
 def file_name(path: Path) -> FileName:
-    """What the name of a file says; nothing where it is not named as tracers name files."""
+    """Reads the name of a file; the result is empty where it is not named as tracers name files."""
     match = _FILE.fullmatch(path.stem)
     if match is None:
         renamed = _RENAMED.fullmatch(path.stem)
@@ -65,7 +65,7 @@ def file_name(path: Path) -> FileName:
 
 @lru_cache(maxsize=64)
 def folder_facts(name: str) -> Facts:
-    """What the name of a folder says, if two words of it or more are facts: one alone may be anything."""
+    """Reads the name of a folder, if two or more of its words are facts: a single word may be anything."""
     facts: dict[str, int | None] = {}
     for word in name.split("_"):
         match = _WORD.fullmatch(word)
@@ -75,7 +75,7 @@ def folder_facts(name: str) -> Facts:
 
 
 def facts_of(path: Path) -> tuple[FileName, Facts]:
-    """What a file's name says, and that together with what the nearest folder says that is named after a job."""
+    """Returns the facts of a file's name, and these joined with those of the nearest folder named after a job."""
     named = file_name(path)
     for folder in path.absolute().parents[:FOLDERS_UP]:
         above = folder_facts(folder.name)

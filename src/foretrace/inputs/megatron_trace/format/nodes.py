@@ -66,7 +66,7 @@ def join_nodes(parts: Sequence[RunPart]) -> list[Run]:
 
 
 def seconds_of(stamp: str) -> float:
-    """Returns the seconds of a time in a file's name since some time; one that is no date counts from its digits."""
+    """Returns the seconds of a time in a file's name; one that is not a date counts from its digits."""
     try:
         return (datetime.strptime(stamp, "%Y%m%d%H%M%S") - datetime(1, 1, 1)).total_seconds()
     except ValueError:

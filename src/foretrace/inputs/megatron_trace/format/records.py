@@ -23,7 +23,7 @@ class SubOp:
 
     `text` is every field as written, in its order; the rest is read off it. `group` is the file's word (`tp`, `dp`,
     `exp`, …), `comm` the collective in one spelling (`allreduce`, `allgather`, `reduce_scatter`, `all_to_all`,
-    `broadcast`). `overlaps` says that the span from launch to wait runs beside computation.
+    `broadcast`). `overlaps` means that the span from launch to wait runs next to computation.
     """
 
     text: Mapping[str, str]
@@ -92,7 +92,7 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the names of files and folders say of a job; None where they do not.
+    """The facts that the names of files and folders tell about a job; None where they do not.
 
     Files: `wd{world}_tp{}_pp{}[_exp{ep}_expNum{experts}]_numl{layers}|_l{layers}_bs{micro batch}[_{tokenizer}]_rank{}
     _{YYYYmmddHHMMSS}.txt`. Folders: `pp{}_tp{}_ep{}|_exp{}_expn{experts}_dp{}_nl{layers}_hs{hidden}_sl{sequence}`.
@@ -112,7 +112,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The ranks of one run, by number: those of one folder, told apart from other runs there by their times.
+    """The ranks of one run, by number: those of one folder, separated from other runs there by their times.
 
     A real run may have a folder for each node; `paths` are all of them then, and `path` is the first.
     """
@@ -125,7 +125,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What to call it: its folder or folders, or its file where it is one alone."""
+        """The name for messages: its folder or folders, or its file where it is a single one."""
         if len(self.paths) < 2:
             return Path(self.path).name
         names = _short_names([Path(path) for path in self.paths])

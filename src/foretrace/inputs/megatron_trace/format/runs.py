@@ -68,7 +68,7 @@ class _Collection:
 
 
 def read_runs(paths: Sequence[AnyPath]) -> list[Run]:
-    """Reads the runs in folders, patterns and files, by time; diagnostics say how they were told apart.
+    """Reads the runs in folders, patterns and files, by time; diagnostics report how they were separated.
 
     Files of one folder and with the same facts are a run, until a rank appears again. A real run may have a folder for
     each of its nodes.

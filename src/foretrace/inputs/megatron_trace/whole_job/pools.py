@@ -50,7 +50,7 @@ class Pools:
         self.samples.setdefault(key, []).append(seconds)
 
     def typical(self, key: PieceKey) -> float:
-        """What this work takes: the median."""
+        """Returns the typical time of this work: the median."""
         value = self._typical.get(key)
         if value is None:
             times = self.samples[key]
@@ -64,8 +64,11 @@ class Pools:
         return min(self.samples[key])
 
     def spread(self, among: Callable[[PieceKey], bool]) -> tuple[float, float]:
-        """How far the pools may be off, as factors: their middle nine tenths, weighed by what rests on them, and
-        narrowed as the mean of several campaigns is. Errors of all pools are taken to go the same way."""
+        """Returns how far the pools may be off, as factors.
+
+        The factors are the middle nine tenths of the pools, weighed by the time that depends on them, and narrowed as
+        the mean of several campaigns is. The errors of all pools are taken to have the same sign.
+        """
         keys = [key for key in self.used_s if among(key)]
         total = sum(self.used_s[key] for key in keys)
         if not total:

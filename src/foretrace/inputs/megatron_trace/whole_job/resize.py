@@ -106,7 +106,7 @@ def _rerouted(
 
 
 def _unevenness(passes: Sequence[Sequence[Stretch]]) -> float:
-    """What the busiest coordinate receives, by the mean of all."""
+    """Returns what the busiest coordinate receives, divided by the mean of all."""
     rows = [next((work.rows for work in works if work.rows is not None), 0) for works in passes]
     return max(rows) * len(rows) / sum(rows) if sum(rows) else 1.0
 
@@ -142,8 +142,11 @@ def _spread(passes: Sequence[Sequence[Stretch]], ep: int, routing: float | None)
 
 
 def _dealt(rows: Sequence[int], ep: int, routing: float | None) -> list[int]:
-    """What each of `ep` coordinates receives, from what each of those traced did: neighbours' experts put together, or
-    one's shared out evenly, for as many senders as there are now."""
+    """Returns what each of `ep` coordinates receives, given what each traced coordinate did.
+
+    The experts of neighbours are put together, or those of one coordinate divided evenly, for the senders there are
+    now.
+    """
     had = len(rows)
     if ep <= had:
         each = had // ep
@@ -172,7 +175,7 @@ class Line:
         return cls(float(max(fixed, 0.0)), float(slope))
 
     def at(self, rows: int) -> float:
-        """What so many tokens take."""
+        """Returns the time for this number of tokens."""
         return self.fixed_s + self.per_row_s * rows
 
 
@@ -278,7 +281,7 @@ def _stage_gradients(
     count: int,
     notes: list[Diagnostic],
 ) -> tuple[tuple[Call, ...], RankWork]:
-    """What a stage of `count` layers reduces, and the traced stage it is made of."""
+    """Returns the reductions of a stage of `count` layers, and the traced stage it is made of."""
     each = job.layers_per_stage or 1
     embedding = [_embedding_bytes(job, end, inner, notes) for end in ends]
     like = ends[0] if first else ends[1] if last else inner or ends[0]

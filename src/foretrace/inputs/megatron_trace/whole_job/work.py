@@ -37,7 +37,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class RankWork:
-    """What the ranks of a stage with the same experts do: per microbatch, and at the end of a step."""
+    """The work of the ranks of a stage with the same experts: per microbatch, and at the end of a step."""
 
     get_batch_s: float | None
     forward: tuple[Stretch, ...]
@@ -103,7 +103,7 @@ def _left_out(job: TraceJob) -> list[Diagnostic]:
 
 
 def _check_tokens(job: TraceJob, stones: Stones) -> list[Diagnostic]:
-    """What the ranks of a group send to experts must be what these receive, or the group is another."""
+    """Checks that the experts of a group receive what its ranks send; otherwise the group is another."""
     for stage in range(job.mesh.pp if job.mesh.ep > 1 else 0):
         each = [stones.work[stage, expert].forward for expert in range(job.mesh.ep)]
         numbers = all_to_alls(each[0])
@@ -155,7 +155,7 @@ def _pool_phases(job: TraceJob, pools: Pools, trace: RankTrace) -> None:
 
 
 def _plain_key(job: TraceJob, rank: int, op: str) -> PieceKey:
-    """Reading a batch is the same everywhere; optimizers of stages in the middle are alike."""
+    """Returns a key: reading a batch is the same everywhere, and so are optimizers of stages in the middle."""
     return (op,) if op == "get_batch" else (op, job.place(job.stage(rank)))
 
 

@@ -59,7 +59,7 @@ def looks_like_headings(line: str) -> bool:
 
 
 def read_headings(headings: Sequence[str], where: str) -> tuple[tuple[Column | None, ...], str, list[str]]:
-    """What each column holds, None where that is not known; the word for the device; and the headings not known."""
+    """Returns what each column holds, None where not known; the word for the device; and the unknown headings."""
     columns: list[Column | None] = []
     unknown: list[str] = []
     device = ""

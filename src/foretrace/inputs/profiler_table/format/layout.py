@@ -52,7 +52,7 @@ def _shape(prefix: str) -> str:
 
 
 def read_dashes(line: str) -> Spans | None:
-    """The columns that a line of dashes draws; None where it is no such line."""
+    """Returns the columns that a line of dashes draws; None where it is not such a line."""
     match = _DASHES.fullmatch(line)
     if match is None:
         return None

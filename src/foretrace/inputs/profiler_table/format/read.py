@@ -229,7 +229,7 @@ class _RowReader:
         return seconds
 
     def _not_read(self, column: Column, cell: str, cells: list[str], line: int, expected: str) -> InputError:
-        """What is wrong with a cell: that it is no number, or that the line ends before it."""
+        """Returns what is wrong with a cell: it is not a number, or the line ends before it."""
         where = f"{self.path}:{line}"
         number = self._at[column.field]
         if not any(cells[number:]) or (number + 1 < len(cells) and not any(cells[number + 1 :])):
@@ -253,7 +253,7 @@ def _is_flops(cell: str) -> bool:
 
 
 def _totals(lines: Sequence[str], place: TableLines) -> dict[str, float | None]:
-    """What the lines below a table say: the sums of Self CPU and of Self CUDA, or XPU, …; in seconds."""
+    """Returns the sums below a table, of Self CPU and of Self CUDA, XPU and so on, in seconds."""
     totals: dict[str, float | None] = {}
     for line in lines[place.end + 1 : place.end + 4]:
         match = _TOTAL.match(line[place.spans.offset :].strip())
@@ -267,7 +267,7 @@ def _totals(lines: Sequence[str], place: TableLines) -> dict[str, float | None]:
 
 
 def _title(lines: Sequence[str], place: TableLines) -> tuple[str, bool]:
-    """What is written above a table, between it and a line of equals signs; and whether it has top-level ops only."""
+    """Returns the text above a table, up to a line of equals signs, and whether the table has top-level ops only."""
     above: list[str] = []
     title: list[str] = []
     for number in range(place.top - 1, max(place.top - 1 - _MAX_TITLE, -1), -1):

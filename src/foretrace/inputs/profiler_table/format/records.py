@@ -9,7 +9,7 @@ from foretrace.basics.errors import Diagnostic
 
 
 class Field(StrEnum):
-    """What a column holds, whatever its heading and device are called."""
+    """The content of a column, whatever its heading and device are called."""
 
     NAME = "name"
     OVERLOAD = "overload"
@@ -46,7 +46,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """What was called under one name, all calls together. None is "no such column", or NaN or -- in it.
+    """All calls under one name together. None is "no such column", or NaN or -- in it.
 
     Shares are fractions of one. A row is asynchronous where its share of CPU total is a bare 0: it began and ended
     elsewhere than the host's call stack says, as communication does.
