@@ -16,7 +16,7 @@ from foretrace import Answer, Cluster, Machine, Mesh, ProgramBuilder, Scenario, 
 from foretrace.cost.network import reaching
 from foretrace.export.megatron_trace import timeline_facts, timeline_traces
 from foretrace.inputs.megatron_trace.format import Facts, write_runs
-from foretrace.inputs.megatron_trace.routing import exchange, reshaped
+from foretrace.inputs.megatron_trace.whole_job.exchanges import exchange, reshaped
 from foretrace.inputs.registry import open_input
 from foretrace.program.block import BlockBuilder, PlacedOp
 from foretrace.readings.account import account
