@@ -164,7 +164,8 @@ def _road(network: NcclNetwork, layout: GroupLayout, dispatch: Dispatch) -> _Roa
     if dispatch.style == "low_latency" and layout.nics_per_rank > 0:
         over_links, over_nics = 0.0, (n - 1) / n
     else:
-        copies = 1.0 if dispatch.style == "low_latency" else dispatch.destinations(layout.islands) / dispatch.destinations(n)
+        one_copy_each = dispatch.style == "low_latency"
+        copies = 1.0 if one_copy_each else dispatch.destinations(layout.islands) / dispatch.destinations(n)
         over_links, over_nics = (held - 1) / held, copies * (layout.islands - 1) / layout.islands
     return _timed(group, over_links, over_nics, 1 if dispatch.style == "low_latency" else AGREED)
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, ranges
+from foretrace.basics.trees import binary_tree
 from foretrace.engine.network.messages import NONE, Messages
 from foretrace.engine.order import sort_by
 from foretrace.hardware.fabric.csr import summed
 from foretrace.hardware.fabric.fabric import Routes
-from foretrace.program.trees import binary_tree
 
 Routing = Callable[[Longs, Longs], Routes]
 """The ways from GPUs to GPUs, by number."""

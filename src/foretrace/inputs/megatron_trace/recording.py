@@ -323,16 +323,15 @@ def _members(recording: Recording, rank: int, item: Item) -> list[int]:
     return list(dict.fromkeys(recording.source_of[rank] for rank in ranks))
 
 
-def _matched(
-    job: TraceJob, rank: int, issued: Mapping[int, Sequence[Item]]
-) -> Iterator[tuple[Item, ...]]:
+def _matched(job: TraceJob, rank: int, issued: Mapping[int, Sequence[Item]]) -> Iterator[tuple[Item, ...]]:
     """Matches the calls of a rank, the first of `issued`, with those of the members that it meets."""
     trace = next(job.traces(rank))
     mine = issued[rank]
     hint = "the traces of these ranks do not belong together, or the mesh is another: give --mesh"
 
     def count(_: int, member: int) -> InputError:
-        problem = f"{mine[0].name}: {len(mine)} such of rank {rank}, {len(issued[member])} of rank {member}, which it meets"
+        theirs = len(issued[member])
+        problem = f"{mine[0].name}: {len(mine)} such of rank {rank}, {theirs} of rank {member}, which it meets"
         return InputError("rendezvous-mismatch", problem, where=trace.at(mine[0].op.line), hint=hint)
 
     def mismatch(_: int, own: Item, member: int, other: Item) -> InputError | None:
