@@ -490,9 +490,11 @@ def _their_path(hta: Any) -> Values:
 
 
 def _our_path(trace: ProfilerTrace) -> Values:
-    parts = {part: seconds * 1e6 for part, seconds in trace.critical_path(step=0).parts_s.items()}
-    busy = sum(parts.get(part, 0.0) for part in ("compute", "communication", "memory", "host"))
-    return {"work and host": busy, "gap": parts.get("gap", 0.0), "launch": parts.get("launch", 0.0)}
+    """Our path is of the median step, HTA's of the first; where a step waits for its host, ours is the host's alone."""
+    path = trace.critical_path()
+    named = {op.name: op.total_s * 1e6 for op in path.by_name}
+    gap, launch = named.get("gap between kernels", 0.0), named.get("launch latency", 0.0)
+    return {"work and host": path.length_s * 1e6 - gap - launch, "gap": gap, "launch": launch}
 
 
 def _their_diff(hta: Any) -> Values:

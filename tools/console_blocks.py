@@ -36,6 +36,8 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+EXTENDED: Final = ROOT / "docs" / "extending.md"
+"""Its commands need what its recipes add: tests/unit/test_extending.py runs them on a changed copy of the package."""
 ELISION: Final = "…"
 EXTRAS: Final = {"silicon": "aiconfigurator_core", "fast": "numba", "packets": "ns", "bench": "hta"}
 """The module that tells whether an extra is installed."""
@@ -88,7 +90,7 @@ class _Parts:
 
 def pages() -> list[Path]:
     """Returns the README and all pages of the docs."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {EXTENDED})]
 
 
 def _name(page: Path) -> str:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foretrace.cost.streaming import STREAM_SHARE
 
+from foretrace.cost.pricing import STREAM_SHARE
 from foretrace.inputs.megatron_trace.format import Facts, parse_line
 from foretrace.inputs.megatron_trace.whole_job.corrections import HOST_GAP_S
 from foretrace.program.columns import Collective

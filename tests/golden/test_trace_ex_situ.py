@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretrace.cost.network.silicon import slowdown_in_training
-from foretrace.cost.streaming import STREAM_SHARE
 
 from foretrace.cost.network import network_of
+from foretrace.cost.network.silicon_collectives import slowdown_in_training
+from foretrace.cost.pricing import STREAM_SHARE
 from foretrace.inputs.megatron_trace.format import Facts
 from foretrace.inputs.megatron_trace.whole_job.corrections import EXPERT_SLOWDOWN, HOST_GAP_S
 from foretrace.program.columns import Collective

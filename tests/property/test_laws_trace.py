@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from foretrace.inputs.profiler_trace.format.records import RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, RankProfile
+from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
+from foretrace.readings.breakdown import breakdown
+from foretrace.readings.chain import Chain
+from foretrace.readings.critical_path import critical_path
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.intervals import length_s, united
+from recorded_timelines import late_s
 from small_traces import Row, copy, kernel, launch, mark, small_trace
 
 NAMES = ("ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "Memcpy DtoD (Device -> Device)")
@@ -73,11 +78,16 @@ def test_queues_are_never_shorter_than_nothing_and_end_empty(recorded: RankProfi
 
 
 @given(traces())
-def test_the_path_has_no_holes_and_sums_to_the_step(recorded: RankProfile) -> None:
-    path = ProfilerTrace([recorded]).critical_path()
+def test_the_recorded_timeline_is_consistent_and_its_readings_sum_to_the_step(recorded: RankProfile) -> None:
+    assume(len(recorded.events.of(*ON_DEVICE)) and len(recorded.events) > 1)
+    timeline = ProfilerTraceInput([recorded]).recorded()
+    assert late_s(timeline) <= 1e-12
+    chain = Chain(timeline)
+    path = critical_path(chain)
     assert sum(path.parts_s.values()) == pytest.approx(path.length_s)
-    if path.length_s:
-        assert path.start_s[1:] == pytest.approx(path.end_s[:-1], abs=1e-12)
+    assert path.length_s <= timeline.step_time_s * (1 + 1e-9)
+    assert (path.start_s[1:] >= path.end_s[:-1] - 1e-12).all()
+    assert sum(breakdown(timeline, chain).mean_s.values()) == pytest.approx(timeline.step_time_s)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=20), st.data())

@@ -87,8 +87,6 @@ class TestTheReadme:
 
 class TestThePages:
     PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    MOVING = ("design.md", "extending.md")
-    """Pages that describe where the code is going."""
 
     @staticmethod
     def links(page: Path) -> list[tuple[str, str]]:
@@ -121,12 +119,10 @@ class TestThePages:
                 waiting += [(page.parent / path).resolve() for path, _ in self.links(page) if path.endswith(".md")]
         assert set(self.PAGES[1:]) <= reached
         listed = {path for path, _ in self.links(ROOT / "docs" / "index.md")}
-        assert {page.name for page in self.PAGES[1:]} - {"index.md", *self.MOVING} <= listed
+        assert {page.name for page in self.PAGES[1:]} - {"index.md"} <= listed
 
     @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
     def test_files_of_the_repository_are_where_it_says(self, page: Path) -> None:
-        if page.name in self.MOVING:
-            pytest.skip("describes where the code is going")
         rooms = "|".join(path.name for path in (ROOT / "src" / "foretrace").iterdir() if path.is_dir())
         # Rooms of earlier versions must not come back.
         rooms += "|src|tests|benchmarks|tools|analysis|lower|formats"

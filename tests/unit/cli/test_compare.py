@@ -35,7 +35,7 @@ def test_the_screen(files: list[Path], capsys: pytest.CaptureFixture[str]) -> No
     assert call("compare", *files) == 0
     out = capsys.readouterr()
     assert out.err == ""
-    assert out.out.strip().startswith("Step   predicted 6.00 ms, measured 5.00 ms: +20.0 %")
+    assert out.out.strip().startswith("Step   predicted 6.00 ms, simulated 5.00 ms: +20.0 %")
     assert "bubble" in out.out and "pp transfer" in out.out
 
 
@@ -54,7 +54,7 @@ def test_a_trace_of_both(files: list[Path], tmp_path: Path, capsys: pytest.Captu
     trace = proto.Trace()
     trace.ParseFromString((tmp_path / "both.pftrace").read_bytes())
     processes = [packet.track_descriptor.process.process_name for packet in trace.packet]
-    assert [name for name in processes if name] == ["predicted · rank 1 · stage 1", "measured · rank 1 · stage 1"]
+    assert [name for name in processes if name] == ["predicted · rank 1 · stage 1", "simulated · rank 1 · stage 1"]
 
 
 def test_a_prediction_that_reads_what_was_measured_is_warned_of(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -97,18 +94,6 @@ def test_a_broken_table_is_an_input_error_with_its_line(
     assert call(command, tmp_path / "t.txt") == 3
     error = capsys.readouterr().err
     assert re.search(r"t\.txt:\d+: ", error) and "Traceback" not in error
-
-
-def test_the_page_shows_what_the_commands_print() -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
-    page = (ROOT / "docs/torch-tables.md").read_text(encoding="utf-8")
-    shown = re.findall(r"```\n\$ foretrace ([^\n]*examples/[^\n]*)\n(.*?)```", page, re.DOTALL)
-    assert len(shown) == 4
-    for words, screen in shown:
-        command = [sys.executable, "-m", "foretrace", *words.split()]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-        assert (done.stdout + done.stderr).strip("\n") == screen.strip("\n")
-        assert done.returncode == (3 if screen.startswith("error") else 0)
 
 
 def test_the_page_reads_tables_in_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

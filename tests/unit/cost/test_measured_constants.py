@@ -7,8 +7,8 @@ from statistics import median
 from typing import Any
 
 import pytest
-from foretrace.cost.streaming import STREAM_SHARE
 
+from foretrace.cost.pricing import STREAM_SHARE
 from foretrace.inputs.megatron_trace.whole_job.corrections import BURST_GAIN, PLACEHOLDER_GAIN
 from shared_files import ROOT
 

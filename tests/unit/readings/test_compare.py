@@ -132,7 +132,7 @@ def test_a_missing_microbatch_is_said_and_leaves_times_per_microbatch_alone() ->
     assert approx(found.step) == (9.0, 6.0)
     (warning,) = found.diagnostics
     assert warning.level == "warning" and warning.code == "different-microbatches"
-    assert found.unlike == ("microbatches: 2 predicted, 1 measured",)
+    assert found.unlike == ("microbatches: 2 predicted, 1 simulated",)
     assert [row.mean and row.mean.error for row in found.stages] == [0.0, 0.0]
     kinds = {row.name: row.running.difference_s for row in found.kinds}
     assert kinds["forward compute"] == pytest.approx(1.0) and kinds["backward compute"] == pytest.approx(2.0)
@@ -190,7 +190,7 @@ def test_recompute_counts_as_backward_and_a_pass_of_one_run_only_is_kept() -> No
 
 def test_meshes_that_differ_are_compared_as_far_as_they_can_be() -> None:
     predicted = answer(training(Mesh(dp=2)))
-    for mesh, says in ((Mesh(dp=4), "2 ranks are predicted, 4 measured"), (Mesh(tp=2), "dp=2, the measurement tp=2")):
+    for mesh, says in ((Mesh(dp=4), "2 ranks are predicted, 4 simulated"), (Mesh(tp=2), "dp=2, the simulated tp=2")):
         found = compare(predicted, answer(training(mesh)))
         assert approx(found.step) == (9.0, 9.0)
         assert (found.ranks, found.stages, found.groups) == ((), (), ())
@@ -217,7 +217,7 @@ def test_without_an_optimizer_there_is_no_time_up_to_it() -> None:
     found = compare(answer(training(optimizer=False)), answer(training()))
     assert found.until_optimizer is None
     (note,) = found.diagnostics
-    assert note.level == "note" and note.code == "too-little-data" and "prediction" in note.message
+    assert note.level == "note" and note.code == "too-little-data" and "predicted" in note.message
     neither = compare(answer(training(optimizer=False)), answer(training(optimizer=False)))
     assert neither.until_optimizer is None and neither.diagnostics == ()
 
@@ -237,7 +237,7 @@ def test_what_either_answer_says_of_itself_is_kept_with_its_side() -> None:
 
     noted, plain = one(alloc={"buffers": 8}), one()
     (said,) = noted.diagnostics
-    for pair, side in (((noted, plain), "predicted"), ((plain, noted), "measured")):
+    for pair, side in (((noted, plain), "predicted"), ((plain, noted), "simulated")):
         (carried,) = compare(*pair).diagnostics
         assert (carried.level, carried.code, carried.message) == ("warning", said.code, f"{side}: {said.message}")
 

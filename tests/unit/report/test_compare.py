@@ -37,10 +37,10 @@ def screen(comparison: Comparison) -> list[str]:
 
 def test_the_error_comes_first_then_the_band_and_the_time_up_to_the_optimizer() -> None:
     lines = [line.strip() for line in screen(compare(run(0.032), run(0.019))) if line]
-    assert lines[0].startswith("Step   predicted 742 ms, measured 729 ms: +1.8 %")
-    assert lines[1] == "its band, 672 ms to 812 ms, contains the measured"
-    assert lines[2] == "up to the optimizer predicted 732 ms, measured 719 ms: +1.8 %"
-    assert lines[3:5] == ["predicted: a job", "measured: a job"]
+    assert lines[0].startswith("Step   predicted 742 ms, simulated 729 ms: +1.8 %")
+    assert lines[1] == "its band, 672 ms to 812 ms, contains the simulated"
+    assert lines[2] == "up to the optimizer predicted 732 ms, simulated 719 ms: +1.8 %"
+    assert lines[3:5] == ["predicted: a job", "simulated: a job"]
 
 
 def test_tables_say_where_the_error_comes_from() -> None:
@@ -64,7 +64,7 @@ def test_only_the_worst_ranks_are_shown_and_the_others_counted() -> None:
 
 def test_runs_that_agree_have_no_worst() -> None:
     text = "\n".join(screen(compare(run(0.032), run(0.032))))
-    assert "measured 742 ms: 0.0 %" in text and "furthest off" not in text
+    assert "simulated 742 ms: 0.0 %" in text and "furthest off" not in text
 
 
 def test_a_prediction_without_a_band_says_so() -> None:
@@ -111,6 +111,6 @@ def test_both_timelines_are_in_one_trace(tmp_path: Path) -> None:
     trace.ParseFromString((tmp_path / "both.pftrace").read_bytes())
     tracks = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
     names = [track.process.process_name for track in tracks if track.HasField("process")]
-    assert names == ["predicted · rank 1 (rank 1)", "measured · rank 1 (rank 1)"]
+    assert names == ["predicted · rank 1 (rank 1)", "simulated · rank 1 (rank 1)"]
     assert sum(track.HasField("counter") for track in tracks) == 2, "memory of the run that says something of it"
     assert (summary.ranks, summary.slices) == ((1,), 6)

@@ -69,10 +69,11 @@ class TraceSummary:
     median_kernel_s: float
     median_delay_s: float | None
     """From the end of a launch to the start of what it launched; None where no launches are recorded."""
-    median_step_s: float
-    breakdown_s: dict[str, float]
+    median_step_s: float | None
+    """None, as what follows, where the traces hold no step that could be replayed."""
+    breakdown_s: dict[str, float] | None
     """Where the time of the median step goes, as `foretrace simulate` counts; sums to it."""
-    bound: Bound
+    bound: Bound | None
     """What bounds the median step: what more than half of its critical path consists of."""
     advice: tuple[TraceAdvice, ...]
 
@@ -84,7 +85,7 @@ def summary(
     launches: Sequence[RankLaunches],
     kinds: Sequence[KindTimes],
     steps: StepStatistics,
-    explanation: Explanation,
+    explanation: Explanation | None,
 ) -> TraceSummary:
     """The look at some ranks, from what the other analyses found."""
     count = max(sum(len(rank.counted) for rank in ranks) / len(ranks), 1.0)
@@ -113,10 +114,10 @@ def summary(
         kernels=work,
         median_kernel_s=kernel_s,
         median_delay_s=float(np.median(delays_s)) if len(delays_s) else None,
-        median_step_s=explanation.step_s,
-        bound=explanation.critical_path.bound,
-        breakdown_s=explanation.answer.breakdown.mean_s,
-        advice=_advice(states, work, kernel_s, explanation),
+        median_step_s=None if explanation is None else explanation.step_s,
+        bound=None if explanation is None else explanation.critical_path.bound,
+        breakdown_s=None if explanation is None else explanation.answer.breakdown.mean_s,
+        advice=() if explanation is None else _advice(states, work, kernel_s, explanation),
     )
 
 

@@ -171,6 +171,9 @@ class ProfilerTrace:
 
         It reads the recorded timeline, as `foretrace simulate` and `compare` do; the other questions here have Holistic
         Trace Analysis' definitions.
+
+        Raises:
+            InputError: The traces hold no step that can be told apart, or do not belong together.
         """
         answer = recorded_answer(self._input)
         assert answer is not None  # a profiler trace is a measurement
@@ -212,8 +215,14 @@ class ProfilerTrace:
             self.launches().ranks,
             self.kernels().kinds,
             self.steps(),
-            self.explanation,
+            self._explanation_or_none(),
         )
+
+    def _explanation_or_none(self) -> Explanation | None:
+        try:
+            return self.explanation
+        except InputError:
+            return None
 
 
 def _together(ranks: list[Rank]) -> list[Rank]:

@@ -25,10 +25,11 @@ def print_summary(trace: ProfilerTrace, stream: TextIO | None = None) -> None:
     """Prints the step, what bounds it, where its time goes, which kernels ran, and what to change."""
     screen = Screen.of(stream or sys.stdout)
     summary = trace.summary()
-    answer = trace.explanation.answer
-    of = f"{trace.median_step}, the median step, {format_time(answer.step_time_s)}; mean over ranks"
-    lines: list[list[Span]] = [[], *_headline(summary, trace), []]
-    lines += breakdown_lines(answer.breakdown, answer.step_time_s, screen, of)
+    lines: list[list[Span]] = [[], *_headline(summary, trace)]
+    if summary.bound is not None:
+        answer = trace.explanation.answer
+        of = f"{trace.median_step}, the median step, {format_time(answer.step_time_s)}; mean over ranks"
+        lines += [[], *breakdown_lines(answer.breakdown, answer.step_time_s, screen, of)]
     lines += [[], *_kinds(summary), [], *_kernels(trace.kernels().top(MAX_KERNELS), summary, trace)]
     lines += [*_advice(summary, screen), []]
     lines += diagnostic_lines(trace.diagnostics, screen, MAX_NOTES)
@@ -37,8 +38,11 @@ def print_summary(trace: ProfilerTrace, stream: TextIO | None = None) -> None:
 
 
 def _headline(summary: TraceSummary, trace: ProfilerTrace) -> list[list[Span]]:
-    path = trace.critical_path()
-    parts = " · ".join(f"{part} {format_percent(seconds / path.length_s)}" for part, seconds in path.by_part_s.items())
+    bound = "no step was recorded that could be replayed"
+    if summary.bound is not None:
+        path = trace.critical_path()
+        parts = [f"{part} {format_percent(seconds / path.length_s)}" for part, seconds in path.by_part_s.items()]
+        bound = f"{BOUND_BY[path.bound]}: {' · '.join(parts)} (critical path, {format_count(path.ops)} ops)"
     count = len(summary.ranks)
     of = f" of {summary.world}" if summary.world is not None and summary.world > count else ""
     ranks = f"{format_count(count)}{of} rank{'' if count == 1 and not of else 's'}"
@@ -55,7 +59,7 @@ def _headline(summary: TraceSummary, trace: ProfilerTrace) -> list[list[Span]]:
             (format_time(summary.step_s), "bold"),
             (f"  recorded, with the profiler on     {' · '.join(fact for fact in facts if fact)}", ""),
         ],
-        [(f"  Path   {BOUND_BY[summary.bound]}: {parts} (critical path, {format_count(path.ops)} ops)", "")],
+        [(f"  Path   {bound}", "")],
         [(f"         {launched}; {delayed}", "")],
     ]
 

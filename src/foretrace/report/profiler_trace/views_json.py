@@ -17,7 +17,11 @@ DIFF_SCHEMA: Final = "foretrace.trace-diff/1"
 def profiler_trace_json(trace: ProfilerTrace, view: str | None = None, op: str = "") -> dict[str, Any]:
     """Returns the answers to all questions, without what changes over time; with a view only its answer, with that."""
     keys = [_KEYS[view]] if view else list(dict.fromkeys(_KEYS.values()))
-    answers = {key: _answer(trace, key, op, series=view is not None) for key in keys}
+    recorded = view is not None or trace.summary().bound is not None
+    answers = {
+        key: _answer(trace, key, op, series=view is not None) if recorded or key not in _OF_THE_TIMELINE else None
+        for key in keys
+    }
     summary = {} if view else {"summary": trace.summary()}
     traces = {"traces": [rank.trace.path for rank in trace.ranks]}
     return to_json(TRACE_SCHEMA, traces, summary, answers, {"diagnostics": trace.diagnostics})
@@ -58,7 +62,13 @@ def _critical_path(trace: ProfilerTrace) -> dict[str, Any]:
     graph = trace.explanation.answer.timeline.graph
     return {
         "step": trace.median_step,
-        **to_plain(reading),
+        "bound": reading.bound,
+        "ops": reading.ops,
+        "length_s": reading.length_s,
+        "gaps_s": reading.gaps_s,
+        "parts_s": reading.by_part_s,
+        "by_rank_s": reading.by_rank_s,
+        "kernels": reading.by_name,
         "rank": graph.classes.representative[graph.rank_class[path.node]],
         "start_s": path.start_s,
         "end_s": path.end_s,
@@ -79,6 +89,7 @@ _ANSWERS: Final[dict[str, Callable[[ProfilerTrace], Any]]] = {
     "critical_path": _critical_path,
     "steps": lambda trace: with_properties(trace.steps(), "step_s"),
 }
+_OF_THE_TIMELINE: Final = ("stragglers", "critical_path")
 _KEYS: Final = {
     "breakdown": "temporal_breakdown",
     "overlap": "overlap",
