@@ -10,7 +10,7 @@ help:
 	@echo "make demo    predict a step of Llama 3 70B on 512 H100s, show the answer"
 	@echo "make test    run the tests"
 	@echo "make fuzz    run the random laws on new examples"
-	@echo "make check   format, lint, types, import contract"
+	@echo "make check   format, lint, types, import contract, structure"
 	@echo "make bench   speed against its bounds, traces and predictions against real runs"
 
 demo: $(VENV)/core
@@ -27,6 +27,7 @@ check: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/structure.py
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py

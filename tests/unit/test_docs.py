@@ -126,7 +126,7 @@ class TestThePages:
         rooms = "|".join(path.name for path in (ROOT / "src" / "foretrace").iterdir() if path.is_dir())
         # Rooms of earlier versions must not come back.
         rooms += "|src|tests|benchmarks|tools|analysis|lower|formats"
-        named = re.findall(rf"`((?:{rooms})/[\w/.-]+)`", page.read_text(encoding="utf-8"))
+        named = re.findall(rf"`((?:{rooms})/[\w/.-]+)`", page.read_text(encoding="utf-8").replace("NAME", "h200-sxm"))
         assert not [
             path for path in named if not any((base / path).exists() for base in (ROOT, ROOT / "src/foretrace"))
         ]

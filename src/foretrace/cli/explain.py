@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from foretrace.api import explain
+from foretrace.api import explain, measured_or_simulated
 from foretrace.basics.errors import UsageError
 from foretrace.cli.emit import emit, write_files
 from foretrace.cli.groups import (
@@ -92,16 +92,19 @@ def command(
     check_outputs(paths, [*files.files, output.file, plot])
     check_svg(plot)
     about_traces = TraceQuestion(None if view is None else view.value, op, hta_steps, plot)
-    changes = bool(options or scenario.options or any(files.files) or files.traces)
+    changes = bool(options or scenario.options or files.heatmap or files.traces)
+    writes = files.perfetto is not None or files.save is not None
     if view == View.DIFF:
         questions = [ask([path], options, machine, scenario) for path in paths]
         for question in questions:
-            _refuse_changes(question, changes)
+            _refuse_changes(question, changes or writes)
         explain_traces([question.job for question in questions], about_traces, output)
         return
     question = ask(paths, options, machine, scenario)
-    _refuse_changes(question, changes)
+    _refuse_changes(question, changes or (writes and isinstance(question.job, ProfilerTableInput)))
     if isinstance(question.job, ProfilerTraceInput):
+        if writes:
+            write_files(measured_or_simulated(question.job, question.machine), files)
         explain_traces([question.job], about_traces, output)
         return
     about_traces.refuse(question.job)

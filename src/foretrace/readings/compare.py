@@ -253,7 +253,7 @@ def _unlike(predicted: Answer, measured: Answer, ours: Account, theirs: Account,
     elif not same_mesh:
         words = f"the predicted run has {predicted.mesh}, the {second_word(measured)} {measured.mesh}"
         found.append(_Unlike("different-mesh", words, so))
-    if ours.microbatches != theirs.microbatches:
+    if ours.microbatches and theirs.microbatches and ours.microbatches != theirs.microbatches:
         words = f"microbatches: {ours.microbatches} predicted, {theirs.microbatches} {second_word(measured)}"
         found.append(_Unlike("different-microbatches", words, "the steps do not do the same work"))
     return found

@@ -1,18 +1,18 @@
-"""A prediction beside a measurement, as a screen, as JSON and as one Perfetto trace."""
+"""A prediction next to a measurement, as a screen, as JSON and as one Perfetto trace."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from foretrace.basics.units import format_count, format_percent, format_time
 from foretrace.export.perfetto import NamedTimeline, PerfettoSummary, write_timelines
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.compare import ComparedPart, Comparison, GroupRow, KindRow, Pair, RankRow, StageRow
-from foretrace.report.json import diagnostics_json
+from foretrace.report.json import read_record, to_json, with_properties
 from foretrace.report.table import table
 from foretrace.report.terminal import MAX_DIAGNOSTICS, Screen, Span, diagnostic_lines, show
 
@@ -25,79 +25,76 @@ _ROUNDING = 1e-6
 """What differs by a smaller share of the step is not among the worst."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One side of a comparison."""
+
+    title: str
+    world_size: int
+    mesh: str
+    cluster: str | None
+    step_time_s: float
+    step_time_band_s: tuple[float, float] | None
+    step_time_is: str
+    recorded: bool
+
+    @classmethod
+    def of(cls, answer: Answer) -> RunRecord:
+        """Reads an answer."""
+        return read_record(
+            cls,
+            answer,
+            cluster=None if answer.cluster is None else answer.cluster.name,
+            step_time_is="steady period" if answer.repeats else "makespan of one step",
+            recorded=answer.timeline.recorded,
+        )
+
+
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """All of it; seconds, and shares of the measured step."""
+    """Returns all of a comparison: seconds, and shares of the measured step."""
+
+    def pair(seconds: Pair) -> dict[str, Any]:
+        return {**with_properties(seconds, "difference_s"), "share_of_step": _share(comparison, seconds)}
+
+    def part(row: ComparedPart) -> dict[str, Any]:
+        return {"part": row.name, **pair(row.seconds)}
+
     until = comparison.until_optimizer
-    return {
-        "schema": COMPARISON_SCHEMA,
-        "predicted": _run(comparison.predicted),
-        "measured": _run(comparison.measured),
-        "step": _pair(comparison, comparison.step),
-        "error": comparison.step.error,
-        "band_contains_measured": comparison.band_contains_measured,
-        "until_optimizer": None if until is None else _pair(comparison, until) | {"error": until.error},
-        "breakdown": [_part(comparison, row) for row in comparison.breakdown],
-        "kinds": [
-            {"kind": row.name, "running": _pair(comparison, row.running), "wait": _pair(comparison, row.wait)}
-            for row in comparison.kinds
-        ],
-        "critical_path": [_part(comparison, row) for row in comparison.critical_path],
-        "ranks": [
-            {
-                "ranks": list(row.ranks),
-                "compute": _pair(comparison, row.compute),
-                "held_up": _pair(comparison, row.held_up),
-                "end": _pair(comparison, row.end),
-            }
-            for row in comparison.ranks
-        ],
-        "stages": [
-            {
-                "stage": row.stage,
-                "pass": row.direction,
-                "predicted": None if row.predicted is None else asdict(row.predicted),
-                "measured": None if row.measured is None else asdict(row.measured),
-                "error": None if row.mean is None else row.mean.error,
-            }
-            for row in comparison.stages
-        ],
-        "groups": [
-            {
-                "axis": row.axis,
-                "groups": [list(group) for group in row.groups],
-                "running": _pair(comparison, row.running),
-                "wait": _pair(comparison, row.wait),
-            }
-            for row in comparison.groups
-        ],
-        "diagnostics": diagnostics_json(comparison.diagnostics),
-    }
-
-
-def _run(simulation: Answer) -> dict[str, Any]:
-    return {
-        "title": simulation.title,
-        "world_size": simulation.world_size,
-        "mesh": simulation.mesh,
-        "cluster": None if simulation.cluster is None else simulation.cluster.name,
-        "step_time_s": simulation.step_time_s,
-        "step_time_band_s": simulation.step_time_band_s and list(simulation.step_time_band_s),
-        "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
-        "recorded": simulation.timeline.recorded,
-    }
-
-
-def _pair(comparison: Comparison, pair: Pair) -> dict[str, float | None]:
-    return {
-        "predicted_s": pair.predicted_s,
-        "measured_s": pair.measured_s,
-        "difference_s": pair.difference_s,
-        "share_of_step": _share(comparison, pair),
-    }
-
-
-def _part(comparison: Comparison, part: ComparedPart) -> dict[str, Any]:
-    return {"part": part.name, **_pair(comparison, part.seconds)}
+    return to_json(
+        COMPARISON_SCHEMA,
+        {
+            "predicted": RunRecord.of(comparison.predicted),
+            "measured": RunRecord.of(comparison.measured),
+            "step": pair(comparison.step),
+            "error": comparison.step.error,
+            "band_contains_measured": comparison.band_contains_measured,
+            "until_optimizer": None if until is None else {**pair(until), "error": until.error},
+            "breakdown": [part(row) for row in comparison.breakdown],
+            "kinds": [
+                {"kind": row.name, "running": pair(row.running), "wait": pair(row.wait)} for row in comparison.kinds
+            ],
+            "critical_path": [part(row) for row in comparison.critical_path],
+            "ranks": [
+                {"ranks": row.ranks, "compute": pair(row.compute), "held_up": pair(row.held_up), "end": pair(row.end)}
+                for row in comparison.ranks
+            ],
+            "stages": [
+                {
+                    "stage": row.stage,
+                    "pass": row.direction,
+                    "predicted": row.predicted,
+                    "measured": row.measured,
+                    "error": None if row.mean is None else row.mean.error,
+                }
+                for row in comparison.stages
+            ],
+            "groups": [
+                {"axis": row.axis, "groups": row.groups, "running": pair(row.running), "wait": pair(row.wait)}
+                for row in comparison.groups
+            ],
+            "diagnostics": comparison.diagnostics,
+        },
+    )
 
 
 def _share(comparison: Comparison, pair: Pair) -> float | None:
@@ -110,7 +107,7 @@ def write_comparison_perfetto(
 ) -> PerfettoSummary:
     """Writes both timelines into one Perfetto trace, each rank's predicted process above the other one."""
     sides = {"predicted": comparison.predicted, comparison.measured_word: comparison.measured}
-    named = [NamedTimeline(name, one.timeline, one.memory_by_rank()) for name, one in sides.items()]
+    named = [NamedTimeline(name, answer.timeline, answer.memory_by_rank()) for name, answer in sides.items()]
     return write_timelines(named, path, ranks=ranks)
 
 
@@ -195,40 +192,40 @@ def _critical_path(comparison: Comparison) -> list[list[Span]]:
 
 
 def _stages(comparison: Comparison) -> list[list[Span]]:
-    def row(one: StageRow) -> tuple[str, ...]:
+    def row(stage: StageRow) -> tuple[str, ...]:
         sides = []
-        for side in (one.predicted, one.measured):
+        for side in (stage.predicted, stage.measured):
             sides += ["", ""] if side is None else [format_time(side.mean_s), _spread(side.least_s, side.most_s)]
-        return (f"stage {one.stage} {one.direction}", *sides, _percent(one.mean.error) if one.mean else "")
+        return (f"stage {stage.stage} {stage.direction}", *sides, _percent(stage.mean.error) if stage.mean else "")
 
     second = comparison.measured_word
     heads = ("compute of a microbatch", "predicted", "least to most", second, "least to most", "error")
     ordered = sorted(comparison.stages, key=lambda stage: -_size(stage.mean))
-    return _worst(comparison, heads, [_size(one.mean) for one in ordered], [row(one) for one in ordered])
+    return _worst(comparison, heads, [_size(stage.mean) for stage in ordered], [row(stage) for stage in ordered])
 
 
 def _ranks(comparison: Comparison) -> list[list[Span]]:
-    def row(one: RankRow) -> tuple[str, ...]:
-        alike = f" and {len(one.ranks) - 1:,} alike" if len(one.ranks) > 1 else ""
-        return (f"rank {one.ranks[0]}{alike}", *_both(one.compute), *_both(one.held_up), *_both(one.end))
+    def row(same: RankRow) -> tuple[str, ...]:
+        others = f" and {len(same.ranks) - 1:,} alike" if len(same.ranks) > 1 else ""
+        return (f"rank {same.ranks[0]}{others}", *_both(same.compute), *_both(same.held_up), *_both(same.end))
 
     # What holds a rank up is mostly another's doing: those that compute otherwise than predicted are named first.
     ordered = sorted(comparison.ranks, key=lambda rank: -_size(rank.compute))
-    sizes = [_size(one.compute) + _size(one.held_up) for one in ordered]
+    sizes = [_size(ranks.compute) + _size(ranks.held_up) for ranks in ordered]
     sides = [word for what in _RANK_TIMES for word in (f"{what}, predicted", comparison.measured_word)]
-    return _worst(comparison, ("ranks furthest off", *sides), sizes, [row(one) for one in ordered])
+    return _worst(comparison, ("ranks furthest off", *sides), sizes, [row(ranks) for ranks in ordered])
 
 
 def _groups(comparison: Comparison) -> list[list[Span]]:
-    def row(one: GroupRow) -> tuple[str, ...]:
-        alike = f" and {len(one.groups) - 1:,} alike" if len(one.groups) > 1 else ""
-        return (f"{one.axis} {_ranks_text(one.groups[0])}{alike}", *_both(one.running), *_both(one.wait))
+    def row(same: GroupRow) -> tuple[str, ...]:
+        others = f" and {len(same.groups) - 1:,} alike" if len(same.groups) > 1 else ""
+        return (f"{same.axis} {_ranks_text(same.groups[0])}{others}", *_both(same.running), *_both(same.wait))
 
     ordered = sorted(comparison.groups, key=lambda group: -(_size(group.running) + _size(group.wait)))
-    sizes = [_size(one.running) + _size(one.wait) for one in ordered]
+    sizes = [_size(groups.running) + _size(groups.wait) for groups in ordered]
     second = comparison.measured_word
     heads = ("groups furthest off", "running, predicted", second, "waits, predicted", second)
-    return _worst(comparison, heads, sizes, [row(one) for one in ordered])
+    return _worst(comparison, heads, sizes, [row(groups) for groups in ordered])
 
 
 def _worst(

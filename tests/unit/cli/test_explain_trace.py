@@ -97,7 +97,7 @@ def test_every_question_has_a_screen_and_json(tmp_path: Path, view: View) -> Non
 
 
 def test_stragglers_of_two_ranks(tmp_path: Path) -> None:
-    paths = [steps(tmp_path, rank=rank) for rank in range(2)]
+    paths = [steps(tmp_path, rank=rank, gemm_us=5) for rank in range(2)]
     answer = json.loads(run(*paths, "--view", "stragglers", "--json").stdout)["stragglers"]
     assert answer[0]["rank"] == 1
     assert answer[0]["held_others_s"] == pytest.approx(20e-6)

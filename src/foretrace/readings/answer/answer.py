@@ -12,7 +12,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.hardware.cluster import Cluster
-from foretrace.program.columns import Phase
+from foretrace.program.columns import Kind, Phase
 from foretrace.program.timeline import Timeline
 from foretrace.readings.breakdown import Breakdown
 from foretrace.readings.breakdown import breakdown as find_breakdown
@@ -118,7 +118,9 @@ class Answer:
         optimizer's."""
         timeline = self.timeline
         graph = timeline.graph
-        updates = np.flatnonzero(graph.ops.ints("phase")[graph.op] == Phase.OPTIMIZER)
+        # A host that runs ahead launches updates long before they begin.
+        is_update = (graph.ops.ints("phase") == Phase.OPTIMIZER) & (graph.ops.ints("kind") != Kind.HOST)
+        updates = np.flatnonzero(is_update[graph.op])
         if not len(updates):
             return None
         first = np.full(len(graph.classes), -np.inf)

@@ -86,7 +86,8 @@ class OpRows:
         wait = np.where(meets, np.clip(timeline.wait_s[node], 0.0, timeline.step_time_s), 0.0)
         start, end = timeline.start_s[node], timeline.end_s[node]
         lane = ops.ints("lane")[op]
-        busies = np.isin(lane, lane[kind == Kind.COMPUTE])
+        # Gaps that a recording has on a stream are ops, but nothing runs in them.
+        busies = np.isin(lane, lane[kind == Kind.COMPUTE]) & (kind != Kind.HOST)
         return cls(
             graph=graph,
             step_s=timeline.step_time_s,
