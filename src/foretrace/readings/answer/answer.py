@@ -114,19 +114,22 @@ class Answer:
 
     @cached_property
     def until_optimizer_s(self) -> float | None:
-        """When the last rank begins to update its parameters: its gradients are reduced by then. None where no op is an
-        optimizer's."""
+        """When the last rank begins to update its parameters, from when the first device begins the step.
+
+        Its gradients are reduced by then. None where no op is an optimizer's.
+        """
         timeline = self.timeline
         graph = timeline.graph
-        # A host that runs ahead launches updates long before they begin.
-        is_update = (graph.ops.ints("phase") == Phase.OPTIMIZER) & (graph.ops.ints("kind") != Kind.HOST)
-        updates = np.flatnonzero(is_update[graph.op])
+        on_device = graph.ops.ints("kind")[graph.op] != Kind.HOST
+        updates = np.flatnonzero(on_device & (graph.ops.ints("phase")[graph.op] == Phase.OPTIMIZER))
         if not len(updates):
             return None
         first = np.full(len(graph.classes), -np.inf)
         # Going backwards, the first update of each class is written last.
         first[graph.rank_class[updates[::-1]]] = timeline.start_s[updates[::-1]]
-        return float(first.max())
+        # A host that runs ahead begins its step long before the device does.
+        begins_s = float(timeline.start_s[on_device].min()) if graph.program.repeats else 0.0
+        return float(first.max()) - begins_s
 
     @cached_property
     def lanes(self) -> tuple[LaneUse, ...]:
