@@ -26,7 +26,7 @@ MIN_LINES: Final = 60
 """Lines of a module that only one other module imports."""
 
 EXTENSION_POINTS: Final = {
-    "cost/network/sources.py": "names the sources of collective prices; a new source is added here",
+    "report/generate.py": "holds the screen and JSON of one command, as others in report/ do; commands print nothing",
     "schedules/zero_bubble.py": "holds one family of schedules; a new family is a module like it",
 }
 """Small modules with one importer that stay modules, and why."""
