@@ -115,7 +115,7 @@ def traced(path: Path, session: int, workload: str, setting: str, unprofiled_ms:
         workload,
         path.name.split(".")[1],
         setting,
-        len(rank.alike.steps),
+        len(rank.steady.steps),
         unprofiled_ms,
         1e3 * float((device.busy_s + overhead.unprofiled_gap_s(device.gap_s)).sum()),
         1e3 * float(every_s.sum()),

@@ -38,12 +38,12 @@ def traces() -> Iterator[Path]:
 def busy_s(rank: RankStep) -> tuple[float, float, float]:
     """Per step: how long one kernel ran, how long two did, and the sum of all kernels' times."""
     events = rank.trace.events
-    kernels = np.intersect1d(rank.alike.device.ravel(), events.of(EventCategory.KERNEL))
+    kernels = np.intersect1d(rank.steady.device.ravel(), events.of(EventCategory.KERNEL))
     times = np.concatenate([events.start_s[kernels], events.end_s[kernels]])
     change = np.repeat([1, -1], len(kernels))
     order = np.lexsort((change, times))
     running, apart = np.cumsum(change[order])[:-1], np.diff(times[order])
-    steps = len(rank.alike.steps)
+    steps = len(rank.steady.steps)
     single_s, double_s = (float(apart[running == depth].sum()) / steps for depth in (1, 2))
     return single_s, double_s, float(events.duration_s[kernels].sum()) / steps
 

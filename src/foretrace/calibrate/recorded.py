@@ -332,7 +332,7 @@ def host_fit(trace: RankProfile) -> HostFit | None:
         return None
     # At the recorded pace: scaling it to that of other hosts would remove what is particular to this machine.
     work_s = host_times(rank, "unprofiled").work_s / profiling_cost(trace).pace
-    device = rank.alike.device
+    device = rank.steady.device
     kernels = int((trace.events.category[device] == EventCategory.KERNEL).sum()) // max(len(device), 1)
     if kernels < MIN_KERNELS or not len(work_s) or (rank.links.launch[device] < 0).any():
         return None

@@ -122,8 +122,8 @@ def with_shapes_of(trace: RankProfile, execution: ExecutionTrace) -> RankProfile
             where=execution.path,
             hint="both must be recorded in the same run",
         )
-    inputs = {one: number for number, one in enumerate(trace.inputs)}
-    calls = {one: number for number, one in enumerate(trace.calls)}
+    inputs = {entry: number for number, entry in enumerate(trace.inputs)}
+    calls = {call: number for number, call in enumerate(trace.calls)}
     new_inputs, new_calls, given = events.inputs.copy(), events.call.copy(), 0
     for event, number in matched.tolist():
         node = nodes[number]
@@ -182,21 +182,21 @@ def _by_order(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> Longs:
     theirs = _placed((node.number, node.name, node.sequence) for node in nodes)
     pairs = [
         pair
-        for place, found in mine.items()
-        if len(found) == len(theirs.get(place, ()))
-        for pair in zip(found, theirs[place], strict=True)
+        for place, numbers in mine.items()
+        if len(numbers) == len(theirs.get(place, ()))
+        for pair in zip(numbers, theirs[place], strict=True)
     ]
     return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
 
 
 def _placed(ops: Iterable[tuple[int, str, int]]) -> dict[tuple[int, str], list[int]]:
     """Ops by the last sequence number before them and their own name, in order."""
-    found: dict[tuple[int, str], list[int]] = {}
+    by_place: dict[tuple[int, str], list[int]] = {}
     last = -1
     for number, name, sequence in ops:
         last = sequence if sequence >= 0 else last
-        found.setdefault((last, name), []).append(number)
-    return found
+        by_place.setdefault((last, name), []).append(number)
+    return by_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +220,9 @@ def data_flow(execution: ExecutionTrace) -> DataFlow:
         needed = {writer[read.storage] for read in node.reads if read.storage in writer}
         source += sorted(needed)
         target += [at] * len(needed)
-        depth[at] = 1 + max((depth[one] for one in needed), default=0)
-        for one in (*node.writes, *(node.reads if node.in_place else ())):
-            writer[one.storage] = at
+        depth[at] = 1 + max((depth[before] for before in needed), default=0)
+        for tensor in (*node.writes, *(node.reads if node.in_place else ())):
+            writer[tensor.storage] = at
     return DataFlow(
         tuple(ops), np.array(source, dtype=np.int64), np.array(target, dtype=np.int64), max(depth, default=0)
     )

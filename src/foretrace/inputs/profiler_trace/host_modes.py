@@ -16,7 +16,7 @@ from foretrace.inputs.profiler_trace.profiling_cost import (
 )
 from foretrace.inputs.profiler_trace.rank.concurrency import alone_s, gpu_share
 from foretrace.inputs.profiler_trace.rank.host import HostStep
-from foretrace.inputs.profiler_trace.rank.rank_step import SAID_FROM, RankStep
+from foretrace.inputs.profiler_trace.rank.rank_step import MIN_NOTED_SHARE, RankStep
 from foretrace.inputs.profiler_trace.write_step import Times
 
 
@@ -43,9 +43,9 @@ def _sharing(rank: RankStep) -> tuple[Floats, Floats]:
 
     None does where the host did not keep kernels apart, so that those that can overlap did; nor where the recorded step
     is shorter than they are one after the other, as a single step's may be that goes on after its host."""
-    shares, busy = gpu_share(rank.streams, rank.alike.device), rank.device.busy_s
+    shares, busy = gpu_share(rank.streams, rank.steady.device), rank.device.busy_s
     if rank.recorded.bound == "host" and shares.any():
-        alone = alone_s(rank.streams, rank.alike.device)
+        alone = alone_s(rank.streams, rank.steady.device)
         if float((alone * shares).sum()) <= rank.recorded_s:
             return shares, alone
     return np.zeros_like(shares), busy
@@ -73,7 +73,7 @@ def _unprofiled_s(host: HostStep, cost: ProfilingCost) -> tuple[Floats, Floats]:
 def mode_notes(rank: RankStep, mode: HostMode, where: str | None = None) -> list[Diagnostic]:
     """What a reader should know of a mode."""
     notes = [Diagnostic("note", code, text, where) for code, text in _host_notes(rank, mode)]
-    waits = sum(1 for found in rank.host.targets if found) - int(rank.host.queue.sum())
+    waits = sum(1 for targets in rank.host.targets if targets) - int(rank.host.queue.sum())
     if mode == "graphs" and waits > 0:
         text = (
             f"the host waits for the device {waits} time{'s' * (waits > 1)} in a step: as it is, the step cannot be "
@@ -85,15 +85,15 @@ def mode_notes(rank: RankStep, mode: HostMode, where: str | None = None) -> list
 
 def _host_notes(rank: RankStep, mode: HostMode) -> list[tuple[str, str]]:
     """What is taken off the host's time, and what of it nothing recorded accounts for."""
-    found: list[tuple[str, str]] = []
+    notes: list[tuple[str, str]] = []
     if mode == "unprofiled":
         cost = profiling_cost(rank.trace)
         text = f"without the profiler: host time less {cost.share:.0%}, at most {cost.most_s * 1e6:.0f} us a record"
         text += f", and at {1 / cost.pace:.2f} times the pace recorded" if cost.pace != 1.0 else ""
-        found.append(("changed-as-asked", text))
+        notes.append(("changed-as-asked", text))
     lost_s = rank.host.unexplained_s
-    if lost_s > SAID_FROM * rank.recorded_s:
+    if lost_s > MIN_NOTED_SHARE * rank.recorded_s:
         kept = "kept as it was" if mode in ("profiled", "unprofiled") else "left out with the host"
         text = f"the host waits {lost_s * 1e3:.2f} ms of a step for what is not in the trace; {kept}"
-        found.append(("not-recorded", text))
-    return found
+        notes.append(("not-recorded", text))
+    return notes

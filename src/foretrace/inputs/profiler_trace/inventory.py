@@ -59,7 +59,11 @@ def traces_inventory(traces: Sequence[RankProfile], executions: Sequence[Executi
         title=title,
         world_size=max((profile.world_size for profile in profiles if profile.world_size is not None), default=None),
         contents={"traces": profiles, "execution_traces": counted},
-        facts=(*_facts(profiles), *(fact for one in counted for fact in _execution_facts(one)), *_no_times(profiles)),
+        facts=(
+            *_facts(profiles),
+            *(fact for execution in counted for fact in _execution_facts(execution)),
+            *_no_times(profiles),
+        ),
         tables=tuple(_tables(profiles)),
         diagnostics=tuple(note for profile in profiles for note in profile.diagnostics),
         see=("foretrace explain FILE", "foretrace simulate FILE") if _has_device_work(profiles) else (),

@@ -15,19 +15,19 @@ _NUMBER: Final = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
 def grouped(notes: Iterable[Diagnostic]) -> list[Diagnostic]:
     """One note for all that differ in numbers alone, with the range of each; it says of whom, and of how many more. A
     note of no one in particular is left as it is."""
-    alike: dict[tuple[str, str, str], list[Diagnostic]] = {}
+    similar: dict[tuple[str, str, str], list[Diagnostic]] = {}
     for note in notes:
         text = _NUMBER.sub("0", note.message) if note.where is not None else note.message
-        alike.setdefault((note.level, note.code, text), []).append(note)
-    return [_one(some) for some in alike.values()]
+        similar.setdefault((note.level, note.code, text), []).append(note)
+    return [_merged(some) for some in similar.values()]
 
 
-def _one(notes: list[Diagnostic]) -> Diagnostic:
+def _merged(notes: list[Diagnostic]) -> Diagnostic:
     first = notes[0]
     if len(notes) == 1 or first.where is None:
         return first
-    found = [list(texts) for texts in zip(*(_NUMBER.findall(note.message) for note in notes), strict=True)]
-    ranges = iter([_range(texts) for texts in found])
+    numbers = [list(texts) for texts in zip(*(_NUMBER.findall(note.message) for note in notes), strict=True)]
+    ranges = iter([_range(texts) for texts in numbers])
     message = _NUMBER.sub(lambda _: next(ranges), first.message)
     return Diagnostic(first.level, first.code, message, f"{first.where} and {len(notes) - 1:,} more")
 

@@ -88,8 +88,8 @@ class ProfilingCost:
     def unprofiled_s(self, work_s: Floats, records: Floats) -> Floats:
         """Host times without the profiler, given those recorded and the number of ops, calls and functions recorded
         in them."""
-        taken = np.minimum(self.share * work_s, self.most_s * records)
-        return np.asarray((work_s - taken) * self.pace)
+        cost_s = np.minimum(self.share * work_s, self.most_s * records)
+        return np.asarray((work_s - cost_s) * self.pace)
 
 
 def profiling_cost(trace: RankProfile) -> ProfilingCost:
@@ -97,8 +97,8 @@ def profiling_cost(trace: RankProfile) -> ProfilingCost:
     launches = launches_s(trace)
     launch_s = float(np.percentile(launches, 10)) if len(launches) else 0.0
     usual_s = [usual for name, usual in USUAL_LAUNCH_S.items() if any(name in device.name for device in trace.devices)]
-    met = trace.producer == "kineto" and usual_s and launch_s > 0
-    return ProfilingCost(_share(trace), MAX_S, pace(launch_s, usual_s[0]) if met else 1.0, launch_s)
+    comparable = trace.producer == "kineto" and usual_s and launch_s > 0
+    return ProfilingCost(_share(trace), MAX_S, pace(launch_s, usual_s[0]) if comparable else 1.0, launch_s)
 
 
 def _share(trace: RankProfile) -> float:

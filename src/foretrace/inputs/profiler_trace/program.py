@@ -28,15 +28,15 @@ def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> 
     """Understands a job's traces, for whatever host; `options` decides all else."""
     traces = with_gradients_reduced(traces, options)
     ranks = _together([read_step(trace, options.steps) for trace in traces])
-    met = communicate(
+    meetings = communicate(
         [rank.trace for rank in ranks],
         [rank.links for rank in ranks],
-        [rank.alike.device.ravel() for rank in ranks],
+        [rank.steady.device.ravel() for rank in ranks],
         options,
     )
     kernels = (device_kernels(rank.trace, rank.links) for rank in ranks)
-    texts = tuple({event: kernel_text(one) for event, one in found.items()} for found in kernels)
-    return JobProfile(tuple(ranks), met, texts)
+    texts = tuple({event: kernel_text(kernel) for event, kernel in of_event.items()} for of_event in kernels)
+    return JobProfile(tuple(ranks), meetings, texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class JobProfile:
     event, as text."""
 
     ranks: tuple[RankStep, ...]
-    met: Meetings
+    meetings: Meetings
     kernels: tuple[dict[int, str], ...]
 
     @property
@@ -67,17 +67,17 @@ class JobProfile:
             The program, and the writer of each trace by its number; without those that stand for no rank of the mesh.
         """
         build = ProgramBuilder(
-            self.met.mesh, title=_title(self.ranks), repeats=True, diagnostics=(*notes, *self.met.notes)
+            self.meetings.mesh, title=_title(self.ranks), repeats=True, diagnostics=(*notes, *self.meetings.notes)
         )
         for gpu in sorted(set().union(*(shared_gpus(rank, own_times) for rank, own_times in steps))):
             build.resource(gpu, 1.0)
         writers: dict[int, StepWriter] = {}
         for at, (rank, own_times) in enumerate(steps):
-            if not self.met.ranks[at]:
+            if not self.meetings.ranks[at]:
                 continue  # on a smaller mesh it stands for none
             name = f"rank {at if rank.trace.rank is None else rank.trace.rank}"
-            writer = StepWriter(rank, own_times, self.met.calls[at], self.kernels[at], recorded_source(_gpu(rank)))
-            role, block = build.role(name, self.met.ranks[at]), build.block(f"step of {name}")
+            writer = StepWriter(rank, own_times, self.meetings.calls[at], self.kernels[at], recorded_source(_gpu(rank)))
+            role, block = build.role(name, self.meetings.ranks[at]), build.block(f"step of {name}")
             writer.write(role, block, held_by_queue=held_by_queue)
             writers[at] = writer
         return build.program(), writers
@@ -103,7 +103,7 @@ def _together(ranks: list[RankStep]) -> list[RankStep]:
     """The ranks' steps that all of them have."""
     if len(ranks) == 1:
         return ranks
-    names = [{rank.steps.names[at] for at in rank.alike.steps} for rank in ranks]
+    names = [{rank.steps.names[at] for at in rank.steady.steps} for rank in ranks]
     common = set.intersection(*names)
     if not common:
         raise InputError(

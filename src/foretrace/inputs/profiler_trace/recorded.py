@@ -24,7 +24,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
-from foretrace.inputs.profiler_trace.job.ranks import Met
+from foretrace.inputs.profiler_trace.job.ranks import MatchedCall
 from foretrace.inputs.profiler_trace.program import JobProfile
 from foretrace.inputs.profiler_trace.rank.device import Wait
 from foretrace.inputs.profiler_trace.rank.host import Target
@@ -48,16 +48,16 @@ def recorded_timeline(profile: JobProfile) -> Timeline:
     period_s = max(_period_s(rank, name) for rank in profile.ranks)
     steps = [
         _RecordedStep(rank, name, period_s, offset_s)
-        for rank, offset_s in zip(profile.ranks, profile.met.offsets_s, strict=True)
+        for rank, offset_s in zip(profile.ranks, profile.meetings.offsets_s, strict=True)
     ]
     note = Diagnostic("note", "one-of-several", f"as measured: {name}, the median step, {period_s * 1e3:.2f} ms")
     program, writers = profile.written(
         [(step.rank, step.times) for step in steps], [note, *profile.reading_notes()], held_by_queue=False
     )
-    trace_of = {rank: at for at in writers for rank in profile.met.ranks[at]}
+    trace_of = {rank: at for at in writers for rank in profile.meetings.ranks[at]}
     graph = fold(expand(program))
     traces = [trace_of[rank] for rank in graph.classes.representative.tolist()]
-    times = [steps[at].node_times(writers[at], profile.met.calls[at]) for at in traces]
+    times = [steps[at].node_times(writers[at], profile.meetings.calls[at]) for at in traces]
     ready, start, end = np.concatenate(times, axis=1)
     origin_s = float(start.min())
     ready, start, end = ready - origin_s, start - origin_s, end - origin_s
@@ -72,7 +72,7 @@ def median_step(ranks: Sequence[RankStep]) -> str:
 
     Where the device sets the pace, a step that began on an idle device is not typical: it counts only if it is alone.
     """
-    names = [ranks[0].steps.names[at] for at in ranks[0].alike.steps]
+    names = [ranks[0].steps.names[at] for at in ranks[0].steady.steps]
     busy = [name for name in names if not any(_from_idle(rank, name) for rank in ranks)] or names
     times = [max(_period_s(rank, name) for rank in ranks) for name in busy]
     return str(busy[int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])])
@@ -80,16 +80,16 @@ def median_step(ranks: Sequence[RankStep]) -> str:
 
 def _from_idle(rank: RankStep, name: str) -> bool:
     return rank.recorded.bound == "device" and from_idle(
-        rank.streams, rank.steps, int(rank.alike.steps[_row(rank, name)])
+        rank.streams, rank.steps, int(rank.steady.steps[_row(rank, name)])
     )
 
 
 def _row(rank: RankStep, name: str) -> int:
-    return [rank.steps.names[at] for at in rank.alike.steps].index(name)
+    return [rank.steps.names[at] for at in rank.steady.steps].index(name)
 
 
 def _period_s(rank: RankStep, name: str) -> float:
-    return float(rank.recorded.step_s[rank.alike.steps[_row(rank, name)]])
+    return float(rank.recorded.step_s[rank.steady.steps[_row(rank, name)]])
 
 
 class _RecordedStep:
@@ -103,21 +103,21 @@ class _RecordedStep:
         row = _row(rank, name)
         self.period_s = period_s
         events = rank.trace.events
-        work = rank.alike.device[row]
+        work = rank.steady.device[row]
         self.start_s = events.start_s[work] - offset_s
         self.end_s = self.start_s + events.duration_s[work]
         self.reach_s = rank.host.reach_s[row] - offset_s
         self.left_s = np.maximum(rank.host.left_s[row] - offset_s, self.reach_s)
-        self._begin_s = float(rank.steps.start_s[rank.alike.steps[row]]) - offset_s
+        self._begin_s = float(rank.steps.start_s[rank.steady.steps[row]]) - offset_s
         self._host_bound = rank.recorded.bound == "host"
         self._queued_gap_s = rank.streams.gap_before_s[work]
         waits = self._clip_to_successors(rank)
         self._clip_launches(rank)
         targets = self._clip_to_calls(rank)
-        alike = replace(rank.alike, steps=rank.alike.steps[[row]], device=work[None], calls=rank.alike.calls[[row]])
+        steady = replace(rank.steady, steps=rank.steady.steps[[row]], device=work[None], calls=rank.steady.calls[[row]])
         device = replace(rank.device, waits=waits)
         host = replace(rank.host, targets=targets)
-        self.rank = replace(rank, alike=alike, device=device, host=host)
+        self.rank = replace(rank, steady=steady, device=device, host=host)
         self.begun_s = self._begun_s()
         self.waited_s = self._waited_s()
         self.explained_s, gaps = self._explained()
@@ -130,9 +130,9 @@ class _RecordedStep:
             gaps=gaps,
         )
 
-    def node_times(self, writer: StepWriter, met: Mapping[int, Met]) -> Floats:
+    def node_times(self, writer: StepWriter, calls: Mapping[int, MatchedCall]) -> Floats:
         """Returns when the ops that a writer wrote were ready, started and ended, `[3, ops]`."""
-        events = self.rank.alike.device[0].tolist()
+        events = self.rank.steady.device[0].tolist()
         times = np.zeros((3, len(writer.written)))
         for node, (kind, column) in enumerate(writer.written):
             if kind == "call":
@@ -143,7 +143,7 @@ class _RecordedStep:
                 times[:, node] = self.explained_s[column], self.explained_s[column], self.start_s[column]
             else:
                 start_s, end_s = self.start_s[column], self.end_s[column]
-                call = met.get(events[column])
+                call = calls.get(events[column])
                 begins_s = start_s if call is None else max(start_s, end_s - call.duration_s)
                 times[:, node] = start_s, begins_s, end_s
         return times

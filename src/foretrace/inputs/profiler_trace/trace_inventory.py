@@ -93,19 +93,19 @@ def take_inventory(trace: RankProfile) -> ProfileInventory:
     """Counts what a trace holds."""
     events = trace.events
     links = EventLinks(trace)
-    found = communications(trace, links)
+    calls = communications(trace, links)
     steps = find_steps(trace, links)
     on_device = events.of(*ON_DEVICE)
     used = sorted(set(events.device[on_device].tolist()))
     names = {device.number: device.name for device in trace.devices}
-    collectives = tuple(_calls(trace, found))
+    collectives = tuple(_calls(trace, calls))
     recorded = _recorded(trace)
     return ProfileInventory(
         file=trace.path,
         producer=trace.producer,
         rank=trace.rank,
         world_size=trace.world,
-        device=", ".join(dict.fromkeys(names[one] for one in used if names.get(one))),
+        device=", ".join(dict.fromkeys(names[number] for number in used if names.get(number))),
         devices=len(used),
         facts=dict(trace.facts),
         groups=dict(trace.groups),
@@ -117,7 +117,7 @@ def take_inventory(trace: RankProfile) -> ProfileInventory:
         steps_s=tuple((steps.end_s - steps.start_s).tolist()),
         recorded=recorded,
         categories=tuple(_categories(trace)),
-        streams=tuple(_streams(trace, on_device, found)),
+        streams=tuple(_streams(trace, on_device, calls)),
         threads=tuple(_threads(trace)),
         collectives=collectives,
         cannot_tell=tuple(_cannot_tell(trace, recorded, collectives, steps)),
@@ -146,12 +146,12 @@ def _recorded(trace: RankProfile) -> dict[str, bool]:
 def _categories(trace: RankProfile) -> Iterable[CategoryInventory]:
     count = np.bincount(trace.events.category, minlength=len(EventCategory))
     seconds = np.bincount(trace.events.category, weights=trace.events.duration_s, minlength=len(EventCategory))
-    for one in EventCategory:
-        if count[one]:
-            yield CategoryInventory(label(one), int(count[one]), float(seconds[one]))
+    for category in EventCategory:
+        if count[category]:
+            yield CategoryInventory(label(category), int(count[category]), float(seconds[category]))
 
 
-def _streams(trace: RankProfile, at: Longs, found: dict[int, RecordedCommunication]) -> Iterable[StreamInventory]:
+def _streams(trace: RankProfile, at: Longs, calls: dict[int, RecordedCommunication]) -> Iterable[StreamInventory]:
     events = trace.events
     lanes = np.stack([events.device[at], events.stream[at]], axis=1)
     for device, stream in np.unique(lanes, axis=0).tolist():
@@ -161,7 +161,7 @@ def _streams(trace: RankProfile, at: Longs, found: dict[int, RecordedCommunicati
             device,
             stream,
             len(kernels),
-            sum(kernel in found for kernel in kernels.tolist()),
+            sum(kernel in calls for kernel in kernels.tolist()),
             len(here) - len(kernels),
             _busy_s(trace, here),
         )
@@ -183,13 +183,13 @@ def _threads(trace: RankProfile) -> Iterable[ThreadInventory]:
         yield ThreadInventory(thread.process, thread.thread, thread.name, ops, calls)
 
 
-def _calls(trace: RankProfile, found: dict[int, RecordedCommunication]) -> Iterable[CallInventory]:
+def _calls(trace: RankProfile, calls: dict[int, RecordedCommunication]) -> Iterable[CallInventory]:
     together: dict[tuple[str, str, str, int], list[int]] = {}
-    for event, one in found.items():
-        key = (label(one.collective), one.group.name, one.group.description, one.group.size)
+    for event, call in calls.items():
+        key = (label(call.collective), call.group.name, call.group.description, call.group.size)
         together.setdefault(key, []).append(event)
     for (collective, group, description, size), several in sorted(together.items()):
-        sizes = [found[event].bytes for event in several]
+        sizes = [calls[event].bytes for event in several]
         seconds = float(trace.events.duration_s[several].sum())
         total = sum(sizes) if min(sizes) >= 0 else None
         yield CallInventory(collective, group, description, size if size > 0 else None, len(several), total, seconds)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.inputs.profiler_trace.job.ranks import Met
+from foretrace.inputs.profiler_trace.job.ranks import MatchedCall
 from foretrace.inputs.profiler_trace.rank.concurrency import BEGINS_S
 from foretrace.inputs.profiler_trace.rank.device import Wait
 from foretrace.inputs.profiler_trace.rank.phases import phases
@@ -61,9 +61,9 @@ class StepWriter:
     """
 
     def __init__(
-        self, rank: RankStep, times: Times, met: Mapping[int, Met], kernels: Mapping[int, str], source: Source
+        self, rank: RankStep, times: Times, calls: Mapping[int, MatchedCall], kernels: Mapping[int, str], source: Source
     ) -> None:
-        self.rank, self.times, self.met, self.kernels, self.source = rank, times, met, kernels, source
+        self.rank, self.times, self.calls, self.kernels, self.source = rank, times, calls, kernels, source
         self.written: list[tuple[WrittenAs, int]] = []
         self._phase = phases(rank.trace, rank.links)
         self._layer = _layers(rank)
@@ -93,7 +93,7 @@ class StepWriter:
         for column in launched.pop(-1, []):
             self._device(block, column, graph, holds.get(column, []))
         if graph is None:
-            for call in range(self.rank.alike.calls.shape[1]):
+            for call in range(self.rank.steady.calls.shape[1]):
                 self._host(block, call, launched.get(call, []), holds)
         self._end(block, graph, held_by_queue)
         placement = role.place(block)
@@ -108,7 +108,7 @@ class StepWriter:
     def _host(self, block: BlockBuilder, call: int, launches: list[int], holds: Mapping[int, list[int]]) -> None:
         """A call: the host's time up to it, its wait, and what it launches."""
         host, times = self.rank.host, self.times
-        event = int(self.rank.alike.calls[0, call])
+        event = int(self.rank.steady.calls[0, call])
         facts = self._facts(event) | {"lane": f"host thread {host.thread[call]}"}
         before = self._before(call)
         name = self._call_name(event)
@@ -149,14 +149,14 @@ class StepWriter:
     def _before(self, call: int) -> list[OpRef]:
         """The call before in its sequence where that is on another thread, and what ends a pause."""
         host = self.rank.host
-        found: list[OpRef] = []
+        before: list[OpRef] = []
         sequence = int(host.sequence[call])
         last = self._last.get(sequence)
         self._last[sequence] = call
         if last is not None and host.thread[last] != host.thread[call]:
-            found.append(self._call[last])
+            before.append(self._call[last])
         resumed = int(host.resumes[call])
-        return [*found, self._call[resumed]] if resumed in self._call else found
+        return [*before, self._call[resumed]] if resumed in self._call else before
 
     def _launch(self, block: BlockBuilder, columns: list[int], by: OpRef, holds: Mapping[int, list[int]]) -> None:
         for column in columns:
@@ -165,63 +165,63 @@ class StepWriter:
     def _device(self, block: BlockBuilder, column: int, by: OpRef | None, holds: list[int]) -> None:
         """Work on a stream, after its launch and what it waits for of other streams."""
         rank, times = self.rank, self.times
-        event = int(rank.alike.device[0, column])
+        event = int(rank.steady.device[0, column])
         after = [*([by] if by is not None else []), *(self._work[hold] for hold in holds if hold in self._work)]
         lane = _lane(int(rank.device.stream[column]))
-        met = self.met.get(event)
-        lane_kind: LaneKind = "communication" if met is not None else "compute"
+        call = self.calls.get(event)
+        lane_kind: LaneKind = "communication" if call is not None else "compute"
         if times.idle_s[column] > 0:
             text = times.gaps[column] if times.gaps else IDLE
-            kind = Kind.COMPUTE if text == BETWEEN_KERNELS and met is None else Kind.HOST
+            kind = Kind.COMPUTE if text == BETWEEN_KERNELS and call is None else Kind.HOST
             block.add(kind, text, float(times.idle_s[column]), lane, lane_kind, after=after, source=self.source)
             self.written.append(("gap", column))
         self.written.append(("work", column))
         facts = self._facts(event)
-        taken = max(float(times.busy_s[column] + times.gap_s[column]), 0.0)
-        if met is not None:
-            takes = self._met_s(column)
-            self._work[column] = replace(met, duration_s=takes).add(block, lane=lane, after=after, **facts)
+        busy_s = max(float(times.busy_s[column] + times.gap_s[column]), 0.0)
+        if call is not None:
+            takes = self._call_s(column)
+            self._work[column] = replace(call, duration_s=takes).add(block, lane=lane, after=after, **facts)
             return
         name = rank.trace.strings[rank.trace.events.name[event]]
         kernel = self.kernels.get(event)
         if times.shares is not None and times.shares[column] > 0:
             gpu = _gpu(rank, column)
-            begins_s = min(max(float(times.gap_s[column]), 0.0) + BEGINS_S, taken)
-            facts |= {"latency_s": begins_s, "draws": {gpu: float(times.shares[column]) * (taken - begins_s)}}
-        self._work[column] = block.compute(name, taken, lane=lane, after=after, kernel=kernel, **facts)
+            begins_s = min(max(float(times.gap_s[column]), 0.0) + BEGINS_S, busy_s)
+            facts |= {"latency_s": begins_s, "draws": {gpu: float(times.shares[column]) * (busy_s - begins_s)}}
+        self._work[column] = block.compute(name, busy_s, lane=lane, after=after, kernel=kernel, **facts)
 
-    def _met_s(self, column: int) -> float:
+    def _call_s(self, column: int) -> float:
         """What a communication takes: the mean over the steps; NaN where a cluster prices it."""
-        events = self.rank.alike.device[:, column].tolist()
-        found = [self.met[event].duration_s for event in events if event in self.met]
-        return float("nan") if any(map(isnan, found)) else float(np.mean(found)) + float(self.times.gap_s[column])
+        events = self.rank.steady.device[:, column].tolist()
+        times = [self.calls[event].duration_s for event in events if event in self.calls]
+        return float("nan") if any(map(isnan, times)) else float(np.mean(times)) + float(self.times.gap_s[column])
 
     def _between_steps(self, graph: OpRef | None) -> list[tuple[OpRef, OpRef]]:
         """What the next step waits for: (before, after) of its ops and this step's."""
         rank = self.rank
-        found = [
+        pairs = [
             (self._work[wait.before], self._work[wait.after])
             for wait in rank.device.waits
             if wait.steps and graph is None
         ]
-        found += [(self._work[work], op) for op, work in self._waits]
+        pairs += [(self._work[work], op) for op, work in self._waits]
         if not self._work:
-            return found
+            return pairs
         firsts, lasts = _ends(rank.device.stream.tolist())
         if graph is not None:
             # A graph begins when the one before it has ended, on all of its streams.
-            found += [(self._work[last], self._work[first]) for first in firsts for last in lasts]
-            return [*found, *((self._work[min(self._work)], end) for end in self._ends)]
+            pairs += [(self._work[last], self._work[first]) for first in firsts for last in lasts]
+            return [*pairs, *((self._work[min(self._work)], end) for end in self._ends)]
         for number, first in self._first.items():
             last = self._last[number]
             if rank.host.thread[np.argmax(rank.host.sequence == number)] != rank.host.thread[last]:
-                found.append((self._call[last], first))
+                pairs.append((self._call[last], first))
         # However far it could run ahead, a queue holds a host back: at the end of a step until the first work of each
         # stream of the step before is done, and of one more before for each stream that waits for another. A step may
         # be under way on each of these at once: a shorter queue would hold up what a real one does not.
         launched = [self._work[column] for column in firsts if rank.device.call[column] >= 0]
         held = [launched, *([place] for place in self._queue), self._ends] if self._ends else []
-        return found + [(work, by) for some, later in pairwise(held) for work in some for by in later]
+        return pairs + [(work, by) for some, later in pairwise(held) for work in some for by in later]
 
     def _facts(self, event: int) -> dict[str, Any]:
         return {"phase": Phase(int(self._phase[event])), "layer": self._layer.get(event, -1), "source": self.source}
@@ -235,10 +235,10 @@ def _chained(streams: Longs, waits: Iterable[Wait]) -> int:
     """How many streams are joined by waits, at most."""
     group = {int(stream): {int(stream)} for stream in np.unique(streams)}
     for wait in waits:
-        one, other = group[int(streams[wait.before])], group[int(streams[wait.after])]
-        if one is not other:
-            one |= other
-            group.update(dict.fromkeys(other, one))
+        first, second = group[int(streams[wait.before])], group[int(streams[wait.after])]
+        if first is not second:
+            first |= second
+            group.update(dict.fromkeys(second, first))
     return max(map(len, group.values()), default=1)
 
 
@@ -271,12 +271,12 @@ def _ends(streams: list[int]) -> tuple[list[int], list[int]]:
 def _layers(rank: RankStep) -> dict[int, int]:
     """The layer of calls and device work whose annotations number one."""
     trace = rank.trace
-    found = [_LAYER.search(name) for name in trace.strings]
-    number = {at: int(one.group(1)) for at, one in enumerate(found) if one is not None}
+    matches = [_LAYER.search(name) for name in trace.strings]
+    number = {at: int(match.group(1)) for at, match in enumerate(matches) if match is not None}
     if not number:
         return {}
     layers: dict[int, int] = {}
-    for event in (*rank.alike.device[0].tolist(), *rank.alike.calls[0].tolist()):
+    for event in (*rank.steady.device[0].tolist(), *rank.steady.calls[0].tolist()):
         names = (int(trace.events.name[at]) for at in rank.links.chain(event))
         layer = next((number[name] for name in names if name in number), None)
         if layer is not None and layer < 1 << 31:

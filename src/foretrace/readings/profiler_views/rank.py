@@ -17,7 +17,7 @@ from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCateg
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel
-from foretrace.readings.profiler_views.steps_taken import CountedSteps, taken_steps
+from foretrace.readings.profiler_views.counted_steps import CountedSteps, find_counted_steps
 
 _PROFILER_STEP: Final = "ProfilerStep"
 
@@ -94,20 +94,20 @@ class Rank:
             )
 
     @cached_property
-    def taken(self) -> CountedSteps:
+    def counted_steps(self) -> CountedSteps:
         """The recorded steps that a replay is made of."""
-        return taken_steps(self.trace, self.links, self._among)
+        return find_counted_steps(self.trace, self.links, self._among)
 
     @cached_property
     def steps(self) -> Steps:
         """All training steps."""
-        return find_steps(self.trace, self.links) if self.hta_steps else self.taken.steps
+        return find_steps(self.trace, self.links) if self.hta_steps else self.counted_steps.steps
 
     @cached_property
     def counted(self) -> Longs:
         """The steps that count, by their number."""
         if not self.hta_steps:
-            return self.taken.numbers
+            return self.counted_steps.numbers
         known = np.unique(self.steps.of_event[self.work.event])
         return known[known >= 0].astype(np.int64)
 
@@ -116,7 +116,7 @@ class Rank:
         """From when to when what counts lasted, in order: the steps, or from the first work to the end of the last."""
         if self.hta_steps:
             return self.ran.start_s[:1], self.ran.end_s.max(keepdims=True)
-        return self.taken.low_s, self.taken.high_s
+        return self.counted_steps.low_s, self.counted_steps.high_s
 
     @property
     def span_s(self) -> float:
@@ -130,8 +130,8 @@ class Rank:
         edges_s = np.column_stack([low_s, high_s]).ravel()
         passed_s = np.append(0.0, np.cumsum(high_s - low_s))
         at_edges_s = np.column_stack([passed_s[:-1], passed_s[1:]]).ravel()
-        found: Floats = np.interp(end_s, edges_s, at_edges_s) - np.interp(start_s, edges_s, at_edges_s)
-        return found
+        inside_s: Floats = np.interp(end_s, edges_s, at_edges_s) - np.interp(start_s, edges_s, at_edges_s)
+        return inside_s
 
     def counts(self, at: Longs) -> Mask:
         """Which of these events count: of the host those of steps that do, of a device those that began in a window."""
@@ -233,7 +233,7 @@ def in_whole_us(trace: RankProfile) -> RankProfile:
     last_us = np.floor(np.rint(start_us * 1000 + trace.events.duration_s * 1e9) / 1000)
     duration_s = np.maximum(last_us - first_us, 0.0) * 1e-6
     order = np.lexsort((-duration_s, first_us))
-    events = replace(trace.events, start_s=first_us * 1e-6, duration_s=duration_s).taken(order)
+    events = replace(trace.events, start_s=first_us * 1e-6, duration_s=duration_s).rows(order)
     return replace(trace, events=events)
 
 

@@ -69,8 +69,8 @@ class TestRealTraces:
     def test_kernels_run_when_they_were_recorded(self, profile: ProfilerTraceInput) -> None:
         timeline = profile.recorded()
         (rank,) = profile._profile().ranks
-        row = [rank.steps.names[at] for at in rank.alike.steps].index(median_step([rank]))
-        work = rank.alike.device[row]
+        row = [rank.steps.names[at] for at in rank.steady.steps].index(median_step([rank]))
+        work = rank.steady.device[row]
         events = rank.trace.events
         streams = np.array([lane.startswith("stream") for lane in timeline.rank(0).lane])
         gaps = np.isin(timeline.rank(0).name, ["gap between kernels", "launch latency", "idle, cause not recorded"])

@@ -46,7 +46,7 @@ class InputTable:
     """Distinct inputs, numbered as they come."""
 
     def __init__(self) -> None:
-        self.found: list[Inputs] = []
+        self.distinct: list[Inputs] = []
         self._numbers: dict[bytes, int] = {}
 
     def number(self, arguments: Mapping[str, Any]) -> int:
@@ -61,9 +61,9 @@ class InputTable:
         key = dumps(parts, 0)
         known = self._numbers.get(key)
         if known is None:
-            known = self._numbers[key] = len(self.found)
+            known = self._numbers[key] = len(self.distinct)
             types, values, strides = (part if isinstance(part, list) else [] for part in parts[1:])
-            self.found.append(Inputs(_dims(dims), _texts(types), _texts(values), _dims(strides)))
+            self.distinct.append(Inputs(_dims(dims), _texts(types), _texts(values), _dims(strides)))
         return known
 
 
@@ -74,7 +74,7 @@ def _dims(values: Iterable[Any]) -> tuple[Dims, ...]:
 def _sizes(value: Any) -> Dims:
     if not isinstance(value, list):
         return ()
-    return tuple(_sizes(one) if isinstance(one, list) else whole(one) for one in value)
+    return tuple(_sizes(size) if isinstance(size, list) else whole(size) for size in value)
 
 
 def _texts(values: Iterable[Any]) -> tuple[str, ...]:
@@ -85,48 +85,48 @@ class CallTable:
     """Distinct collectives, numbered as they come. `elided` counts those whose ranks were not all written."""
 
     def __init__(self) -> None:
-        self.found: list[CollectiveArguments] = []
+        self.distinct: list[CollectiveArguments] = []
         self.elided = 0
         self._numbers: dict[tuple[str, ...], int] = {}
 
     def number(self, arguments: Mapping[str, Any]) -> int:
         """The number of the collective that an event's arguments describe."""
-        key = tuple(str(arguments.get(one, "")) for one in _CALL_KEYS)
+        key = tuple(str(arguments.get(name, "")) for name in _CALL_KEYS)
         known = self._numbers.get(key)
         if known is None:
-            known = self._numbers[key] = len(self.found)
-            self.found.append(self._call(arguments))
+            known = self._numbers[key] = len(self.distinct)
+            self.distinct.append(self._call(arguments))
         return known
 
-    def _call(self, said: Mapping[str, Any]) -> CollectiveArguments:
-        name = str(said[COLLECTIVE])
-        size = whole(said.get("Group size"))
-        ranks, complete = group_ranks(said, size)
-        splits = [listed(said.get(key)) for key in ("In split size", "Out split size")]
+    def _call(self, arguments: Mapping[str, Any]) -> CollectiveArguments:
+        name = str(arguments[COLLECTIVE])
+        size = whole(arguments.get("Group size"))
+        ranks, complete = group_ranks(arguments, size)
+        splits = [listed(arguments.get(key)) for key in ("In split size", "Out split size")]
         self.elided += not (complete and all(whole_list for _, whole_list in splits))
-        source, target = whole(said.get("Src Rank")), whole(said.get("Dst Rank"))
+        source, target = whole(arguments.get("Src Rank")), whole(arguments.get("Dst Rank"))
         peer = target if "send" in name.lower() or source < 0 else source
-        group = said.get("Process Group Name", said.get("Process Group ID", ""))
+        group = arguments.get("Process Group Name", arguments.get("Process Group ID", ""))
         return CollectiveArguments(
             name=name,
-            in_elements=whole(said.get("In msg nelems")),
-            out_elements=whole(said.get("Out msg nelems")),
-            dtype=str(said.get("dtype", "")),
+            in_elements=whole(arguments.get("In msg nelems")),
+            out_elements=whole(arguments.get("Out msg nelems")),
+            dtype=str(arguments.get("dtype", "")),
             group=str(group),
             group_size=size,
             ranks=ranks,
             in_split=splits[0][0],
             out_split=splits[1][0],
             peer=peer,
-            description=str(said.get("Process Group Description", "")),
+            description=str(arguments.get("Process Group Description", "")),
         )
 
 
-def group_ranks(said: Mapping[str, Any], size: int) -> tuple[tuple[int, ...], bool]:
+def group_ranks(arguments: Mapping[str, Any], size: int) -> tuple[tuple[int, ...], bool]:
     """The ranks of a group, and whether they could be told: long lists are written with "..." in their middle, and
     follow from the first rank and the stride where these are given."""
-    ranks, complete = listed(said.get("Process Group Ranks"))
-    start, stride = whole(said.get("Global rank start")), whole(said.get("Global rank stride"))
+    ranks, complete = listed(arguments.get("Process Group Ranks"))
+    start, stride = whole(arguments.get("Global rank start")), whole(arguments.get("Global rank stride"))
     follow = () if ranks else strided(start, stride, size)
     return (follow, True) if follow else (ranks, complete)
 
@@ -140,7 +140,7 @@ def strided(start: int, stride: int, size: int) -> tuple[int, ...]:
 def listed(value: object) -> tuple[tuple[int, ...], bool]:
     """Whole numbers of a list or of its text, none where some were left out ("..."), and whether that is so."""
     if isinstance(value, list):
-        return tuple(whole(one) for one in value), True
+        return tuple(whole(number) for number in value), True
     text = value if isinstance(value, str) else ""
     if _ELLIPSIS in text:
         return (), False

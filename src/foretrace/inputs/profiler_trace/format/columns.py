@@ -60,7 +60,7 @@ _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What is an argument: its names."""
 
-_TAKEN: Final[dict[EventCategory, tuple[str, ...]]] = {
+_NUMBER_COLUMNS: Final[dict[EventCategory, tuple[str, ...]]] = {
     **dict.fromkeys(_HOST, ("external",)),
     EventCategory.CPU_OP: ("external", "sequence"),
     EventCategory.RUNTIME: ("correlation", "external", "size"),
@@ -117,8 +117,10 @@ class Columns:
             by_category = self._odd(events)
         self._plain(by_category.pop(None, []))
         # In order of categories, so that an op comes before what it calls where both begin at once.
-        found = [(self._category(written, some), some) for written, some in by_category.items()]
-        for category, some in sorted(((kind, some) for kind, some in found if kind is not None), key=itemgetter(0)):
+        categorised = [(self._category(written, some), some) for written, some in by_category.items()]
+        for category, some in sorted(
+            ((kind, some) for kind, some in categorised if kind is not None), key=itemgetter(0)
+        ):
             self._spans(category, some)
 
     def column(self, name: str) -> NDArray[Any]:
@@ -190,8 +192,8 @@ class Columns:
             "start_ns": nanoseconds(starts),
             "duration_ns": _rounded_ns(durations),
         }
-        for column in _TAKEN[category]:
-            filled[column] = _taken(arguments, _ARGUMENTS[column])
+        for column in _NUMBER_COLUMNS[category]:
+            filled[column] = _numbers_of(arguments, _ARGUMENTS[column])
         if category in _DEVICE:
             _drawn(filled["device"], arguments, "device", processes)
             _drawn(filled["stream"], arguments, "stream", threads)
@@ -201,8 +203,8 @@ class Columns:
         if category is EventCategory.RUNTIME:
             filled["bytes"] = filled.pop("size")  # ROCm says a copy's bytes where it is called
         if category in (EventCategory.MEMCPY, EventCategory.MEMSET):
-            said = _floats([argument.get(_BANDWIDTH, -1) for argument in arguments])
-            filled["bytes_per_s"] = np.where(said >= 0, said * 1e9, -1.0)
+            rate = _floats([argument.get(_BANDWIDTH, -1) for argument in arguments])
+            filled["bytes_per_s"] = np.where(rate >= 0, rate * 1e9, -1.0)
         if category is EventCategory.KERNEL:
             filled["blocks_per_sm"] = _floats([argument.get(_BLOCKS, -1) for argument in arguments])
         if category in (EventCategory.CPU_OP, EventCategory.ANNOTATION):
@@ -239,10 +241,10 @@ class Columns:
         return good
 
     def _calls(self, arguments: list[dict[str, Any]]) -> Ints:
-        found = np.full(len(arguments), -1, np.int32)
-        for at in [at for at, one in enumerate(arguments) if COLLECTIVE in one]:
-            found[at] = self.calls.number(arguments[at])
-        return found
+        numbers = np.full(len(arguments), -1, np.int32)
+        for at in [at for at, argument in enumerate(arguments) if COLLECTIVE in argument]:
+            numbers[at] = self.calls.number(arguments[at])
+        return numbers
 
 
 def _drawn(values: NDArray[Any], arguments: list[dict[str, Any]], key: str, drawn: Sequence[Any]) -> None:
@@ -256,15 +258,15 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int | float | str) and not isinstance(value, bool)
 
 
-def _taken(arguments: Iterable[dict[str, Any]], keys: tuple[str, ...], default: int = -1) -> Longs:
+def _numbers_of(arguments: Iterable[dict[str, Any]], keys: tuple[str, ...], default: int = -1) -> Longs:
     """One argument of each, as whole numbers."""
     first = keys[0]
     values = [argument.get(first, default) for argument in arguments]
     for other in keys[1:]:
         if default in values:
             values = [
-                one.get(other, default) if value == default else value
-                for one, value in zip(arguments, values, strict=True)
+                argument.get(other, default) if value == default else value
+                for argument, value in zip(arguments, values, strict=True)
             ]
     try:
         return np.frombuffer(array("q", values), np.int64)
@@ -295,8 +297,8 @@ def _rounded_ns(durations: Sequence[Any]) -> Floats:
 def nanoseconds(times_us: Sequence[Any]) -> Longs:
     """Times in microseconds, as numbers or the text of numbers, to the nanosecond; the least number of 64 bits for what
     is none."""
-    if any(isinstance(one, str) for one in times_us[-1:]):
-        return np.array([_exact(one) for one in times_us], np.int64)
+    if any(isinstance(time, str) for time in times_us[-1:]):
+        return np.array([_exact(time) for time in times_us], np.int64)
     us = _floats(times_us)
     good = np.abs(us) < _FURTHEST_US
     whole_us = np.floor(np.where(good, us, 0.0))

@@ -84,7 +84,7 @@ def looks_like_execution_trace(path: AnyFile) -> bool:
 
 def begins_as_execution_trace(head: bytes) -> bool:
     """Whether these bytes, unpacked, begin an execution trace."""
-    return _SCHEMA.search(head[:_HEAD_BYTES]) is not None and any(one in head for one in _BESIDE)
+    return _SCHEMA.search(head[:_HEAD_BYTES]) is not None and any(word in head for word in _BESIDE)
 
 
 def read_execution_trace(path: AnyFile) -> ExecutionTrace:
@@ -94,7 +94,7 @@ def read_execution_trace(path: AnyFile) -> ExecutionTrace:
     nodes, schema = data.get("nodes"), data.get("schema")
     if not isinstance(nodes, list) or not isinstance(schema, str):
         raise InputError("wrong-format", "this is no execution trace", where=where, hint=_HINT)
-    found: list[ExecutionNode] = []
+    parsed: list[ExecutionNode] = []
     groups: dict[str, tuple[int, ...]] = {}
     for at, raw in enumerate(nodes):
         try:
@@ -103,10 +103,10 @@ def read_execution_trace(path: AnyFile) -> ExecutionTrace:
                 groups |= _groups(raw)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise InputError("bad-value", f"nodes[{at}] cannot be read: {error!r}", where=where, hint=_HINT) from None
-        found.append(node)
-    found.sort(key=lambda node: node.number)
+        parsed.append(node)
+    parsed.sort(key=lambda node: node.number)
     process = data.get("pid")
-    return ExecutionTrace(where, schema, process if isinstance(process, int) else -1, tuple(found), groups)
+    return ExecutionTrace(where, schema, process if isinstance(process, int) else -1, tuple(parsed), groups)
 
 
 def _document(path: AnyFile) -> dict[str, Any]:
@@ -119,20 +119,20 @@ def _document(path: AnyFile) -> dict[str, Any]:
             "bad-compression", f"the packed file is cut short or damaged: {error}", where=str(path)
         ) from None
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InputError(
             "bad-syntax", f"the JSON ends early or is damaged: {error}", where=str(path), hint=_HINT
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise InputError("wrong-format", "this is no execution trace", where=str(path), hint=_HINT)
-    return found
+    return document
 
 
 def _node(raw: Mapping[str, Any]) -> ExecutionNode:
     """A node of either form."""
     if "attrs" in raw:
-        facts = {one["name"]: one["value"] for one in raw["attrs"]}
+        facts = {attribute["name"]: attribute["value"] for attribute in raw["attrs"]}
         inputs, outputs = raw["inputs"], raw["outputs"]
         parent = raw["ctrl_deps"]
     else:
@@ -159,14 +159,14 @@ def _node(raw: Mapping[str, Any]) -> ExecutionNode:
 
 def _inputs(side: Mapping[str, Any]) -> Inputs:
     """Inputs in the words of Kineto's "Input type", so that both are read alike."""
-    types = [_kineto_type(str(one)) for one in side["types"]]
-    tensors = ["Tensor(" in str(one) for one in side["types"]]
+    types = [_kineto_type(str(word)) for word in side["types"]]
+    tensors = ["Tensor(" in str(word) for word in side["types"]]
     strides = side.get("strides", ())
     return Inputs(
-        dims=tuple(_dims(one) if tensor else () for one, tensor in zip(side["shapes"], tensors, strict=True)),
+        dims=tuple(_dims(shape) if tensor else () for shape, tensor in zip(side["shapes"], tensors, strict=True)),
         types=tuple(types),
-        values=tuple("" if tensor else _text(one) for one, tensor in zip(side["values"], tensors, strict=True)),
-        strides=tuple(_dims(one) if tensor else () for one, tensor in zip(strides, tensors, strict=False)),
+        values=tuple("" if tensor else _text(value) for value, tensor in zip(side["values"], tensors, strict=True)),
+        strides=tuple(_dims(stride) if tensor else () for stride, tensor in zip(strides, tensors, strict=False)),
     )
 
 
@@ -180,7 +180,7 @@ def _kineto_type(word: str) -> str:
 
 
 def _dims(shape: Any) -> Dims:
-    return tuple(_dims(one) if isinstance(one, list) else int(one) for one in shape)
+    return tuple(_dims(size) if isinstance(size, list) else int(size) for size in shape)
 
 
 def _text(value: Any) -> str:
@@ -197,7 +197,7 @@ def _tensors(values: Sequence[Any], types: Sequence[Any]) -> Iterator[ExecutionT
         if kind.startswith("Tensor(") and isinstance(value, list):
             yield _tensor(value)
         elif "Tensor(" in kind and isinstance(value, list):
-            inner = [one for one in value if isinstance(one, list) and len(one) == 6]
+            inner = [element for element in value if isinstance(element, list) and len(element) == 6]
             yield from map(_tensor, inner)
 
 
@@ -236,4 +236,4 @@ def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """The process groups that the process had, from the node that lists them."""
     values = raw["inputs"]["values"] if isinstance(raw["inputs"], dict) else raw["inputs"]
     listed = json.loads(values[0]) if values and isinstance(values[0], str) else []
-    return {str(one.get("pg_name", "")): tuple(int(rank) for rank in one.get("ranks", ())) for one in listed}
+    return {str(group.get("pg_name", "")): tuple(int(rank) for rank in group.get("ranks", ())) for group in listed}

@@ -81,7 +81,7 @@ def _trace(
     distributed = others.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     groups, descriptions = _groups(distributed)
-    calls = tuple(columns.calls.found)
+    calls = tuple(columns.calls.distinct)
     for call in calls:
         if call.group and call.ranks:
             groups.setdefault(call.group, call.ranks)
@@ -102,7 +102,7 @@ def _trace(
         facts=_facts(others, distributed, columns, events),
         strings=tuple(map(str, columns.names)),
         threads=threads,
-        inputs=tuple(columns.inputs.found),
+        inputs=tuple(columns.inputs.distinct),
         calls=calls,
         events=events,
         diagnostics=tuple(notes),
@@ -177,10 +177,10 @@ def _small(values: Longs) -> Ints:
 def _copied_bytes(events: Events) -> None:
     """The bytes of copies that only the call of them says (ROCm), in place."""
     bare = np.flatnonzero((events.category == EventCategory.MEMCPY) & (events.bytes < 0) & (events.correlation >= 0))
-    said = np.flatnonzero((events.category == EventCategory.RUNTIME) & (events.bytes >= 0))
-    if len(bare) and len(said):
-        known = dict(zip(events.correlation[said].tolist(), events.bytes[said].tolist(), strict=True))
-        events.bytes[bare] = [known.get(one, -1) for one in events.correlation[bare].tolist()]
+    stating = np.flatnonzero((events.category == EventCategory.RUNTIME) & (events.bytes >= 0))
+    if len(bare) and len(stating):
+        known = dict(zip(events.correlation[stating].tolist(), events.bytes[stating].tolist(), strict=True))
+        events.bytes[bare] = [known.get(number, -1) for number in events.correlation[bare].tolist()]
 
 
 def _rank(distributed: Mapping[str, Any], where: str, notes: list[Diagnostic]) -> int | None:
@@ -204,27 +204,27 @@ def _groups(distributed: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]],
     groups: dict[str, tuple[int, ...]] = {}
     descriptions: dict[str, str] = {}
     configured = distributed.get("pg_config")
-    for one in configured if isinstance(configured, list) else []:
-        if not isinstance(one, dict) or "pg_name" not in one:
+    for group in configured if isinstance(configured, list) else []:
+        if not isinstance(group, dict) or "pg_name" not in group:
             continue
-        name, ranks = str(one["pg_name"]), one.get("ranks")
+        name, ranks = str(group["pg_name"]), group.get("ranks")
         if isinstance(ranks, list) and ranks:
             groups[name] = tuple(whole(rank) for rank in ranks)
-        if one.get("pg_desc"):
-            descriptions[name] = str(one["pg_desc"])
+        if group.get("pg_desc"):
+            descriptions[name] = str(group["pg_desc"])
     return groups, descriptions
 
 
 def _devices(written: object) -> tuple[TracedDevice, ...]:
     return tuple(
         TracedDevice(
-            number=whole(one.get("id", number)),
-            name=str(one.get("name", "")),
-            sms=max(whole(one.get("numSms", 0)), 0),
-            memory_bytes=max(whole(one.get("totalGlobalMem", 0)), 0),
+            number=whole(device.get("id", number)),
+            name=str(device.get("name", "")),
+            sms=max(whole(device.get("numSms", 0)), 0),
+            memory_bytes=max(whole(device.get("totalGlobalMem", 0)), 0),
         )
-        for number, one in enumerate(written if isinstance(written, list) else [])
-        if isinstance(one, dict)
+        for number, device in enumerate(written if isinstance(written, list) else [])
+        if isinstance(device, dict)
     )
 
 
@@ -239,7 +239,7 @@ def _facts(
         if isinstance(value, str | int | float) and key not in ("rank", "world_size")
     }
     seen = {
-        "record_shapes": bool(columns.inputs.found),
+        "record_shapes": bool(columns.inputs.distinct),
         "with_stack": bool((events.category == EventCategory.PYTHON).any()) or columns.stacks,
         "profile_memory": columns.unread["memory"] > 0,
     }
@@ -265,9 +265,9 @@ def _source_notes(source: TextFile, written: KinetoJson, where: str) -> list[Dia
 def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
     notes = []
     if columns.unknown:
-        said = ", ".join(f'{count:,} "{name}"' for name, count in columns.unknown.most_common(5))
+        shown = ", ".join(f'{count:,} "{name}"' for name, count in columns.unknown.most_common(5))
         notes.append(
-            Diagnostic("note", "unknown-name", f"categories that are not known, kept as other events: {said}", where)
+            Diagnostic("note", "unknown-name", f"categories that are not known, kept as other events: {shown}", where)
         )
     if columns.untimed:
         notes.append(
@@ -277,8 +277,8 @@ def _column_notes(columns: Columns, where: str) -> list[Diagnostic]:
         )
     memory = columns.unread.pop("memory", 0)
     if columns.unread:
-        said = ", ".join(f"{count:,} {what}" for what, count in columns.unread.most_common(5))
-        notes.append(Diagnostic("note", "rows-skipped", f"entries that are no spans of time, not read: {said}", where))
+        shown = ", ".join(f"{count:,} {what}" for what, count in columns.unread.most_common(5))
+        notes.append(Diagnostic("note", "rows-skipped", f"entries that are no spans of time, not read: {shown}", where))
     if memory:
         columns.unread["memory"] = memory
         notes.append(Diagnostic("note", "field-ignored", f"{memory:,} records of memory are not read", where))

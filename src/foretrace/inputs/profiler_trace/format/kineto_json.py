@@ -135,34 +135,34 @@ class KinetoJson:
             return None
         text = f"[{self._text[self._at : end]}]"
         try:
-            found: list[Any] = self._decode_block(text)
-            if not self._exact and _too_coarse(found):
+            events: list[Any] = self._decode_block(text)
+            if not self._exact and _too_coarse(events):
                 self._keep_digits()
-                found = self._decode_block(text)
+                events = self._decode_block(text)
         except (ValueError, RecursionError):
             self._guess = False
             return None
         self._at = end + len(self._separator) - 2
-        self.events += len(found)
+        self.events += len(events)
         self._more()
-        return found
+        return events
 
     def _event(self) -> list[Any]:
         """The event that begins here, mended where it is malformed; nothing where it cannot be."""
         begin = self._at
         try:
-            found = self._value()
-            if not self._exact and _too_coarse([found]):
+            event = self._value()
+            if not self._exact and _too_coarse([event]):
                 self._keep_digits()
                 self._at = begin
-                found = self._value()
+                event = self._value()
         except _Malformed as malformed:
             return self._mended(malformed)
         between = _BETWEEN.match(self._text, self._at)
         if between and self._text.startswith("{", between.end()):
             self._separator = f"}}{between.group()}{{"
         self.events += 1
-        return [found]
+        return [event]
 
     def _mended(self, malformed: _Malformed) -> list[Any]:
         """An event of invalid JSON: made valid if that is possible, otherwise passed over and counted."""
@@ -170,13 +170,13 @@ class KinetoJson:
         broken_after = look - self._at
         ends: list[int] = []
         while len(ends) < _MAX_ENDS:
-            found = _EVENT_END.search(self._text, look)
-            if found is None:
+            end = _EVENT_END.search(self._text, look)
+            if end is None:
                 if ends or not self._more():
                     break
                 look = broken_after
                 continue
-            look = found.end()
+            look = end.end()
             ends.append(look)
             try:
                 event = json.loads(repaired(self._text[self._at : look]), strict=False)
@@ -256,9 +256,9 @@ class KinetoJson:
         )
 
     def _broken(self, why: str) -> NoReturn:
-        found = shortened(self._text[self._at : self._at + 20])
+        text = shortened(self._text[self._at : self._at + 20])
         self.counted = True
-        self._fail("bad-syntax", f"this is no JSON, after {self.events:,} events, at {found!r}: {why}", NO_PROFILE)
+        self._fail("bad-syntax", f"this is no JSON, after {self.events:,} events, at {text!r}: {why}", NO_PROFILE)
 
     def _fail(self, code: str, message: str, hint: str) -> NoReturn:
         raise InputError(code, message, where=self.where, hint=hint)

@@ -11,5 +11,5 @@ _LAST: Final = re.compile(r"(?:^|[-_.])(\d{1,5})(?:[-_.]trace)?(?:\.pt\.trace)?\
 
 def rank_in_name(name: str) -> int | None:
     """The rank that a file's name gives: after the word, or else a short number that ends it (trace_3.json)."""
-    found = _RANK.search(name) or _LAST.search(name)
-    return int(found[1]) if found else None
+    match = _RANK.search(name) or _LAST.search(name)
+    return int(match[1]) if match else None

@@ -55,14 +55,15 @@ _VERSIONED: Final = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 def read_nsys(path: AnyFile) -> RankProfile:
     """The process of an export that used its GPU most."""
-    found = read_nsys_processes(path)
-    if len(found) == 1:
-        return found[0]
-    busiest = max(found, key=lambda one: len(one.events.of(*ON_DEVICE)))
+    processes = read_nsys_processes(path)
+    if len(processes) == 1:
+        return processes[0]
+    busiest = max(processes, key=lambda process: len(process.events.of(*ON_DEVICE)))
     note = Diagnostic(
         "warning",
         "guessed",
-        f"{len(found)} processes in one report: that with the most work on a GPU is taken ({busiest.facts['process']})",
+        f"{len(processes)} processes in one report: that with the most work on a GPU is taken "
+        f"({busiest.facts['process']})",
         str(path),
     )
     return replace(busiest, diagnostics=(*busiest.diagnostics, note))
@@ -79,16 +80,16 @@ def read_nsys_processes(path: AnyFile) -> list[RankProfile]:
                 where=str(path),
                 hint="profile with: nsys profile --trace=cuda,nvtx … (tables CUPTI_ACTIVITY_KIND_* are missing)",
             )
-        found = _Reader(tables).processes()
-    if len(found) == 1:
-        return [replace(found[0], rank=rank_in_name(Path(path).name))]
-    found.sort(key=lambda one: (_first_device(one), one.facts["process"]))
+        processes = _Reader(tables).processes()
+    if len(processes) == 1:
+        return [replace(processes[0], rank=rank_in_name(Path(path).name))]
+    processes.sort(key=lambda process: (_first_device(process), process.facts["process"]))
     note = Diagnostic(
-        "note", "guessed", f"{len(found)} processes in one report, ranks in the order of their GPUs", str(path)
+        "note", "guessed", f"{len(processes)} processes in one report, ranks in the order of their GPUs", str(path)
     )
     return [
-        replace(one, rank=rank, world=len(found), diagnostics=(*one.diagnostics, *([] if rank else [note])))
-        for rank, one in enumerate(found)
+        replace(process, rank=rank, world=len(processes), diagnostics=(*process.diagnostics, *([] if rank else [note])))
+        for rank, process in enumerate(processes)
     ]
 
 
@@ -130,7 +131,10 @@ class _Reader:
             )
         if self.tables.missing:
             self._note("note", "not-recorded", f"this version of the export lacks {_some(self.tables.missing)}")
-        return [self._trace(one, {name: column[process == one] for name, column in columns.items()}) for one in known]
+        return [
+            self._trace(number, {name: column[process == number] for name, column in columns.items()})
+            for number in known
+        ]
 
     def _trace(self, process: int, columns: Mapping[str, Longs]) -> RankProfile:
         order = np.lexsort((columns["start"] - columns["end"], columns["start"]))
@@ -145,7 +149,7 @@ class _Reader:
             groups={},
             facts=self._facts(process),
             strings=tuple(self.strings),
-            threads=tuple(Thread(*self._thread_numbers(one), name) for one, name in self.threads),
+            threads=tuple(Thread(*self._thread_numbers(thread), name) for thread, name in self.threads),
             inputs=tuple(self.inputs),
             calls=(),
             events=_events(columns, order, origin),
@@ -184,8 +188,8 @@ class _Reader:
             self._add(EventCategory.RUNTIME, calls, names, thread=self._thread_of(calls["globalTid"]))
 
     def _waits(self) -> None:
-        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-        waits = self.tables.numbers(f"{_KIND}SYNCHRONIZATION", (*wanted, "syncType", "eventId"))
+        columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+        waits = self.tables.numbers(f"{_KIND}SYNCHRONIZATION", (*columns, "syncType", "eventId"))
         if not len(waits["start"]):
             return
         kind = np.where((waits["syncType"] >= 0) & (waits["syncType"] < len(_WAITS)), waits["syncType"], 0)
@@ -213,9 +217,9 @@ class _Reader:
             (records["globalPid"], records["eventId"], records["correlationId"]),
             (waits["globalPid"], waits["eventId"], waits["correlationId"]),
         )
-        found = waiting & (last >= 0)
-        stream = np.where(found, records["streamId"][last], -1)
-        return stream, np.where(found, records["correlationId"][last], -1)
+        matched = waiting & (last >= 0)
+        stream = np.where(matched, records["streamId"][last], -1)
+        return stream, np.where(matched, records["correlationId"][last], -1)
 
     def _ranges(self) -> None:
         """NVTX ranges; start/end ranges need not nest, and get a thread of their own."""
@@ -249,9 +253,9 @@ class _Reader:
 
     def _range(self, text: str) -> tuple[int, bool, int, int]:
         """The name, kind, sequence and inputs of a range."""
-        found = read_nvtx_text(text)
-        inputs = -1 if found.inputs is None else self.inputs.setdefault(found.inputs, len(self.inputs))
-        return self._string(found.name), found.is_op, found.sequence, inputs
+        parsed = read_nvtx_text(text)
+        inputs = -1 if parsed.inputs is None else self.inputs.setdefault(parsed.inputs, len(self.inputs))
+        return self._string(parsed.name), parsed.is_op, parsed.sequence, inputs
 
     def _add(self, category: EventCategory | Longs, rows: Mapping[str, Longs], name: Longs, **more: Longs) -> None:
         """Appends the rows of a table as events."""
@@ -291,8 +295,8 @@ class _Reader:
     def _thread_of(self, global_ids: Longs, aside: str = "") -> Longs:
         distinct, at = np.unique(global_ids, return_inverse=True)
         own = [
-            self.threads.setdefault((one, f"{self.thread_names.get(one, '')} {aside}".strip()), len(self.threads))
-            for one in distinct.tolist()
+            self.threads.setdefault((thread, f"{self.thread_names.get(thread, '')} {aside}".strip()), len(self.threads))
+            for thread in distinct.tolist()
         ]
         return np.array(own, dtype=np.int64)[at] if len(distinct) else np.empty(0, dtype=np.int64)
 
@@ -327,7 +331,8 @@ class _Reader:
             if str(name) in ("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION")
         }
         names = {
-            _whole(one) >> _PROCESS_BITS: str(name) for one, name in self.tables.rows("PROCESSES", "globalPid", "name")
+            _whole(global_pid) >> _PROCESS_BITS: str(name)
+            for global_pid, name in self.tables.rows("PROCESSES", "globalPid", "name")
         }
         pid = process & ((1 << _PROCESS_BITS) - 1)
         facts = {"process": f"{pid} {names.get(process, '')}".strip() if process >= 0 else "not named"}
@@ -376,9 +381,9 @@ def _last_before(known: tuple[Longs, ...], asked: tuple[Longs, ...]) -> Longs:
     last = np.maximum.accumulate(np.where(is_known, np.arange(len(order)), -1))
     at = order[np.maximum(last, 0)]
     same = (columns[0][order] == columns[0][at]) & (columns[1][order] == columns[1][at]) & (last >= 0)
-    found = np.full(len(order), -1, dtype=np.int64)
-    found[order] = np.where(same, at, -1)
-    return found[count:]
+    latest = np.full(len(order), -1, dtype=np.int64)
+    latest[order] = np.where(same, at, -1)
+    return latest[count:]
 
 
 def _whole(value: object) -> int:

@@ -41,29 +41,29 @@ class NsysTables:
 
     def columns(self, table: str) -> frozenset[str]:
         """The names of a table's columns, and that of SQLite's own, `rowid`."""
-        found = self._connection.execute(f"PRAGMA table_info([{table}])")
-        return frozenset(("rowid", *(str(row[1]) for row in found)))
+        columns = self._connection.execute(f"PRAGMA table_info([{table}])")
+        return frozenset(("rowid", *(str(row[1]) for row in columns)))
 
-    def numbers(self, table: str, wanted: Sequence[str], among: str = "") -> dict[str, Longs]:
+    def numbers(self, table: str, columns: Sequence[str], among: str = "") -> dict[str, Longs]:
         """Columns of whole numbers; -1 for those that are missing and for NULL. `among` is a condition in SQL."""
         if table not in self.names:
-            return {name: np.empty(0, dtype=np.int64) for name in wanted}
+            return {name: np.empty(0, dtype=np.int64) for name in columns}
         there = self.columns(table)
-        self.missing += [f"{table}.{name}" for name in wanted if name not in there]
-        fields = ", ".join(f"COALESCE([{name}], -1)" if name in there else "-1" for name in wanted)
+        self.missing += [f"{table}.{name}" for name in columns if name not in there]
+        fields = ", ".join(f"COALESCE([{name}], -1)" if name in there else "-1" for name in columns)
         where = f" WHERE {among}" if among else ""
         cursor = self._connection.execute(f"SELECT {fields} FROM [{table}]{where}")
-        parts = [np.empty((0, len(wanted)), dtype=np.int64)]
+        parts = [np.empty((0, len(columns)), dtype=np.int64)]
         while rows := cursor.fetchmany(_ROWS_AT_ONCE):
             parts.append(np.array(rows, dtype=np.int64))
         values = np.concatenate(parts)
-        return {name: values[:, column] for column, name in enumerate(wanted)}
+        return {name: values[:, column] for column, name in enumerate(columns)}
 
-    def rows(self, table: str, *wanted: str) -> list[tuple[object, ...]]:
+    def rows(self, table: str, *columns: str) -> list[tuple[object, ...]]:
         """Columns of any type, row by row; nothing where one of them is missing."""
-        if table not in self.names or not self.columns(table).issuperset(wanted):
+        if table not in self.names or not self.columns(table).issuperset(columns):
             return []
-        fields = ", ".join(f"[{name}]" for name in wanted)
+        fields = ", ".join(f"[{name}]" for name in columns)
         return self._connection.execute(f"SELECT {fields} FROM [{table}]").fetchall()
 
     def strings(self) -> dict[int, str]:

@@ -34,13 +34,13 @@ def read_nvtx_text(text: str) -> NvtxRange:
     """The op a range stands for, or the user's annotation that it is."""
     if not (_OP.match(text) or ", seq = " in text or ", op_id = " in text or ", sizes = " in text):
         return NvtxRange(text, is_op=False)
-    found = _PARTS.fullmatch(text)
-    if found is None:
+    match = _PARTS.fullmatch(text)
+    if match is None:
         return NvtxRange(text, is_op=True)
-    sequence, sizes = found["seq"], found["sizes"]
+    sequence, sizes = match["seq"], match["sizes"]
     dims = None if sizes is None else _dims(sizes)
     return NvtxRange(
-        found["name"], True, -1 if sequence is None else int(sequence), None if dims is None else Inputs(dims)
+        match["name"], True, -1 if sequence is None else int(sequence), None if dims is None else Inputs(dims)
     )
 
 
@@ -52,9 +52,11 @@ def _dims(text: str) -> tuple[Dims, ...] | None:
         return None
     if not isinstance(sizes, list):
         return None
-    found = [_nested(size) for size in sizes]
+    nested = [_nested(size) for size in sizes]
     return (
-        tuple(one for one in found if isinstance(one, tuple)) if all(isinstance(one, tuple) for one in found) else None
+        tuple(dims for dims in nested if isinstance(dims, tuple))
+        if all(isinstance(dims, tuple) for dims in nested)
+        else None
     )
 
 
@@ -64,6 +66,6 @@ def _nested(value: object) -> Dims | int | None:
         return value
     if not isinstance(value, list):
         return None
-    inner = [_nested(one) for one in value]
-    known = [one for one in inner if one is not None]
+    inner = [_nested(element) for element in value]
+    known = [element for element in inner if element is not None]
     return tuple(known) if len(known) == len(inner) else None

@@ -139,7 +139,7 @@ class Events:
         """When each ended."""
         return self.start_s + self.duration_s
 
-    def taken(self, at: NDArray[np.generic]) -> Events:
+    def rows(self, at: NDArray[np.generic]) -> Events:
         """Some of them, by number or mask."""
         columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return Events(**{name: column[at] for name, column in columns.items() if column is not None})

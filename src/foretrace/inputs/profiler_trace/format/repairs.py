@@ -21,6 +21,6 @@ _QUOTE: Final = re.compile(r'(?<!\\)((?:\\\\)*)"')
 def repaired(event: str) -> str:
     """The text of one event with backslashes and quotes in its strings escaped and numbers as Python's decoder takes
     them. Control characters stay: a decoder that is not strict takes them."""
-    text = _NO_NUMBER.sub(lambda found: "NaN" if found[2] == "nan" else f"{found[1]}Infinity", event)
+    text = _NO_NUMBER.sub(lambda match: "NaN" if match[2] == "nan" else f"{match[1]}Infinity", event)
     text = _ESCAPE.sub(r"\\\\", text)
-    return _TEXTS.sub(lambda found: found[1] + _QUOTE.sub(r'\1\\"', found[2]) + found[3], text)
+    return _TEXTS.sub(lambda match: match[1] + _QUOTE.sub(r'\1\\"', match[2]) + match[3], text)

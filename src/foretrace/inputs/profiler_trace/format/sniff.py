@@ -41,4 +41,4 @@ def begins_as_profile(head: bytes) -> bool:
     if _LIST.search(text):
         return True
     # Where groups of many ranks are listed first, the events begin later than this.
-    return b'"schemaVersion"' in text and any(one in text for one in _BESIDE)
+    return b'"schemaVersion"' in text and any(word in text for word in _BESIDE)

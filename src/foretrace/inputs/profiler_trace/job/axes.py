@@ -36,9 +36,9 @@ _DESCRIPTIONS: Final = tuple(
 )
 
 
-def said_axes(sizes: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
+def user_axes(sizes: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
     """What the user said of groups: `group.3=tp`, `group.0=dp,cp`, by their names."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_group: dict[str, tuple[str, ...]] = {}
     for name, value in sizes:
         if not name.startswith("group."):
             continue
@@ -48,18 +48,18 @@ def said_axes(sizes: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
             raise InputError(
                 "unknown-name", f'--set {name}={value}: axis "{wrong[0]}" is not known', hint=f"known: {' '.join(AXES)}"
             )
-        found[name.removeprefix("group.")] = axes
-    return found
+        by_group[name.removeprefix("group.")] = axes
+    return by_group
 
 
 def axes_of(
-    group: ProcessGroup, collective: Collective, world: int, said: Mapping[str, tuple[str, ...]] | None = None
+    group: ProcessGroup, collective: Collective, world: int, named: Mapping[str, tuple[str, ...]] | None = None
 ) -> tuple[str, ...] | None:
     """The axes along which a group's ranks differ; None where nothing tells.
 
     A group of all ranks, or the only one there is, carries gradients, unless it is an all-to-all: that is experts'.
     """
-    own = (said or {}).get(group.name)
+    own = (named or {}).get(group.name)
     if own is not None:
         return own
     words = group.description.lower().replace(" ", "_").replace("-", "_")

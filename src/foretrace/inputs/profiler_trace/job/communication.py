@@ -138,7 +138,7 @@ def _sends(call: CollectiveArguments, total: int, size: int) -> tuple[int, ...]:
     rows = sum(call.in_split)
     if len(call.in_split) != size or rows <= 0 or total <= 0 or len(set(call.in_split)) == 1:
         return ()
-    return tuple(total * one // rows for one in call.in_split)
+    return tuple(total * part // rows for part in call.in_split)
 
 
 def element_bytes(dtype: str) -> int | None:
@@ -150,6 +150,6 @@ def element_bytes(dtype: str) -> int | None:
 
 def _input_bytes(inputs: Inputs | None) -> int:
     """The bytes of what a range says went in."""
-    found = [tensor for tensor in tensors(inputs) if tensor is not None] if inputs is not None else []
-    sizes = [prod(one.dims) * one.size for one in found if one.dims]
+    operands = [tensor for tensor in tensors(inputs) if tensor is not None] if inputs is not None else []
+    sizes = [prod(tensor.dims) * tensor.size for tensor in operands if tensor.dims]
     return sum(sizes) if sizes else UNKNOWN_BYTES

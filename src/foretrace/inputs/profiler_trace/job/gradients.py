@@ -25,13 +25,13 @@ from foretrace.inputs.profiler_trace.format.records import (
 from foretrace.inputs.profiler_trace.job.communication import communications, element_bytes
 from foretrace.inputs.profiler_trace.job.layout import ADDED, find_layout
 from foretrace.inputs.profiler_trace.job.resize import target_mesh
-from foretrace.inputs.profiler_trace.job.user_groups import check_said
+from foretrace.inputs.profiler_trace.job.user_groups import check_user_sizes
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.phases import phases
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.inputs.torch_ops.parameters import ACCUMULATE, gradients
-from foretrace.inputs.torch_ops.user_sizes import UserSizes as Said
+from foretrace.inputs.torch_ops.user_sizes import UserSizes
 from foretrace.program.columns import Phase
 from foretrace.step.buckets import ddp_buckets, spread_evenly
 
@@ -50,7 +50,7 @@ class _Bucket:
 
 def with_gradients_reduced(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> list[RankProfile]:
     """The traces; where replicas are asked for and none were recorded, with the all-reduces that these need."""
-    check_said(options, traces[0].path)
+    check_user_sizes(options, traces[0].path)
     if options.mesh is None and options.gpus is None:
         return list(traces)
     return [_with_reduced(trace, options) for trace in traces]
@@ -64,18 +64,18 @@ def _with_reduced(trace: RankProfile, options: ProfilerTraceOptions) -> RankProf
     if reduced or layout.mesh.dp > 1 or target.dp == 1:
         return trace
     steps = find_steps(trace, links)
-    found, note = _buckets(trace, links, steps, options)
+    buckets, note = _buckets(trace, links, steps, options)
     overlap = dict(options.sizes).get("overlap", "on")
-    total = sum(one.elements * (element_bytes(one.dtype) or 4) for one in found[0]) if found else 0
+    total = sum(bucket.elements * (element_bytes(bucket.dtype) or 4) for bucket in buckets[0]) if buckets else 0
     how = "each bucket under the backward" if overlap == "on" else "all of them after the backward"
-    count = "1 bucket" if len(found[0]) == 1 else f"{len(found[0])} buckets"
+    count = "1 bucket" if len(buckets[0]) == 1 else f"{len(buckets[0])} buckets"
     text = (
         f"one GPU was recorded, without communication: gradients ({total / 1e9:.2f} GB, {note}) are all-reduced over "
         f"dp={target.dp} in {count} of 25 MiB as DDP does, {how} (--set overlap=none|on)"
     )
     added = _Added(trace, links)
-    for step in found:
-        added.reduce(step if overlap == "on" else [replace(one, at_s=step[-1].at_s) for one in step])
+    for step in buckets:
+        added.reduce(step if overlap == "on" else [replace(bucket, at_s=step[-1].at_s) for bucket in step])
     return replace(added.trace(), diagnostics=(*trace.diagnostics, Diagnostic("note", "assumed", text, trace.path)))
 
 
@@ -83,31 +83,31 @@ def _buckets(
     trace: RankProfile, links: EventLinks, steps: Steps, options: ProfilerTraceOptions
 ) -> tuple[list[list[_Bucket]], str]:
     """The buckets of each step in which gradients come, and from what they are known."""
-    said, sized = _said_gradients(options), gradients(trace)
-    if said is None and not sized:
+    stated, sized = _stated_gradients(options), gradients(trace)
+    if stated is None and not sized:
         raise InputError(
             "not-recorded",
             "the sizes of gradients are not in the trace",
             where=trace.path,
             hint="record with record_shapes=True, or say them: --set params=1.1e9, or --set model=llama3-8b",
         )
-    found: list[list[_Bucket]] = []
+    buckets: list[list[_Bucket]] = []
     rounds, end_s = _Rounds(trace, links, steps), trace.events.end_s
     for step in range(len(steps)):
-        if said is None:
+        if stated is None:
             last = rounds.last(step, [at for at in sized if steps.of_event[at] == step])
             coming = [(float(end_s[at]), sized[at].count, sized[at].type) for at in last]
         else:
             times = rounds.backward_s(step)
-            counts = spread_evenly(said.elements, len(times))
-            coming = [(at, count, said.dtype) for at, count in zip(times, counts, strict=True)]
+            counts = spread_evenly(stated.elements, len(times))
+            coming = [(at, count, stated.dtype) for at, count in zip(times, counts, strict=True)]
         if coming:
-            found.append(_filled(coming))
-    if not found:
+            buckets.append(_filled(coming))
+    if not buckets:
         raise InputError(
             "nothing-to-do", "no backward was recorded: there are no gradients to reduce", where=trace.path
         )
-    return found, "from the recorded gradients" if said is None else said.how
+    return buckets, "from the recorded gradients" if stated is None else stated.how
 
 
 class _Rounds:
@@ -131,12 +131,12 @@ class _Rounds:
     def backward_s(self, step: int) -> list[float]:
         """When the host launched the backward kernels of a step's last microbatch: gradients whose order is not known
         are spread over them."""
-        forward_s, backward_s = (self._launched_s(step, one) for one in (Phase.FORWARD, Phase.BACKWARD))
+        forward_s, backward_s = (self._launched_s(step, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
         if not len(backward_s):
             return []
         number = np.searchsorted(forward_s, backward_s)
-        found: list[float] = backward_s[number == number[-1]].tolist()
-        return found
+        launched_s: list[float] = backward_s[number == number[-1]].tolist()
+        return launched_s
 
     def _launched_s(self, step: int, phase: Phase) -> Floats:
         mine = self.device[(self.steps.of_event[self.device] == step) & (self.phase == phase)]
@@ -144,7 +144,7 @@ class _Rounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _SaidGradients:
+class _StatedGradients:
     """Gradients of a rank as the user says them: elements of a type (c10's name), and how they are said."""
 
     elements: int
@@ -152,18 +152,18 @@ class _SaidGradients:
     how: str
 
 
-def _said_gradients(options: ProfilerTraceOptions) -> _SaidGradients | None:
-    said = Said(dict(options.sizes))
-    dtype, elements = said.dtype(), said.count("params")
+def _stated_gradients(options: ProfilerTraceOptions) -> _StatedGradients | None:
+    sizes = UserSizes(dict(options.sizes))
+    dtype, elements = sizes.dtype(), sizes.count("params")
     if elements is not None:
-        return _SaidGradients(elements, _C10_TYPES[dtype], f"--set params, {dtype}")
-    model = said.given.get("model")
+        return _StatedGradients(elements, _C10_TYPES[dtype], f"--set params, {dtype}")
+    model = sizes.given.get("model")
     if model is None:
         return None
     from foretrace.models.load import load_model  # only who names a model needs one
     from foretrace.models.parameters import parameters
 
-    return _SaidGradients(parameters(load_model(model)), _C10_TYPES[dtype], f"parameters of {model}, {dtype}")
+    return _StatedGradients(parameters(load_model(model)), _C10_TYPES[dtype], f"parameters of {model}, {dtype}")
 
 
 def _filled(gradients: Sequence[tuple[float, int, str]]) -> list[_Bucket]:
@@ -222,13 +222,13 @@ class _Added:
         """All events in order."""
         events = self.before.events
         columns = {}
-        for one in fields(Events):
-            old = getattr(events, one.name)
+        for field in fields(Events):
+            old = getattr(events, field.name)
             if old is None:
                 continue
-            none = 0.0 if one.name.endswith("_s") else -1
-            new = np.array([row.get(one.name, none) for row in self.rows], dtype=np.float64).astype(old.dtype)
-            columns[one.name] = np.concatenate([old, new])
+            none = 0.0 if field.name.endswith("_s") else -1
+            new = np.array([row.get(field.name, none) for row in self.rows], dtype=np.float64).astype(old.dtype)
+            columns[field.name] = np.concatenate([old, new])
         order = np.lexsort((-columns["duration_s"], columns["start_s"]))
         return replace(
             self.before,

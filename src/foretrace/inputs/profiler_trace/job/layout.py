@@ -9,7 +9,7 @@ from math import prod
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_trace.format.records import RankProfile
-from foretrace.inputs.profiler_trace.job.axes import axes_of, said_axes
+from foretrace.inputs.profiler_trace.job.axes import axes_of, user_axes
 from foretrace.inputs.profiler_trace.job.communication import ProcessGroup, RecordedCommunication
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 
@@ -33,16 +33,16 @@ class RecordedMesh:
 
 
 def find_layout(
-    traces: Sequence[RankProfile], found: Iterable[RecordedCommunication], options: ProfilerTraceOptions
+    traces: Sequence[RankProfile], communications: Iterable[RecordedCommunication], options: ProfilerTraceOptions
 ) -> RecordedMesh:
     """The layout of a recorded job, from its groups and what the user says (`group.3=tp`, `traced=tp=2,dp=4`)."""
-    said, where = said_axes(options.sizes), traces[0].path
-    kinds = dict.fromkeys((what.group, what.collective) for what in found)
+    named, where = user_axes(options.sizes), traces[0].path
+    kinds = dict.fromkeys((what.group, what.collective) for what in communications)
     world = max((trace.world or 1 for trace in traces), default=1)
     world = max(world, *(group.size for group, _ in kinds), 1)
     of_group: dict[tuple[ProcessGroup, int], tuple[str, ...]] = {}
     for group, collective in kinds:
-        axes = axes_of(group, collective, world, said)
+        axes = axes_of(group, collective, world, named)
         if axes is None:
             shown = f"group {group.name} ({group.description or 'not described'}, {group.size} of {world} ranks)"
             raise InputError(

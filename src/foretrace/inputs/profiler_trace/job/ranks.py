@@ -29,7 +29,7 @@ RECORDED: Final = Source("recorded")
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class MatchedCall:
     """A communication as the program has it; `to` is the position a transfer goes to, None at its receiver."""
 
     collective: Collective
@@ -62,7 +62,7 @@ class Meetings:
 
     mesh: Mesh
     ranks: tuple[tuple[int, ...], ...]
-    calls: tuple[Mapping[int, Met], ...]
+    calls: tuple[Mapping[int, MatchedCall], ...]
     offsets_s: tuple[float, ...]
     notes: tuple[Diagnostic, ...] = ()
 
@@ -80,35 +80,35 @@ class _Issued(NamedTuple):
 
     event: int
     what: RecordedCommunication
-    taken_s: float
+    recorded_s: float
     end_s: float
 
 
 def meet(
-    traces: Sequence[RankProfile], links: Sequence[EventLinks], taken: Sequence[Longs], *, priced: bool = False
+    traces: Sequence[RankProfile], links: Sequence[EventLinks], device: Sequence[Longs], *, priced: bool = False
 ) -> Meetings:
     """The communications of all traces brought together. `taken` are the device events of each that the program holds,
     of the same steps, in the order of launches. With `priced`, communications whose members all have traces are left to
     a cluster's prices."""
-    job = _Job(traces, links, taken)
-    calls: list[dict[int, Met]] = [{} for _ in traces]
+    job = _Job(traces, links, device)
+    calls: list[dict[int, MatchedCall]] = [{} for _ in traces]
     meetings: list[dict[int, float]] = []
     alone = 0
     for channel, issued in job.channels.items():
         members = job.members(channel)
         if members is None:
             for at, those in issued.items():
-                calls[at] |= {one.event: _alone(one, channel, len(traces), at) for one in those}
+                calls[at] |= {call.event: _alone(call, channel, len(traces), at) for call in those}
                 alone += len(those) if len(channel.ranks) != 1 else 0
             continue
         rows = _match(job, channel, {at: issued.get(at, ()) for at in members})
         communicator = _communicator(channel, members, issued[members[0]][0].what)
         for together in rows:
-            met = _met(channel, communicator, together, priced)
-            for at, one in zip(members, together, strict=True):
-                calls[at][one.event] = _own_part(met, one.what, channel)
+            matched = _matched_call(channel, communicator, together, priced)
+            for at, call in zip(members, together, strict=True):
+                calls[at][call.event] = _own_part(matched, call.what, channel)
             if len(members) > 1:
-                meetings.append({at: one.end_s for at, one in zip(members, together, strict=True)})
+                meetings.append({at: call.end_s for at, call in zip(members, together, strict=True)})
     offsets, notes = clock_offsets([trace.origin_ns for trace in traces], meetings)
     world = len(traces)
     return Meetings(
@@ -123,23 +123,23 @@ def meet(
 class _Job:
     """The communications of all traces, by channel and trace, in the order of issue."""
 
-    def __init__(self, traces: Sequence[RankProfile], links: Sequence[EventLinks], taken: Sequence[Longs]) -> None:
+    def __init__(self, traces: Sequence[RankProfile], links: Sequence[EventLinks], device: Sequence[Longs]) -> None:
         self.traces = traces
         self.ranks = [at if trace.rank is None else trace.rank for at, trace in enumerate(traces)]
         self.world = max((trace.world or 0 for trace in traces), default=0) or len(traces)
         self._at = {rank: at for at, rank in enumerate(self.ranks)}
         self.channels: dict[_Channel, dict[int, list[_Issued]]] = {}
-        for at, (trace, joins, events) in enumerate(zip(traces, links, taken, strict=True)):
+        for at, (trace, joins, events) in enumerate(zip(traces, links, device, strict=True)):
             self._add(at, trace, joins, events)
 
-    def _add(self, at: int, trace: RankProfile, joins: EventLinks, taken: Longs) -> None:
-        found = communications(trace, joins)
-        for event in taken.tolist():
-            if event not in found:
+    def _add(self, at: int, trace: RankProfile, joins: EventLinks, device: Longs) -> None:
+        recorded = communications(trace, joins)
+        for event in device.tolist():
+            if event not in recorded:
                 continue
             times = float(trace.events.duration_s[event]), float(trace.events.end_s[event])
-            one = _Issued(event, found[event], *times)
-            self.channels.setdefault(self._channel(at, one.what), {}).setdefault(at, []).append(one)
+            call = _Issued(event, recorded[event], *times)
+            self.channels.setdefault(self._channel(at, call.what), {}).setdefault(at, []).append(call)
 
     def _channel(self, at: int, what: RecordedCommunication) -> _Channel:
         group = what.group
@@ -188,22 +188,24 @@ def _match(job: _Job, channel: _Channel, issued: Mapping[int, Sequence[_Issued]]
     return match_calls(issued, count, mismatch)
 
 
-def _met(channel: _Channel, communicator: Communicator, together: Sequence[_Issued], priced: bool) -> Met:
+def _matched_call(
+    channel: _Channel, communicator: Communicator, together: Sequence[_Issued], priced: bool
+) -> MatchedCall:
     """What the members of a call do together: the shortest of their times is the transfer."""
     what = together[0].what
-    size = max(one.what.bytes for one in together)
-    net_s = min(one.taken_s for one in together)
+    size = max(call.what.bytes for call in together)
+    net_s = min(call.recorded_s for call in together)
     takes = UNPRICED if priced and size >= 0 and len(channel.ranks) > 1 else net_s
-    return Met(what.collective, communicator, max(size, 0), takes, what.name, what.dtype)
+    return MatchedCall(what.collective, communicator, max(size, 0), takes, what.name, what.dtype)
 
 
-def _alone(one: _Issued, channel: _Channel, world: int, at: int) -> Met:
+def _alone(call: _Issued, channel: _Channel, world: int, at: int) -> MatchedCall:
     """A call whose other members have no trace."""
-    what = one.what
+    what = call.what
     name = f"{_name(channel)} of {at}" if world > 1 else _name(channel)
     communicator = Communicator(name, axis_word(what.group, what.collective), groups=((at,),))
     collective = Collective.BARRIER if what.collective is Collective.TRANSFER else what.collective
-    return Met(collective, communicator, max(what.bytes, 0), one.taken_s, what.name, what.dtype)
+    return MatchedCall(collective, communicator, max(what.bytes, 0), call.recorded_s, what.name, what.dtype)
 
 
 def _communicator(channel: _Channel, members: Sequence[int], what: RecordedCommunication) -> Communicator:
@@ -218,26 +220,27 @@ def _name(channel: _Channel) -> str:
     return f"group {channel.group or '?'} [{shown}]"
 
 
-def _own_part(met: Met, what: RecordedCommunication, channel: _Channel) -> Met:
+def _own_part(call: MatchedCall, what: RecordedCommunication, channel: _Channel) -> MatchedCall:
     """One member's side of a call: what it gives to an all-to-all, and whether it sends a transfer."""
-    if met.collective is Collective.ALL_TO_ALL:
-        met = replace(met, bytes=max(what.bytes, 0))
+    if call.collective is Collective.ALL_TO_ALL:
+        call = replace(call, bytes=max(what.bytes, 0))
     sends = what.sends if len(what.sends) == len(channel.ranks) else ()
-    return replace(met, sends=sends, to=1 if channel.transfer and what.to_peer else None)
+    return replace(call, sends=sends, to=1 if channel.transfer and what.to_peer else None)
 
 
-def _notes(job: _Job, met: int, alone: int) -> list[Diagnostic]:
+def _notes(job: _Job, meetings: int, alone: int) -> list[Diagnostic]:
     notes = []
     count = len(job.traces)
     if count > 1:
         text = (
-            f"{count} of {job.world} ranks have traces; {met:,} communications meet, and take what the last to come did"
+            f"{count} of {job.world} ranks have traces; {meetings:,} communications meet, "
+            "and take what the last to come did"
         )
         notes.append(Diagnostic("note", "traces-joined", text))
     unnamed = sum(
         len(those) for channel, issued in job.channels.items() if not channel.group for those in issued.values()
     )
-    if count > 1 and met and unnamed:
+    if count > 1 and meetings and unnamed:
         text = f"the groups of {unnamed:,} communications are not recorded: taken to be all ranks"
         notes.append(Diagnostic("warning", "assumed", text))
     if alone:

@@ -20,11 +20,11 @@ from foretrace.basics.mesh import Mesh
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications
 from foretrace.inputs.profiler_trace.job.layout import RecordedMesh, find_layout
-from foretrace.inputs.profiler_trace.job.ranks import Meetings, Met, meet
-from foretrace.inputs.profiler_trace.job.user_groups import said_in_vain
+from foretrace.inputs.profiler_trace.job.ranks import MatchedCall, Meetings, meet
+from foretrace.inputs.profiler_trace.job.user_groups import unused_sizes
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
-from foretrace.inputs.torch_ops.user_sizes import UserSizes as Said
+from foretrace.inputs.torch_ops.user_sizes import UserSizes
 from foretrace.program.columns import SHARDED, UNPRICED, Collective, label
 from foretrace.program.program import Communicator
 
@@ -37,22 +37,22 @@ _WHY_FIXED: Final = {
 
 
 def communicate(
-    traces: Sequence[RankProfile], links: Sequence[EventLinks], taken: Sequence[Longs], options: ProfilerTraceOptions
+    traces: Sequence[RankProfile], links: Sequence[EventLinks], device: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
     """The communications of the work taken (see `ranks.meet`): as recorded, or priced anew on the mesh that is asked
     for, or, with a cluster, on the recorded one."""
     world = max((trace.world or 1 for trace in traces), default=1)
     if options.mesh is None and options.gpus is None:
         if not options.priced or len(traces) >= world:
-            met = meet(traces, links, taken, priced=options.priced)
-            return replace(met, notes=(*met.notes, *said_in_vain(options, (), traces[0].path)))
+            meetings = meet(traces, links, device, priced=options.priced)
+            return replace(meetings, notes=(*meetings.notes, *unused_sizes(options, (), traces[0].path)))
         try:
-            return _resized(traces, links, taken, options)
+            return _resized(traces, links, device, options)
         except InputError as error:
-            met = meet(traces, links, taken)
+            meetings = meet(traces, links, device)
             text = f"communication is as recorded, not priced on the cluster: {error.message}"
-            return replace(met, notes=(Diagnostic("warning", "as-recorded", text, error.where), *met.notes))
-    return _resized(traces, links, taken, options)
+            return replace(meetings, notes=(Diagnostic("warning", "as-recorded", text, error.where), *meetings.notes))
+    return _resized(traces, links, device, options)
 
 
 def target_mesh(traced: Mesh, options: ProfilerTraceOptions, where: str) -> Mesh:
@@ -84,15 +84,15 @@ def target_mesh(traced: Mesh, options: ProfilerTraceOptions, where: str) -> Mesh
 
 
 def _resized(
-    traces: Sequence[RankProfile], links: Sequence[EventLinks], taken: Sequence[Longs], options: ProfilerTraceOptions
+    traces: Sequence[RankProfile], links: Sequence[EventLinks], device: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
-    found = [
+    recorded = [
         {event: all_[event] for event in those.tolist() if event in all_}
-        for trace, joins, those in zip(traces, links, taken, strict=True)
+        for trace, joins, those in zip(traces, links, device, strict=True)
         for all_ in [communications(trace, joins)]
     ]
     where = traces[0].path
-    layout = find_layout(traces, (what for one in found for what in one.values()), options)
+    layout = find_layout(traces, (what for calls in recorded for what in calls.values()), options)
     target = target_mesh(layout.mesh, options, where)
     if layout.mesh.pp > 1:
         raise InputError(
@@ -101,25 +101,25 @@ def _resized(
             where=where,
             hint="traces of pipelines are replayed as recorded, without --mesh",
         )
-    _check_experts(layout, target, found, where)
+    _check_experts(layout, target, recorded, where)
     resizer = _Resizer(layout, target, options, where)
     calls = [
-        {event: resizer.met(what, float(trace.events.duration_s[event])) for event, what in mine.items()}
-        for trace, mine in zip(traces, found, strict=True)
+        {event: resizer.resized(what, float(trace.events.duration_s[event])) for event, what in mine.items()}
+        for trace, mine in zip(traces, recorded, strict=True)
     ]
-    vain = said_in_vain(options, (what for one in found for what in one.values()), where)
+    vain = unused_sizes(options, (what for calls in recorded for what in calls.values()), where)
     notes = [*layout.notes, *_notes(traces, layout, target), *resizer.notes(), *vain]
     ranks = _standing_for(traces, layout.mesh, target)
     return Meetings(target, ranks, tuple(calls), (0.0,) * len(traces), tuple(notes))
 
 
 def _check_experts(
-    layout: RecordedMesh, target: Mesh, found: Sequence[Mapping[int, RecordedCommunication]], where: str
+    layout: RecordedMesh, target: Mesh, recorded: Sequence[Mapping[int, RecordedCommunication]], where: str
 ) -> None:
     """Raises an error where experts are to be divided that the trace shows no dispatch of."""
     if target.ep == layout.mesh.ep:
         return
-    if not any("ep" in layout.axes(what) for one in found for what in one.values()):
+    if not any("ep" in layout.axes(what) for calls in recorded for what in calls.values()):
         raise InputError(
             "cannot-change",
             f"ep={target.ep} asked, but the trace has no communication between expert ranks",
@@ -138,28 +138,28 @@ class _Resizer:
     where: str
     unsized: int = 0
 
-    def met(self, what: RecordedCommunication, recorded_s: float) -> Met:
+    def resized(self, what: RecordedCommunication, recorded_s: float) -> MatchedCall:
         """A recorded communication on the wanted mesh."""
         axes = self.layout.axes(what)
         size, before = (self._length(mesh, axes) for mesh in (self.target, self.layout.mesh))
         communicator = self._communicator(axes)
         collective = Collective.BARRIER if what.collective is Collective.TRANSFER else what.collective
-        total = what.bytes if what.bytes >= 0 else self._said_bytes(what)
+        total = what.bytes if what.bytes >= 0 else self._stated_bytes(what)
         if size == 1:
-            return Met(collective, communicator, max(total or 0, 0), 0.0, what.name, what.dtype)
+            return MatchedCall(collective, communicator, max(total or 0, 0), 0.0, what.name, what.dtype)
         if total is None:
             self.unsized += 1
-            return Met(collective, communicator, 0, recorded_s, what.name, what.dtype)
+            return MatchedCall(collective, communicator, 0, recorded_s, what.name, what.dtype)
         if what.collective in SHARDED and "ep" in axes:
             total = total * size // before  # each rank's tokens stay, the whole grows
         # One rank's uneven splits, repeated on all, would send everything to the same few: they are taken as even.
-        return Met(collective, communicator, total, UNPRICED, what.name, what.dtype)
+        return MatchedCall(collective, communicator, total, UNPRICED, what.name, what.dtype)
 
-    def _said_bytes(self, what: RecordedCommunication) -> int | None:
+    def _stated_bytes(self, what: RecordedCommunication) -> int | None:
         name = f"{label(what.collective)}.bytes"
-        said = Said(dict(self.options.sizes)).bytes(name)
-        if said is not None:
-            return said
+        stated = UserSizes(dict(self.options.sizes)).bytes(name)
+        if stated is not None:
+            return stated
         if self.target != self.layout.mesh:
             raise InputError(
                 "not-recorded",
@@ -209,10 +209,10 @@ def _notes(traces: Sequence[RankProfile], layout: RecordedMesh, target: Mesh) ->
     who = f"rank {', '.join(known[:4])}{', …' if len(known) > 4 else ''}" if known else "the traced one"
     base = "one GPU" if traced.world == 1 else str(traced)
     text = f"recorded on {base}, built for {target}" if target != traced else f"on {target}, as recorded"
-    alike = (
+    computing = (
         f"all {target.world:,} ranks compute as {who} did" if target.world > len(traces) else "ranks compute as traced"
     )
-    notes = [Diagnostic("note", "repriced", f"{text}: {alike}, their communication is priced anew", where)]
+    notes = [Diagnostic("note", "repriced", f"{text}: {computing}, their communication is priced anew", where)]
     if target.ep != traced.ep:
         times = target.ep / traced.ep
         text = f"each expert rank keeps its experts and its tokens: ep={target.ep} has {times:g} times the experts"

@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.inputs.profiler_trace.job.axes import said_axes
+from foretrace.inputs.profiler_trace.job.axes import user_axes
 from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication
 from foretrace.inputs.profiler_trace.job.layout import ADDED, traced_mesh
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
-from foretrace.inputs.torch_ops.user_sizes import OVERLAPS
-from foretrace.inputs.torch_ops.user_sizes import UserSizes as Said
+from foretrace.inputs.torch_ops.user_sizes import OVERLAPS, UserSizes
 from foretrace.program.columns import Collective, label
 
 _COLLECTIVES: Final = tuple(
-    f"{label(one)}.bytes" for one in Collective if one not in (Collective.NONE, Collective.EXCHANGE)
+    f"{label(collective)}.bytes"
+    for collective in Collective
+    if collective not in (Collective.NONE, Collective.EXCHANGE)
 )
 
 KNOWN: Final = {
@@ -29,10 +30,10 @@ KNOWN: Final = {
 }
 
 
-def check_said(options: ProfilerTraceOptions, where: str) -> None:
+def check_user_sizes(options: ProfilerTraceOptions, where: str) -> None:
     """Raises an error where something is said that is not known, or that has no use without a mesh or a cluster."""
-    Said.checked(options.sizes, tuple(KNOWN), where)
-    said_axes(options.sizes)
+    UserSizes.checked(options.sizes, tuple(KNOWN), where)
+    user_axes(options.sizes)
     traced_mesh(options)
     overlap = dict(options.sizes).get("overlap", "on")
     if overlap not in OVERLAPS:
@@ -48,15 +49,17 @@ def check_said(options: ProfilerTraceOptions, where: str) -> None:
         )
 
 
-def said_in_vain(options: ProfilerTraceOptions, found: Iterable[RecordedCommunication], where: str) -> list[Diagnostic]:
+def unused_sizes(
+    options: ProfilerTraceOptions, recorded: Iterable[RecordedCommunication], where: str
+) -> list[Diagnostic]:
     """A warning of what is said and has no use for these communications."""
-    every, said = list(found), dict(options.sizes)
-    groups = {one.group.name for one in every}
-    unsized = {f"{label(one.collective)}.bytes" for one in every if one.bytes < 0}
+    every, given = list(recorded), dict(options.sizes)
+    groups = {call.group.name for call in every}
+    unsized = {f"{label(call.collective)}.bytes" for call in every if call.bytes < 0}
 
     used = {"traced", *unsized, *(f"group.{name}" for name in groups)} if every else set()
     if ADDED in groups:
-        used |= {"overlap", "params"} | ({"dtype"} if {"params", "model"} & set(said) else set())
-        used |= set() if "params" in said else {"model"}
-    vain = [name for name in said if name not in used]
+        used |= {"overlap", "params"} | ({"dtype"} if {"params", "model"} & set(given) else set())
+        used |= set() if "params" in given else {"model"}
+    vain = [name for name in given if name not in used]
     return [Diagnostic("warning", "field-ignored", f"not used here: --set {', '.join(vain)}", where)] if vain else []

@@ -44,9 +44,9 @@ _PATTERNS: Final = (
 def does(trace: RankProfile) -> NDArray[np.uint8]:
     """For each event what it does as a runtime call; OTHER for all else."""
     by_name = np.array([int(_of_name(name)) for name in trace.strings] or [0], dtype=np.uint8)
-    found = by_name[trace.events.name]
-    found[trace.events.category != EventCategory.RUNTIME] = Does.OTHER
-    return found
+    what = by_name[trace.events.name]
+    what[trace.events.category != EventCategory.RUNTIME] = Does.OTHER
+    return what
 
 
 def _of_name(name: str) -> Does:

@@ -49,17 +49,17 @@ def gpu_share(streams: Streams, device: Longs) -> Floats:
 
 def _blocks_per_sm(streams: Streams) -> Floats:
     """Of each event, 1 at most; 1 where nothing says it."""
-    said = streams.trace.events.blocks_per_sm
-    if said is None:
+    blocks = streams.trace.events.blocks_per_sm
+    if blocks is None:
         return np.ones(len(streams.key))
-    return np.where(said > 0, np.minimum(said, 1.0), 1.0)
+    return np.where(blocks > 0, np.minimum(blocks, 1.0), 1.0)
 
 
 def alone_s(streams: Streams, device: Longs) -> Floats:
     """What each column's work takes when nothing else runs: of the time that n kernels run at once, each is given an
     n-th. Mean over the rows."""
     events = streams.trace.events
-    taken = events.duration_s.copy()
+    alone = events.duration_s.copy()
     computes = np.flatnonzero(_computes(streams))
     for number in np.unique(events.device[computes]).tolist():
         mine = computes[events.device[computes] == number]
@@ -68,8 +68,8 @@ def alone_s(streams: Streams, device: Longs) -> Floats:
         order = np.lexsort((change, times))
         at, running = times[order], np.cumsum(change[order])
         given = np.append(0.0, np.cumsum(np.diff(at) / np.maximum(running[:-1], 1)))
-        taken[mine] = np.interp(streams.end_s[mine], at, given) - np.interp(events.start_s[mine], at, given)
-    return np.asarray(taken[device].mean(axis=0))
+        alone[mine] = np.interp(streams.end_s[mine], at, given) - np.interp(events.start_s[mine], at, given)
+    return np.asarray(alone[device].mean(axis=0))
 
 
 def _computes(streams: Streams) -> Mask:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask
-from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, mean_time
+from foretrace.inputs.profiler_trace.rank.steady_steps import SteadySteps, mean_time
 from foretrace.inputs.profiler_trace.rank.streams import CLOCK_S, MAX_GAP_S, CrossWaits, Streams
 
 EARLY_S = 50e-6
@@ -46,19 +46,19 @@ class DeviceStep:
     """How many of the waits the driver recorded; the others are inferred."""
 
 
-def device_step(streams: Streams, alike: Alike, cross: CrossWaits) -> DeviceStep:
+def device_step(streams: Streams, steady: SteadySteps, cross: CrossWaits) -> DeviceStep:
     """The device's side of steps that are alike."""
     events = streams.trace.events
-    device = alike.device
-    place = alike.place
-    exact = voted(alike, place, zip(cross.before[: cross.exact], cross.after[: cross.exact], strict=True))
-    inferred = voted(alike, place, zip(cross.before[cross.exact :], cross.after[cross.exact :], strict=True))
+    device = steady.device
+    place = steady.place
+    exact = voted(steady, place, zip(cross.before[: cross.exact], cross.after[: cross.exact], strict=True))
+    inferred = voted(steady, place, zip(cross.before[cross.exact :], cross.after[cross.exact :], strict=True))
     waits = (*exact, *(wait for wait in inferred if wait not in set(exact)))
     gap_s = _gaps_s(streams, device)
-    late = _late_s(streams, alike, waits, gap_s)
+    late = _late_s(streams, steady, waits, gap_s)
     early = (events.start_s[device] - streams.issued_s[device]).min(axis=0) > EARLY_S
     launch = streams.links.launch[device[0]]
-    call = np.where(launch >= 0, np.searchsorted(alike.calls[0], launch), -1)
+    call = np.where(launch >= 0, np.searchsorted(steady.calls[0], launch), -1)
     return DeviceStep(
         busy_s=events.duration_s[device].mean(axis=0),
         gap_s=gap_s,
@@ -71,16 +71,16 @@ def device_step(streams: Streams, alike: Alike, cross: CrossWaits) -> DeviceStep
     )
 
 
-def voted(alike: Alike, place: dict[int, tuple[int, int]], pairs: Iterable[tuple[int, int]]) -> tuple[Wait, ...]:
+def voted(steady: SteadySteps, place: dict[int, tuple[int, int]], pairs: Iterable[tuple[int, int]]) -> tuple[Wait, ...]:
     """Waits between events as waits between columns: those found in more than half of the steps where they could be."""
-    rows = len(alike.steps)
-    follows = int((np.diff(alike.steps) == 1).sum())
+    rows = len(steady.steps)
+    follows = int((np.diff(steady.steps) == 1).sum())
     counts: Counter[Wait] = Counter()
     for before, after in pairs:
         source, target = place.get(int(before)), place.get(int(after))
         if source is None or target is None:
             continue
-        apart = int(alike.steps[target[0]] - alike.steps[source[0]])
+        apart = int(steady.steps[target[0]] - steady.steps[source[0]])
         if apart in (0, 1) and (apart == 1 or source[1] < target[1]):
             counts[Wait(source[1], target[1], apart)] += 1
     return tuple(sorted(wait for wait, count in counts.items() if count > (follows if wait.steps else rows) / 2))
@@ -98,14 +98,14 @@ def _gaps_s(streams: Streams, device: Longs) -> Floats:
     return np.where(counted > 0, total / np.maximum(counted, 1), streams.gap_s)
 
 
-def _late_s(streams: Streams, alike: Alike, waits: tuple[Wait, ...], gap_s: Floats) -> Floats:
+def _late_s(streams: Streams, steady: SteadySteps, waits: tuple[Wait, ...], gap_s: Floats) -> Floats:
     """How much later than explained the work of each column began: the least, over what it waits for, of how long
     after that it began in the mean.
 
     The mean of what is latest is later than the latest of the means: where steps vary, the difference counts as idle,
     so that ops with mean times give the mean step.
     """
-    device = alike.device
+    device = steady.device
     start = streams.trace.events.start_s[device]
     before = streams.previous[device]
     column_gap = np.full(len(streams.key), streams.gap_s)
@@ -115,7 +115,7 @@ def _late_s(streams: Streams, alike: Alike, waits: tuple[Wait, ...], gap_s: Floa
     end = streams.end_s[device]
     for wait in waits:
         rows = np.arange(wait.steps, len(device))
-        rows = rows[alike.steps[rows] - alike.steps[rows - wait.steps] == wait.steps]
+        rows = rows[steady.steps[rows] - steady.steps[rows - wait.steps] == wait.steps]
         since = start[rows, wait.after] - end[rows - wait.steps, wait.before] - gap_s[wait.before]
         late[wait.after] = np.fmin(late[wait.after], since.mean())
     return np.where(np.isnan(late), 0.0, np.maximum(late, 0.0))

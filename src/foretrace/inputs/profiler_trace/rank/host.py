@@ -16,7 +16,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs, Mask
 from foretrace.inputs.profiler_trace.format.records import EventCategory
 from foretrace.inputs.profiler_trace.rank.calls import WAITING
-from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, mean_time
+from foretrace.inputs.profiler_trace.rank.steady_steps import SteadySteps, mean_time
 from foretrace.inputs.profiler_trace.rank.steps import Steps
 from foretrace.inputs.profiler_trace.rank.streams import Streams
 from foretrace.inputs.profiler_trace.rank.waits import HostWaits
@@ -77,14 +77,14 @@ class Counts:
     """Noted by the profiler itself as its own."""
 
 
-def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits, gap_s: Floats) -> HostStep:
+def host_step(streams: Streams, steps: Steps, steady: SteadySteps, waits: HostWaits, gap_s: Floats) -> HostStep:
     """The host's side of steps that are alike, given the gap after each of their works."""
-    events, calls = streams.trace.events, alike.calls
+    events, calls = streams.trace.events, steady.calls
     begin, end = events.start_s[calls], streams.end_s[calls]
-    waited = _Waited(streams, alike, waits)
+    waited = _Waited(streams, steady, waits)
     thread = events.thread[calls[0]].astype(np.int64) if calls.size else np.empty(0, dtype=np.int64)
     sequence = _sequences(streams, thread)
-    launches = np.isin(calls, streams.links.launch[alike.device])
+    launches = np.isin(calls, streams.links.launch[steady.device])
     ready = np.where(launches, begin + streams.launch_s, begin)
     done_s = waited.done_s(end, gap_s)
     blocked = waited.waits & ~waited.queue
@@ -97,7 +97,7 @@ def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits, ga
     # By mean times, as on the device: the mean of what is later is later than the later of the means.
     since = np.fmin(mean_time(end - begin), mean_time(end - np.where(waited.waits, done_s, -np.inf)))
     own = np.where(waited.waits | lost, since, 0.0)
-    work, resumes = _work_s(streams, steps, alike, sequence, reach, left)
+    work, resumes = _work_s(streams, steps, steady, sequence, reach, left)
     return HostStep(
         work_s=work,
         own_s=np.maximum(own, 0.0),
@@ -108,7 +108,7 @@ def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits, ga
         resumes=resumes,
         reach_s=reach,
         left_s=left,
-        counts=_counts(streams, steps, alike, sequence),
+        counts=_counts(streams, steps, steady, sequence),
         unexplained_s=float(np.where(lost, end - begin, 0.0).mean(axis=0).sum()) if calls.size else 0.0,
     )
 
@@ -116,8 +116,8 @@ def host_step(streams: Streams, steps: Steps, alike: Alike, waits: HostWaits, ga
 class _Waited:
     """What the calls of a step wait for, agreed on by most of the steps."""
 
-    def __init__(self, streams: Streams, alike: Alike, waits: HostWaits) -> None:
-        self.streams, self.alike = streams, alike
+    def __init__(self, streams: Streams, steady: SteadySteps, waits: HostWaits) -> None:
+        self.streams, self.steady = streams, steady
         of_call: dict[int, list[int]] = {}
         queued: set[int] = set()
         for call, target, queue in zip(waits.call.tolist(), waits.target.tolist(), waits.queue.tolist(), strict=True):
@@ -125,58 +125,58 @@ class _Waited:
             if queue:
                 queued.add(call)
         self._of_call = of_call
-        self.queue = np.isin(alike.calls, list(queued)).mean(axis=0) >= 0.5 if alike.calls.size else np.empty(0, bool)
-        place = alike.place
-        self.targets = tuple(self._agreed(column, place) for column in range(alike.calls.shape[1]))
-        self.waits = np.array([bool(found) for found in self.targets], dtype=bool)
+        self.queue = np.isin(steady.calls, list(queued)).mean(axis=0) >= 0.5 if steady.calls.size else np.empty(0, bool)
+        place = steady.place
+        self.targets = tuple(self._agreed(column, place) for column in range(steady.calls.shape[1]))
+        self.waits = np.array([bool(targets) for targets in self.targets], dtype=bool)
 
     def _agreed(self, column: int, place: dict[int, tuple[int, int]]) -> tuple[Target, ...]:
-        rows = len(self.alike.steps)
+        rows = len(self.steady.steps)
         counts: Counter[Target] = Counter()
         for row in range(rows):
-            for target in self._of_call.get(int(self.alike.calls[row, column]), ()):
-                found = self._column(row, target, place)
-                if found is not None:
-                    counts[found] += 1
+            for target in self._of_call.get(int(self.steady.calls[row, column]), ()):
+                agreed = self._column(row, target, place)
+                if agreed is not None:
+                    counts[agreed] += 1
         return tuple(target for target, count in counts.items() if count >= rows / 2)
 
     def _column(self, row: int, target: int, place: dict[int, tuple[int, int]]) -> Target | None:
         """Where in a step, and in which, a call of this row's step waits for an event."""
-        alike, streams = self.alike, self.streams
+        steady, streams = self.steady, self.streams
         if target in place:
             source, column = place[target]
-            apart = int(alike.steps[row] - alike.steps[source])
+            apart = int(steady.steps[row] - steady.steps[source])
             return Target(column, apart) if apart in (0, 1) else None
         # Launched before this step in one that is not taken: steps repeat, and the last of its stream stands for it.
-        same = np.flatnonzero(streams.key[alike.device[row]] == streams.key[target])
-        return Target(int(same[-1]), 1) if len(same) and len(alike.steps) > 1 else None
+        same = np.flatnonzero(streams.key[steady.device[row]] == streams.key[target])
+        return Target(int(same[-1]), 1) if len(same) and len(steady.steps) > 1 else None
 
     def done_s(self, end: Floats, gap_s: Floats) -> Floats:
         """When what each call waits for was done, with the gap after it, at the latest when it returned."""
         ended = self.streams.end_s + self.streams.gap_s
-        ended[self.alike.device] = self.streams.end_s[self.alike.device] + gap_s
-        done = np.full(self.alike.calls.shape, -np.inf)
+        ended[self.steady.device] = self.streams.end_s[self.steady.device] + gap_s
+        done = np.full(self.steady.calls.shape, -np.inf)
         for column in np.flatnonzero(self.waits).tolist():
             for row in range(len(done)):
-                ends = [float(ended[one]) for one in self._of_call.get(int(self.alike.calls[row, column]), ())]
+                ends = [float(ended[event]) for event in self._of_call.get(int(self.steady.calls[row, column]), ())]
                 done[row, column] = max(ends, default=-np.inf)
         return np.asarray(np.minimum(done, end))
 
 
 def _work_s(
-    streams: Streams, steps: Steps, alike: Alike, sequence: Longs, reach: Floats, left: Floats
+    streams: Streams, steps: Steps, steady: SteadySteps, sequence: Longs, reach: Floats, left: Floats
 ) -> tuple[Floats, Longs]:
     """Host time up to each call, and for those of a sequence beside the main one what call of that they wait for."""
-    work = np.zeros(alike.calls.shape)
-    resumes = np.full(alike.calls.shape[1], -1, dtype=np.int64)
-    start, end = steps.start_s[alike.steps], steps.end_s[alike.steps]
+    work = np.zeros(steady.calls.shape)
+    resumes = np.full(steady.calls.shape[1], -1, dtype=np.int64)
+    start, end = steps.start_s[steady.steps], steps.end_s[steady.steps]
     for number in np.unique(sequence).tolist():
         at = np.flatnonzero(sequence == number)
         since = np.column_stack([start, left[:, at[:-1]]])
         work[:, at] = reach[:, at] - since
         work[:, at[0]] += end - left[:, at[-1]]
         if number:
-            pauses = _pauses_s(streams, steps, alike, at)
+            pauses = _pauses_s(streams, steps, steady, at)
             work[:, at] = np.maximum(work[:, at] - pauses, 0.0)
             main = np.flatnonzero(sequence == 0)
             for column in at[pauses.mean(axis=0) > 0].tolist():
@@ -185,25 +185,25 @@ def _work_s(
     return np.maximum(work, 0.0), resumes
 
 
-def _pauses_s(streams: Streams, steps: Steps, alike: Alike, at: Longs) -> Floats:
+def _pauses_s(streams: Streams, steps: Steps, steady: SteadySteps, at: Longs) -> Floats:
     """Of a thread's calls, how long before each it did nothing that was recorded, short pauses apart; before the first
     also after the last."""
     events = streams.trace.events
-    thread = int(events.thread[alike.calls[0, at[0]]])
+    thread = int(events.thread[steady.calls[0, at[0]]])
     mine = np.flatnonzero(
         (events.thread == thread) & np.isin(events.category, (EventCategory.CPU_OP, EventCategory.RUNTIME))
     )
     reached = np.maximum.accumulate(streams.end_s[mine])
     pause = np.maximum(events.start_s[mine] - np.append(events.start_s[mine][:1], reached[:-1]), 0.0)
     total = np.append(0.0, np.cumsum(np.where(pause > _PAUSE_S, pause, 0.0)))
-    upto = total[np.searchsorted(mine, alike.calls[:, at]) + 1]
+    upto = total[np.searchsorted(mine, steady.calls[:, at]) + 1]
     # A pause counts where it ends, so that one between two steps counts once.
     start, end = (
-        total[np.searchsorted(events.start_s[mine], one[alike.steps])] for one in (steps.start_s, steps.end_s)
+        total[np.searchsorted(events.start_s[mine], edge_s[steady.steps])] for edge_s in (steps.start_s, steps.end_s)
     )
-    found = np.diff(upto, axis=1, prepend=start[:, None])
-    found[:, 0] += end - upto[:, -1]
-    return found
+    pauses_s = np.diff(upto, axis=1, prepend=start[:, None])
+    pauses_s[:, 0] += end - upto[:, -1]
+    return pauses_s
 
 
 def _sequences(streams: Streams, thread: Longs) -> Longs:
@@ -214,12 +214,12 @@ def _sequences(streams: Streams, thread: Longs) -> Longs:
     main = int(threads[np.argmax(counts)])
     busy = {int(thread): _busy(streams, int(thread)) for thread in threads}
     number = {main: 0}
-    for one in threads.tolist():
-        if one == main:
+    for other in threads.tolist():
+        if other == main:
             continue
-        less = min(_length_s(busy[one]), _length_s(busy[main]))
-        number[one] = 0 if _both_s(busy[one], busy[main]) <= _AT_ONCE * less else max(number.values()) + 1
-    return np.array([number[int(one)] for one in thread], dtype=np.int64)
+        less = min(_length_s(busy[other]), _length_s(busy[main]))
+        number[other] = 0 if _both_s(busy[other], busy[main]) <= _AT_ONCE * less else max(number.values()) + 1
+    return np.array([number[int(other)] for other in thread], dtype=np.int64)
 
 
 def _busy(streams: Streams, thread: int) -> Floats:
@@ -236,38 +236,38 @@ def _length_s(busy: Floats) -> float:
     return float((busy[:, 1] - busy[:, 0]).sum())
 
 
-def _both_s(one: Floats, other: Floats) -> float:
+def _both_s(first: Floats, second: Floats) -> float:
     """How long two threads were both busy."""
-    times = np.concatenate([one.ravel(), other.ravel()])
-    change = np.concatenate([np.tile([1, -1], len(one)), np.tile([1, -1], len(other))])
+    times = np.concatenate([first.ravel(), second.ravel()])
+    change = np.concatenate([np.tile([1, -1], len(first)), np.tile([1, -1], len(second))])
     order = np.lexsort((change, times))
     depth = np.cumsum(change[order])
     return float(np.diff(times[order])[depth[:-1] >= 2].sum())
 
 
-def _counts(streams: Streams, steps: Steps, alike: Alike, sequence: Longs) -> Counts:
+def _counts(streams: Streams, steps: Steps, steady: SteadySteps, sequence: Longs) -> Counts:
     """What was recorded since the call before, by category, on the threads of each sequence."""
     events = streams.trace.events
-    threads = {n: np.unique(events.thread[alike.calls[0, sequence == n]]) for n in np.unique(sequence).tolist()}
+    threads = {n: np.unique(events.thread[steady.calls[0, sequence == n]]) for n in np.unique(sequence).tolist()}
     full = streams.trace.named(lambda name: name.startswith(_QUEUE_FULL))
 
     def counted(category: EventCategory, weights: bool = False) -> Floats:
-        found = np.zeros(alike.calls.shape)
+        counts = np.zeros(steady.calls.shape)
         for number, those in threads.items():
             at = np.flatnonzero(sequence == number)
             mine = (events.category == category) & ~full
             mine &= np.isin(events.thread, those) | (category == EventCategory.OVERHEAD)
             begin = events.start_s[mine]
             total = np.append(0.0, np.cumsum(events.duration_s[mine] if weights else np.ones(len(begin))))
-            bounds = np.column_stack([steps.start_s[alike.steps], events.start_s[alike.calls[:, at]]])
+            bounds = np.column_stack([steps.start_s[steady.steps], events.start_s[steady.calls[:, at]]])
             upto = total[np.searchsorted(begin, bounds, side="right")]
-            found[:, at] = np.diff(upto, axis=1)
-            rest = total[np.searchsorted(begin, steps.end_s[alike.steps])] - upto[:, -1]
-            found[:, at[0]] += rest
-        return found
+            counts[:, at] = np.diff(upto, axis=1)
+            rest = total[np.searchsorted(begin, steps.end_s[steady.steps])] - upto[:, -1]
+            counts[:, at[0]] += rest
+        return counts
 
     ops, calls, marks, python = (
-        np.rint(counted(one)).astype(np.int64)
-        for one in (EventCategory.CPU_OP, EventCategory.RUNTIME, EventCategory.ANNOTATION, EventCategory.PYTHON)
+        np.rint(counted(category)).astype(np.int64)
+        for category in (EventCategory.CPU_OP, EventCategory.RUNTIME, EventCategory.ANNOTATION, EventCategory.PYTHON)
     )
     return Counts(ops, calls, marks, python, counted(EventCategory.OVERHEAD, weights=True))

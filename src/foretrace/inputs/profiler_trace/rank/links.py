@@ -47,24 +47,24 @@ class EventLinks:
         """When the host caused each event; NaN where that is not recorded. Of a trace without any launches (kernels
         alone were recorded) work is taken to be issued when it begins."""
         start_s = self.trace.events.start_s
-        found = np.where(self.issue >= 0, start_s[self.issue], np.nan)
+        issued_s = np.where(self.issue >= 0, start_s[self.issue], np.nan)
         device = self.trace.events.of(*ON_DEVICE)
         if len(device) and (self.launch[device] < 0).all():
-            found[device] = start_s[device]
-        return found
+            issued_s[device] = start_s[device]
+        return issued_s
 
     @cached_property
     def op(self) -> Longs:
         """For each event the innermost CPU_OP it ran under; of an op, the op around it."""
         events = self.trace.events
-        found = self._around(EventCategory.CPU_OP)
+        op = self._around(EventCategory.CPU_OP)
         # Where the call was not recorded, Kineto still says by External id under which op work was launched.
         lost = events.of(*ON_DEVICE)
-        lost = lost[(found[lost] < 0) & (events.external[lost] > 0) & (self.launch[lost] < 0)]
+        lost = lost[(op[lost] < 0) & (events.external[lost] > 0) & (self.launch[lost] < 0)]
         if len(lost):
             ops = events.of(EventCategory.CPU_OP)
-            found[lost] = _matched(events.external[lost], events.external[ops], ops)
-        return found
+            op[lost] = _matched(events.external[lost], events.external[ops], ops)
+        return op
 
     @cached_property
     def annotation(self) -> Longs:
@@ -72,36 +72,36 @@ class EventLinks:
         thread that has most: backward ops run on a thread of their own, under the main thread's annotation. Of an
         annotation, the one around it."""
         events = self.trace.events
-        found = self._around(EventCategory.ANNOTATION)
+        around = self._around(EventCategory.ANNOTATION)
         ranges = events.of(EventCategory.ANNOTATION)
         ranges = ranges[events.thread[ranges] >= 0]
         if not len(ranges):
-            return found
+            return around
         main = int(np.bincount(events.thread[ranges]).argmax())
-        lost = np.flatnonzero((found < 0) & (self.issue >= 0))
+        lost = np.flatnonzero((around < 0) & (self.issue >= 0))
         lost = lost[events.thread[self.issue[lost]] != main]
-        found[lost] = innermost(events, self.issue[lost], ranges[events.thread[ranges] == main], any_thread=True)
-        return found
+        around[lost] = innermost(events, self.issue[lost], ranges[events.thread[ranges] == main], any_thread=True)
+        return around
 
     def chain(self, event: int) -> list[int]:
         """The annotations around an event, innermost first."""
-        found: list[int] = []
+        chain: list[int] = []
         at = int(self.annotation[event])
         while at >= 0:
-            found.append(at)
+            chain.append(at)
             at = int(self.annotation[at])
-        return found
+        return chain
 
     def _around(self, category: EventCategory) -> Longs:
         """For each event the innermost range of a category around the host event that caused it."""
         events = self.trace.events
         host = np.flatnonzero(events.thread >= 0)
         ranges = events.of(category)
-        found = np.full(len(events), -1, dtype=np.int64)
-        found[host] = innermost(events, host, ranges[events.thread[ranges] >= 0])
+        around = np.full(len(events), -1, dtype=np.int64)
+        around[host] = innermost(events, host, ranges[events.thread[ranges] >= 0])
         launched = np.flatnonzero((events.thread < 0) & (self.launch >= 0))
-        found[launched] = found[self.launch[launched]]
-        return found
+        around[launched] = around[self.launch[launched]]
+        return around
 
 
 def innermost(events: Events, asked: Longs, ranges: Longs, *, any_thread: bool = False) -> Longs:
@@ -132,9 +132,9 @@ def innermost(events: Events, asked: Longs, ranges: Longs, *, any_thread: bool =
     before = np.searchsorted(keys[by_key], depth[asking] * stride + asking) - 1
     holder = event[order[opened[by_key[before]]]]
     inside = (depth[asking] > 0) & (before >= 0) & (end[holder] >= begin[event[order[asking]]])
-    found = np.full(len(asked), -1, dtype=np.int64)
-    found[order[asking] - 2 * count] = np.where(inside, holder, -1)
-    return found
+    holders = np.full(len(asked), -1, dtype=np.int64)
+    holders[order[asking] - 2 * count] = np.where(inside, holder, -1)
+    return holders
 
 
 def _whole(seconds: Floats) -> Longs:
@@ -144,11 +144,11 @@ def _whole(seconds: Floats) -> Longs:
 def _latest(events: Events, device: Longs, calls: Longs) -> Longs:
     """For each event on a device the call with its correlation: of several (numbers come again where traces are put
     together) the last that began before it."""
-    found = _matched(events.correlation[device], events.correlation[calls], calls)
+    call_of = _matched(events.correlation[device], events.correlation[calls], calls)
     numbers, counts = np.unique(events.correlation[calls], return_counts=True)
     again = np.flatnonzero(np.isin(events.correlation[device], numbers[counts > 1]))
     if not len(again):
-        return found
+        return call_of
     asked = device[again]
     both = np.concatenate([calls, asked])
     is_call = np.arange(len(both)) < len(calls)
@@ -156,8 +156,8 @@ def _latest(events: Events, device: Longs, calls: Longs) -> Longs:
     last = np.maximum.accumulate(np.where(is_call[order], np.arange(len(order)), -1))
     call = both[order[last]]
     fits = (last >= 0) & (events.correlation[call] == events.correlation[both[order]]) & ~is_call[order]
-    found[again[order[fits] - len(calls)]] = call[fits]
-    return found
+    call_of[again[order[fits] - len(calls)]] = call[fits]
+    return call_of
 
 
 def _matched(asked: Longs, known: Longs, numbers: Longs) -> Longs:
@@ -166,5 +166,5 @@ def _matched(asked: Longs, known: Longs, numbers: Longs) -> Longs:
         return np.full(len(asked), -1, dtype=np.int64)
     order = np.argsort(known, kind="stable")
     at = np.minimum(np.searchsorted(known[order], asked), len(order) - 1)
-    found = (known[order[at]] == asked) & (asked >= 0)
-    return np.where(found, numbers[order[at]], -1)
+    equal = (known[order[at]] == asked) & (asked >= 0)
+    return np.where(equal, numbers[order[at]], -1)

@@ -22,20 +22,20 @@ def phases(trace: RankProfile, links: EventLinks) -> NDArray[np.uint8]:
     Work that no range names comes before a backward (then it is forward) or before an optimizer (then it is
     part of that: gradients are clipped there); what nothing follows is left open.
     """
-    found = _by_ranges(trace, links)
+    phase = _by_ranges(trace, links)
     events = trace.events
     asked = np.flatnonzero((events.category == EventCategory.RUNTIME) | np.isin(events.category, ON_DEVICE))
     asked = asked[~np.isnan(links.issued_s[asked])]
     order = asked[np.argsort(links.issued_s[asked], kind="stable")]
-    named = np.flatnonzero(found[order] != Phase.NONE)
-    open_ = np.flatnonzero(found[order] == Phase.NONE)
+    named = np.flatnonzero(phase[order] != Phase.NONE)
+    open_ = np.flatnonzero(phase[order] == Phase.NONE)
     if len(named) and len(open_):
         after = np.searchsorted(named, open_)
         known = after < len(named)
-        following = found[order[named[np.minimum(after, len(named) - 1)]]]
+        following = phase[order[named[np.minimum(after, len(named) - 1)]]]
         turned = np.where(following == Phase.BACKWARD, np.uint8(Phase.FORWARD), following)
-        found[order[open_[known]]] = turned[known]
-    return found
+        phase[order[open_[known]]] = turned[known]
+    return phase
 
 
 def _by_ranges(trace: RankProfile, links: EventLinks) -> NDArray[np.uint8]:
@@ -43,19 +43,19 @@ def _by_ranges(trace: RankProfile, links: EventLinks) -> NDArray[np.uint8]:
     events = trace.events
     engine = trace.named(lambda name: name.startswith(ENGINE))
     words = np.array([int(phase_within(name)) for name in trace.strings] or [0], dtype=np.uint8)
-    found = np.zeros(len(events), dtype=np.uint8)
+    phase = np.zeros(len(events), dtype=np.uint8)
     at = links.op.copy()
     for _ in range(_DEEPEST):
         inside = at >= 0
         if not inside.any():
             break
-        found[inside & engine[at]] = Phase.BACKWARD
+        phase[inside & engine[at]] = Phase.BACKWARD
         at = np.where(inside, links.op[at], -1)
     at = links.annotation.copy()
     for _ in range(_DEEPEST):
-        inside = (at >= 0) & (found == Phase.NONE)
+        inside = (at >= 0) & (phase == Phase.NONE)
         if not inside.any():
             break
-        found = np.where(inside, words[events.name[at]], found)
+        phase = np.where(inside, words[events.name[at]], phase)
         at = np.where(at >= 0, links.annotation[at], -1)
-    return found
+    return phase

@@ -13,7 +13,7 @@ from foretrace.inputs.profiler_trace.rank.device import DeviceStep, device_step
 from foretrace.inputs.profiler_trace.rank.host import HostStep, host_step
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.recorded_time import Recorded, recorded_times
-from foretrace.inputs.profiler_trace.rank.steady_steps import Alike, alike_steps
+from foretrace.inputs.profiler_trace.rank.steady_steps import SteadySteps, steady_steps
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.inputs.profiler_trace.rank.streams import CrossWaits, Streams, cross_waits
 from foretrace.inputs.profiler_trace.rank.trim import trimmed
@@ -21,7 +21,7 @@ from foretrace.inputs.profiler_trace.rank.waits import HostWaits, host_waits
 
 _RECORDING = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) records both"
 
-SAID_FROM: Final = 0.001
+MIN_NOTED_SHARE: Final = 0.001
 """The part of a step from which on a note says what nothing recorded accounts for."""
 
 
@@ -34,7 +34,7 @@ class RankStep:
     streams: Streams
     steps: Steps
     recorded: Recorded
-    alike: Alike
+    steady: SteadySteps
     device: DeviceStep
     host: HostStep
     cross: CrossWaits
@@ -43,18 +43,18 @@ class RankStep:
     @property
     def recorded_s(self) -> float:
         """The mean of the recorded steps that are taken."""
-        return float(self.recorded.step_s[self.alike.steps].mean())
+        return float(self.recorded.step_s[self.steady.steps].mean())
 
     def of_steps(self, names: set[str]) -> RankStep:
         """The same, of fewer of its steps."""
-        rows = np.array([self.steps.names[at] in names for at in self.alike.steps], dtype=bool)
+        rows = np.array([self.steps.names[at] in names for at in self.steady.steps], dtype=bool)
         if rows.all():
             return self
-        one = self.alike
-        alike = replace(one, steps=one.steps[rows], device=one.device[rows], calls=one.calls[rows])
-        device = device_step(self.streams, alike, self.cross)
-        host = host_step(self.streams, self.steps, alike, self.waits, device.gap_s)
-        return replace(self, alike=alike, device=device, host=host)
+        every = self.steady
+        steady = replace(every, steps=every.steps[rows], device=every.device[rows], calls=every.calls[rows])
+        device = device_step(self.streams, steady, self.cross)
+        host = host_step(self.streams, self.steps, steady, self.waits, device.gap_s)
+        return replace(self, steady=steady, device=device, host=host)
 
 
 def read_step(trace: RankProfile, chosen: tuple[int, ...] | None = None) -> RankStep:
@@ -64,11 +64,11 @@ def read_step(trace: RankProfile, chosen: tuple[int, ...] | None = None) -> Rank
     streams = Streams(trace, links)
     steps = trimmed(streams, find_steps(trace, links))
     recorded = recorded_times(streams, steps)
-    alike = alike_steps(streams, steps, recorded, chosen)
+    steady = steady_steps(streams, steps, recorded, chosen)
     cross, waits = cross_waits(streams), host_waits(streams)
-    device = device_step(streams, alike, cross)
-    host = host_step(streams, steps, alike, waits, device.gap_s)
-    return RankStep(trace, links, streams, steps, recorded, alike, device, host, cross, waits)
+    device = device_step(streams, steady, cross)
+    host = host_step(streams, steps, steady, waits, device.gap_s)
+    return RankStep(trace, links, streams, steps, recorded, steady, device, host, cross, waits)
 
 
 def _check(trace: RankProfile) -> None:
@@ -88,13 +88,13 @@ def _check(trace: RankProfile) -> None:
 def step_notes(rank: RankStep, where: str | None = None) -> list[Diagnostic]:
     """What a reader should know of how a trace was read; `where` names it among others."""
     notes = [*rank.trace.diagnostics]
-    taken, recorded = rank.alike.steps, rank.recorded
-    times = recorded.step_s[taken]
-    spread = f" ({times.min() * 1e3:.2f} to {times.max() * 1e3:.2f})" if len(taken) > 1 else ""
-    count = "1 step" if len(taken) == 1 else f"mean of {len(taken)} steps"
+    used, recorded = rank.steady.steps, rank.recorded
+    times = recorded.step_s[used]
+    spread = f" ({times.min() * 1e3:.2f} to {times.max() * 1e3:.2f})" if len(used) > 1 else ""
+    count = "1 step" if len(used) == 1 else f"mean of {len(used)} steps"
     text = f"recorded step {rank.recorded_s * 1e3:.2f} ms{spread}: {count} by {rank.steps.how}, on the {recorded.bound}"
     notes.append(Diagnostic("note", "as-recorded", text, where))
-    notes += [replace(note, where=where) for note in rank.alike.notes]
+    notes += [replace(note, where=where) for note in rank.steady.notes]
     notes += [Diagnostic("note", code, text, where) for code, text in _unknown(rank)]
     return notes
 
@@ -102,20 +102,20 @@ def step_notes(rank: RankStep, where: str | None = None) -> list[Diagnostic]:
 def _unknown(rank: RankStep) -> list[tuple[str, str]]:
     """What was inferred, and what nothing recorded accounts for."""
     device = rank.device
-    found: list[tuple[str, str]] = []
+    notes: list[tuple[str, str]] = []
     if device.waits:
         inferred = len(device.waits) - device.exact_waits
         how = f"{inferred:,} of them inferred from calls and times" if inferred else "all recorded"
-        found.append(("guessed", f"{len(device.waits):,} waits between streams in a step, {how}"))
+        notes.append(("guessed", f"{len(device.waits):,} waits between streams in a step, {how}"))
     idle = float(device.idle_s[device.idle_early].sum())
-    if idle > SAID_FROM * rank.recorded_s:
+    if idle > MIN_NOTED_SHARE * rank.recorded_s:
         text = f"streams idle for {idle * 1e3:.2f} ms of a step for reasons not recorded, or as steps vary; kept"
-        found.append(("not-recorded", text))
+        notes.append(("not-recorded", text))
     events = rank.trace.events
     work = events.of(*ON_DEVICE)
     orphans = int((rank.links.launch[work] < 0).sum())
     if orphans == len(work):
-        found.append(("not-recorded", "no launches were recorded: the program has the device's work only"))
+        notes.append(("not-recorded", "no launches were recorded: the program has the device's work only"))
     elif orphans:
-        found.append(("rows-skipped", f"left out: {orphans:,} kernels and copies whose launch is not in the trace"))
-    return found
+        notes.append(("rows-skipped", f"left out: {orphans:,} kernels and copies whose launch is not in the trace"))
+    return notes

@@ -23,7 +23,7 @@ kernel for the same work."""
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class SteadySteps:
     """Steps that do the same: row by row a step, column by column an op or a call."""
 
     steps: Longs
@@ -42,7 +42,7 @@ class Alike:
         return {event: (row, column) for event, row, column in ravelled}
 
 
-def alike_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tuple[int, ...] | None) -> Alike:
+def steady_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tuple[int, ...] | None) -> SteadySteps:
     """The steps to build a program of: those chosen, else all that are whole and steady. Where they are not alike, the
     largest set of them that is; of steps that all differ, the one nearest to the mean."""
     where = streams.trace.path
@@ -72,14 +72,14 @@ def alike_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tupl
             usable = usable[1:]
     calls = waiting_or_launching(streams)
     parts = {int(at): (_device(streams, steps, int(at)), calls[steps.of_event[calls] == at]) for at in usable}
-    taken = _largest(streams, parts, recorded)
-    if len(taken) < len(usable):
-        which = "the one nearest to the mean is" if len(taken) == 1 else f"{len(taken)} that do are"
-        text = f"the {len(usable)} steps do not all do the same: {which} taken ({_named(steps, taken)})"
+    used = _largest(streams, parts, recorded)
+    if len(used) < len(usable):
+        which = "the one nearest to the mean is" if len(used) == 1 else f"{len(used)} that do are"
+        text = f"the {len(usable)} steps do not all do the same: {which} taken ({_named(steps, used)})"
         notes.append(Diagnostic("note", "steps-left-out", text, where))
-    device = _as_begun(streams, np.array([parts[at][0] for at in taken], dtype=np.int64))
-    made = np.array([parts[at][1] for at in taken], dtype=np.int64).reshape(len(taken), -1)
-    return Alike(np.array(taken, dtype=np.int64), device, made, tuple(notes))
+    device = _as_begun(streams, np.array([parts[at][0] for at in used], dtype=np.int64))
+    made = np.array([parts[at][1] for at in used], dtype=np.int64).reshape(len(used), -1)
+    return SteadySteps(np.array(used, dtype=np.int64), device, made, tuple(notes))
 
 
 def _chosen(steps: Steps, chosen: tuple[int, ...], where: str) -> Longs:
@@ -129,8 +129,8 @@ def _largest(streams: Streams, parts: dict[int, tuple[Longs, Longs]], recorded: 
     return [min(parts, key=lambda at: abs(float(recorded.step_s[at]) - mean))]
 
 
-def _named(steps: Steps, taken: list[int]) -> str:
-    names = [steps.names[at] for at in taken]
+def _named(steps: Steps, used: list[int]) -> str:
+    names = [steps.names[at] for at in used]
     return ", ".join(names if len(names) < 5 else [*names[:2], "…", names[-1]])
 
 

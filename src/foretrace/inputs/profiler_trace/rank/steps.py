@@ -70,41 +70,41 @@ def _by_profiler_step(trace: RankProfile) -> _Cut | None:
     events = trace.events
     marks = trace.named(lambda name: name.startswith(PROFILER_STEP))
     on_host = np.isin(events.category, (EventCategory.ANNOTATION, EventCategory.CPU_OP)) & (events.thread >= 0)
-    found = np.flatnonzero(marks & on_host)
-    if not len(found):
+    marked = np.flatnonzero(marks & on_host)
+    if not len(marked):
         return None
-    return _Cut(PROFILER_STEP, tuple(trace.names(found)), events.start_s[found], events.end_s[found], closed=True)
+    return _Cut(PROFILER_STEP, tuple(trace.names(marked)), events.start_s[marked], events.end_s[marked], closed=True)
 
 
 def _by_annotation(trace: RankProfile, links: EventLinks) -> _Cut | None:
     """Ranges that look like steps by their name; else those that repeat once a step."""
     events = trace.events
     launches = np.sort(links.issued_s[_in_order(trace, links)])
-    families = {name: found for name, found in _families(trace).items() if _disjoint(trace, found)}
+    families = {name: ranges for name, ranges in _families(trace).items() if _disjoint(trace, ranges)}
     named = {k: v for k, v in families.items() if _STEP_WORD.search(k) and not _PART_WORD.search(k)}
-    covered = {name: _held(trace, found, launches) for name, found in families.items()}
+    covered = {name: _held(trace, ranges, launches) for name, ranges in families.items()}
     best = max(named, key=lambda name: covered[name], default=None)
     if best is not None and covered[best] > 0.5:
-        found = families[best]
-        names = tuple(trace.names(found))
-        return _Cut(f"annotation {best}", names, events.start_s[found], events.end_s[found], closed=True)
-    repeated = {name: found for name, found in families.items() if len(found) > 1}
+        ranges = families[best]
+        names = tuple(trace.names(ranges))
+        return _Cut(f"annotation {best}", names, events.start_s[ranges], events.end_s[ranges], closed=True)
+    repeated = {name: ranges for name, ranges in families.items() if len(ranges) > 1}
     if not repeated:
         return None
     # A step ends with an optimizer: several forwards to one of those are microbatches.
-    optimizers = [len(found) for name, found in repeated.items() if name.startswith(OPTIMIZER_STEP)]
+    optimizers = [len(ranges) for name, ranges in repeated.items() if name.startswith(OPTIMIZER_STEP)]
     most = max(repeated, key=lambda name: covered[name])
     if covered[most] < 0.05 and not optimizers:
         return None
     count = min(optimizers, default=len(repeated[most]))
-    alike = [name for name, found in repeated.items() if len(found) == count]
-    first = min(alike, key=lambda name: events.start_s[repeated[name][0]])
-    found = repeated[first]
+    candidates = [name for name, ranges in repeated.items() if len(ranges) == count]
+    first = min(candidates, key=lambda name: events.start_s[repeated[name][0]])
+    ranges = repeated[first]
     return _Cut(
         f"annotation {first}",
         tuple(f"step {number}" for number in range(count)),
-        events.start_s[found],
-        np.append(events.start_s[found][1:], np.inf),
+        events.start_s[ranges],
+        np.append(events.start_s[ranges][1:], np.inf),
         closed=False,
     )
 
@@ -202,21 +202,21 @@ def _families(trace: RankProfile) -> dict[str, Longs]:
     families: dict[str, list[int]] = {}
     for number, name in zip(ranges.tolist(), trace.names(ranges), strict=True):
         families.setdefault(re.sub(r"\d+", "N", name), []).append(number)
-    return {name: np.array(found, dtype=np.int64) for name, found in families.items()}
+    return {name: np.array(numbers, dtype=np.int64) for name, numbers in families.items()}
 
 
-def _disjoint(trace: RankProfile, found: Longs) -> bool:
+def _disjoint(trace: RankProfile, ranges: Longs) -> bool:
     events = trace.events
-    one_thread = len(set(events.thread[found].tolist())) == 1
-    return one_thread and bool((events.end_s[found][:-1] <= events.start_s[found][1:] + 1e-9).all())
+    one_thread = len(set(events.thread[ranges].tolist())) == 1
+    return one_thread and bool((events.end_s[ranges][:-1] <= events.start_s[ranges][1:] + 1e-9).all())
 
 
-def _held(trace: RankProfile, found: Longs, launches_s: Floats) -> float:
+def _held(trace: RankProfile, ranges: Longs, launches_s: Floats) -> float:
     """Which part of the launches lies in these ranges."""
     if not len(launches_s):
         return 0.0
     events = trace.events
-    inside = np.searchsorted(launches_s, events.end_s[found]) - np.searchsorted(launches_s, events.start_s[found])
+    inside = np.searchsorted(launches_s, events.end_s[ranges]) - np.searchsorted(launches_s, events.start_s[ranges])
     return float(inside.sum()) / len(launches_s)
 
 

@@ -56,10 +56,10 @@ class Streams:
     @cached_property
     def previous(self) -> Longs:
         """For each event the one before it on its stream, -1 for the first."""
-        found = np.full(len(self.key), -1, dtype=np.int64)
+        previous = np.full(len(self.key), -1, dtype=np.int64)
         same = np.flatnonzero(np.diff(self.key[self.queued]) == 0)
-        found[self.queued[same + 1]] = self.queued[same]
-        return found
+        previous[self.queued[same + 1]] = self.queued[same]
+        return previous
 
     @cached_property
     def _by_stream(self) -> dict[int, tuple[Longs, Floats]]:
@@ -159,7 +159,7 @@ def _recorded(streams: Streams) -> tuple[list[tuple[int, int]], bool]:
     waits = events.of(EventCategory.SYNC)
     waits = waits[(events.waits_stream[waits] >= 0) & (events.stream[waits] >= 0)]
     waits = waits[events.waits_stream[waits] != events.stream[waits]]
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     calls = events.of(EventCategory.RUNTIME)
     at_mark = dict(zip(events.correlation[calls].tolist(), events.start_s[calls].tolist(), strict=True))
     for wait in waits.tolist():
@@ -169,8 +169,8 @@ def _recorded(streams: Streams) -> tuple[list[tuple[int, int]], bool]:
         before = int(streams.last_before(base + int(events.waits_stream[wait]), np.array([marked]))[0])
         after = int(streams.first_after(base + int(events.stream[wait]), np.array([issued]))[0])
         if before >= 0 and after >= 0:
-            found.append((before, after))
-    return list(dict.fromkeys(found)), bool(len(waits))
+            pairs.append((before, after))
+    return list(dict.fromkeys(pairs)), bool(len(waits))
 
 
 def _by_calls(streams: Streams) -> list[tuple[int, int]]:
@@ -184,11 +184,11 @@ def _by_calls(streams: Streams) -> list[tuple[int, int]]:
     launched = streams.queued[links.launch[streams.queued] >= 0]
     launched = launched[np.argsort(streams.issued_s[launched], kind="stable")]
     thread = events.thread[links.launch[launched]]
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     waited: dict[tuple[int, int], int] = {}
-    for one in np.unique(events.thread[calls]).tolist():
-        mine = launched[thread == one]
-        own_calls = calls[events.thread[calls] == one]
+    for caller in np.unique(events.thread[calls]).tolist():
+        mine = launched[thread == caller]
+        own_calls = calls[events.thread[calls] == caller]
         following = np.searchsorted(streams.issued_s[mine], events.start_s[own_calls])
         given = {key: streams.last_before(key, events.start_s[own_calls]) for key in streams.keys}
         for position, (call, at) in enumerate(zip(own_calls.tolist(), following.tolist(), strict=True)):
@@ -202,8 +202,8 @@ def _by_calls(streams: Streams) -> list[tuple[int, int]]:
             best = _waited_for(streams, {k: int(g[position]) for k, g in given.items() if k != key}, after, waited)
             if best >= 0:
                 waited[int(streams.key[best]), key] = best
-                found.append((best, after))
-    return list(dict.fromkeys(found))
+                pairs.append((best, after))
+    return list(dict.fromkeys(pairs))
 
 
 def _held_streams(streams: Streams) -> dict[int, int]:
@@ -239,14 +239,14 @@ def _by_times(streams: Streams, known: set[tuple[int, int]]) -> list[tuple[int, 
     ends = streams.end_s[work]
     last = np.searchsorted(ends, events.start_s[late] + CLOCK_S, side="right")
     first = np.searchsorted(ends, events.start_s[late] - SOON_S)
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for after, low, high in zip(late.tolist(), first.tolist(), last.tolist(), strict=True):
         near = work[low:high]
         near = near[(streams.key[near] != streams.key[after]) & (streams.issued_s[near] <= streams.issued_s[after])]
         near = near[events.start_s[near] < events.start_s[after]]
         if len(near):
-            found.append((int(near[-1]), after))
-    return found
+            pairs.append((int(near[-1]), after))
+    return pairs
 
 
 def unexplained_s(streams: Streams, waits: set[tuple[int, int]]) -> Floats:

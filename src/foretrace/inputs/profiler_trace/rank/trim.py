@@ -29,10 +29,10 @@ def trimmed(streams: Streams, steps: Steps) -> Steps:
     own = [calls[steps.of_event[calls] == at] for at in range(len(steps))]
     start, end, of_event = steps.start_s.copy(), steps.end_s.copy(), steps.of_event.copy()
     for ends_with in (False, True):
-        waits = [_leading(streams, one[::-1] if ends_with else one) for one in own]
+        waits = [_leading(streams, of_step[::-1] if ends_with else of_step) for of_step in own]
         usual = _usual(streams, waits)
-        for at, found in enumerate(waits):
-            extra = found[: max(len(found) - usual, 0)]
+        for at, leading in enumerate(waits):
+            extra = leading[: max(len(leading) - usual, 0)]
             if not len(extra):
                 continue
             begin_s, end_s = float(events.start_s[extra].min()), float(streams.end_s[extra].max())

@@ -50,16 +50,16 @@ def _synchronising(streams: Streams) -> list[tuple[int, int]]:
     for call in np.flatnonzero(np.isin(what, WAITING)).tolist():
         at_s = trace.events.start_s[[call]]
         if what[call] == Does.WAITS_DEVICE:
-            found = [int(streams.last_before(key, at_s)[0]) for key in streams.keys]
+            targets = [int(streams.last_before(key, at_s)[0]) for key in streams.keys]
         elif call in mark_of:
-            found = [mark_of[call]]
+            targets = [mark_of[call]]
         elif call in stream_of:
-            found = [int(streams.last_before(stream_of[call], at_s)[0])]
+            targets = [int(streams.last_before(stream_of[call], at_s)[0])]
         elif what[call] == Does.WAITS_STREAM:
-            found = [_of_unknown_stream(streams, call)]
+            targets = [_of_unknown_stream(streams, call)]
         else:
-            found = [_ended_with(streams, call)]
-        rows += [(call, target) for target in found if target >= 0]
+            targets = [_ended_with(streams, call)]
+        rows += [(call, target) for target in targets if target >= 0]
     return rows
 
 
@@ -104,8 +104,8 @@ def _ended_with(streams: Streams, call: int) -> int:
         return -1
     work = streams.queued
     fits = (streams.issued_s[work] < begin) & (streams.end_s[work] <= end + _SLACK_S) & (streams.end_s[work] > begin)
-    found = work[fits]
-    return int(found[np.argmax(streams.end_s[found])]) if len(found) else -1
+    ended = work[fits]
+    return int(ended[np.argmax(streams.end_s[ended])]) if len(ended) else -1
 
 
 def _copying(streams: Streams) -> list[tuple[int, int]]:

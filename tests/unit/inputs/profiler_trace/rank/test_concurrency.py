@@ -27,13 +27,13 @@ def test_of_the_time_two_kernels_run_at_once_each_has_half() -> None:
         Row(EventCategory.KERNEL, "gemm", 20e-6, 40e-6, -1, 20, 2),
     ]
     rank = read_step(trace_of(rows))
-    assert alone_s(rank.streams, rank.alike.device) == pytest.approx([20e-6, 30e-6])
-    assert not gpu_share(rank.streams, rank.alike.device).any()  # recorded, they hold what overlapping costs
+    assert alone_s(rank.streams, rank.steady.device) == pytest.approx([20e-6, 30e-6])
+    assert not gpu_share(rank.streams, rank.steady.device).any()  # recorded, they hold what overlapping costs
 
 
 def test_kernels_that_never_met_share_the_gpu_once_they_do() -> None:
     rank = _apart()
-    assert gpu_share(rank.streams, rank.alike.device).all()
+    assert gpu_share(rank.streams, rank.steady.device).all()
     assert times(rank, "profiled").shares is None
     shares = times(rank, "graphs").shares
     assert shares is not None
@@ -45,19 +45,19 @@ def test_a_kernel_with_few_blocks_draws_their_part_of_the_sms() -> None:
     trace = rank.trace
     few = np.where(trace.events.category == EventCategory.KERNEL, 0.25, -1.0)
     rank = read_step(replace(trace, events=replace(trace.events, blocks_per_sm=few)))
-    assert gpu_share(rank.streams, rank.alike.device) == pytest.approx([0.25, 0.25])
+    assert gpu_share(rank.streams, rank.steady.device) == pytest.approx([0.25, 0.25])
 
 
 def test_streams_of_two_gpus_share_neither() -> None:
     trace = _apart().trace
     device = np.where(trace.events.stream == 20, 1, trace.events.device)
     rank = read_step(replace(trace, events=replace(trace.events, device=device)))
-    assert not gpu_share(rank.streams, rank.alike.device).any()
+    assert not gpu_share(rank.streams, rank.steady.device).any()
 
 
 def test_one_stream_shares_with_none_and_communication_with_no_kernel() -> None:
     one = read_step(recorded(Machine([Do(90e-6, 30e-6)] * 2).run(4)))
-    assert not gpu_share(one.streams, one.alike.device).any()
+    assert not gpu_share(one.streams, one.steady.device).any()
     step = [Do(90e-6, 30e-6), Do(90e-6, 30e-6, stream=20, name="ncclDevKernel_AllReduce")]
     two = read_step(recorded(Machine(step).run(4)))
-    assert not gpu_share(two.streams, two.alike.device).any()
+    assert not gpu_share(two.streams, two.steady.device).any()

@@ -37,7 +37,7 @@ def test_a_host_bound_step_is_measured_on_the_host() -> None:
 
 def test_host_work_of_a_step_sums_to_its_time() -> None:
     rank = _read(_HOST_BOUND)
-    np.testing.assert_allclose(rank.host.work_s.sum(axis=1), rank.recorded.host_s[rank.alike.steps])
+    np.testing.assert_allclose(rank.host.work_s.sum(axis=1), rank.recorded.host_s[rank.steady.steps])
 
 
 def test_launch_and_gap_are_found() -> None:
@@ -175,8 +175,8 @@ def test_a_step_that_differs_is_left_out_and_said() -> None:
     machine.run(1)
     machine.step = _HOST_BOUND
     rank = read_step(recorded(machine.run(2)))
-    assert rank.alike.steps.tolist() == [0, 1, 3, 4]
-    assert "do not all do the same" in rank.alike.notes[0].message
+    assert rank.steady.steps.tolist() == [0, 1, 3, 4]
+    assert "do not all do the same" in rank.steady.notes[0].message
 
 
 def test_of_steps_that_all_differ_the_one_nearest_to_the_mean_is_taken() -> None:
@@ -185,21 +185,21 @@ def test_of_steps_that_all_differ_the_one_nearest_to_the_mean_is_taken() -> None
         machine.step = [*_HOST_BOUND, *[Do(5e-6, 2e-6)] * extra]
         machine.run(1)
     rank = read_step(recorded(machine))
-    assert rank.alike.steps.tolist() == [1]
-    assert "nearest to the mean" in rank.alike.notes[0].message
+    assert rank.steady.steps.tolist() == [1]
+    assert "nearest to the mean" in rank.steady.notes[0].message
 
 
 def test_a_warm_up_is_left_out_and_said() -> None:
     machine = Machine([Do(3 * do.host_s, do.busy_s) for do in _HOST_BOUND]).run(1)
     machine.step = _HOST_BOUND
     rank = read_step(recorded(machine.run(3)))
-    assert rank.alike.steps.tolist() == [1, 2, 3]
-    assert rank.alike.notes[0].code == "steps-left-out"
+    assert rank.steady.steps.tolist() == [1, 2, 3]
+    assert rank.steady.notes[0].code == "steps-left-out"
 
 
 def test_steps_can_be_chosen() -> None:
     trace = recorded(Machine(_HOST_BOUND).run(4))
-    assert read_step(trace, (1, 3)).alike.steps.tolist() == [1, 3]
+    assert read_step(trace, (1, 3)).steady.steps.tolist() == [1, 3]
     with pytest.raises(InputError) as caught:
         read_step(trace, (4,))
     assert caught.value.code == "no-such-rank"
@@ -213,7 +213,7 @@ def test_waits_that_only_the_first_and_last_step_have_are_no_part_of_them() -> N
         Row(EventCategory.RUNTIME, "cudaDeviceSynchronize", last - 4e-6, 3e-6, 0),
     ]
     rank = read_step(recorded(machine, sync_at_end=False))
-    assert rank.alike.steps.tolist() == [0, 1, 2, 3]
+    assert rank.steady.steps.tolist() == [0, 1, 2, 3]
     assert not any(rank.host.targets)
 
 

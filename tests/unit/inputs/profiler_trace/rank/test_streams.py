@@ -52,7 +52,7 @@ def test_kernels_that_a_busy_device_kept_apart_do_not_share_it() -> None:
     turns = [Do(3e-6, 100e-6), Do(3e-6, 100e-6, stream=20, after=(0,)), Do(3e-6, 100e-6, after=(1,))]
     rank = read_step(recorded(Machine(turns).run(6), 2))
     assert rank.recorded.bound == "device"
-    assert gpu_share(rank.streams, rank.alike.device).any()
+    assert gpu_share(rank.streams, rank.steady.device).any()
     for mode in ("unprofiled", "none", "graphs"):
         shares = times(rank, mode).shares
         assert shares is None or not shares.any()
@@ -61,9 +61,9 @@ def test_kernels_that_a_busy_device_kept_apart_do_not_share_it() -> None:
 def test_the_first_step_of_a_busy_device_that_began_idle_is_left_out() -> None:
     machine = Machine(_DEVICE_BOUND).run(7)
     began_idle = read_step(recorded(machine))
-    assert began_idle.alike.steps.tolist() == [1, 2, 3, 4, 5, 6]
-    assert "began on an idle device" in " ".join(note.message for note in began_idle.alike.notes)
-    assert read_step(recorded(machine, 2)).alike.steps.tolist() == [0, 1, 2, 3, 4]
+    assert began_idle.steady.steps.tolist() == [1, 2, 3, 4, 5, 6]
+    assert "began on an idle device" in " ".join(note.message for note in began_idle.steady.notes)
+    assert read_step(recorded(machine, 2)).steady.steps.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_device_that_is_busy_all_the_time_bounds_the_step_though_its_host_waits_for_it() -> None:

@@ -36,13 +36,13 @@ def _read(*rows: Row) -> RankStep:
 def test_a_single_step_is_trimmed_of_the_script_waits_around_it() -> None:
     rank = _read(_waits(1, 8), *_step(0, 1), _waits(92, 99))
     np.testing.assert_allclose(rank.recorded.host_s, 84 * US)
-    assert rank.alike.calls.shape == (1, 3)
+    assert rank.steady.calls.shape == (1, 3)
 
 
 def test_a_single_step_keeps_a_wait_that_an_op_makes() -> None:
     rank = _read(*_step(0, 1), op("aten::item", 91, 99), _waits(92, 98, _STREAM_WAIT))
     np.testing.assert_allclose(rank.recorded.host_s, 100 * US)
-    assert rank.alike.calls.shape == (1, 4)
+    assert rank.steady.calls.shape == (1, 4)
 
 
 def test_a_single_step_that_goes_on_after_its_wait_is_left_as_it_is() -> None:
@@ -53,7 +53,7 @@ def test_a_single_step_that_goes_on_after_its_wait_is_left_as_it_is() -> None:
 def test_of_waits_that_all_steps_end_with_only_one_too_many_is_left_out() -> None:
     rows = [row for n in range(3) for row in (*_step(100 * n, n), _waits(100 * n + 90, 100 * n + 94, _STREAM_WAIT))]
     rank = _read(*rows, _waits(295, 299))
-    assert rank.alike.calls.shape == (3, 4)
+    assert rank.steady.calls.shape == (3, 4)
     assert rank.recorded_s == pytest.approx((100 + 100 + 95) / 3 * US)
 
 
@@ -71,4 +71,4 @@ def test_a_device_that_catches_up_in_each_step_does_not_bound_it() -> None:
 def test_of_two_steps_a_shorter_first_is_no_warm_up() -> None:
     short = [row for row in _step(25, 1) if row.name != "ProfilerStep#1"]
     rank = _read(mark("ProfilerStep#1", 25, 100), *short, *_step(100, 2))
-    assert len(rank.alike.steps) == 2
+    assert len(rank.steady.steps) == 2

@@ -12,7 +12,7 @@ from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, RankProfile
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.inputs.profiler_trace.rank.recorded_time import recorded_times
-from foretrace.inputs.profiler_trace.rank.steady_steps import alike_steps
+from foretrace.inputs.profiler_trace.rank.steady_steps import steady_steps
 from foretrace.inputs.profiler_trace.rank.steps import Steps, find_steps
 from foretrace.inputs.profiler_trace.rank.streams import Streams
 from foretrace.inputs.profiler_trace.rank.trim import trimmed
@@ -39,25 +39,25 @@ class CountedSteps:
         return float((self.high_s - self.low_s).mean())
 
 
-def taken_steps(trace: RankProfile, links: EventLinks, among: Collection[str] | None = None) -> CountedSteps:
+def find_counted_steps(trace: RankProfile, links: EventLinks, among: Collection[str] | None = None) -> CountedSteps:
     """The steps of a trace that count, or those `among` them by name. A trace in which no step is whole counts from its
     first work to its last."""
     streams = Streams(trace, links)
     steps = trimmed(streams, find_steps(trace, links))
     recorded = recorded_times(streams, steps)
     try:
-        alike = alike_steps(streams, steps, recorded, None)
+        steady = steady_steps(streams, steps, recorded, None)
     except InputError:
         device = trace.events.of(*ON_DEVICE)
         low_s, high_s = trace.events.start_s[device].min(), trace.events.end_s[device].max()
         return CountedSteps(steps, np.arange(0), recorded.step_s, np.array([low_s]), np.array([high_s]), ())
-    numbers = np.sort(alike.steps)
+    numbers = np.sort(steady.steps)
     if among is not None:
         numbers = numbers[[steps.names[number] in among for number in numbers]]
     low_s = recorded.first_s[numbers] if recorded.bound == "device" else _begins_s(trace, steps, numbers)
     # The sum of a start and a length may come out behind the next start by a rounding.
     high_s = np.minimum(low_s + recorded.step_s[numbers], np.append(low_s[1:], np.inf))
-    return CountedSteps(steps, numbers, recorded.step_s, low_s, high_s, alike.notes)
+    return CountedSteps(steps, numbers, recorded.step_s, low_s, high_s, steady.notes)
 
 
 def _begins_s(trace: RankProfile, steps: Steps, numbers: Longs) -> Floats:
