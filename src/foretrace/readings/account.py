@@ -172,7 +172,7 @@ def _groups(nodes: _Nodes) -> dict[Group, Spent]:
     seen = np.bincount(key, minlength=size).reshape(shape)
     running = np.bincount(key, weights=nodes.running_s[meets], minlength=size).reshape(shape)
     wait = np.bincount(key, weights=nodes.wait_s[meets], minlength=size).reshape(shape)
-    found: dict[Group, Spent] = {}
+    by_group: dict[Group, Spent] = {}
     for number in np.flatnonzero(seen.any(axis=1)).tolist():
         communicator = program.communicators[number]
         for rows in communicator.members(program.mesh):
@@ -184,9 +184,9 @@ def _groups(nodes: _Nodes) -> dict[Group, Spent]:
                 np.sort(rows, axis=1).tolist(), *(mean.tolist() for mean in means), strict=True
             ):
                 group = (communicator.axis, tuple(ranks))
-                before = found.get(group, Spent())
-                found[group] = Spent(before.running_s + ran, before.wait_s + waited)
-    return found
+                before = by_group.get(group, Spent())
+                by_group[group] = Spent(before.running_s + ran, before.wait_s + waited)
+    return by_group
 
 
 def _ranks(simulation: Answer, nodes: _Nodes) -> RankTimes:
@@ -205,10 +205,10 @@ def _stages(nodes: _Nodes) -> dict[tuple[int, str], PerMicrobatch]:
     graph, mesh = nodes.graph, nodes.graph.program.mesh
     ranks = np.zeros((len(graph.classes), mesh.pp))
     np.add.at(ranks, (graph.classes.of_rank, mesh.coordinate("pp")), 1.0)
-    found = {}
+    by_stage = {}
     kind = np.where(nodes.kind == Kind.COMPUTE, nodes.kind_of_compute, -1)
-    for word, one in (("forward", FORWARD), ("backward", BACKWARD)):
-        mine = np.flatnonzero((kind == _KINDS.index(one)) & (nodes.microbatch >= 0))
+    for word, phase_kind in (("forward", FORWARD), ("backward", BACKWARD)):
+        mine = np.flatnonzero((kind == _KINDS.index(phase_kind)) & (nodes.microbatch >= 0))
         if not len(mine):
             continue
         passes, place = np.unique(nodes.rank_class[mine] << 32 | nodes.microbatch[mine], return_inverse=True)
@@ -217,5 +217,5 @@ def _stages(nodes: _Nodes) -> dict[tuple[int, str], PerMicrobatch]:
         for stage in np.flatnonzero(weight.any(axis=0)).tolist():
             here = weight[:, stage] > 0
             mean = float(np.average(seconds[here], weights=weight[here, stage]))
-            found[stage, word] = PerMicrobatch(mean, float(seconds[here].min()), float(seconds[here].max()))
-    return dict(sorted(found.items(), key=lambda entry: (entry[0][0], entry[0][1] == "backward")))
+            by_stage[stage, word] = PerMicrobatch(mean, float(seconds[here].min()), float(seconds[here].max()))
+    return dict(sorted(by_stage.items(), key=lambda entry: (entry[0][0], entry[0][1] == "backward")))

@@ -145,9 +145,9 @@ def second_word(answer: Answer) -> str:
 def compare(predicted: Answer, measured: Answer) -> Comparison:
     """Compares a prediction with a measurement of the same job, or with another simulation."""
     ours, theirs = account(predicted), account(measured)
-    alike = _same_mesh(predicted.timeline.graph.program.mesh, measured.timeline.graph.program.mesh)
+    same_mesh = _same_mesh(predicted.timeline.graph.program.mesh, measured.timeline.graph.program.mesh)
     until = (ours.until_optimizer_s, theirs.until_optimizer_s)
-    unlike = _unlike(predicted, measured, ours, theirs, alike)
+    unlike = _unlike(predicted, measured, ours, theirs, same_mesh)
     return Comparison(
         predicted=predicted,
         measured=measured,
@@ -156,12 +156,12 @@ def compare(predicted: Answer, measured: Answer) -> Comparison:
         breakdown=_parts(predicted.breakdown.mean_s, measured.breakdown.mean_s),
         kinds=_kinds(ours.kinds, theirs.kinds),
         critical_path=_parts(_path_parts(predicted), _path_parts(measured)),
-        ranks=_ranks(ours, theirs) if alike else (),
-        stages=_stages(ours, theirs) if alike else (),
-        groups=_groups(ours.groups, theirs.groups) if alike else (),
-        unlike=tuple(one.words for one in unlike),
+        ranks=_ranks(ours, theirs) if same_mesh else (),
+        stages=_stages(ours, theirs) if same_mesh else (),
+        groups=_groups(ours.groups, theirs.groups) if same_mesh else (),
+        unlike=tuple(difference.words for difference in unlike),
         diagnostics=(
-            *(Diagnostic("warning", one.code, f"{one.words}: {one.so}") for one in unlike),
+            *(Diagnostic("warning", difference.code, f"{difference.words}: {difference.so}") for difference in unlike),
             *_differences(predicted, measured, ours, theirs),
             *_carried("predicted", predicted.diagnostics),
             *_carried(second_word(measured), measured.diagnostics),
@@ -194,13 +194,15 @@ def _path_parts(simulation: Answer) -> dict[str, float]:
 
 def _ranks(predicted: Account, measured: Account) -> tuple[RankRow, ...]:
     """Every rank once, those with equal times together."""
-    alike: dict[tuple[float, ...], list[int]] = {}
+    by_times: dict[tuple[float, ...], list[int]] = {}
     sides = [
-        column for one in (predicted.ranks, measured.ranks) for column in (one.compute_s, one.held_up_s, one.end_s)
+        column
+        for times_of_side in (predicted.ranks, measured.ranks)
+        for column in (times_of_side.compute_s, times_of_side.held_up_s, times_of_side.end_s)
     ]
     for rank, times in enumerate(zip(*(column.tolist() for column in sides), strict=True)):
-        alike.setdefault(times, []).append(rank)
-    return tuple(RankRow(tuple(ranks), *map(Pair, times[:3], times[3:])) for times, ranks in alike.items())
+        by_times.setdefault(times, []).append(rank)
+    return tuple(RankRow(tuple(ranks), *map(Pair, times[:3], times[3:])) for times, ranks in by_times.items())
 
 
 def _stages(predicted: Account, measured: Account) -> tuple[StageRow, ...]:
@@ -210,11 +212,13 @@ def _stages(predicted: Account, measured: Account) -> tuple[StageRow, ...]:
 
 def _groups(predicted: Mapping[Group, Spent], measured: Mapping[Group, Spent]) -> tuple[GroupRow, ...]:
     """Every group once, those of an axis with equal times together."""
-    alike: dict[tuple[str, Spent, Spent], list[tuple[int, ...]]] = {}
+    by_spent: dict[tuple[str, Spent, Spent], list[tuple[int, ...]]] = {}
     for group in _either(predicted, measured):
         spent = (predicted.get(group, Spent()), measured.get(group, Spent()))
-        alike.setdefault((group[0], *spent), []).append(group[1])
-    return tuple(GroupRow(axis, tuple(groups), *_spent(ours, theirs)) for (axis, ours, theirs), groups in alike.items())
+        by_spent.setdefault((group[0], *spent), []).append(group[1])
+    return tuple(
+        GroupRow(axis, tuple(groups), *_spent(ours, theirs)) for (axis, ours, theirs), groups in by_spent.items()
+    )
 
 
 def _spent(predicted: Spent, measured: Spent) -> tuple[Pair, Pair]:
@@ -245,18 +249,18 @@ class _Unlike:
 
 def _unlike(predicted: Answer, measured: Answer, ours: Account, theirs: Account, same_mesh: bool) -> list[_Unlike]:
     """What keeps the two runs from being the same job."""
-    found = []
+    differences = []
     so = "the step and means over ranks are compared, single ranks, stages and groups are not"
     if predicted.world_size != measured.world_size:
         words = f"{predicted.world_size:,} ranks are predicted, {measured.world_size:,} {second_word(measured)}"
-        found.append(_Unlike("different-mesh", words, so))
+        differences.append(_Unlike("different-mesh", words, so))
     elif not same_mesh:
         words = f"the predicted run has {predicted.mesh}, the {second_word(measured)} {measured.mesh}"
-        found.append(_Unlike("different-mesh", words, so))
+        differences.append(_Unlike("different-mesh", words, so))
     if ours.microbatches and theirs.microbatches and ours.microbatches != theirs.microbatches:
         words = f"microbatches: {ours.microbatches} predicted, {theirs.microbatches} {second_word(measured)}"
-        found.append(_Unlike("different-microbatches", words, "the steps do not do the same work"))
-    return found
+        differences.append(_Unlike("different-microbatches", words, "the steps do not do the same work"))
+    return differences
 
 
 def _differences(predicted: Answer, measured: Answer, ours: Account, theirs: Account) -> list[Diagnostic]:

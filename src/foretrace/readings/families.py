@@ -35,14 +35,14 @@ class Family:
 def families(ops: Ops) -> list[Family]:
     """Every family that has ops in this program, broad ones first; one word for each set of ops. A profile has kinds of
     kernels too: there an op is one kernel, or all of a kind that a table's phase has."""
-    found: dict[bytes, Family] = {}
+    distinct: dict[bytes, Family] = {}
     words = _words(ops)
     if _from_table(ops) or any(source.name.startswith(RECORDED_ON) for source in ops.program.sources):
         words |= {name: mask for name, mask in work_kinds(ops).items() if name not in words}
     for name, mask in words.items():
         if mask.any() and name != "communication":
-            found.setdefault(mask.tobytes(), Family(name, mask))
-    return list(found.values())
+            distinct.setdefault(mask.tobytes(), Family(name, mask))
+    return list(distinct.values())
 
 
 def select(ops: Ops, text: str) -> Mask:
@@ -77,8 +77,8 @@ def _words(ops: Ops) -> dict[str, Mask]:
         "communication": (kind == Kind.COLLECTIVE) | (kind == Kind.TRANSFER),
         "host": kind == Kind.HOST,
     }
-    for number, one in enumerate(ops.program.communicators):
-        words[one.axis] = words.get(one.axis, np.zeros(len(ops), dtype=bool)) | (communicator == number)
+    for number, meeting in enumerate(ops.program.communicators):
+        words[meeting.axis] = words.get(meeting.axis, np.zeros(len(ops), dtype=bool)) | (communicator == number)
     computes = kind == Kind.COMPUTE
     words["forward"] = computes & (phase == Phase.FORWARD)
     words["backward"] = computes & np.isin(phase, _BACKWARD)
@@ -109,7 +109,7 @@ def work_kinds(ops: Ops) -> dict[str, Mask]:
         number: words.get(strings[number]) or kind_of_name(strings[number])
         for number in set(name[computes & (kernel < 0)].tolist())
     }
-    found: dict[str, Mask] = {}
+    masks: dict[str, Mask] = {}
     for kind in WorkKind:
         if kind in mixed or kind is WorkKind.OTHER:
             continue  # part of an op cannot be faster by itself
@@ -117,8 +117,8 @@ def work_kinds(ops: Ops) -> dict[str, Mask]:
         names = [number for number, its in by_name.items() if its is kind]
         mask = computes & (np.isin(kernel, texts) | ((kernel < 0) & np.isin(name, names)))
         if mask.any():
-            found[str(kind)] = mask
-    return found
+            masks[str(kind)] = mask
+    return masks
 
 
 def _by_pattern(ops: Ops, kind: str, pattern: str) -> Mask:

@@ -25,8 +25,8 @@ def launching_s(timeline: Timeline) -> float:
     nodes = np.flatnonzero((launches & (graph.ops.ints("enabled") != 0))[graph.op])
     if not len(nodes):
         return 0.0
-    taken = (timeline.end_s - timeline.start_s)[nodes]
-    return float(np.bincount(graph.rank_class[nodes], weights=taken).max())
+    lasting_s = (timeline.end_s - timeline.start_s)[nodes]
+    return float(np.bincount(graph.rank_class[nodes], weights=lasting_s).max())
 
 
 def host_notes(timeline: Timeline) -> tuple[Diagnostic, ...]:

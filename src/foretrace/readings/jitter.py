@@ -65,23 +65,23 @@ def largest_of(count: int) -> Normal:
 def _normal_table() -> tuple[Floats, Floats, Floats]:
     """Points, the normal density there, and the logarithm of the probability to lie below."""
     x = np.linspace(-10.0, 12.0, 8801)
-    tail = np.array([math.erfc(abs(one) / math.sqrt(2)) / 2 for one in x.tolist()])
+    tail = np.array([math.erfc(abs(deviation) / math.sqrt(2)) / 2 for deviation in x.tolist()])
     return x, np.exp(-(x**2) / 2), np.where(x < 0, np.log(tail), np.log1p(-tail))
 
 
-def later_of(one: Normal, other: Normal) -> tuple[Normal, float]:
+def later_of(normal: Normal, other: Normal) -> tuple[Normal, float]:
     """The maximum of two independent normals as a normal (Clark), and the probability that it is the first."""
-    spread = math.sqrt(one[1] + other[1])
+    spread = math.sqrt(normal[1] + other[1])
     if spread == 0.0:
-        return (one, 1.0) if one[0] >= other[0] else (other, 0.0)
-    apart = (one[0] - other[0]) / spread
+        return (normal, 1.0) if normal[0] >= other[0] else (other, 0.0)
+    apart = (normal[0] - other[0]) / spread
     first = math.erfc(-apart / math.sqrt(2)) / 2
     density = math.exp(-apart * apart / 2) / math.sqrt(2 * math.pi)
     # Counted from the later mean, so that nothing is lost where times are long and spreads short.
-    base = max(one[0], other[0])
-    a, b = one[0] - base, other[0] - base
+    base = max(normal[0], other[0])
+    a, b = normal[0] - base, other[0] - base
     mean = a * first + b * (1 - first) + spread * density
-    square = (a * a + one[1]) * first + (b * b + other[1]) * (1 - first) + (a + b) * spread * density
+    square = (a * a + normal[1]) * first + (b * b + other[1]) * (1 - first) + (a + b) * spread * density
     return (base + max(mean, 0.0), max(square - mean * mean, 0.0)), first
 
 
@@ -115,27 +115,31 @@ class Waits:
         group_of: list[int] = []
         self.place: list[dict[int, int]] = [{} for _ in range(len(classes))]
         self.pairs: set[int] = set()
-        alike = np.ones((len(program.communicators) + 1, len(classes)), dtype=np.int64)
-        for number, one in enumerate(program.communicators):
+        kin = np.ones((len(program.communicators) + 1, len(classes)), dtype=np.int64)
+        for number, communicator in enumerate(program.communicators):
             # Every channel between two stages brings the same ranks together.
-            ranks = one.groups if one.groups is not None else (one.axes, one.pair and tuple(sorted(one.pair)))
+            ranks = (
+                communicator.groups
+                if communicator.groups is not None
+                else (communicator.axes, communicator.pair and tuple(sorted(communicator.pair)))
+            )
             group_of.append(numbers.setdefault(ranks, len(numbers)))
-            if one.pair is not None:
+            if communicator.pair is not None:
                 self.pairs.add(group_of[-1])
-            for owner, count in _kin(graph, one).items():
-                alike[number, owner] = count
+            for owner, count in _kin(graph, communicator).items():
+                kin[number, owner] = count
                 self.place[owner].setdefault(group_of[-1], len(self.place[owner]))
-        communicator = np.where(graph.ops.order >= 0, graph.ops.ints("communicator"), -1)[graph.op]
-        groups = np.array([*group_of, -1])[communicator].tolist()
+        number_of_node = np.where(graph.ops.order >= 0, graph.ops.ints("communicator"), -1)[graph.op]
+        groups = np.array([*group_of, -1])[number_of_node].tolist()
         self.group = [
             group if group in self.place[owner] else -1 for group, owner in zip(groups, self.owner, strict=True)
         ]
-        self.alike: list[int] = alike[communicator, self.owner].tolist()
+        self.kin: list[int] = kin[number_of_node, self.owner].tolist()
 
     def _find_sent(self) -> None:
         """For each node the pairs to which a message goes out after it that nothing computed here waits for."""
         self.sent: list[set[int]] = [set() for _ in self.group]
-        held_up = {one for node, preds in enumerate(self.preds) if self.computes[node] for one in preds}
+        held_up = {pred for node, preds in enumerate(self.preds) if self.computes[node] for pred in preds}
         for node, group in enumerate(self.group):
             if group in self.pairs and node not in held_up:
                 for before in self.preds[node]:
@@ -158,11 +162,11 @@ def _kin(graph: Graph, communicator: Communicator) -> dict[int, int]:
     inside = np.flatnonzero(group >= 0)
     size = np.bincount(group[inside])
     kin = np.bincount(group[inside] * len(classes) + classes.of_rank[inside], minlength=len(size) * len(classes))
-    found = {}
+    kin_of = {}
     for owner, rank in enumerate(classes.representative.tolist()):
         if group[rank] >= 0 and size[group[rank]] > 1:
-            found[owner] = int(kin[group[rank] * len(classes) + owner])
-    return found
+            kin_of[owner] = int(kin[group[rank] * len(classes) + owner])
+    return kin_of
 
 
 class _Walk:
@@ -202,12 +206,12 @@ class _Walk:
     def _arriving(self, node: int) -> tuple[float, list[float]]:
         """When a node is ready on its own rank, on average, and what is uncertain about that."""
         ready, last, spreads = 0.0, -1, self.spread
-        for one in self.waits.preds[node]:
-            if self.end[one] >= ready:
-                ready, last = self.end[one], one
-        for one in self.waits.earlier[node]:
-            if self.end_before[one] > ready:
-                ready, last, spreads = self.end_before[one], one, self.spread_before
+        for pred in self.waits.preds[node]:
+            if self.end[pred] >= ready:
+                ready, last = self.end[pred], pred
+        for source in self.waits.earlier[node]:
+            if self.end_before[source] > ready:
+                ready, last, spreads = self.end_before[source], source, self.spread_before
         if last < 0:
             return ready, [0.0] * len(self.waits.place[self.waits.owner[node]])
         return ready, self._past(last, node, spreads)
@@ -231,7 +235,7 @@ class _Walk:
             if len(waits.preds[node]) > 1:
                 spread = self._join(node, spread)
             add = self.adds[node]
-            spread = [one + add for one in spread]
+            spread = [variance + add for variance in spread]
         else:
             self._note_reach(node)
         self.spread[node] = spread
@@ -246,10 +250,10 @@ class _Walk:
         the later of the two."""
         waits, end = self.waits, self.end
         own = max((pred for pred in waits.preds[node] if waits.computes[pred]), default=-1, key=end.__getitem__)
-        met = [pred for pred in waits.preds[node] if waits.group[pred] >= 0 and self.reach[pred] < own]
-        if own < 0 or not met:
+        meetings = [pred for pred in waits.preds[node] if waits.group[pred] >= 0 and self.reach[pred] < own]
+        if own < 0 or not meetings:
             return spread
-        come = max(met, key=end.__getitem__)
+        come = max(meetings, key=end.__getitem__)
         place = waits.place[waits.owner[node]][waits.group[come]]
         # What was computed before the meeting was called holds up both.
         alone = self.added[own] - (self.added[self.reach[come]] if self.reach[come] >= 0 else 0.0)
@@ -281,7 +285,7 @@ class _Walk:
         """When what the group did before has ended."""
         waits = self.waits
         ends = [self.end[pred] for pred in waits.preds[node] if waits.group[pred] == group]
-        before = [self.end_before[one] for one in waits.earlier[node] if waits.group[one] == group]
+        before = [self.end_before[source] for source in waits.earlier[node] if waits.group[source] == group]
         return max([*ends, *before, 0.0])
 
     def _meet(self, unit: Sequence[int]) -> None:
@@ -291,11 +295,11 @@ class _Walk:
         for node in unit:
             came, spread = self._arrival(node, group)
             place = waits.place[waits.owner[node]]
-            members.append(_Member(came, spread, place, spread[place[group]], *largest_of(waits.alike[node])))
+            members.append(_Member(came, spread, place, spread[place[group]], *largest_of(waits.kin[node])))
         latest, share = _last_of(members)
         if len(unit) == 1:  # what the group did before, all together, may have taken longer than any of them
             latest, _ = later_of(latest, (self._queued(unit[0], group), 0.0))
-        kept = sum(part * one.shrinks * one.gathered for part, one in zip(share, members, strict=True))
+        kept = sum(part * member.shrinks * member.gathered for part, member in zip(share, members, strict=True))
         calmer = min(latest[1] / kept, 1.0) if kept > 0 else 1.0
         start = max(self._arriving(node)[0] for node in unit)
         extra = max(latest[0] - start, 0.0)
@@ -338,10 +342,10 @@ def _left(member: _Member, other: int, members: list[_Member], share: list[float
     since this group last met only the variance of a maximum, and what is older in full."""
     at = member.place[other]
     left = 0.0
-    for part, one in zip(share, members, strict=True):
-        since, older = one.gathered, max(member.spread[at] - member.gathered, 0.0)
-        if other in one.place:
-            known = one.spread[one.place[other]]
+    for part, last in zip(share, members, strict=True):
+        since, older = last.gathered, max(member.spread[at] - member.gathered, 0.0)
+        if other in last.place:
+            known = last.spread[last.place[other]]
             since, older = min(known, since), max(known - since, 0.0)
-        left += part * (older + calmer * one.shrinks * since)
+        left += part * (older + calmer * last.shrinks * since)
     return left

@@ -31,11 +31,11 @@ def lane_use(timeline: Timeline) -> list[LaneUse]:
     # A partner waited for since the step before counts for this step only once.
     wait = np.clip(timeline.wait_s[nodes], 0.0, step) * count[owner]
     uses = []
-    for one, low, high in zip(graph.program.lanes, start[:-2].tolist(), start[1:-1].tolist(), strict=True):
+    for row, low, high in zip(graph.program.lanes, start[:-2].tolist(), start[1:-1].tolist(), strict=True):
         if low < high:
             ops = np.bincount(owner[low:high], minlength=len(count))
             ranks = int(count[ops > 0].sum())
             share = ranks * step if step > 0 else 1.0
             busy, waiting = float(run[low:high].sum()) / share, float(wait[low:high].sum()) / share
-            uses.append(LaneUse(one.name, ranks, float((ops * count).sum()) / ranks, busy, min(waiting, 1.0)))
+            uses.append(LaneUse(row.name, ranks, float((ops * count).sum()) / ranks, busy, min(waiting, 1.0)))
     return uses

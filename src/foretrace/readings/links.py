@@ -68,13 +68,13 @@ class LinkLoads:
 
     def hottest(self, most: int = 10) -> list[LinkLoad]:
         """The links that are used most, the busiest first; of those that are as busy the first stands for all."""
-        used, fabric, found = self.utilisation, self.fabric, dict[tuple[int, int, float], list[int]]()
+        used, fabric, similar = self.utilisation, self.fabric, dict[tuple[int, int, float], list[int]]()
         for link in np.argsort(-np.round(used, 6), kind="stable").tolist():
             ends = int(fabric.kind[fabric.source[link]]), int(fabric.kind[fabric.target[link]])
-            alike = (*ends, round(float(used[link]), 3))
-            if used[link] <= 0 or (alike not in found and len(found) == most):
+            key = (*ends, round(float(used[link]), 3))
+            if used[link] <= 0 or (key not in similar and len(similar) == most):
                 break
-            found.setdefault(alike, []).append(link)
+            similar.setdefault(key, []).append(link)
         return [
             LinkLoad(
                 link,
@@ -83,7 +83,7 @@ class LinkLoads:
                 float(used[link]),
                 len(others),
             )
-            for link, *others in found.values()
+            for link, *others in similar.values()
         ]
 
 
@@ -129,14 +129,14 @@ def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Pl
 def _flows(ops: Ops, network: Network, places: Places) -> Iterator[tuple[str, _Flows]]:
     """What goes from rank to rank in a step, communicator by communicator, with the axis it goes for."""
     program = ops.program
-    communicator = np.where(ops.column("enabled").astype(bool), ops.ints("communicator"), -1)
-    for number in distinct(communicator[communicator >= 0]).tolist():
-        one = program.communicators[number]
-        mine = np.flatnonzero(communicator == number)
-        for groups in one.members(program.mesh):
+    numbers = np.where(ops.column("enabled").astype(bool), ops.ints("communicator"), -1)
+    for number in distinct(numbers[numbers >= 0]).tolist():
+        communicator = program.communicators[number]
+        mine = np.flatnonzero(numbers == number)
+        for groups in communicator.members(program.mesh):
             for spread, sent in _sent(ops, mine, network, groups).items():
                 for flows in _spread(places, groups, sent) if spread else _ring(places, groups, sent):
-                    yield one.axis, flows
+                    yield communicator.axis, flows
 
 
 def _sent(ops: Ops, mine: Longs, network: Network, groups: Longs) -> dict[bool, Floats]:
@@ -150,16 +150,16 @@ def _sent(ops: Ops, mine: Longs, network: Network, groups: Longs) -> dict[bool, 
     columns = np.stack([ops.role[mine].astype(np.int64), *(ops.ints(name)[mine] for name in names)], axis=1)
     columns = columns[_sends(ops, mine)]
     calls, times = np.unique(columns, axis=0, return_counts=True)
-    found: dict[bool, Floats] = {}
+    by_spread: dict[bool, Floats] = {}
     for (role, what, size, way), count in zip(calls.tolist(), times.tolist(), strict=True):
         text = program.strings[way] if way >= 0 else ""
-        sent = found.setdefault(what in PAIRWISE, np.zeros((program.world, 2)))
+        sent = by_spread.setdefault(what in PAIRWISE, np.zeros((program.world, 2)))
         of_role = program.role_of == role
         for number in distinct(kind_of[of_role & (kind_of >= 0)]).tolist():
             drawn = dict(explain_call(network, Collective(what), kinds[number], float(size), text).draws)
             here = np.flatnonzero(of_role & (kind_of == number))
             sent[here] += count * np.array([drawn.get(LINK, 0.0), drawn.get(NIC, 0.0)])
-    return found
+    return by_spread
 
 
 def _sends(ops: Ops, mine: Longs) -> Longs:

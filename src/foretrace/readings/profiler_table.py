@@ -52,12 +52,12 @@ def explain_table(table: ProfilerTable) -> TableExplanation:
 
 
 def _host_by_kind(profile: TableProfile) -> dict[WorkKind, float]:
-    found: dict[WorkKind, float] = {}
+    by_kind: dict[WorkKind, float] = {}
     for row in profile.rows.of(RowKind.OP):
         seconds = max(row.self_cpu_s or 0.0, 0.0)
         if seconds:
-            found[kind_of_op(row.name)] = found.get(kind_of_op(row.name), 0.0) + seconds
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+            by_kind[kind_of_op(row.name)] = by_kind.get(kind_of_op(row.name), 0.0) + seconds
+    return dict(sorted(by_kind.items(), key=lambda entry: -entry[1]))
 
 
 def _bound(profile: TableProfile) -> tuple[Bound, str]:
@@ -163,7 +163,7 @@ def _rows_missing(profile: TableProfile) -> list[str]:
     table = profile.table
     if table.top_level_only:
         return ["ops called by others: the table has top-level ops only"]
-    total, found = table.self_cpu_total_s, profile.host.self_sum_s
-    if total and found < SHOWN * total:
-        return [f"{format_time(total - found)} of Self CPU is in rows that are not shown (row_limit=-1 shows all)"]
+    total, shown_s = table.self_cpu_total_s, profile.host.self_sum_s
+    if total and shown_s < SHOWN * total:
+        return [f"{format_time(total - shown_s)} of Self CPU is in rows that are not shown (row_limit=-1 shows all)"]
     return []

@@ -52,8 +52,8 @@ class NetworkUse:
 def network_use(alone: Timeline, shared: Timeline, draws: Draws) -> NetworkUse:
     """What sharing did, from the same job run with every communication alone and with links divided."""
     before, after = by_axis_s(alone), by_axis_s(shared)
-    slowed = [Slowed(axis, before[axis], taken) for axis, taken in after.items() if taken > before[axis] * (1 + SLOWER)]
-    slowed.sort(key=lambda one: one.analytic_s - one.flow_s)
+    slowed = [Slowed(axis, before[axis], now_s) for axis, now_s in after.items() if now_s > before[axis] * (1 + SLOWER)]
+    slowed.sort(key=lambda axis: axis.analytic_s - axis.flow_s)
     return NetworkUse("flow", alone.step_time_s, tuple(slowed), tuple(hot(shared, draws)))
 
 
@@ -63,24 +63,24 @@ def by_axis_s(timeline: Timeline) -> dict[str, float]:
     communicators = graph.program.communicators
     number = graph.ops.ints("communicator")[graph.op]
     meets = number >= 0
-    taken = ((timeline.end_s - timeline.start_s) * graph.weight)[meets]
-    seconds = np.bincount(number[meets], weights=taken, minlength=len(communicators)) / graph.program.world
-    found: dict[str, float] = {}
-    for one, mine in zip(communicators, seconds.tolist(), strict=True):
-        found[one.axis] = found.get(one.axis, 0.0) + mine
-    return found
+    lasting_s = ((timeline.end_s - timeline.start_s) * graph.weight)[meets]
+    seconds = np.bincount(number[meets], weights=lasting_s, minlength=len(communicators)) / graph.program.world
+    by_axis: dict[str, float] = {}
+    for communicator, mine in zip(communicators, seconds.tolist(), strict=True):
+        by_axis[communicator.axis] = by_axis.get(communicator.axis, 0.0) + mine
+    return by_axis
 
 
 def hot(timeline: Timeline, draws: Draws) -> list[Hot]:
     """The busiest instance of every resource that anything draws on, the busiest resource first."""
     graph = timeline.graph
     node, row = rows_of_nodes(graph, draws)
-    found = [
-        _busiest(timeline, one, node[mine], draws.amount[row[mine]])
-        for number, one in enumerate(draws.resources)
+    uses = [
+        _busiest(timeline, resource, node[mine], draws.amount[row[mine]])
+        for number, resource in enumerate(draws.resources)
         if (mine := draws.resource[row] == number).any()
     ]
-    return sorted(found, key=lambda one: -one.utilisation)
+    return sorted(uses, key=lambda use: -use.utilisation)
 
 
 def _busiest(timeline: Timeline, resource: Resource, node: Longs, amount: Floats) -> Hot:

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from foretrace.basics.units import format_bandwidth, format_bytes, format_count, format_percent, format_time
 from foretrace.readings.account import PerMicrobatch
@@ -18,6 +18,9 @@ from foretrace.readings.explain.variation import Variation
 from foretrace.report.json import diagnostics_json
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 EXPLANATION_SCHEMA = "foretrace.explanation/1"
 MAX_CALLS = 5
@@ -43,27 +46,34 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
         "replay_step_s": explanation.replay_step_s,
         "replay_error": explanation.replay_error,
         "breakdown_s": simulation.breakdown.mean_s,
-        "advice": [asdict(one) for one in explanation.advice],
-        "remedies": [asdict(remedy) | {"change": remedy.change} for remedy in explanation.remedies],
-        "calls": [asdict(call) for call in explanation.calls],
-        "worst_calls": [asdict(call) for call in explanation.worst_calls],
+        "advice": [_fields(remark) for remark in explanation.advice],
+        "remedies": [_fields(remedy) | {"change": remedy.change} for remedy in explanation.remedies],
+        "calls": [_fields(call) for call in explanation.calls],
+        "worst_calls": [_fields(call) for call in explanation.worst_calls],
         "pipeline": {
-            **asdict(line),
-            "stages": [asdict(stage) | {"waits_s": stage.waits_s} for stage in line.stages],
+            **_fields(line),
+            "stages": [_fields(stage) | {"waits_s": stage.waits_s} for stage in line.stages],
             "slowest_stage": None if slowest is None else slowest.stage,
         },
-        "ranks": [asdict(rank) for rank in explanation.ranks],
+        "ranks": [_fields(rank) for rank in explanation.ranks],
         "stragglers": [straggler.rank for straggler in explanation.stragglers],
-        "experts": None if experts is None else asdict(experts),
-        "variation": [asdict(one) for one in explanation.variation],
+        "experts": None if experts is None else _fields(experts),
+        "variation": [_fields(row) for row in explanation.variation],
         "critical_path": {
-            **asdict(path),
+            **_fields(path),
             "by_stage_s": [{"stage": stage, "seconds": seconds} for stage, seconds in path.by_stage_s.items()],
             "by_rank_s": [{"rank": rank, "seconds": seconds} for rank, seconds in path.by_rank_s.items()],
         },
-        "host": asdict(explanation.host),
+        "host": _fields(explanation.host),
         "diagnostics": diagnostics_json((*explanation.notes, *simulation.diagnostics)),
     }
+
+
+def _fields(row: DataclassInstance) -> dict[str, Any]:
+    """Returns a row and what it holds by name; the count of identical ranks has the key `alike`."""
+    return asdict(
+        row, dict_factory=lambda items: {"alike" if key == "identical" else key: value for key, value in items}
+    )
 
 
 def print_explanation(explanation: Explanation, stream: TextIO | None = None) -> None:
@@ -119,8 +129,8 @@ def _advice(explanation: Explanation, screen: Screen) -> list[list[Span]]:
     if not explanation.advice:
         return []
     lines: list[list[Span]] = [[], [("  what made it so long", "bold"), (" (means over ranks; they may overlap)", "")]]
-    for number, one in enumerate(explanation.advice, 1):
-        parts = textwrap.wrap(one.text, max(screen.width - 6, 40)) if screen.rich else [one.text]
+    for number, remark in enumerate(explanation.advice, 1):
+        parts = textwrap.wrap(remark.text, max(screen.width - 6, 40)) if screen.rich else [remark.text]
         lines.append([(f"  {number}. {parts[0]}", "")])
         lines += [[(f"     {part}", "")] for part in parts[1:]]
     return lines
@@ -172,15 +182,15 @@ def _calls(calls: Sequence[CallKind]) -> list[list[Span]]:
 def _worst(worst: Sequence[WorstCall]) -> list[list[Span]]:
     """The worst call of each axis."""
     first: dict[str, WorstCall] = {}
-    for one in worst:
-        first.setdefault(one.axis, one)
+    for call in worst:
+        first.setdefault(call.axis, call)
     lines: list[list[Span]] = []
-    for one in first.values():
-        late = one.waited_for
+    for call in first.values():
+        late = call.waited_for
         if late is not None:  # a wait for nobody is what clocks are off by
             whom = f"rank {late.rank}, busy with {_op(late)}"
-            waited = f"{_where(one.place, named=False)} waited {format_time(one.held_s)} for {whom}"
-            lines.append([(f"  longest {one.axis} wait: {waited}", "")])
+            waited = f"{_where(call.place, named=False)} waited {format_time(call.held_s)} for {whom}"
+            lines.append([(f"  longest {call.axis} wait: {waited}", "")])
     return lines
 
 
@@ -191,14 +201,14 @@ def _stages(explanation: Explanation) -> list[list[Span]]:
     chosen = sorted(line.stages, key=lambda stage: (stage is not line.slowest, -stage.waits_s))[:MAX_STAGES]
     rows = [
         (
-            f"stage {one.stage}{' (slowest)' if one is line.slowest else ''}",
-            _pass(one.forward),
-            _pass(one.backward),
-            format_time(one.bubble_s),
-            format_time(one.embd_wait_s + one.idle_s),
-            format_percent(one.waits_s / explanation.answer.step_time_s),
+            f"stage {stage.stage}{' (slowest)' if stage is line.slowest else ''}",
+            _pass(stage.forward),
+            _pass(stage.backward),
+            format_time(stage.bubble_s),
+            format_time(stage.embd_wait_s + stage.idle_s),
+            format_percent(stage.waits_s / explanation.answer.step_time_s),
         )
-        for one in sorted(chosen, key=lambda one: one.stage)
+        for stage in sorted(chosen, key=lambda stage: stage.stage)
     ]
     heads = ("pipeline", "forward", "backward", "bubble", "waits at the end", "of step")
     ideal = "" if line.ideal_bubble is None else f"; equal stages: {format_percent(line.ideal_bubble)}"
@@ -206,23 +216,25 @@ def _stages(explanation: Explanation) -> list[list[Span]]:
     return _table(heads, rows, len(line.stages) - len(rows), note)
 
 
-def _pass(one: PerMicrobatch | None) -> str:
-    return "" if one is None else format_time(one.mean_s)
+def _pass(passes: PerMicrobatch | None) -> str:
+    return "" if passes is None else format_time(passes.mean_s)
 
 
 def _ranks(explanation: Explanation) -> list[list[Span]]:
     ordered = sorted(explanation.ranks, key=lambda rank: (not rank.flags, -rank.held_others_s))
-    shown = [one for one in ordered if one.held_others_s > 0 or one.flags][:MAX_RANKS]
+    shown = [rank for rank in ordered if rank.held_others_s > 0 or rank.flags][:MAX_RANKS]
     rows = [
         (
-            f"rank {one.rank}" + (f" and {one.alike - 1:,} alike" if one.alike > 1 else "") + f", stage {one.stage}",
-            f"{one.times_last:,} of {one.meetings:,}",
-            format_time(one.held_others_s),
-            format_time(one.held_up_s),
-            "" if one.compute_ratio is None else f"{one.compute_ratio:.2f}×",
-            ", ".join(one.flags),
+            f"rank {rank.rank}"
+            + (f" and {rank.identical - 1:,} alike" if rank.identical > 1 else "")
+            + f", stage {rank.stage}",
+            f"{rank.times_last:,} of {rank.meetings:,}",
+            format_time(rank.held_others_s),
+            format_time(rank.held_up_s),
+            "" if rank.compute_ratio is None else f"{rank.compute_ratio:.2f}×",
+            ", ".join(rank.flags),
         )
-        for one in shown
+        for rank in shown
     ]
     heads = ("who is waited for", "came last", "others lost, in sum", "lost itself", "compute / stage's", "")
     return _table(heads, rows, len(explanation.ranks) - len(rows))
@@ -234,8 +246,8 @@ def _facts(explanation: Explanation, screen: Screen) -> list[list[Span]]:
     texts = [("experts", _experts(explanation)), ("jitter", _variation(explanation))]
     if path.by_part_s and step > 0:
         gaps = {"gaps": path.gaps_s} if path.gaps_s > 1e-9 * step else {}
-        parts = [f"{name} {format_time(one)}" for name, one in list((path.by_part_s | gaps).items())[:6]]
-        ranks = [f"rank {rank} {format_time(one)}" for rank, one in list(path.by_rank_s.items())[:3]]
+        parts = [f"{name} {format_time(seconds)}" for name, seconds in list((path.by_part_s | gaps).items())[:6]]
+        ranks = [f"rank {rank} {format_time(seconds)}" for rank, seconds in list(path.by_rank_s.items())[:3]]
         texts.append(("path", f"{' · '.join(parts)} (critical path, {format_count(path.ops)} ops)"))
         longest = f"; longest op {_long(path.longest[0])}" if path.longest else ""
         texts.append(("", f"most on {', '.join(ranks)}{longest}"))
@@ -269,30 +281,30 @@ def _experts(explanation: Explanation) -> str:
 
 def _variation(explanation: Explanation) -> str:
     worst: dict[str, Variation] = {}
-    for one in explanation.variation:
-        if one.of_ops > 0 and (one.phase not in worst or one.of_passes > worst[one.phase].of_passes):
-            worst[one.phase] = one
+    for row in explanation.variation:
+        if row.of_ops > 0 and (row.phase not in worst or row.of_passes > worst[row.phase].of_passes):
+            worst[row.phase] = row
     texts = [
-        f"{phase} ± {format_percent(one.of_passes)} a pass, ± {format_percent(one.of_ops)} an op (stage {one.stage})"
-        for phase, one in worst.items()
+        f"{phase} ± {format_percent(row.of_passes)} a pass, ± {format_percent(row.of_ops)} an op (stage {row.stage})"
+        for phase, row in worst.items()
     ]
     return f"{' · '.join(texts)}: median deviation between microbatches" if texts else ""
 
 
-def _long(one: LongOp, host: bool = False) -> str:
-    name = _where(one.place, named=not host)
-    where = f"{name}, at {one.place.block}" if host else name
-    return f"{format_time(one.seconds)} ({where})"
+def _long(op: LongOp, host: bool = False) -> str:
+    name = _where(op.place, named=not host)
+    where = f"{name}, at {op.place.block}" if host else name
+    return f"{format_time(op.seconds)} ({where})"
 
 
 def _where(place: OpPlace, named: bool = True) -> str:
     """`rank 7 (stage 0, microbatch 7, layer 2)`."""
-    alike = f" and {place.alike - 1:,} alike" if place.alike > 1 else ""
+    others = f" and {place.identical - 1:,} alike" if place.identical > 1 else ""
     facts = [f"stage {place.stage}"]
     facts += [f"microbatch {place.microbatch}"] if place.microbatch is not None else []
     facts += [f"layer {place.layer}"] if place.layer is not None else []
     name = f"{place.op}, " if named else ""
-    return f"{name}rank {place.rank}{alike}, {', '.join(facts)}"
+    return f"{name}rank {place.rank}{others}, {', '.join(facts)}"
 
 
 def _op(place: OpPlace) -> str:
@@ -302,5 +314,5 @@ def _op(place: OpPlace) -> str:
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], hidden: int, note: str = "") -> list[list[Span]]:
     """A blank line and a table that says how many rows it leaves out; nothing without rows."""
-    remarks = [one for one in (note, f"{hidden:,} more in --json" if hidden > 0 else "") if one]
+    remarks = [remark for remark in (note, f"{hidden:,} more in --json" if hidden > 0 else "") if remark]
     return [[], *table(heads, rows, "; ".join(remarks))] if rows else []

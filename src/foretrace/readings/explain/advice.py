@@ -28,60 +28,66 @@ class Advice:
     text: str
 
 
-def advice(found: Explanation) -> tuple[Advice, ...]:
+def advice(explanation: Explanation) -> tuple[Advice, ...]:
     """What costs the most, the costliest first; where little stands out, what the step consists of."""
-    if found.step_s <= 0:
+    if explanation.step_s <= 0:
         return ()
-    told = [*_experts(found), *_stragglers(found), *_stages(found), *_calls(found), *_optimizer(found)]
-    told += [*_host(found), *_jitter(found)]
+    told = [
+        *_experts(explanation),
+        *_stragglers(explanation),
+        *_stages(explanation),
+        *_calls(explanation),
+        *_optimizer(explanation),
+    ]
+    told += [*_host(explanation), *_jitter(explanation)]
     told = sorted(
-        (one for one in told if one.seconds > _WORTH_SAYING * found.step_s),
-        key=lambda one: -one.seconds,
+        (remark for remark in told if remark.seconds > _WORTH_SAYING * explanation.step_s),
+        key=lambda remark: -remark.seconds,
     )
     told = told[:MAX_SENTENCES]
-    plain = [*_path(found), *_compute(found)]
+    plain = [*_path(explanation), *_compute(explanation)]
     return (*told, *plain[: max(MIN_SENTENCES - len(told), 0)])
 
 
-def _experts(found: Explanation) -> Iterator[Advice]:
-    experts = found.experts
+def _experts(explanation: Explanation) -> Iterator[Advice]:
+    experts = explanation.experts
     if experts is None or experts.max_load < _UNEVEN:
         return
-    one = experts.busiest
-    lost = sum(other.held_others_s for other in experts.loads if other.load >= _UNEVEN) / found.answer.world_size
-    who = f"rank {one.ranks[0]} (stage {one.stage}, experts {one.ep}) receives"
-    if len(one.ranks) > 1:
-        who = f"{len(one.ranks)} ranks ({one.ranks[0]}, …; stage {one.stage}, experts {one.ep}) receive"
+    busiest = experts.busiest
+    lost = sum(other.held_others_s for other in experts.loads if other.load >= _UNEVEN) / explanation.answer.world_size
+    who = f"rank {busiest.ranks[0]} (stage {busiest.stage}, experts {busiest.ep}) receives"
+    if len(busiest.ranks) > 1:
+        who = f"{len(busiest.ranks)} ranks ({busiest.ranks[0]}, …; stage {busiest.stage}, experts {busiest.ep}) receive"
     text = (
-        f"{who} {one.load:.1f}× the mean tokens, {format_bytes(one.received_bytes)} an all-to-all; {format_time(lost)} "
-        f"of the step is others waiting for overloaded experts, and balanced routing would save at most "
-        f"{format_time(experts.balanced_saves_s)} of expert compute."
+        f"{who} {busiest.load:.1f}× the mean tokens, {format_bytes(busiest.received_bytes)} an all-to-all; "
+        f"{format_time(lost)} of the step is others waiting for overloaded experts, and balanced routing would "
+        f"save at most {format_time(experts.balanced_saves_s)} of expert compute."
     )
     yield Advice("experts", max(lost, experts.balanced_saves_s), text)
 
 
-def _stragglers(found: Explanation) -> Iterator[Advice]:
-    loads = () if found.experts is None else found.experts.loads
+def _stragglers(explanation: Explanation) -> Iterator[Advice]:
+    loads = () if explanation.experts is None else explanation.experts.loads
     # What experts do to their ranks is said of the experts.
     loaded = {rank for load in loads if load.load >= _UNEVEN for rank in load.ranks}
-    flagged = [rank for rank in found.ranks if rank.flags and rank.rank not in loaded]
+    flagged = [rank for rank in explanation.ranks if rank.flags and rank.rank not in loaded]
     if not flagged:
         return
-    one = max(flagged, key=lambda each: each.held_others_s)
-    lost = one.held_others_s * one.alike / found.answer.world_size
+    worst = max(flagged, key=lambda rank: rank.held_others_s)
+    lost = worst.held_others_s * worst.identical / explanation.answer.world_size
     slow = ""
-    if one.compute_ratio is not None and one.compute_ratio > 1:
-        slow = f" computes {format_percent(one.compute_ratio - 1)} longer than the median of its stage and"
+    if worst.compute_ratio is not None and worst.compute_ratio > 1:
+        slow = f" computes {format_percent(worst.compute_ratio - 1)} longer than the median of its stage and"
     more = "" if len(flagged) == 1 else f"; {len(flagged) - 1} more stand out"
     text = (
-        f"rank {one.rank} (stage {one.stage}){slow} came last {one.times_last:,} times of {one.meetings:,}: its "
-        f"partners lost {format_time(one.held_others_s)} in sum, {format_time(lost)} of the step{more}."
+        f"rank {worst.rank} (stage {worst.stage}){slow} came last {worst.times_last:,} times of {worst.meetings:,}: "
+        f"its partners lost {format_time(worst.held_others_s)} in sum, {format_time(lost)} of the step{more}."
     )
     yield Advice("straggler", lost, text)
 
 
-def _stages(found: Explanation) -> Iterator[Advice]:
-    line, step = found.pipeline, found.step_s
+def _stages(explanation: Explanation) -> Iterator[Advice]:
+    line, step = explanation.pipeline, explanation.step_s
     ideal = line.ideal_bubble
     if ideal is None:
         return
@@ -105,42 +111,44 @@ def _stages(found: Explanation) -> Iterator[Advice]:
         yield Advice("slowest stage", excess * count, text)
 
 
-def _calls(found: Explanation) -> Iterator[Advice]:
+def _calls(explanation: Explanation) -> Iterator[Advice]:
     exposed = {
         part.removesuffix(" exposed"): seconds
-        for part, seconds in found.answer.breakdown.mean_s.items()
+        for part, seconds in explanation.answer.breakdown.mean_s.items()
         if part.endswith(" exposed")
     }
     if not exposed:
         return
-    axis = max(exposed, key=lambda one: exposed[one])
-    kind = max((call for call in found.calls if call.axis == axis), key=lambda call: call.transfer_s, default=None)
+    axis = max(exposed, key=lambda name: exposed[name])
+    kind = max(
+        (call for call in explanation.calls if call.axis == axis), key=lambda call: call.transfer_s, default=None
+    )
     if kind is None:
         return
     rate = "" if kind.bytes_per_s is None else f" at {format_bandwidth(kind.bytes_per_s)}"
     seconds = exposed[axis]
-    alone = " One rank alone does not tell how much of that is waiting." if found.answer.world_size == 1 else ""
+    alone = " One rank alone does not tell how much of that is waiting." if explanation.answer.world_size == 1 else ""
     text = (
-        f"{axis} communication is exposed for {format_time(seconds)}, {format_percent(seconds / found.step_s)} of the "
-        f"step, most of it {kind.collective} ({format_time(kind.transfer.mean_s)} a call{rate}).{alone}"
+        f"{axis} communication is exposed for {format_time(seconds)}, {format_percent(seconds / explanation.step_s)} "
+        f"of the step, most of it {kind.collective} ({format_time(kind.transfer.mean_s)} a call{rate}).{alone}"
     )
     yield Advice("communication", seconds, text)
 
 
-def _optimizer(found: Explanation) -> Iterator[Advice]:
-    seconds = found.answer.breakdown.mean_s.get("optimizer", 0.0)
-    share = seconds / found.step_s
+def _optimizer(explanation: Explanation) -> Iterator[Advice]:
+    seconds = explanation.answer.breakdown.mean_s.get("optimizer", 0.0)
+    share = seconds / explanation.step_s
     text = (
         f"the optimizer takes {format_time(seconds)}, {format_percent(share)} of the step; over dp it could be sharded."
     )
-    if found.answer.timeline.graph.program.mesh.dp == 1:
+    if explanation.answer.timeline.graph.program.mesh.dp == 1:
         text = f"the optimizer takes {format_time(seconds)}, {format_percent(share)} of the step."
     if share > 5 * _WORTH_SAYING:
         yield Advice("optimizer", seconds, text)
 
 
-def _host(found: Explanation) -> Iterator[Advice]:
-    host = found.host
+def _host(explanation: Explanation) -> Iterator[Advice]:
+    host = explanation.host
     if host.longest:
         worst = host.longest[0]
         text = (
@@ -150,13 +158,13 @@ def _host(found: Explanation) -> Iterator[Advice]:
         yield Advice("host", host.total_s, text)
 
 
-def _jitter(found: Explanation) -> Iterator[Advice]:
-    worst = max(found.variation, key=lambda one: one.of_passes, default=None)
+def _jitter(explanation: Explanation) -> Iterator[Advice]:
+    worst = max(explanation.variation, key=lambda row: row.of_passes, default=None)
     if worst is None or worst.of_passes < _JITTER:
         return
-    stage = found.pipeline.stages[worst.stage]
-    one = stage.forward if worst.phase == "forward" else stage.backward
-    seconds = 0.0 if one is None else one.mean_s * worst.of_passes * worst.microbatches
+    stage = explanation.pipeline.stages[worst.stage]
+    passes = stage.forward if worst.phase == "forward" else stage.backward
+    seconds = 0.0 if passes is None else passes.mean_s * worst.of_passes * worst.microbatches
     text = (
         f"the {worst.phase} pass of stage {worst.stage} varies by {format_percent(worst.of_passes)} between "
         f"microbatches (median deviation), {format_time(seconds)} over {worst.microbatches} microbatches."
@@ -164,23 +172,23 @@ def _jitter(found: Explanation) -> Iterator[Advice]:
     yield Advice("jitter", seconds, text)
 
 
-def _path(found: Explanation) -> Iterator[Advice]:
-    path = found.critical_path
+def _path(explanation: Explanation) -> Iterator[Advice]:
+    path = explanation.critical_path
     if not path.by_part_s:
         return
     part, seconds = next(iter(path.by_part_s.items()))
     rank = next(iter(path.by_rank_s), 0)
     text = (
-        f"the critical path is {format_percent(seconds / found.step_s)} {part} ({format_time(seconds)}) and runs "
+        f"the critical path is {format_percent(seconds / explanation.step_s)} {part} ({format_time(seconds)}) and runs "
         f"longest on rank {rank} ({format_time(path.by_rank_s.get(rank, 0.0))})."
     )
     yield Advice("critical path", seconds, text)
 
 
-def _compute(found: Explanation) -> Iterator[Advice]:
-    seconds = found.answer.breakdown.mean_s.get("compute", 0.0)
+def _compute(explanation: Explanation) -> Iterator[Advice]:
+    seconds = explanation.answer.breakdown.mean_s.get("compute", 0.0)
     text = (
-        f"compute is {format_time(seconds)}, {format_percent(seconds / found.step_s)} of the step; the rest is the "
-        "most that better communication and balance could gain."
+        f"compute is {format_time(seconds)}, {format_percent(seconds / explanation.step_s)} of the step; the rest is "
+        "the most that better communication and balance could gain."
     )
     yield Advice("compute", seconds, text)

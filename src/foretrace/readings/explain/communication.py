@@ -69,17 +69,17 @@ def call_kinds(rows: OpRows) -> tuple[CallKind, ...]:
     meets = np.flatnonzero(rows.communicator >= 0)
     axis = rows.axis
     kinds: dict[tuple[str, int], list[int]] = {}
-    for row, one, what in zip(meets.tolist(), axis[meets].tolist(), rows.collective[meets].tolist(), strict=True):
-        kinds.setdefault((one, what), []).append(row)
-    found = [_kind(rows, *key, np.array(members, dtype=np.int64)) for key, members in kinds.items()]
-    return tuple(sorted(found, key=lambda kind: -(kind.transfer_s + kind.held_s)))
+    for row, name, what in zip(meets.tolist(), axis[meets].tolist(), rows.collective[meets].tolist(), strict=True):
+        kinds.setdefault((name, what), []).append(row)
+    calls = [_kind(rows, *key, np.array(members, dtype=np.int64)) for key, members in kinds.items()]
+    return tuple(sorted(calls, key=lambda kind: -(kind.transfer_s + kind.held_s)))
 
 
 def _kind(rows: OpRows, axis: str, collective: int, mine: Longs) -> CallKind:
     weight = rows.ranks[mine]
-    met = mine[(rows.bytes[mine] > 0) & (rows.members[mine] > 1)]
-    carried = float((rows.bytes * rows.ranks)[met].sum())
-    running = float((rows.running_s * rows.ranks)[met].sum())
+    sized = mine[(rows.bytes[mine] > 0) & (rows.members[mine] > 1)]
+    carried = float((rows.bytes * rows.ranks)[sized].sum())
+    running = float((rows.running_s * rows.ranks)[sized].sum())
     return CallKind(
         axis=axis,
         collective=label(Collective(collective)),
@@ -103,17 +103,17 @@ def worst_calls(rows: OpRows) -> tuple[WorstCall, ...]:
     held = np.flatnonzero((rows.held_s > ROUNDING * rows.step_s) & (rows.communicator >= 0))
     held = held[np.argsort(-rows.held_s[held], kind="stable")]
     axis = rows.axis
-    taken: dict[str, int] = {}
+    per_axis: dict[str, int] = {}
     units: set[int] = set()
-    found = []
+    calls = []
     for row in held.tolist():
         name, unit = str(axis[row]), int(rows.unit[row])
-        if unit in units or taken.get(name, 0) >= WORST_PER_AXIS:
+        if unit in units or per_axis.get(name, 0) >= WORST_PER_AXIS:
             continue
         units.add(unit)
-        taken[name] = taken.get(name, 0) + 1
-        found.append(_worst(rows, name, row))
-    return tuple(found)
+        per_axis[name] = per_axis.get(name, 0) + 1
+        calls.append(_worst(rows, name, row))
+    return tuple(calls)
 
 
 def _worst(rows: OpRows, axis: str, row: int) -> WorstCall:

@@ -94,7 +94,7 @@ def _sections(rows: OpRows, calls: Longs) -> tuple[Longs, Floats]:
     starts = np.searchsorted(rows.owner[calls], rows.owner[calls])
     turn = (np.arange(len(calls)) - starts) % 2
     # Backward passes go the same way: gradients of what was combined come to the experts first.
-    varies = [_variation(rows.bytes[calls[turn == one]]) for one in (0, 1)]
+    varies = [_variation(rows.bytes[calls[turn == parity]]) for parity in (0, 1)]
     second = 0 if varies[0] > varies[1] else 1
     combines = calls[turn == second]
     spent = np.cumsum(np.where(rows.kind == Kind.COMPUTE, rows.running_s, 0.0))
@@ -117,12 +117,15 @@ def _excess(rows: OpRows, combines: Longs, compute: Floats, microbatches: int) -
     total = np.bincount(rows.unit[combines], weights=compute * rows.ranks[combines], minlength=units)
     most = np.zeros(units)
     np.maximum.at(most, rows.unit[combines], compute)
-    met = np.flatnonzero(weight)
-    mean = total[met] / weight[met]
+    meetings = np.flatnonzero(weight)
+    mean = total[meetings] / weight[meetings]
     # The meetings of one group follow each other; those of other groups of the stage run beside them.
     owners = np.full(units, len(rows.graph.classes))
     np.minimum.at(owners, rows.unit[combines], rows.owner[combines])
-    group = owners[met]
-    sums = [np.bincount(group, weights=one, minlength=int(group.max()) + 1) / microbatches for one in (most[met], mean)]
+    group = owners[meetings]
+    sums = [
+        np.bincount(group, weights=seconds, minlength=int(group.max()) + 1) / microbatches
+        for seconds in (most[meetings], mean)
+    ]
     worst = int(np.argmax(sums[0] - sums[1]))
     return float(sums[0][worst]), float(sums[1][worst])

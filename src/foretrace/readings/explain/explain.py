@@ -89,15 +89,15 @@ def explain(simulation: Answer) -> Explanation:
     )
 
 
-def _missing(found: Explanation) -> list[Diagnostic]:
+def _missing(explanation: Explanation) -> list[Diagnostic]:
     texts = []
-    if found.answer.world_size == 1 and found.calls:
+    if explanation.answer.world_size == 1 and explanation.calls:
         texts.append("one rank alone: what it waited for others cannot be told from what communication took")
-    elif found.answer.world_size == 1:
+    elif explanation.answer.world_size == 1:
         texts.append("one rank: there are no partners to wait for, and no peers to compare it with")
-    elif not found.calls:
+    elif not explanation.calls:
         texts.append("nothing communicates: ranks do not wait for each other")
-    count = found.pipeline.microbatches
-    if not found.variation and any(stage.microbatch_s > 0 for stage in found.pipeline.stages):
+    count = explanation.pipeline.microbatches
+    if not explanation.variation and any(stage.microbatch_s > 0 for stage in explanation.pipeline.stages):
         texts.append(f"{count} microbatch{'' if count == 1 else 'es'}: too few to see how much the same op varies")
     return [Diagnostic("note", "too-little-data", text) for text in texts]

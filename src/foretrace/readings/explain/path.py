@@ -90,7 +90,9 @@ def path_reading(simulation: Answer, rows: OpRows) -> PathReading:
         by_stage_s={number: float(seconds) for number, seconds in enumerate(stages)},
         by_rank_s=by_rank,
         by_name=_by_name(rows, path.node, per_step),
-        longest=tuple(LongOp(rows.place(int(place[one])), float(lasts[one])) for one in longest.tolist()),
+        longest=tuple(
+            LongOp(rows.place(int(place[position])), float(lasts[position])) for position in longest.tolist()
+        ),
     )
 
 

@@ -35,7 +35,7 @@ class Stage:
     @property
     def microbatch_s(self) -> float:
         """What one microbatch computes there and back."""
-        return sum(one.mean_s for one in (self.forward, self.backward) if one is not None)
+        return sum(direction.mean_s for direction in (self.forward, self.backward) if direction is not None)
 
     @property
     def waits_s(self) -> float:
@@ -76,7 +76,7 @@ def pipeline(simulation: Answer, rows: OpRows, account: Account) -> PipelineUse:
     stages = []
     for number in range(mesh.pp):
         forward, backward = (account.stages.get((number, word)) for word in ("forward", "backward"))
-        means = (_mean(one, ranks[:, number], rows.step_s) for one in (bubble, embd_wait, idle))
+        means = (_mean(waits, ranks[:, number], rows.step_s) for waits in (bubble, embd_wait, idle))
         stages.append(Stage(number, round(float(ranks[:, number].sum())), forward, backward, *means))
     total = max(rows.step_s * rows.world, 1e-300)
     count = account.microbatches

@@ -34,7 +34,7 @@ class OpPlace:
     microbatch and layer (None: of none)."""
 
     rank: int
-    alike: int
+    identical: int
     stage: int
     op: str
     block: str
@@ -144,7 +144,7 @@ class OpRows:
         microbatch, layer = int(self.microbatch[row]), int(self.layer[row])
         return OpPlace(
             rank=int(self.graph.classes.representative[owner]),
-            alike=int(self.graph.classes.count[owner]),
+            identical=int(self.graph.classes.count[owner]),
             stage=int(self.stage_of_class[owner]),
             op=program.strings[int(program.templates.columns["name"][template])],
             block=program.blocks[block].name,

@@ -35,7 +35,7 @@ class RankLateness:
     """
 
     rank: int
-    alike: int
+    identical: int
     stage: int
     meetings: int
     times_last: int
@@ -68,7 +68,7 @@ def lateness(rows: OpRows, account: Account) -> tuple[RankLateness, ...]:
     return tuple(
         RankLateness(
             rank=int(classes.representative[number]),
-            alike=int(count[number]),
+            identical=int(count[number]),
             stage=int(stage[number]),
             meetings=int(meetings),
             times_last=int(times_last[number]),
@@ -92,8 +92,8 @@ def _meetings(rows: OpRows) -> Longs:
 def _ratios(compute: Floats, stage: Longs, count: Floats) -> Floats:
     """Compute by the median of the stage; NaN where that is zero."""
     ratio = np.full(len(compute), np.nan)
-    for one in np.unique(stage, return_counts=True)[0].tolist():
-        peers = np.flatnonzero(stage == one)
+    for number in np.unique(stage, return_counts=True)[0].tolist():
+        peers = np.flatnonzero(stage == number)
         median = weighted_median(compute[peers], count[peers])
         if median > 0:
             ratio[peers] = compute[peers] / median

@@ -37,14 +37,14 @@ class Variation:
 def variation(rows: OpRows) -> tuple[Variation, ...]:
     """Stages and phases in order; none where there are fewer than three microbatches."""
     stage = rows.stage_of_class[rows.owner]
-    found = []
+    variations = []
     for number in range(rows.graph.program.mesh.pp):
-        for phase in (one for one in Phase if one not in (Phase.NONE, Phase.OPTIMIZER)):
+        for phase in (kind for kind in Phase if kind not in (Phase.NONE, Phase.OPTIMIZER)):
             mine = (stage == number) & (rows.kind == Kind.COMPUTE) & (rows.phase == phase) & (rows.microbatch >= 0)
-            one = _of(rows, np.flatnonzero(mine), number, phase)
-            if one is not None:
-                found.append(one)
-    return tuple(found)
+            varied = _of(rows, np.flatnonzero(mine), number, phase)
+            if varied is not None:
+                variations.append(varied)
+    return tuple(variations)
 
 
 def _of(rows: OpRows, mine: Longs, stage: int, phase: Phase) -> Variation | None:

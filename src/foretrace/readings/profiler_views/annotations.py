@@ -55,7 +55,7 @@ class AnnotationBreakdown:
 def ranges(rank: Rank) -> tuple[AnnotationTimes, ...]:
     """The ranges of one rank."""
     events = rank.trace.events
-    found: list[AnnotationTimes] = []
+    rows: list[AnnotationTimes] = []
     sides: tuple[tuple[Literal["host", "device"], EventCategory], ...] = (
         ("host", EventCategory.ANNOTATION),
         ("device", EventCategory.DEVICE_ANNOTATION),
@@ -65,7 +65,7 @@ def ranges(rank: Rank) -> tuple[AnnotationTimes, ...]:
         at = at[rank.counts(at)]
         times = tally(events.name[at], events.duration_s[at])
         for number, name in enumerate(times.group.tolist()):
-            found.append(
+            rows.append(
                 AnnotationTimes(
                     rank=rank.number,
                     side=side,
@@ -78,7 +78,7 @@ def ranges(rank: Rank) -> tuple[AnnotationTimes, ...]:
                     most_s=float(times.most_s[number]),
                 )
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 def launched(rank: Rank) -> tuple[LaunchedTimes, ...]:
@@ -97,8 +97,10 @@ def launched(rank: Rank) -> tuple[LaunchedTimes, ...]:
         inside = around >= 0
     # Work in a range within one of the same name counts once.
     once = np.unique(np.concatenate(pairs))
-    found = tally(once % count, work.duration_s[once // count])
+    tallied = tally(once % count, work.duration_s[once // count])
     return tuple(
         LaunchedTimes(rank.number, rank.trace.strings[name], many, total_s, float(innermost_s[name]))
-        for name, many, total_s in zip(found.group.tolist(), found.count.tolist(), found.total_s.tolist(), strict=True)
+        for name, many, total_s in zip(
+            tallied.group.tolist(), tallied.count.tolist(), tallied.total_s.tolist(), strict=True
+        )
     )

@@ -49,13 +49,13 @@ def copies(rank: Rank) -> tuple[CopyBandwidth, ...]:
     kinds: dict[str, list[int]] = {}
     for name in np.unique(work.name[mine]).tolist():
         kinds.setdefault(copy_kind(rank.trace.strings[name]), []).append(name)
-    found = []
+    copies = []
     for kind, names in sorted(kinds.items()):
         at = mine[np.isin(work.name[mine], names)]
         event = work.event[at]
-        said = np.full(len(at), -1.0) if events.bytes_per_s is None else events.bytes_per_s[event]
-        found.append(_copy(rank.number, kind, work.start_s[at], work.duration_s[at], events.bytes[event], said))
-    return tuple(found)
+        reported = np.full(len(at), -1.0) if events.bytes_per_s is None else events.bytes_per_s[event]
+        copies.append(_copy(rank.number, kind, work.start_s[at], work.duration_s[at], events.bytes[event], reported))
+    return tuple(copies)
 
 
 def copy_kind(name: str) -> str:
@@ -64,13 +64,13 @@ def copy_kind(name: str) -> str:
 
 
 def _copy(
-    rank: int, kind: str, start_s: Floats, duration_s: Floats, sizes: Longs, said_bytes_per_s: Floats
+    rank: int, kind: str, start_s: Floats, duration_s: Floats, sizes: Longs, reported_bytes_per_s: Floats
 ) -> CopyBandwidth:
     known = sizes >= 0
     start_s, size = start_s[known], sizes[known].astype(np.float64)
     took_s = np.where(duration_s[known] > 0, duration_s[known], _MIN_S)
-    said = said_bytes_per_s[known]
-    rate = np.where(said >= 0, said, size / took_s)
+    reported = reported_bytes_per_s[known]
+    rate = np.where(reported >= 0, reported, size / took_s)
     time_s = np.concatenate([start_s, start_s + took_s])
     order = np.argsort(time_s, kind="stable")
     change = np.concatenate([rate, -rate])[order]

@@ -9,7 +9,7 @@ from typing import Final
 from foretrace.readings.profiler_views.intervals import occupancy_s
 from foretrace.readings.profiler_views.rank import Rank, WorkType
 
-_NAMES: Final = {one: one.name.lower() for one in WorkType}
+_NAMES: Final = {type_: type_.name.lower() for type_ in WorkType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class Occupancy:
 def occupancy(rank: Rank) -> Occupancy:
     """What a rank's device did."""
     low_s, high_s = rank.windows
-    sets = [rank.seen.of(one) for one in WorkType]
+    sets = [rank.seen.of(type_) for type_ in WorkType]
     states = occupancy_s([*sets, (low_s, high_s)], float(low_s[0]), float(high_s[-1]))[1 << len(sets) :]
     named = {_name(number): float(seconds) for number, seconds in enumerate(states)}
     return Occupancy(rank.number, rank.span_s, named)
 
 
 def _name(state: int) -> str:
-    return " + ".join(name for one, name in _NAMES.items() if state >> one & 1) or "idle"
+    return " + ".join(name for type_, name in _NAMES.items() if state >> type_ & 1) or "idle"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,14 +75,14 @@ def diff(before: Sequence[Rank], after: Sequence[Rank], step: str | None = None)
     return TraceDiff(first_steps, second_steps, first_s, second_s, tuple(changes))
 
 
-def _means(ranks: Sequence[Rank], wanted: str | None) -> tuple[_Totals, int, float]:
+def _means(ranks: Sequence[Rank], step_name: str | None) -> tuple[_Totals, int, float]:
     """Count and seconds of each op and kernel, a step; how many steps were looked at, and how long they take."""
     totals: dict[tuple[str, Literal["host", "device"]], list[float]] = {}
     looked, lengths_s = 0, []
     for rank in ranks:
-        chosen = _steps(rank, wanted)
+        chosen = _steps(rank, step_name)
         looked += len(chosen)
-        lengths_s += rank.taken.each_s[chosen].tolist()
+        lengths_s += rank.counted_steps.each_s[chosen].tolist()
         events = rank.trace.events
         inside = np.isin(rank.steps.of_event, chosen)
         sides: tuple[tuple[Literal["host", "device"], tuple[EventCategory, ...]], ...] = (
@@ -92,9 +92,9 @@ def _means(ranks: Sequence[Rank], wanted: str | None) -> tuple[_Totals, int, flo
         for side, categories in sides:
             at = events.of(*categories)
             at = at[inside[at]]
-            found = tally(events.name[at], events.duration_s[at])
+            tallied = tally(events.name[at], events.duration_s[at])
             for name, count, total_s in zip(
-                found.group.tolist(), found.count.tolist(), found.total_s.tolist(), strict=True
+                tallied.group.tolist(), tallied.count.tolist(), tallied.total_s.tolist(), strict=True
             ):
                 sums = totals.setdefault((rank.trace.strings[name], side), [0.0, 0.0])
                 sums[0] += count
@@ -104,8 +104,8 @@ def _means(ranks: Sequence[Rank], wanted: str | None) -> tuple[_Totals, int, flo
     return means, looked, float(np.mean(lengths_s)) if lengths_s else 0.0
 
 
-def _steps(rank: Rank, wanted: str | None) -> Longs:
+def _steps(rank: Rank, step_name: str | None) -> Longs:
     """The steps to look at: the one of this name, else those that count."""
-    if wanted is None:
+    if step_name is None:
         return rank.counted
-    return np.array([number for number, name in enumerate(rank.steps.names) if name == wanted], dtype=np.int64)
+    return np.array([number for number, name in enumerate(rank.steps.names) if name == step_name], dtype=np.int64)

@@ -56,23 +56,23 @@ class KernelBreakdown:
 
     def top(self, count: int = 10, type: str | None = None) -> tuple[KernelUse, ...]:
         """The kernels that took most, of one type or of all."""
-        found = [kernel for kernel in self.kernels if type is None or kernel.type == type]
-        return tuple(sorted(found, key=lambda one: -one.total_s)[:count])
+        chosen = [kernel for kernel in self.kernels if type is None or kernel.type == type]
+        return tuple(sorted(chosen, key=lambda kernel: -kernel.total_s)[:count])
 
 
 def kernel_times(rank: Rank) -> tuple[KernelUse, ...]:
     """Every kernel, copy and memset of a rank by name."""
     work, kinds = rank.work, tuple(WorkKind)
     key = work.name.astype(np.int64) * len(WorkType) + work.type
-    found = tally(key, work.duration_s)
+    tallied = tally(key, work.duration_s)
     rows = zip(
-        found.group.tolist(),
-        found.count.tolist(),
-        found.total_s.tolist(),
-        found.mean_s.tolist(),
-        found.deviation_s.tolist(),
-        found.least_s.tolist(),
-        found.most_s.tolist(),
+        tallied.group.tolist(),
+        tallied.count.tolist(),
+        tallied.total_s.tolist(),
+        tallied.mean_s.tolist(),
+        tallied.deviation_s.tolist(),
+        tallied.least_s.tolist(),
+        tallied.most_s.tolist(),
         strict=True,
     )
     return tuple(
@@ -91,10 +91,12 @@ def kind_times(rank: Rank) -> tuple[KindTimes, ...]:
     """A rank's work by kind."""
     work = rank.work
     kind = rank.kinds[work.name]
-    found = tally(kind, work.duration_s)
-    whole_s = float(found.total_s.sum())
+    tallied = tally(kind, work.duration_s)
+    whole_s = float(tallied.total_s.sum())
     rows = []
-    for number, count, total_s in zip(found.group.tolist(), found.count.tolist(), found.total_s.tolist(), strict=True):
+    for number, count, total_s in zip(
+        tallied.group.tolist(), tallied.count.tolist(), tallied.total_s.tolist(), strict=True
+    ):
         mine = kind == number
         busy_s = length_s(work.start_s[mine], work.end_s[mine])
         share = total_s / whole_s if whole_s > 0 else 0.0

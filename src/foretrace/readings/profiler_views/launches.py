@@ -54,8 +54,8 @@ def launched(rank: Rank, calls: Collection[str] | None = None) -> Longs:
     work, trace = rank.work, rank.trace
     known = work.launch >= 0
     if calls is not None:
-        wanted = np.array([name in calls for name in trace.strings], dtype=bool)
-        known &= wanted[trace.events.name[work.launch]]
+        chosen = np.array([name in calls for name in trace.strings], dtype=bool)
+        known &= chosen[trace.events.name[work.launch]]
     return np.flatnonzero(known)
 
 

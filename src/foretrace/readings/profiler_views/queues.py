@@ -51,12 +51,12 @@ def queues(rank: Rank, calls: Collection[str] | None = None) -> tuple[StreamQueu
     work, events = rank.work, rank.trace.events
     known = launched(rank, calls)
     called_s = events.start_s[work.launch[known]]
-    found = []
+    queues = []
     for number, (device, stream) in enumerate(rank.streams):
         mine = work.stream[known] == number
         if mine.any():
-            found.append(_queue(rank.number, device, stream, called_s[mine], work.start_s[known[mine]]))
-    return tuple(found)
+            queues.append(_queue(rank.number, device, stream, called_s[mine], work.start_s[known[mine]]))
+    return tuple(queues)
 
 
 def _queue(rank: int, device: int, stream: int, called_s: Floats, started_s: Floats) -> StreamQueue:

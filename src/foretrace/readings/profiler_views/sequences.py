@@ -48,15 +48,15 @@ def sequences(rank: Rank, op: str, least_length: int) -> tuple[KernelSequence, .
     roots = root[mine][first]
     events = rank.trace.events
     names = np.column_stack([events.name[roots].astype(np.uint64), _fingerprints(work.name[mine], first, length)])
-    alike = np.unique(names, axis=0, return_inverse=True)[1].ravel()
+    group = np.unique(names, axis=0, return_inverse=True)[1].ravel()
     device_s = np.add.reduceat(work.duration_s[mine], first)
-    found = []
+    rows = []
     kept = np.flatnonzero(length >= least_length)
-    for number in np.unique(alike[kept]).tolist():
-        members = kept[alike[kept] == number]
+    for number in np.unique(group[kept]).tolist():
+        members = kept[group[kept] == number]
         at = int(members[0])
         kernels = work.event[mine[first[at] : first[at] + length[at]]]
-        found.append(
+        rows.append(
             KernelSequence(
                 rank=rank.number,
                 op=rank.trace.strings[events.name[roots[at]]],
@@ -66,14 +66,14 @@ def sequences(rank: Rank, op: str, least_length: int) -> tuple[KernelSequence, .
                 host_s=float(events.duration_s[roots[members]].sum()),
             )
         )
-    return tuple(sorted(found, key=lambda one: (-one.count, -one.device_s, one.op, one.kernels)))
+    return tuple(sorted(rows, key=lambda row: (-row.count, -row.device_s, row.op, row.kernels)))
 
 
 def _roots(rank: Rank, op: str) -> Longs:
     """For each piece of work the outermost op above it whose name contains a word; -1 where there is none."""
     events = rank.trace.events
-    wanted = np.array([op in name for name in rank.trace.strings], dtype=bool)
-    matches = wanted[events.name] & (events.category == EventCategory.CPU_OP)
+    named = np.array([op in name for name in rank.trace.strings], dtype=bool)
+    matches = named[events.name] & (events.category == EventCategory.CPU_OP)
     above = rank.links.op[rank.work.event]
     root = np.full(len(above), -1, dtype=np.int64)
     while (above >= 0).any():

@@ -49,27 +49,27 @@ class StepStatistics:
 
 def steps(rank: Rank) -> tuple[StepTimes, ...]:
     """The steps of one rank."""
-    found, each_s = rank.steps, rank.taken.each_s
+    cut, each_s = rank.steps, rank.counted_steps.each_s
     work = (Rank(rank.trace, rank.number) if rank.hta_steps else rank).ran
-    step = found.of_event[work.event]
+    step = cut.of_event[work.event]
     counted = set(rank.counted.tolist())
     rows: list[StepTimes] = []
-    for number, name in enumerate(found.names):
+    for number, name in enumerate(cut.names):
         mine = np.flatnonzero(step == number)
         start_s, end_s = work.start_s[mine], work.end_s[mine]
         low_s, high_s = (float(start_s.min()), float(end_s.max())) if len(mine) else (0.0, 0.0)
-        sets = [(start_s[work.type[mine] == one], end_s[work.type[mine] == one]) for one in WorkType]
+        sets = [(start_s[work.type[mine] == type_], end_s[work.type[mine] == type_]) for type_ in WorkType]
         states = occupancy_s(sets, low_s, high_s)
         bits = np.arange(len(states))
-        compute, communication = (bits >> one & 1 == 1 for one in (WorkType.COMPUTE, WorkType.COMMUNICATION))
+        compute, communication = (bits >> type_ & 1 == 1 for type_ in (WorkType.COMPUTE, WorkType.COMMUNICATION))
         rows.append(
             StepTimes(
                 rank=rank.number,
                 name=name,
-                whole=bool(found.whole[number]),
+                whole=bool(cut.whole[number]),
                 counted=number in counted,
                 step_s=float(each_s[number]),
-                host_s=float(found.end_s[number] - found.start_s[number]),
+                host_s=float(cut.end_s[number] - cut.start_s[number]),
                 device_s=high_s - low_s,
                 compute_s=float(states[compute].sum()),
                 communication_s=float(states[communication].sum()),

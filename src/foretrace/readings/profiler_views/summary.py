@@ -102,7 +102,7 @@ def summary(
     return TraceSummary(
         ranks=tuple(rank.number for rank in ranks),
         world=first.world,
-        devices=tuple(dict.fromkeys(one.name for rank in ranks for one in _used(rank))),
+        devices=tuple(dict.fromkeys(device.name for rank in ranks for device in _used(rank))),
         step_s=steps.step_s,
         steps=count,
         how=steps.how,
@@ -129,15 +129,15 @@ def _used(rank: Rank) -> list[TracedDevice]:
 def _kind_shares(kinds: Sequence[KindTimes], per: float) -> tuple[KindShare, ...]:
     whole_s = sum(kind.total_s for kind in kinds)
     totals: dict[str, list[float]] = {}
-    for one in kinds:
-        sums = totals.setdefault(one.kind, [0.0, 0.0])
-        sums[0] += one.count
-        sums[1] += one.total_s
-    found = [
+    for kind in kinds:
+        sums = totals.setdefault(kind.kind, [0.0, 0.0])
+        sums[0] += kind.count
+        sums[1] += kind.total_s
+    rows = [
         KindShare(kind, count / per, total_s / per, total_s / whole_s if whole_s > 0 else 0.0)
         for kind, (count, total_s) in totals.items()
     ]
-    return tuple(sorted(found, key=lambda one: (-one.total_s, one.kind)))
+    return tuple(sorted(rows, key=lambda row: (-row.total_s, row.kind)))
 
 
 def _advice(
@@ -155,7 +155,7 @@ def _advice(
     exposed_s = sum(seconds for name, seconds in parts.items() if name.endswith(" exposed"))
     gaps_s = _gaps_s(answer)
     late = explanation.ranks
-    lost_s = sum(rank.held_others_s * rank.alike for rank in late) / answer.world_size
+    lost_s = sum(rank.held_others_s * rank.identical for rank in late) / answer.world_size
     worst = max(late, key=lambda rank: rank.held_others_s).rank
     advice = [
         TraceAdvice(

@@ -51,12 +51,14 @@ class ProfilerTrace:
                 "missing-argument", "no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems"
             )
         self._input = ProfilerTraceInput(traces)
-        taken: set[int] = set()
+        numbers: set[int] = set()
         ranks = []
         for number, trace in enumerate(traces):
-            rank = trace.rank if trace.rank is not None and trace.rank not in taken else None
-            rank = next(one for one in range(number + len(traces) + 1) if one not in taken) if rank is None else rank
-            taken.add(rank)
+            rank = trace.rank if trace.rank is not None and trace.rank not in numbers else None
+            rank = (
+                next(free for free in range(number + len(traces) + 1) if free not in numbers) if rank is None else rank
+            )
+            numbers.add(rank)
             ranks.append(Rank(in_whole_us(trace) if whole_us else trace, rank, hta_steps=hta_steps))
         ranks.sort(key=lambda rank: rank.number)
         self.ranks: tuple[Rank, ...] = tuple(ranks if hta_steps else _together(ranks))
@@ -70,30 +72,30 @@ class ProfilerTrace:
         from foretrace.inputs.profiler_trace.execution_join import read_with_shapes
 
         given = [paths] if isinstance(paths, str | Path) else list(paths)
-        return cls(read_with_shapes([Path(one) for one in given]), hta_steps=hta_steps, whole_us=whole_us)
+        return cls(read_with_shapes([Path(path) for path in given]), hta_steps=hta_steps, whole_us=whole_us)
 
     def rank(self, number: int) -> Rank:
         """One of the ranks."""
-        for one in self.ranks:
-            if one.number == number:
-                return one
+        for rank in self.ranks:
+            if rank.number == number:
+                return rank
         known = ", ".join(str(rank.number) for rank in self.ranks)
         raise InputError("no-such-rank", f"rank {number} is not among the traces", hint=f"known: {known}")
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """What reading the traces noticed, and what the analyses leave out."""
-        found = [one for rank in self.ranks for one in rank.trace.diagnostics]
+        notes = [note for rank in self.ranks for note in rank.trace.diagnostics]
         if self.ranks[0].hta_steps:
-            found.append(Diagnostic("note", "rows-skipped", _HTA_STEPS))
+            notes.append(Diagnostic("note", "rows-skipped", _HTA_STEPS))
         else:
-            found += [one for rank in self.ranks for one in self._left_out(rank)]
-        return tuple(found)
+            notes += [note for rank in self.ranks for note in self._left_out(rank)]
+        return tuple(notes)
 
     def _left_out(self, rank: Rank) -> list[Diagnostic]:
         """Why steps of a rank do not count; of several ranks, each says whose."""
         where = Path(rank.trace.path).name if len(self.ranks) > 1 else None
-        return [replace(note, where=where) for note in rank.taken.notes]
+        return [replace(note, where=where) for note in rank.counted_steps.notes]
 
     @cached_property
     def occupancies(self) -> tuple[_breakdown.Occupancy, ...]:
@@ -138,8 +140,8 @@ class ProfilerTrace:
     ) -> _launches.LaunchStatistics:
         """What launches take and how long what they launch waits: HTA's get_cuda_kernel_launch_stats. `calls` counts
         only these runtime calls."""
-        found = tuple(_launches.launches(rank, long_call_s, long_delay_s, calls) for rank in self.ranks)
-        return _launches.LaunchStatistics(long_call_s, long_delay_s, found)
+        per_rank = tuple(_launches.launches(rank, long_call_s, long_delay_s, calls) for rank in self.ranks)
+        return _launches.LaunchStatistics(long_call_s, long_delay_s, per_rank)
 
     def queues(self, calls: Collection[str] | None = None) -> _queues.QueueLengths:
         """How much launched work waits, over time: HTA's get_queue_length_summary and _time_series, and
@@ -162,8 +164,8 @@ class ProfilerTrace:
     def sequences(self, op: str = "", least_length: int = 3) -> _sequences.KernelSequences:
         """Which sequences of kernels come again and again under ops whose name contains a word: HTA's
         get_frequent_cuda_kernel_sequences."""
-        found = [row for rank in self.ranks for row in _sequences.sequences(rank, op, least_length)]
-        return _sequences.KernelSequences(op, tuple(sorted(found, key=lambda one: -one.count)))
+        rows = [row for rank in self.ranks for row in _sequences.sequences(rank, op, least_length)]
+        return _sequences.KernelSequences(op, tuple(sorted(rows, key=lambda row: -row.count)))
 
     @cached_property
     def explanation(self) -> Explanation:
@@ -194,12 +196,10 @@ class ProfilerTrace:
 
     def steps(self) -> _steps.StepStatistics:
         """The steps one by one."""
-        found = tuple(row for rank in self.ranks for row in _steps.steps(rank))
+        rows = tuple(row for rank in self.ranks for row in _steps.steps(rank))
         how = " · ".join(dict.fromkeys(rank.steps.how for rank in self.ranks))
-        step_s = sum(rank.taken.step_s for rank in self.ranks) / len(self.ranks)
-        return _steps.StepStatistics(
-            how, step_s, found, Spread.of(np.array([one.host_s for one in found if one.whole]))
-        )
+        step_s = sum(rank.counted_steps.step_s for rank in self.ranks) / len(self.ranks)
+        return _steps.StepStatistics(how, step_s, rows, Spread.of(np.array([row.host_s for row in rows if row.whole])))
 
     def diff(self, after: ProfilerTrace, step: str | None = None) -> _diff.TraceDiff:
         """What changed from this trace to another, a step: HTA's TraceDiff.compare_traces. `step` compares only steps
