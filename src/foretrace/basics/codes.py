@@ -149,7 +149,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "different-microbatches": "Two compared runs do not have the same number of microbatches.",
         "different-step-times": "One step time is the period of steps in a row, the other the makespan of one step.",
         "too-little-data": "A run has too little of something, so that it is not analysed.",
-        "host-bound": "The host is busy launching kernels for most of the step.",
+        "host-busy": "The host is busy launching kernels for most of the step.",
         "memory-imbalance": "A step does not free as much memory as it allocates.",
     },
 }

@@ -1,13 +1,22 @@
-"""How busy each lane is, and what its ops wait for."""
+"""Measures how busy each lane is, how long its ops wait, and whether the host keeps up with launching kernels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from foretrace.basics.errors import Diagnostic
+from foretrace.basics.units import format_time
 from foretrace.engine.order import sort_by
+from foretrace.program.columns import Kind
 from foretrace.program.timeline import Timeline
+
+BUSY_SHARE: Final = 0.7
+"""The share of the step from which on launches, which vary between steps, are likely to hold the GPU up."""
+
+_LAUNCHES: Final = ("launch", "launches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +48,27 @@ def lane_use(timeline: Timeline) -> list[LaneUse]:
             busy, waiting = float(run[low:high].sum()) / share, float(wait[low:high].sum()) / share
             uses.append(LaneUse(row.name, ranks, float((ops * count).sum()) / ranks, busy, min(waiting, 1.0)))
     return uses
+
+
+def launching_s(timeline: Timeline) -> float:
+    """Returns the seconds of a step in which the host of the busiest rank launches kernels."""
+    graph = timeline.graph
+    called = [number for number, text in enumerate(graph.program.strings) if text in _LAUNCHES]
+    launches = (graph.ops.ints("kind") == Kind.HOST) & np.isin(graph.ops.ints("name"), called)
+    nodes = np.flatnonzero((launches & (graph.ops.ints("enabled") != 0))[graph.op])
+    if not len(nodes):
+        return 0.0
+    lasting_s = (timeline.end_s - timeline.start_s)[nodes]
+    return float(np.bincount(graph.rank_class[nodes], weights=lasting_s).max())
+
+
+def host_notes(timeline: Timeline) -> tuple[Diagnostic, ...]:
+    """Returns a note if the host launches kernels for more than `BUSY_SHARE` of the step."""
+    busy, step = launching_s(timeline), timeline.step_time_s
+    if busy <= BUSY_SHARE * step:
+        return ()
+    message = (
+        f"the host launches kernels for {format_time(busy)} of the step's {format_time(step)}: "
+        "CUDA graphs (--cuda-graphs full) would take that away"
+    )
+    return (Diagnostic("note", "host-busy", message),)

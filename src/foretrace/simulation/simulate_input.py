@@ -14,6 +14,7 @@ from foretrace.cost.machine import Machine
 from foretrace.program.columns import Kind
 from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.lanes import host_notes
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate import Executor, simulate_program
 
@@ -135,9 +136,8 @@ class _Question:
         setting = self.job.setting()
         if setting is None:
             return answer
-        from foretrace.readings.answer.memory_fit import memory_fit
+        from foretrace.readings.answer.memory_fit import memory_fit  # most jobs are not models, and start faster
         from foretrace.readings.answer.model_figures import model_figures
-        from foretrace.readings.host_load import host_notes  # most jobs are not models, and start faster
 
         cluster = self.machine.needed_cluster()
         memory = memory_fit(answer, int(cluster.gpu.memory_bytes))

@@ -103,8 +103,7 @@ class MegatronTraceInput(Input):
 
     def recorded(self) -> Timeline | None:
         """Returns the times of a real run; None for traces taken ex situ."""
-        from foretrace.inputs.megatron_trace.program import recording_of
-        from foretrace.inputs.megatron_trace.recorded import recorded_timeline
+        from foretrace.inputs.megatron_trace.program import recorded_timeline, recording_of
 
         recording = recording_of(self.runs, self.options)
         return None if recording is None else recorded_timeline(recording)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
+import numpy as np
+
 from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.limits import check_gpus, check_ops
@@ -23,7 +25,7 @@ from foretrace.inputs.megatron_trace.format import RankTrace, Run, TraceOp
 from foretrace.inputs.megatron_trace.layout import TraceJob, find_job, last_iteration, mesh_of
 from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
 from foretrace.inputs.megatron_trace.recording import Recording, make_recording
-from foretrace.inputs.megatron_trace.replay import replay
+from foretrace.inputs.megatron_trace.replay import recorded_times, replay
 from foretrace.inputs.megatron_trace.whole_job.corrections import HOST_GAP_S
 from foretrace.inputs.megatron_trace.whole_job.pools import AIM
 from foretrace.inputs.megatron_trace.whole_job.resize import resized
@@ -31,7 +33,10 @@ from foretrace.inputs.megatron_trace.whole_job.whole_job import WholeJob, whole_
 from foretrace.inputs.megatron_trace.whole_job.work import RankWork, Stones, Stretch, read_stones
 from foretrace.inputs.option_values import Overlap, changed_options, check_parts
 from foretrace.program.columns import UNPRICED, Collective
+from foretrace.program.expand import expand
+from foretrace.program.fold import fold
 from foretrace.program.program import Program
+from foretrace.program.timeline import Timeline
 from foretrace.schedules.pipeline import Transfer
 from foretrace.schedules.registry import make, resolve
 from foretrace.schedules.schedule import Schedule
@@ -86,6 +91,16 @@ def recording_of(runs: Sequence[Run], options: MegatronTraceOptions) -> Recordin
                 hint="foretrace simulate builds it anew for another mesh",
             )
         return make_recording(job)
+
+
+def recorded_timeline(recording: Recording) -> Timeline:
+    """Returns the recorded times of every op; the step is the makespan of the aligned ranks."""
+    with collector_paused():
+        notes = [*run_notes(recording.job), *recording.notes]
+        program = replay(recording, notes)
+        graph = fold(expand(program))
+        ready, start, end = recorded_times(recording, graph.classes.representative.tolist())
+        return Timeline(graph, ready, start, end, np.zeros(len(end)), float(end.max()), steps_run=0)
 
 
 def trace_job(runs: Sequence[Run], options: MegatronTraceOptions) -> TraceJob:

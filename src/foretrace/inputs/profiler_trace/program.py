@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.option_values import HostMode
@@ -13,7 +15,6 @@ from foretrace.inputs.profiler_trace.host_modes import mode_notes, times
 from foretrace.inputs.profiler_trace.job.gradients import with_gradients_reduced
 from foretrace.inputs.profiler_trace.job.ranks import Meetings
 from foretrace.inputs.profiler_trace.job.resize import communicate
-from foretrace.inputs.profiler_trace.notes import grouped
 from foretrace.inputs.profiler_trace.options import ProfilerTraceOptions
 from foretrace.inputs.profiler_trace.rank.rank_step import RankStep, read_step, step_notes
 from foretrace.inputs.profiler_trace.write_step import StepWriter, Times, shared_gpus
@@ -22,6 +23,9 @@ from foretrace.inputs.torch_ops.recorded_gpu import recorded_source
 from foretrace.program.build import ProgramBuilder
 from foretrace.program.kernels import kernel_text
 from foretrace.program.program import Program
+
+_NUMBER: Final = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
+"""A number that stands alone, so that names keep theirs."""
 
 
 def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> JobProfile:
@@ -124,3 +128,30 @@ def _gpu(rank: RankStep) -> str:
 def _title(ranks: Sequence[RankStep]) -> str:
     name = Path(ranks[0].trace.path).name
     return name if len(ranks) == 1 else f"{name} and {len(ranks) - 1} more"
+
+
+def grouped(notes: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Merges the notes of a job's ranks that differ in numbers alone into one with the range of each number.
+
+    The note names its first trace and counts the others. A note without a place is left as it is.
+    """
+    similar: dict[tuple[str, str, str], list[Diagnostic]] = {}
+    for note in notes:
+        text = _NUMBER.sub("0", note.message) if note.where is not None else note.message
+        similar.setdefault((note.level, note.code, text), []).append(note)
+    return [_merged(some) for some in similar.values()]
+
+
+def _merged(notes: list[Diagnostic]) -> Diagnostic:
+    first = notes[0]
+    if len(notes) == 1 or first.where is None:
+        return first
+    numbers = [list(texts) for texts in zip(*(_NUMBER.findall(note.message) for note in notes), strict=True)]
+    ranges = iter([_range(texts) for texts in numbers])
+    message = _NUMBER.sub(lambda _: next(ranges), first.message)
+    return Diagnostic(first.level, first.code, message, f"{first.where} and {len(notes) - 1:,} more")
+
+
+def _range(texts: list[str]) -> str:
+    low, high = (pick(texts, key=lambda text: float(text.replace(",", ""))) for pick in (min, max))
+    return low if low == high else f"{low}–{high}"

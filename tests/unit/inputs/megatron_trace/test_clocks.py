@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from foretrace import simulate
-from foretrace.inputs.megatron_trace.clocks import clock_offsets, hosts_of
 from foretrace.inputs.megatron_trace.format import Facts, read_runs
 from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
 from foretrace.inputs.megatron_trace.program import recording_of
+from foretrace.inputs.megatron_trace.recording import clock_offsets, hosts_of
 from opened import program_of
 from unit.inputs.megatron_trace.rank_files import ORIGIN_MS, Rank, write
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from foretrace.inputs.megatron_trace.clocks import clock_offsets
 from foretrace.inputs.megatron_trace.format import Facts, read_runs
 from foretrace.inputs.megatron_trace.gradients import gradient_calls
 from foretrace.inputs.megatron_trace.layout import find_job
+from foretrace.inputs.megatron_trace.recording import clock_offsets
 from foretrace.inputs.megatron_trace.whole_job.corrections import compute_sources
 from foretrace.inputs.megatron_trace.whole_job.work import read_stones
 from foretrace.program.expand import expand

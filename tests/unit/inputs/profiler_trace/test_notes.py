@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.inputs.profiler_trace.notes import grouped
+from foretrace.inputs.profiler_trace.program import grouped
 
 
 def _note(message: str, where: str | None) -> Diagnostic:

@@ -14,8 +14,33 @@ from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Ints, Longs
 from foretrace.inputs.profiler_trace.format.arguments import COLLECTIVE, CallTable, InputTable, whole
-from foretrace.inputs.profiler_trace.format.categories import CATEGORIES, FLOWS, LEGACY, SPANS
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, EventCategory
+
+_CATEGORY_NAMES: Final = {
+    EventCategory.CPU_OP: "cpu_op operator",
+    EventCategory.ANNOTATION: "user_annotation",
+    EventCategory.RUNTIME: "cuda_runtime cuda_driver runtime driver hip_runtime hip_driver xpu_runtime xpu_driver "
+    "mtia_runtime glow_runtime privateuse1_runtime privateuse1_driver",
+    EventCategory.KERNEL: "kernel",
+    EventCategory.MEMCPY: "gpu_memcpy memcpy",
+    EventCategory.MEMSET: "gpu_memset memset",
+    EventCategory.SYNC: "cuda_sync",
+    EventCategory.DEVICE_ANNOTATION: "gpu_user_annotation",
+    EventCategory.OVERHEAD: "overhead",
+    EventCategory.PYTHON: "python_function",
+}
+
+_CATEGORIES: Final = {name: category for category, names in _CATEGORY_NAMES.items() for name in names.split()}
+"""The category by Kineto's name of an event in lower case, from PyTorch 1.8 to today and on every device."""
+
+_FLOWS: Final = frozenset({"ac2g", "async_cpu_to_gpu", "fwdbwd", "forward_backward", "async", "cpu_to_cuda"})
+"""Names of arrows in a viewer. The arguments of events also state what they join."""
+
+_SPANS: Final = frozenset({"trace", "spans"})
+"""Names of the profiler's own window."""
+
+_LEGACY: Final = {"CPU functions": EventCategory.CPU_OP, "CUDA functions": EventCategory.KERNEL}
+"""The category of events without one, by process: as PyTorch wrote them before Kineto, and later on Windows."""
 
 _HOST: Final = (
     EventCategory.CPU_OP,
@@ -140,10 +165,10 @@ class Columns:
 
     def _category(self, written: str, events: list[dict[str, Any]]) -> EventCategory | None:
         """What events of a written category are; None for what is no span, which is dealt with here."""
-        known = CATEGORIES.get(written.lower())
+        known = _CATEGORIES.get(written.lower())
         if known is not None:
             return known
-        if written.lower() in FLOWS or written.lower() in SPANS:
+        if written.lower() in _FLOWS or written.lower() in _SPANS:
             return None
         spans = sum(event.get("ph") == "X" for event in events)
         if written == "cpu_instant_event":
@@ -167,7 +192,7 @@ class Columns:
                     name = arguments.get("name") if isinstance(arguments, dict) else None
                     self.thread_names[str(event.get("pid")), str(event.get("tid"))] = str(name or "").strip()
             elif phase == "X":
-                known = LEGACY.get(str(event.get("pid")), EventCategory.OTHER)
+                known = _LEGACY.get(str(event.get("pid")), EventCategory.OTHER)
                 if known is EventCategory.OTHER:
                     self.unknown["none"] += 1
                 legacy[known].append(event)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 
 from foretrace.basics.errors import InputError, shortened
-from foretrace.inputs.profiler_trace.format.repairs import repaired
 
 SAFE_US: Final = float(2**43)
 """Times from here on, in microseconds, are kept as text: a float would not hold nanoseconds."""
@@ -28,6 +27,13 @@ _EVENT_END = re.compile(r"\}(?=[ \t\r\n]*(?:,[ \t\r\n]*\{|\]))")
 _MAX_ENDS = 3
 """Places where a malformed event may end that are tried."""
 _MAX_SINGLE = 4096
+_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_NO_NUMBER: Final = re.compile(r"(?<=: )(-?)(nan|inf)(?=[\s,}\]])")
+_TEXTS: Final = re.compile(
+    r'("(?:name|Call stack|Module Hierarchy)"\s*:\s*")(.*?)("\s*(?:,\s*"[\w .%()/-]+"\s*:|\}))', re.DOTALL
+)
+"""Strings that may hold a quote, up to the quote that a key or the end of an object follows."""
+_QUOTE: Final = re.compile(r'(?<!\\)((?:\\\\)*)"')
 
 
 class KinetoJson:
@@ -179,7 +185,7 @@ class KinetoJson:
             look = end.end()
             ends.append(look)
             try:
-                event = json.loads(repaired(self._text[self._at : look]), strict=False)
+                event = json.loads(_repaired(self._text[self._at : look]), strict=False)
             except (ValueError, RecursionError):
                 continue
             self._at = look
@@ -280,6 +286,18 @@ class _Malformed(Exception):  # noqa: N818  # never seen outside
         super().__init__(why)
         self.why = why
         self.at = at
+
+
+def _repaired(event: str) -> str:
+    """Returns the text of one event, which an older profiler wrote as invalid JSON, as Python's decoder takes it.
+
+    Names of Python functions and paths of Windows were written as they are, with backslashes, quotes and control
+    characters (pytorch#98432, #113001, #130622, kineto#336), and numbers that are none as C++ prints them. Backslashes
+    and quotes are escaped here. Control characters stay: a decoder that is not strict takes them.
+    """
+    text = _NO_NUMBER.sub(lambda match: "NaN" if match[2] == "nan" else f"{match[1]}Infinity", event)
+    text = _ESCAPE.sub(r"\\\\", text)
+    return _TEXTS.sub(lambda match: match[1] + _QUOTE.sub(r'\1\\"', match[2]) + match[3], text)
 
 
 def _too_coarse(events: list[Any]) -> bool:

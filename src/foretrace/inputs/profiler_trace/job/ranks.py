@@ -3,6 +3,8 @@
 Communications meet as in NCCL: the n-th of every member of a process group, transfers by sender and receiver. What a
 trace records of one is waiting and transfer together; the last member to come does not wait, so the shortest of all is
 what the transfer takes. Where a member has no trace, the recorded time stays, waiting included.
+
+Each trace counts from an origin of its own. The ends of communications that meet bring all to the clock of the first.
 """
 
 from __future__ import annotations
@@ -10,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.mesh import Mesh
-from foretrace.inputs.matching import match_calls
+from foretrace.basics.units import format_time
+from foretrace.inputs.matching import Meeting, align_clocks, match_calls
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.job.axes import axis_word
-from foretrace.inputs.profiler_trace.job.clocks import clock_offsets
 from foretrace.inputs.profiler_trace.job.communication import RecordedCommunication, communications
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.program.block import BlockBuilder, OpRef
@@ -226,6 +229,32 @@ def _own_part(call: MatchedCall, what: RecordedCommunication, channel: _Channel)
         call = replace(call, bytes=max(what.bytes, 0))
     sends = what.sends if len(what.sends) == len(channel.ranks) else ()
     return replace(call, sends=sends, to=1 if channel.transfer and what.to_peer else None)
+
+
+def clock_offsets(origins_ns: Sequence[int], meetings: Sequence[Meeting]) -> tuple[tuple[float, ...], list[Diagnostic]]:
+    """Returns what to subtract from the times of each trace, in seconds, to bring it to the clock of the first.
+
+    Args:
+        origins_ns: Where each trace counts from, by its host's clock.
+        meetings: When each collective ended, by trace. A trace that meets no other keeps its own clock.
+    """
+    count = len(origins_ns)
+    alignment = align_clocks([0.0] * count, meetings)
+    offset = alignment.offset
+    notes = []
+    if count > 1 and meetings:
+        ends = [[end - offset[trace] for trace, end in meeting.items()] for meeting in meetings]
+        spread_s = median(max(moments) - min(moments) for moments in ends)
+        apart_s = [offset[trace] + (origin - origins_ns[0]) * 1e-9 for trace, origin in enumerate(origins_ns)]
+        text = (
+            f"clocks of {count} traces are set by the ends of {len(meetings):,} communications: they are up to "
+            f"{format_time(max(apart_s) - min(apart_s))} apart, the ends then {format_time(spread_s)}"
+        )
+        notes.append(Diagnostic("note", "clocks-aligned", text))
+    if alignment.apart:
+        sets = len(alignment.apart) + 1
+        notes.append(Diagnostic("note", "clocks-apart", f"{sets} sets of traces never meet: their clocks stay apart"))
+    return offset, notes
 
 
 def _notes(job: _Job, meetings: int, alone: int) -> list[Diagnostic]:

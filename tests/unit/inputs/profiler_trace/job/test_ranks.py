@@ -12,8 +12,7 @@ from foretrace.api import simulate
 from foretrace.basics.errors import InputError
 from foretrace.inputs.profiler_trace.format import read_traces
 from foretrace.inputs.profiler_trace.format.records import ON_DEVICE
-from foretrace.inputs.profiler_trace.job.clocks import clock_offsets
-from foretrace.inputs.profiler_trace.job.ranks import Meetings, meet
+from foretrace.inputs.profiler_trace.job.ranks import Meetings, clock_offsets, meet
 from foretrace.inputs.profiler_trace.rank.links import EventLinks
 from foretrace.program.columns import Collective
 from opened import program_of

@@ -8,7 +8,7 @@ import pytest
 
 from foretrace import Machine, Mesh, Plan, ProgramBuilder, model, simulate
 from foretrace.program.timeline import Timeline
-from foretrace.readings.host_load import host_notes, launching_s
+from foretrace.readings.lanes import host_notes, launching_s
 
 
 def timeline(launches_s: float) -> Timeline:
@@ -37,6 +37,6 @@ def test_graphs_take_it_away() -> None:
     plan = Plan(gpus=1, mbs=1, seq_len=128, stack="torch-eager")
     eager = simulate(model("gpt2", plan), Machine("h200-dgx"), explain=False)
     graphs = simulate(model("gpt2", replace(plan, cuda_graphs="full")), Machine("h200-dgx"), explain=False)
-    assert any(one.code == "host-bound" for one in eager.diagnostics)
-    assert not any(one.code == "host-bound" for one in graphs.diagnostics)
+    assert any(one.code == "host-busy" for one in eager.diagnostics)
+    assert not any(one.code == "host-busy" for one in graphs.diagnostics)
     assert graphs.step_time_s < eager.step_time_s
