@@ -1,8 +1,8 @@
-"""What one run spent its time on, in words that hold for any program of the same job.
+"""Adds up what one run spent its time on, in words that hold for any program of the same job.
 
-A prediction and a recording of one job split their work into other ops under other names. What they share is what the
-ops do: compute forward or backward, reduce over an axis, for a microbatch, on a rank, in a group. An account adds up
-a timeline in those words, so that two runs can be laid side by side.
+A prediction and a recording of one job split their work into other ops under other names. They share what the ops do:
+compute forward or backward, reduce over an axis, for a microbatch, on a rank, in a group. An account adds up a timeline
+in those words, so that two runs can be laid side by side.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ class PerMicrobatch:
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """For every rank: seconds its compute lanes are busy, seconds it is held up by late partners, and when its last op
-    ends. What its ops wait while it computes, such as a receive posted early, does not hold it up. Where steps repeat,
-    a host may run ahead: the end then counts from when the devices begin."""
+    """Times of every rank: its compute lanes busy, held up by late partners, and the end of its last op, in seconds.
+
+    A wait while the rank computes, such as of a receive posted early, does not hold it up. Where steps repeat, a host
+    may run ahead: the end then counts from when the devices begin.
+    """
 
     compute_s: Floats
     held_up_s: Floats
@@ -66,7 +68,7 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one run spent its time on.
+    """The time that one run spent, by kind of op, group, stage and rank.
 
     `kinds` are means over all ranks, `groups` means over the group's members. `stages` gives the compute of the passes
     (`forward`, `backward`) by pipeline stage. `until_optimizer_s` is when the last rank starts to update its
@@ -141,7 +143,7 @@ class _Nodes:
 
 
 def _kinds(nodes: _Nodes) -> dict[str, Spent]:
-    """Means over ranks by what ops do: compute of a phase, the host's work, a collective over an axis."""
+    """Returns means over ranks by what ops do: compute of a phase, the host's work, a collective over an axis."""
     graph = nodes.graph
     axes = list(dict.fromkeys(communicator.axis for communicator in graph.program.communicators))
     axis_of = np.array([*(axes.index(communicator.axis) for communicator in graph.program.communicators), -1])
@@ -163,7 +165,7 @@ def _kinds(nodes: _Nodes) -> dict[str, Spent]:
 
 
 def _groups(nodes: _Nodes) -> dict[Group, Spent]:
-    """Means over the members of every group that meets, over all communicators of an axis."""
+    """Returns means over the members of every group that meets, over all communicators of an axis."""
     graph, program = nodes.graph, nodes.graph.program
     shape = (len(program.communicators), len(graph.classes))
     meets = np.flatnonzero(nodes.communicator >= 0)
@@ -201,7 +203,7 @@ def _ranks(simulation: Answer, nodes: _Nodes) -> RankTimes:
 
 
 def _stages(nodes: _Nodes) -> dict[tuple[int, str], PerMicrobatch]:
-    """Compute per microbatch of every stage and pass."""
+    """Returns compute per microbatch of every stage and pass."""
     graph, mesh = nodes.graph, nodes.graph.program.mesh
     ranks = np.zeros((len(graph.classes), mesh.pp))
     np.add.at(ranks, (graph.classes.of_rank, mesh.coordinate("pp")), 1.0)

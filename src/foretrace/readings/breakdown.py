@@ -1,10 +1,10 @@
-"""Where the time of a step goes; the parts sum to the step.
+"""Divides the time of a step into parts that sum to the step.
 
 Every instant of every rank goes to the first that applies: its compute lanes are busy; it waits for a transfer of its
 own (exposed, by axis); it waits for a late partner (a bubble across pipeline stages, else a straggler); it waits for
-the host; it is idle. What a rank waits for in a gap is read off the chain of ops that led to the op that ends the gap:
-while that chain runs through a transfer this rank takes part in, the transfer is exposed; while it runs elsewhere, a
-partner is late. So a transfer that merely happens to run during a bubble is not called exposed.
+the host; it is idle. The chain of ops that led to the op at the end of a gap tells what the rank waited for: while that
+chain runs through a transfer this rank takes part in, the transfer is exposed; while it runs elsewhere, a partner is
+late. So a transfer that merely happens to run during a bubble is not called exposed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Breakdown:
 
 
 def breakdown(timeline: Timeline, chain: Chain | None = None) -> Breakdown:
-    """The parts of a timeline's step; the mean is over ranks and leaves out parts that take no time."""
+    """Returns the parts of a timeline's step; the mean is over ranks and leaves out parts that take no time."""
     axes = dict.fromkeys(communicator.axis for communicator in timeline.graph.program.communicators)
     parts = (*COMPUTE_PARTS, *(f"{axis} exposed" for axis in axes), *OTHER_PARTS)
     counting = _Counting(timeline, chain or Chain(timeline), parts)
@@ -58,11 +58,11 @@ class _Gaps:
 
     @classmethod
     def all_of(cls, parts: list[_Gaps]) -> _Gaps:
-        """Several sets of gaps as one."""
+        """Joins several sets of gaps."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def keep(self, which: Longs) -> _Gaps:
-        """Some of the gaps."""
+        """Returns some of the gaps."""
         return _Gaps(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
@@ -80,7 +80,7 @@ class _Counting:
         self._explain(_Gaps.all_of([self._count_compute(number) for number in range(len(graph.classes))]))
 
     def _parts_of_nodes(self) -> tuple[Longs, Longs]:
-        """The part that a node's running counts as, and the part that counts while its partner is late."""
+        """Returns the part that a node's running counts as, and the part that counts while its partner is late."""
         graph, part = self.timeline.graph, self.parts.index
         phase, communicator = graph.ops.ints("phase")[graph.op], graph.ops.ints("communicator")[graph.op]
         axes = [communicator.axis for communicator in graph.program.communicators]
@@ -93,8 +93,10 @@ class _Counting:
         return np.where(kind == Kind.HOST, part("host"), runs), late[communicator]
 
     def _earliest(self) -> Longs:
-        """For each node how far back the walk leads over ops of its rank that nobody else takes part in: to a rank that
-        waits for it from afar they are all alike."""
+        """Returns, for each node, how far back the walk leads over ops of its rank that no other rank takes part in.
+
+        A rank that waits for them from afar need not tell them apart.
+        """
         graph, chain = self.timeline.graph, self.chain
         members = np.bincount(graph.unit, minlength=graph.units)[graph.unit]
         nodes = np.arange(len(graph))
@@ -156,7 +158,7 @@ class _Counting:
             self._give(gaps, rest, timeline.start_s[gaps.node] - gaps.moved)
 
     def _cross(self, gaps: _Gaps) -> None:
-        """From an op to the member of its rendezvous that came last; leaving its rank, a gap is a partner's fault."""
+        """Moves from an op to the member of its rendezvous that came last; off its rank, a partner is late."""
         latest = self.chain.latest[gaps.node]
         leaves = (latest != gaps.node) & (gaps.away < 0)
         gaps.away[leaves] = self.late[gaps.node[leaves]]
@@ -164,7 +166,7 @@ class _Counting:
         gaps.away[self.rank_class[latest] == gaps.owner] = -1
 
     def _takes_part(self, gaps: _Gaps) -> Mask:
-        """Whether the gap's own rank is a member of the rendezvous the walk has come to."""
+        """Returns whether the gap's own rank is a member of the rendezvous the walk has come to."""
         graph = self.timeline.graph
         key = graph.unit[gaps.node] * np.int64(len(graph.classes)) + gaps.owner
         place = np.minimum(np.searchsorted(self.meetings, key), max(len(self.meetings) - 1, 0))

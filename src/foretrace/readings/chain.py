@@ -14,7 +14,7 @@ from foretrace.program.columns import Kind
 from foretrace.program.timeline import Timeline
 
 _PREFERENCE = {Kind.TRANSFER: 2, Kind.COLLECTIVE: 2, Kind.HOST: 1, Kind.COMPUTE: 0}
-"""Of ops that ended at the same instant, communication is named before host work, and that before computation."""
+"""The order in which ops that ended at the same instant are named: communication, host work, computation."""
 
 
 class Chain:
@@ -70,7 +70,7 @@ class Chain:
 
 
 def _best(owner: Longs, waited: Ints, end: Floats, preference: Longs, nodes: int) -> tuple[Longs, Floats]:
-    """For each node that owns rows, the one waited for that ended last, and when; owners must be sorted."""
+    """Returns, for each node that owns rows, the predecessor that ended last, and when; owners must be sorted."""
     best, ended = np.full(nodes, -1, dtype=np.int64), np.full(nodes, -np.inf)
     if not len(owner):
         return best, ended

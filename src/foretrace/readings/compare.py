@@ -63,7 +63,7 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """Ranks that are alike in both runs: busy with compute, held up by late partners, and the end of the last op."""
+    """Ranks with identical times in both runs: computing, held up by late partners, and the end of the last op."""
 
     ranks: tuple[int, ...]
     compute: Pair
@@ -91,7 +91,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """Groups of one axis that are alike in both runs, by the ranks that meet: means over the members."""
+    """Groups of one axis with identical times in both runs, by the ranks that meet: means over the members."""
 
     axis: str
     groups: tuple[tuple[int, ...], ...]
@@ -125,7 +125,7 @@ class Comparison:
 
     @property
     def measured_word(self) -> str:
-        """What the second run is: "measured", or "simulated" where no one recorded it."""
+        """The word for the second run: "measured", or "simulated" where no one recorded it."""
         return second_word(self.measured)
 
     @property
@@ -186,14 +186,14 @@ def _kinds(predicted: Mapping[str, Spent], measured: Mapping[str, Spent]) -> tup
 
 
 def _path_parts(simulation: Answer) -> dict[str, float]:
-    """What the critical path consists of, with the stretches between its ops, so that it makes up the whole step."""
+    """Returns the parts of the critical path and the stretches between its ops, so that they make up the whole step."""
     path, step = simulation.critical_path, simulation.step_time_s
     gaps = step - path.length_s
     return {**path.parts_s, GAPS: gaps} if gaps > _ROUNDING * step else dict(path.parts_s)
 
 
 def _ranks(predicted: Account, measured: Account) -> tuple[RankRow, ...]:
-    """Every rank once, those with equal times together."""
+    """Returns every rank once, those with equal times together."""
     by_times: dict[tuple[float, ...], list[int]] = {}
     sides = [
         column
@@ -211,7 +211,7 @@ def _stages(predicted: Account, measured: Account) -> tuple[StageRow, ...]:
 
 
 def _groups(predicted: Mapping[Group, Spent], measured: Mapping[Group, Spent]) -> tuple[GroupRow, ...]:
-    """Every group once, those of an axis with equal times together."""
+    """Returns every group once, those of an axis with equal times together."""
     by_spent: dict[tuple[str, Spent, Spent], list[tuple[int, ...]]] = {}
     for group in _either(predicted, measured):
         spent = (predicted.get(group, Spent()), measured.get(group, Spent()))
@@ -226,12 +226,12 @@ def _spent(predicted: Spent, measured: Spent) -> tuple[Pair, Pair]:
 
 
 def _either(predicted: Iterable[Key], measured: Iterable[Key]) -> list[Key]:
-    """What either run has, in the order of the prediction."""
+    """Returns the keys that either run has, in the order of the prediction."""
     return list(dict.fromkeys([*predicted, *measured]))
 
 
 def _same_mesh(predicted: Mesh, measured: Mesh) -> bool:
-    """Whether every rank has the same place in both."""
+    """Returns whether every rank has the same place in both."""
     if any(predicted.size(axis) != measured.size(axis) for axis in _AXES):
         return False
     dense = [axis for axis in ("tp", "cp", "dp", "pp") if predicted.size(axis) > 1]
@@ -248,7 +248,7 @@ class _Unlike:
 
 
 def _unlike(predicted: Answer, measured: Answer, ours: Account, theirs: Account, same_mesh: bool) -> list[_Unlike]:
-    """What keeps the two runs from being the same job."""
+    """Returns the differences that keep the two runs from being the same job."""
     differences = []
     so = "the step and means over ranks are compared, single ranks, stages and groups are not"
     if predicted.world_size != measured.world_size:
@@ -264,7 +264,7 @@ def _unlike(predicted: Answer, measured: Answer, ours: Account, theirs: Account,
 
 
 def _differences(predicted: Answer, measured: Answer, ours: Account, theirs: Account) -> list[Diagnostic]:
-    """What the two runs do not measure alike, though the job be the same."""
+    """Returns warnings about what the two runs measure differently, although the job may be the same."""
     notes = []
     if predicted.repeats != measured.repeats:
         kinds = {True: "the steady period of steps that follow each other", False: "the makespan of one step"}

@@ -36,10 +36,10 @@ class CriticalPath:
     end_s: Floats
     length_s: float
     part: tuple[str, ...]
-    """What each op does: a phase of computation, an axis of communication, or the host."""
+    """The part of each op: a phase of computation, an axis of communication, or the host."""
     parts_s: dict[str, float]
     bound: Bound
-    """What bounds the step: computation, communication or the host, whichever is more than half of the path."""
+    """The bound of the step: computation, communication or the host, whichever is more than half of the path."""
 
 
 def critical_path(chain: Chain) -> CriticalPath:
@@ -95,7 +95,7 @@ def _walk(chain: Chain) -> tuple[list[tuple[int, int]], int]:
 
 
 def _last_at_pace(chain: Chain) -> int:
-    """The op that ends last, of those that keep the pace of the step: parts that run ahead do not set it."""
+    """Returns the op that ends last among those that keep the pace of the step: parts that run ahead do not set it."""
     timeline = chain.timeline
     growth = timeline.end_s - timeline.end_before_s
     at_pace = np.abs(growth - timeline.step_time_s) <= 1e-9 * timeline.step_time_s

@@ -33,8 +33,10 @@ class Family:
 
 
 def families(ops: Ops) -> list[Family]:
-    """Every family that has ops in this program, broad ones first; one word for each set of ops. A profile has kinds of
-    kernels too: there an op is one kernel, or all of a kind that a table's phase has."""
+    """Returns every family that has ops in this program, broad ones first, one for each set of ops.
+
+    A profile also has kinds of kernels: there an op is one kernel, or all kernels of a kind in a phase of a table.
+    """
     distinct: dict[bytes, Family] = {}
     words = _words(ops)
     if _from_table(ops) or any(source.name.startswith(RECORDED_ON) for source in ops.program.sources):
@@ -46,7 +48,7 @@ def families(ops: Ops) -> list[Family]:
 
 
 def select(ops: Ops, text: str) -> Mask:
-    """The ops a word or a pattern means; an error with the known words if it means none."""
+    """Returns the ops that a word or a pattern means; raises an error with the known words if it means none."""
     text = text.strip()
     words = _words(ops)
     if ":" in text:
@@ -95,8 +97,11 @@ def _from_table(ops: Ops) -> bool:
 
 
 def work_kinds(ops: Ops) -> dict[str, Mask]:
-    """The computations of each kind of kernel, by its word. An op is of a kind if all of its kernels are; one whose
-    kernels are not known is what its name says: a table's, that of a kind, of an op or of a label."""
+    """Returns the computations of each kind of kernel, by its word.
+
+    An op is of a kind if all of its kernels are. An op whose kernels are not known has the kind that its name states:
+    that of a kind in a table, of an op or of a label.
+    """
     from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_kernel, kind_of_op, kinds_of_text  # few ask
 
     words = {str(kind): kind for kind in WorkKind} if _from_table(ops) else {}

@@ -14,9 +14,9 @@ folded into classes, so nothing is drawn: the expected wait is worked out and ad
 
 The approximation: arrivals are taken as normal, and as independent but for the history that two groups share at their
 last meeting. Against draws for every rank the extra time is within 7 % where stages wait for their transfers or have
-tensor-parallel or data-parallel groups; of a pipeline alone whose transfers run beside computation about three fifths
-of it are found, since how far apart stages are is then forgotten with each message. What is computed after the
-last meeting of a step that does not repeat is taken at its mean.
+tensor-parallel or data-parallel groups. For a pipeline alone whose transfers run concurrently with computation, about
+three fifths of it are found, since how far apart stages are is then forgotten with each message. Computation after the
+last meeting of a step that does not repeat has its mean time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Normal = tuple[float, float]
 
 
 def check_jitter(jitter: float) -> float:
-    """The jitter itself, if it can be meant: a share of each computation's time, from 0 to 1."""
+    """Returns the jitter if it is valid: a share of each computation's time, from 0 to 1."""
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
         raise InputError("out-of-range", f"jitter is {jitter!r}", hint="expected a share from 0 to 1: 0.03 is 3 %")
     return float(jitter)
@@ -51,7 +51,7 @@ def check_jitter(jitter: float) -> float:
 
 @lru_cache(maxsize=256)
 def largest_of(count: int) -> Normal:
-    """Mean and variance of the largest of so many standard normals."""
+    """Returns the mean and variance of the largest of `count` standard normals."""
     if count <= 1:
         return 0.0, 1.0
     x, density, log_below = _normal_table()
@@ -63,14 +63,14 @@ def largest_of(count: int) -> Normal:
 
 @lru_cache(maxsize=1)
 def _normal_table() -> tuple[Floats, Floats, Floats]:
-    """Points, the normal density there, and the logarithm of the probability to lie below."""
+    """Returns points, the normal density there, and the logarithm of the probability to lie below."""
     x = np.linspace(-10.0, 12.0, 8801)
     tail = np.array([math.erfc(abs(deviation) / math.sqrt(2)) / 2 for deviation in x.tolist()])
     return x, np.exp(-(x**2) / 2), np.where(x < 0, np.log(tail), np.log1p(-tail))
 
 
 def later_of(normal: Normal, other: Normal) -> tuple[Normal, float]:
-    """The maximum of two independent normals as a normal (Clark), and the probability that it is the first."""
+    """Returns the maximum of two independent normals as a normal (Clark), and the probability that it is the first."""
     spread = math.sqrt(normal[1] + other[1])
     if spread == 0.0:
         return (normal, 1.0) if normal[0] >= other[0] else (other, 0.0)
@@ -108,8 +108,10 @@ class Waits:
         self._find_sent()
 
     def _find_groups(self) -> None:
-        """For each node the group it meets (-1: nobody) and how many ranks of its class are there; for each class the
-        places of its groups among what it keeps."""
+        """Finds the group that each node meets (-1: nobody) and how many ranks of its class are in it.
+
+        Also finds, for each class, the places of its groups among what it keeps.
+        """
         graph, program, classes = self.graph, self.graph.program, self.graph.classes
         numbers: dict[object, int] = {}
         group_of: list[int] = []
@@ -137,7 +139,7 @@ class Waits:
         self.kin: list[int] = kin[number_of_node, self.owner].tolist()
 
     def _find_sent(self) -> None:
-        """For each node the pairs to which a message goes out after it that nothing computed here waits for."""
+        """Finds, for each node, the pairs to which a message goes out after it that nothing computed here waits for."""
         self.sent: list[set[int]] = [set() for _ in self.group]
         held_up = {pred for node, preds in enumerate(self.preds) if self.computes[node] for pred in preds}
         for node, group in enumerate(self.group):
@@ -147,8 +149,10 @@ class Waits:
                         self.sent[before].add(group)
 
     def of(self, elapsed_s: Floats, computing_s: Floats) -> Floats:
-        """What each node waits on average beyond the last mean arrival, in seconds, where nodes run for `elapsed_s`
-        from their start and those that compute take `computing_s` by themselves."""
+        """Returns what each node waits on average beyond the last mean arrival, in seconds.
+
+        Nodes run for `elapsed_s` from their start, and those that compute take `computing_s` by themselves.
+        """
         walk = _Walk(self, elapsed_s, computing_s)
         for _ in range(STEPS if self.graph.program.repeats else 1):
             walk.step()
@@ -156,7 +160,7 @@ class Waits:
 
 
 def _kin(graph: Graph, communicator: Communicator) -> dict[int, int]:
-    """For each class that meets others on a communicator, how many of its own ranks are in its group."""
+    """Returns, for each class that meets others on a communicator, how many of its own ranks are in its group."""
     program, classes = graph.program, graph.classes
     group = communicator.group_of(program.mesh, program.world).astype(np.int64)
     inside = np.flatnonzero(group >= 0)
@@ -204,7 +208,7 @@ class _Walk:
         self.end_before, self.spread_before = self.end[:], self.spread[:]
 
     def _arriving(self, node: int) -> tuple[float, list[float]]:
-        """When a node is ready on its own rank, on average, and what is uncertain about that."""
+        """Returns when a node is ready on its own rank, on average, and the uncertainty of that."""
         ready, last, spreads = 0.0, -1, self.spread
         for pred in self.waits.preds[node]:
             if self.end[pred] >= ready:
@@ -217,8 +221,10 @@ class _Walk:
         return ready, self._past(last, node, spreads)
 
     def _past(self, last: int, node: int, spreads: list[list[float]]) -> list[float]:
-        """What is uncertain about the end of an op, to one that follows it: if a message went out in between, how far
-        apart sender and receiver are counts from there."""
+        """Returns the uncertainty of the end of an op, to one that follows it.
+
+        If a message went out in between, how far apart sender and receiver are counts from there.
+        """
         sent = self.waits.sent[last]
         if not sent or self.waits.group[node] in sent:
             return spreads[last]
@@ -246,8 +252,10 @@ class _Walk:
         self.reach[node] = max((pred if computes[pred] else reach[pred] for pred in self.waits.preds[node]), default=-1)
 
     def _join(self, node: int, spread: list[float]) -> list[float]:
-        """A computation that waits for a meeting and for the computation before it, which the meeting did not wait for:
-        the later of the two."""
+        """Returns the uncertainty of a computation that waits for a meeting and for the computation before it.
+
+        It starts with the later of the two, where the meeting did not wait for that computation.
+        """
         waits, end = self.waits, self.end
         own = max((pred for pred in waits.preds[node] if waits.computes[pred]), default=-1, key=end.__getitem__)
         meetings = [pred for pred in waits.preds[node] if waits.group[pred] >= 0 and self.reach[pred] < own]
@@ -273,8 +281,10 @@ class _Walk:
         return after
 
     def _arrival(self, node: int, group: int) -> tuple[float, list[float]]:
-        """When a member of a group comes, and what is uncertain about it: by what it did apart from the group, where it
-        did anything."""
+        """Returns when a member of a group comes, and the uncertainty of that.
+
+        It is given by what the member did apart from the group, where it did anything.
+        """
         apart = [pred for pred in self.waits.preds[node] if self.waits.group[pred] != group]
         if not apart:
             return self._arriving(node)
@@ -282,14 +292,14 @@ class _Walk:
         return self.end[own], self._past(own, node, self.spread)
 
     def _queued(self, node: int, group: int) -> float:
-        """When what the group did before has ended."""
+        """Returns when the group's earlier calls have ended."""
         waits = self.waits
         ends = [self.end[pred] for pred in waits.preds[node] if waits.group[pred] == group]
         before = [self.end_before[source] for source in waits.earlier[node] if waits.group[source] == group]
         return max([*ends, *before, 0.0])
 
     def _meet(self, unit: Sequence[int]) -> None:
-        """A rendezvous: the last of all members, and what it leaves uncertain for each."""
+        """Runs a rendezvous: finds the last of all members, and the uncertainty it leaves for each."""
         waits, group = self.waits, self.waits.group[unit[0]]
         members: list[_Member] = []
         for node in unit:
@@ -316,7 +326,7 @@ class _Walk:
 class _Member:
     """The ranks of one class at a meeting: when they come on average, what is uncertain about that for each of their
     groups (by `place`), how much of it they `gathered` since this group last met, and mean and variance of the largest
-    of so many standard normals."""
+    of as many standard normals."""
 
     came: float
     spread: list[float]
@@ -327,7 +337,7 @@ class _Member:
 
 
 def _last_of(members: list[_Member]) -> tuple[Normal, list[float]]:
-    """When the last rank of all comes, and the probability for each member that it is one of its ranks."""
+    """Returns when the last rank of all comes, and the probability for each member that it is one of its ranks."""
     latest: Normal = (-math.inf, 0.0)
     share: list[float] = []
     for member in members:
@@ -338,8 +348,11 @@ def _last_of(members: list[_Member]) -> tuple[Normal, list[float]]:
 
 
 def _left(member: _Member, other: int, members: list[_Member], share: list[float], calmer: float) -> float:
-    """What a meeting leaves uncertain for a member towards another of its groups: of what the last to come gathered
-    since this group last met only the variance of a maximum, and what is older in full."""
+    """Returns the uncertainty that a meeting leaves for a member towards another of its groups.
+
+    What the last to come gathered since this group last met leaves only the variance of a maximum; what is older stays
+    in full.
+    """
     at = member.place[other]
     left = 0.0
     for part, last in zip(share, members, strict=True):

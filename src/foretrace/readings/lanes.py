@@ -31,7 +31,7 @@ class LaneUse:
 
 
 def lane_use(timeline: Timeline) -> list[LaneUse]:
-    """Every lane in use, in the order of the program's table."""
+    """Returns every lane in use, in the order of the program's table."""
     graph, step = timeline.graph, timeline.step_time_s
     enabled, lane = graph.ops.column("enabled")[graph.op], graph.ops.ints("lane")[graph.op]
     nodes, start = sort_by(np.where(enabled, lane, len(graph.program.lanes)), len(graph.program.lanes) + 1, False)

@@ -1,7 +1,7 @@
-"""What a step of a job puts on every link of the network: all its communications, routed.
+"""Routes the communications of a step over the network, and adds up the load of every link.
 
-Rings go between neighbours, all-to-alls between all pairs, transfers from one end to the other; how much of it stays on
-the links within a node and how much leaves through NICs is what the network model says of each call.
+Rings go between neighbours, all-to-alls between all pairs, transfers from one end to the other. The network model
+states how much of each call stays on the links within a node and how much leaves through NICs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_GPUS: Final = 20_000
 """The links of more are too many to route for and to look at."""
 
 MAX_PAIRS: Final = 1 << 17
-"""Of a larger all-to-all only some partners of each rank are routed, with all of its bytes."""
+"""Only some partners of each rank of a larger all-to-all are routed, with all of its bytes."""
 
 FLOWS_AT_ONCE: Final = 1 << 14
 """Flows that are routed together: on a network that spreads them each crosses a hundred links and more."""
@@ -67,7 +67,7 @@ class LinkLoads:
         return np.asarray(carried / (self.fabric.bytes_per_s * max(self.step_time_s, 1e-300)))
 
     def hottest(self, most: int = 10) -> list[LinkLoad]:
-        """The links that are used most, the busiest first; of those that are as busy the first stands for all."""
+        """Returns the links that are used most, the busiest first; the first of equally busy links stands for all."""
         used, fabric, similar = self.utilisation, self.fabric, dict[tuple[int, int, float], list[int]]()
         for link in np.argsort(-np.round(used, 6), kind="stable").tolist():
             ends = int(fabric.kind[fabric.source[link]]), int(fabric.kind[fabric.target[link]])
@@ -97,7 +97,7 @@ class _Flows:
 
 
 def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Placement | None = None) -> LinkLoads:
-    """The links of a cluster (the simulation's unless another is given) under one step of a job."""
+    """Returns the links of a cluster (the simulation's unless another is given) under one step of a job."""
     from foretrace.cost.network import network_of
     from foretrace.hardware.fabric.build import fabric_of
     from foretrace.hardware.fabric.routing.router import Router
@@ -127,7 +127,7 @@ def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Pl
 
 
 def _flows(ops: Ops, network: Network, places: Places) -> Iterator[tuple[str, _Flows]]:
-    """What goes from rank to rank in a step, communicator by communicator, with the axis it goes for."""
+    """Yields the flows from rank to rank in a step, communicator by communicator, with their axis."""
     program = ops.program
     numbers = np.where(ops.column("enabled").astype(bool), ops.ints("communicator"), -1)
     for number in distinct(numbers[numbers >= 0]).tolist():
@@ -140,8 +140,10 @@ def _flows(ops: Ops, network: Network, places: Places) -> Iterator[tuple[str, _F
 
 
 def _sent(ops: Ops, mine: Longs, network: Network, groups: Longs) -> dict[bool, Floats]:
-    """Bytes that each rank puts on its links and on its NICs, [ranks, 2], with these ops of one communicator: those of
-    all-to-alls (True), and those that go to neighbours."""
+    """Returns the bytes that each rank puts on its links and on its NICs, [ranks, 2], with ops of one communicator.
+
+    Those of all-to-alls (True) are apart from those that go to neighbours.
+    """
     program = ops.program
     kinds, kind = network.layouts(groups)
     kind_of = np.full(program.world, -1, dtype=np.int64)
@@ -163,7 +165,7 @@ def _sent(ops: Ops, mine: Longs, network: Network, groups: Longs) -> dict[bool, 
 
 
 def _sends(ops: Ops, mine: Longs) -> Longs:
-    """Which of these ops send anything: not those that receive a transfer."""
+    """Returns which of these ops send anything: not those that receive a transfer."""
     receives = ops.ints("collective")[mine] == Collective.TRANSFER
     receives &= ~np.isin(ops.template[mine], ops.program.templates.send_op)
     return np.flatnonzero(~receives)
@@ -185,7 +187,7 @@ def _spread(places: Places, groups: Longs, sent: Floats) -> Iterator[_Flows]:
 
 
 def _routed(router: Router, links: int, places: Places, flows: _Flows) -> Floats:
-    """Bytes on every link."""
+    """Returns bytes on every link."""
     carried = np.zeros(links)
     some = np.flatnonzero(flows.bytes > 0)
     for low in range(0, len(some), FLOWS_AT_ONCE):

@@ -14,8 +14,10 @@ from foretrace.program.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrack:
-    """What one rank class holds from each moment on: [moments, categories], in bytes; by how much a step makes that
-    grow, and how much it frees that it neither took nor was said to hold."""
+    """The memory that one rank class holds from each moment on: [moments, categories], in bytes.
+
+    It also tells by how much a step makes that grow, and how much it frees that it neither took nor was stated to hold.
+    """
 
     rank_class: int
     time_s: Floats
@@ -34,19 +36,19 @@ class MemoryTrack:
         return int(self.total_bytes.max())
 
     def at_peak(self) -> dict[str, int]:
-        """What is held at the peak, by category."""
+        """Returns the bytes held at the peak, by category."""
         held = self.held_bytes[int(np.argmax(self.total_bytes))]
         return {label(category): int(held[category]) for category in Category if held[category]}
 
     def by_category(self) -> dict[str, Longs]:
-        """The track of each category that is ever held."""
+        """Returns the track of each category that is ever held."""
         return {
             label(category): self.held_bytes[:, category] for category in Category if self.held_bytes[:, category].any()
         }
 
 
 def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
-    """The track of every rank class; none if the program says nothing of memory."""
+    """Returns the track of every rank class; none if the program does not state memory."""
     program = timeline.graph.program
     if not len(program.templates.memory_op) and not len(program.resident.role):
         return []
@@ -60,7 +62,7 @@ def memory_tracks(timeline: Timeline) -> list[MemoryTrack]:
 
 
 def memory_notes(timeline: Timeline, tracks: list[MemoryTrack]) -> list[Diagnostic]:
-    """What does not add up: roles that end a step with more memory or less, or free what they did not hold."""
+    """Returns notes on roles that end a step with more memory or less, or free what they did not hold."""
     program, notes = timeline.graph.program, dict[str, Diagnostic]()
     for track in tracks:
         role = program.roles[int(program.role_of[timeline.graph.classes.representative[track.rank_class]])]

@@ -1,4 +1,4 @@
-"""What a profiler table says of a step, what it does not say, and which of its numbers must not be added."""
+"""Explains what a profiler table tells of a step, what it does not, and which of its numbers must not be added."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _host_by_kind(profile: TableProfile) -> dict[WorkKind, float]:
 
 
 def _bound(profile: TableProfile) -> tuple[Bound, str]:
-    """Whether host or device holds a step up: whichever has more of its own to do."""
+    """Returns whether host or device holds a step up: whichever has more of its own to do."""
     host, device = profile.host, profile.device.total_s / profile.host.steps
     if not profile.device.parts:
         return "host" if not profile.table.device else "unknown", "the table has no device time"
@@ -116,7 +116,7 @@ def _do_not_add(profile: TableProfile) -> list[str]:
 
 
 def _labels_and_nodes(profile: TableProfile) -> list[str]:
-    """Why autograd nodes come on top of labels, where that is so."""
+    """Returns why autograd nodes come on top of labels, where that is so."""
     device = profile.device
     nodes = sum(part.device_s for part in device.parts if part.origin == "autograd node")
     labels = sum(part.device_s for part in device.parts if part.origin == "label")
@@ -159,7 +159,7 @@ def _cannot_tell(profile: TableProfile) -> list[str]:
 
 
 def _rows_missing(profile: TableProfile) -> list[str]:
-    """What a row limit left out, by the totals below the table."""
+    """Returns what a row limit left out, by the totals below the table."""
     table = profile.table
     if table.top_level_only:
         return ["ops called by others: the table has top-level ops only"]

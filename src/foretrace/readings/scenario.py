@@ -22,7 +22,7 @@ MAX_FACTOR = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is different from normal.
+    """The differences from a normal run.
 
     Attributes:
         what_if: How many times as fast families of ops or resources are: `{"compute": 1.1, "name:attention*": 2}`.

@@ -1,4 +1,4 @@
-"""What a faster part would buy: the step run again, with each family of ops 10 % faster and with each for free.
+"""Measures what a faster part would gain: the step run again, with each family of ops 10 % faster and with each free.
 
 All variants are scenarios of one run where durations are fixed; where resources are shared, each is a run of its own.
 """
@@ -18,7 +18,10 @@ FASTER = 1.1
 
 
 def gain(step_time_s: float, changed_s: float) -> float:
-    """How much shorter the step is; below zero where it is longer, as sharing can make it. Rounding is no gain."""
+    """Returns how much shorter the step is; below zero where it is longer, as sharing can make it.
+
+    Rounding is not a gain.
+    """
     shorter = step_time_s - changed_s
     return shorter if abs(shorter) > 1e-12 * step_time_s else 0.0
 
@@ -59,7 +62,7 @@ def family_gains(
 def band_factors(group: Longs, low: Floats, high: Floats) -> Floats:
     """Returns two scenarios for each group of ops that has a band, [ops, scenarios]: its low end and its high end.
 
-    Errors within a group are taken as fully correlated: all at their low end, or all at their high end.
+    Errors within a group count as fully correlated: all at their low end, or all at their high end.
     """
     unsure = distinct(group[(low != 1.0) | (high != 1.0)]).tolist()
     factors = np.ones((len(group), 2 * len(unsure)))

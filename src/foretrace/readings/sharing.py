@@ -50,7 +50,7 @@ class NetworkUse:
 
 
 def network_use(alone: Timeline, shared: Timeline, draws: Draws) -> NetworkUse:
-    """What sharing did, from the same job run with every communication alone and with links divided."""
+    """Returns what sharing changed, from the same job run with every communication alone and with links divided."""
     before, after = by_axis_s(alone), by_axis_s(shared)
     slowed = [Slowed(axis, before[axis], now_s) for axis, now_s in after.items() if now_s > before[axis] * (1 + SLOWER)]
     slowed.sort(key=lambda axis: axis.analytic_s - axis.flow_s)
@@ -58,7 +58,7 @@ def network_use(alone: Timeline, shared: Timeline, draws: Draws) -> NetworkUse:
 
 
 def by_axis_s(timeline: Timeline) -> dict[str, float]:
-    """How long communications over each axis run in a step, mean over ranks."""
+    """Returns how long communications over each axis run in a step, mean over ranks."""
     graph = timeline.graph
     communicators = graph.program.communicators
     number = graph.ops.ints("communicator")[graph.op]
@@ -72,7 +72,7 @@ def by_axis_s(timeline: Timeline) -> dict[str, float]:
 
 
 def hot(timeline: Timeline, draws: Draws) -> list[Hot]:
-    """The busiest instance of every resource that anything draws on, the busiest resource first."""
+    """Returns the busiest instance of every resource that anything draws on, the busiest resource first."""
     graph = timeline.graph
     node, row = rows_of_nodes(graph, draws)
     uses = [
@@ -107,7 +107,7 @@ def _busiest(timeline: Timeline, resource: Resource, node: Longs, amount: Floats
 
 
 def _covered_s(start: Floats, end: Floats) -> float:
-    """How long at least one of these intervals lasts."""
+    """Returns how long at least one of these intervals lasts."""
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
     until = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
@@ -115,7 +115,7 @@ def _covered_s(start: Floats, end: Floats) -> float:
 
 
 def ranks_text(ranks: Longs, shown: int = 4) -> str:
-    """Ranks in short: "0-7", "3, 11, 19 and 13 more"."""
+    """Returns ranks in short: "0-7", "3, 11, 19 and 13 more"."""
     breaks = np.flatnonzero(np.diff(ranks) != 1) + 1
     runs = [(int(run[0]), int(run[-1])) for run in np.split(ranks, breaks)]
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:shown]]

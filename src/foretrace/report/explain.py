@@ -31,7 +31,7 @@ MAX_LOADS = 16
 
 
 def explanation_json(explanation: Explanation) -> dict[str, Any]:
-    """All of it, in SI units."""
+    """Returns all of an explanation, in SI units."""
     simulation, path, experts = explanation.answer, explanation.critical_path, explanation.experts
     line, slowest = explanation.pipeline, explanation.pipeline.slowest
     return {
@@ -77,7 +77,7 @@ def _fields(row: DataclassInstance) -> dict[str, Any]:
 
 
 def print_explanation(explanation: Explanation, stream: TextIO | None = None) -> None:
-    """One screen: the step and what made it long first, then what that rests on."""
+    """Prints one screen: the step and what made it long first, then the figures behind it."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(explanation)]
     lines += _advice(explanation, screen) + _remedies(explanation)
@@ -115,7 +115,7 @@ def _headline(explanation: Explanation) -> list[list[Span]]:
 
 
 def _wrapped(word: str, items: Sequence[str], width: int = 112) -> list[list[Span]]:
-    """Items after a word, as many to a line as fit; none is broken."""
+    """Wraps items after a word, as many to a line as fit; none is broken."""
     rows: list[str] = []
     for item in items:
         if rows and len(rows[-1]) + len(item) + 3 <= width:
@@ -180,7 +180,7 @@ def _calls(calls: Sequence[CallKind]) -> list[list[Span]]:
 
 
 def _worst(worst: Sequence[WorstCall]) -> list[list[Span]]:
-    """The worst call of each axis."""
+    """Returns the worst call of each axis."""
     first: dict[str, WorstCall] = {}
     for call in worst:
         first.setdefault(call.axis, call)
@@ -241,7 +241,7 @@ def _ranks(explanation: Explanation) -> list[list[Span]]:
 
 
 def _facts(explanation: Explanation, screen: Screen) -> list[list[Span]]:
-    """What fits into a line each: experts, variation, the critical path, the host."""
+    """Returns a line each for experts, variation, the critical path and the host."""
     path, host, step = explanation.critical_path, explanation.host, explanation.answer.step_time_s
     texts = [("experts", _experts(explanation)), ("jitter", _variation(explanation))]
     if path.by_part_s and step > 0:
@@ -298,7 +298,7 @@ def _long(op: LongOp, host: bool = False) -> str:
 
 
 def _where(place: OpPlace, named: bool = True) -> str:
-    """`rank 7 (stage 0, microbatch 7, layer 2)`."""
+    """Returns a place in words: `rank 7 (stage 0, microbatch 7, layer 2)`."""
     others = f" and {place.identical - 1:,} alike" if place.identical > 1 else ""
     facts = [f"stage {place.stage}"]
     facts += [f"microbatch {place.microbatch}"] if place.microbatch is not None else []
@@ -308,11 +308,11 @@ def _where(place: OpPlace, named: bool = True) -> str:
 
 
 def _op(place: OpPlace) -> str:
-    """`forward_step of microbatch 3`."""
+    """Returns an op in words: `forward_step of microbatch 3`."""
     return place.op if place.microbatch is None else f"{place.op} of microbatch {place.microbatch}"
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], hidden: int, note: str = "") -> list[list[Span]]:
-    """A blank line and a table that says how many rows it leaves out; nothing without rows."""
+    """Returns a blank line and a table that tells how many rows it leaves out; nothing without rows."""
     remarks = [remark for remark in (note, f"{hidden:,} more in --json" if hidden > 0 else "") if remark]
     return [[], *table(heads, rows, "; ".join(remarks))] if rows else []

@@ -93,7 +93,7 @@ def attach_execution_traces(
 
 
 def _owner(traces: Sequence[RankProfile], execution: ExecutionTrace) -> int:
-    """Which trace is of the process of an execution trace; of one that names none, the only trace."""
+    """Returns which trace is of the process of an execution trace; the only trace if it names no process."""
     processes = [{thread.process for thread in trace.threads if thread.process >= 0} for trace in traces]
     same = [at for at, mine in enumerate(processes) if execution.process in mine]
     if len(traces) == 1 and (execution.process < 0 or not processes[0]):
@@ -110,7 +110,7 @@ def _owner(traces: Sequence[RankProfile], execution: ExecutionTrace) -> int:
 
 
 def with_shapes_of(trace: RankProfile, execution: ExecutionTrace) -> RankProfile:
-    """The trace with the inputs and communication arguments that the execution trace has and it lacks."""
+    """Returns the trace with the inputs and communication arguments that the execution trace has and it lacks."""
     events = trace.events
     nodes = {node.number: node for node in execution.nodes}
     matched, how = _matched(trace, execution.nodes)
@@ -147,7 +147,7 @@ def with_shapes_of(trace: RankProfile, execution: ExecutionTrace) -> RankProfile
 
 
 def _matched(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> tuple[Longs, str]:
-    """Pairs of an event and the number of a node, and by what they were found."""
+    """Returns pairs of an event and the number of a node, and how they were matched."""
     by_number = _by_number(trace, nodes)
     if by_number is not None:
         return by_number, "number"
@@ -155,7 +155,7 @@ def _matched(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> tuple[Longs,
 
 
 def _by_number(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> Longs | None:
-    """By PyTorch's number of the call; None where these numbers mean other ops in the two files."""
+    """Matches by PyTorch's number of the call; returns None where these numbers mean other ops in the two files."""
     events = trace.events
     known = {node.function: node for node in nodes if node.function > 0}
     asked = events.of(*_JOINED)
@@ -174,8 +174,10 @@ def _by_number(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> Longs | No
 
 
 def _by_order(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> Longs:
-    """By name and order between two ops that autograd numbered: these numbers are the same in both files, so that one
-    may begin earlier or end later than the other."""
+    """Matches by name and order between two ops that autograd numbered.
+
+    These numbers are the same in both files, so that one file may begin earlier or end later than the other.
+    """
     events = trace.events
     asked = events.of(*_JOINED)
     mine = _placed(zip(asked.tolist(), trace.names(asked), events.sequence[asked].tolist(), strict=True))
@@ -190,7 +192,7 @@ def _by_order(trace: RankProfile, nodes: Sequence[ExecutionNode]) -> Longs:
 
 
 def _placed(ops: Iterable[tuple[int, str, int]]) -> dict[tuple[int, str], list[int]]:
-    """Ops by the last sequence number before them and their own name, in order."""
+    """Returns ops, in order, by the last sequence number before them and their own name."""
     by_place: dict[tuple[int, str], list[int]] = {}
     last = -1
     for number, name, sequence in ops:
@@ -210,7 +212,10 @@ class DataFlow:
 
 
 def data_flow(execution: ExecutionTrace) -> DataFlow:
-    """Dependencies by data, in the order the ops began: an op needs the last that wrote to a storage it reads."""
+    """Returns dependencies by data, in the order the ops began.
+
+    An op needs the last op that wrote to a storage it reads.
+    """
     ops = execution.leaves()
     writer: dict[int, int] = {}
     depth = [0] * len(ops)

@@ -21,7 +21,7 @@ from foretrace.inputs.profiler_trace.write_step import Times
 
 
 def times(rank: RankStep, mode: HostMode) -> Times:
-    """What the ops of a step take with its host in a mode."""
+    """Returns the durations of a step's ops with its host in a mode."""
     host, device = rank.host, rank.device
     if mode == "profiled":
         return Times(host.work_s.mean(axis=0), host.own_s, device.busy_s, device.gap_s, device.idle_s)
@@ -39,10 +39,11 @@ def times(rank: RankStep, mode: HostMode) -> Times:
 
 
 def _sharing(rank: RankStep) -> tuple[Floats, Floats]:
-    """What part of the GPU work draws once its host no longer keeps it apart, and what all of it takes.
+    """Returns the part of the GPU that work draws once its host no longer keeps it apart, and the duration of all work.
 
-    None does where the host did not keep kernels apart, so that those that can overlap did; nor where the recorded step
-    is shorter than they are one after the other, as a single step's may be that goes on after its host."""
+    No work draws any where the host did not keep kernels apart, because kernels that can overlap then did. Nor does any
+    where the recorded step is shorter than its kernels in a row, as a single step may be that goes on after its host.
+    """
     shares, busy = gpu_share(rank.streams, rank.steady.device), rank.device.busy_s
     if rank.recorded.bound == "host" and shares.any():
         alone = alone_s(rank.streams, rank.steady.device)
@@ -52,16 +53,18 @@ def _sharing(rank: RankStep) -> tuple[Floats, Floats]:
 
 
 def _gaps_s(rank: RankStep, gap_s: Floats, shares: Floats) -> Floats:
-    """These gaps, but where work overlapped the next on its stream, it does so still; of what it takes alone, that is
-    taken off already."""
+    """Returns these gaps, except that work which overlapped the next on its stream still does.
+
+    That overlap is already off the time that work takes alone.
+    """
     recorded = rank.device.gap_s
     return np.where(recorded < 0, np.where(shares > 0, 0.0, recorded), gap_s)
 
 
 def _unprofiled_s(host: HostStep, cost: ProfilingCost) -> tuple[Floats, Floats]:
-    """The host's time up to each call, and in its waits, less what recording took.
+    """Returns the host's time up to each call, and in its waits, less what recording took.
 
-    Of the steps the median, call by call: a pause in one of them is the machine's, not the step's.
+    It is the median over the steps, call by call: a pause in one step is the machine's, not the step's.
     """
     counts = host.counts
     records = (counts.ops + counts.calls + counts.annotations + counts.python).astype(np.float64)
@@ -71,7 +74,7 @@ def _unprofiled_s(host: HostStep, cost: ProfilingCost) -> tuple[Floats, Floats]:
 
 
 def mode_notes(rank: RankStep, mode: HostMode, where: str | None = None) -> list[Diagnostic]:
-    """What a reader should know of a mode."""
+    """Returns notes on what a mode of the host means."""
     notes = [Diagnostic("note", code, text, where) for code, text in _host_notes(rank, mode)]
     waits = sum(1 for targets in rank.host.targets if targets) - int(rank.host.queue.sum())
     if mode == "graphs" and waits > 0:
@@ -84,7 +87,7 @@ def mode_notes(rank: RankStep, mode: HostMode, where: str | None = None) -> list
 
 
 def _host_notes(rank: RankStep, mode: HostMode) -> list[tuple[str, str]]:
-    """What is taken off the host's time, and what of it nothing recorded accounts for."""
+    """Returns codes and texts of notes on time taken off the host, and on time that nothing recorded explains."""
     notes: list[tuple[str, str]] = []
     if mode == "unprofiled":
         cost = profiling_cost(rank.trace)

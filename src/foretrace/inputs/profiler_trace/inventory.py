@@ -1,4 +1,4 @@
-"""What is in traces of the PyTorch profiler or of Nsight Systems, and in PyTorch's execution traces."""
+"""Lists the content of PyTorch's and Nsight Systems' profiler traces, and of PyTorch's execution traces."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What profiling costs a step, and what a CUDA graph saves: constants measured on H200 machines, and how they are used.
+"""Estimates what profiling costs a step and what a CUDA graph saves, from constants measured on H200 machines.
 
 Measured by `benchmarks/gpu/profiled.py` with PyTorch 2.11, CUDA 13.0, driver 580, Xeon hosts in virtual machines; the
 numbers are in `benchmarks/truth/profiles/profiled_steps.json`, the reading in docs/profiling-cost.md.
-`benchmarks/fit_profiling.py` fits what is said of the host below on 110 traces of five sessions; a session left out of
-the fit is foretold with an error of 8 % in the median, 11 % in the mean.
+`benchmarks/fit_profiling.py` fits the constants of the host below on 110 traces of five sessions; a session left out of
+the fit is predicted with an error of 8 % in the median, 11 % in the mean.
 
 **The host.** A callback before and after each op writes a record (outside the op's own interval: its parent is the one
 that grows), CUPTI's run around each runtime call, recorded or not. In tight loops an op costs 0.9 µs more (1.4 with
@@ -13,8 +13,8 @@ but where the host did something long and little was recorded, no more than `mos
 
 **Its pace.** Hosts that share cores with neighbours run up to 1.9 times slower for a while: recorded steps differ by
 a fifth between runs, unprofiled ones too, and independently. The launches recorded tell how fast the host was just
-then. In part that was the moment's doing, which the unprofiled step does not share; in part the machine's, which it
-does. So a part of the distance from the usual launch is undone, where such hosts were met.
+then. One part of that was the moment, which the unprofiled step does not share; the other was the machine, which it
+does. So a part of the distance from the usual launch is undone, for kinds of hosts that were measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foretrace.basics.arrays import Floats
 from foretrace.inputs.profiler_trace.format.records import EventCategory, RankProfile
 
 PROFILED_SHARE: Final = 0.44
-"""Of the host's time under Kineto, ops and runtime calls recorded."""
+"""The share of the host's time under Kineto, with ops and runtime calls recorded."""
 
 SHAPES_SHARE: Final = 0.49
 """With shapes of inputs; with memory recorded also, the same within a hundredth."""
@@ -49,7 +49,7 @@ USUAL_LAUNCH_S: Final = {"H200": 5.9e-6}
 GPUs were met with."""
 
 PACE_EXPONENT: Final = 0.4
-"""Of a launch's distance from the usual, in logarithms, what goes when the profiler does."""
+"""The part of a launch's distance from the usual, in logarithms, that goes away with the profiler."""
 
 PACE_SPREAD: Final = 0.2
 """Standard deviation of the logarithm of such launches on one kind of host, with a margin (88 traces: 0.15)."""
@@ -76,8 +76,10 @@ GRAPH_NODE_S: Final = 0.28e-6
 
 @dataclass(frozen=True, slots=True)
 class ProfilingCost:
-    """What recording cost the host of a trace: a share of its time, at most `most_s` for each record; and `pace`, its
-    usual times over those while it was recorded."""
+    """The cost of recording to the host of a trace: a share of its time, at most `most_s` for each record.
+
+    `pace` is the ratio of the host's usual times to those while it was recorded.
+    """
 
     share: float
     most_s: float
@@ -86,14 +88,18 @@ class ProfilingCost:
     """The recorded launch of which a tenth are shorter; 0 where none was."""
 
     def unprofiled_s(self, work_s: Floats, records: Floats) -> Floats:
-        """Host times without the profiler, given those recorded and the number of ops, calls and functions recorded
-        in them."""
+        """Returns host times without the profiler.
+
+        Args:
+            work_s: The recorded host times, in seconds.
+            records: The number of ops, calls and functions recorded in each.
+        """
         cost_s = np.minimum(self.share * work_s, self.most_s * records)
         return np.asarray((work_s - cost_s) * self.pace)
 
 
 def profiling_cost(trace: RankProfile) -> ProfilingCost:
-    """What profiling cost the host, by what was recorded and how long launches took."""
+    """Returns the cost of profiling to the host, by what was recorded and how long launches took."""
     launches = launches_s(trace)
     launch_s = float(np.percentile(launches, 10)) if len(launches) else 0.0
     usual_s = [usual for name, usual in USUAL_LAUNCH_S.items() if any(name in device.name for device in trace.devices)]
@@ -111,24 +117,27 @@ def _share(trace: RankProfile) -> float:
 
 
 def launches_s(trace: RankProfile) -> Floats:
-    """What each call that launches a kernel took."""
+    """Returns the seconds of each call that launches a kernel."""
     events = trace.events
     launches = (events.category == EventCategory.RUNTIME) & trace.named(lambda name: "LaunchKernel" in name)
     return np.asarray(events.duration_s[launches])
 
 
 def pace(launch_s: float, usual_s: float, exponent: float = PACE_EXPONENT) -> float:
-    """A host's usual times over those while it was recorded, given a launch then and usually; 1 for another kind."""
+    """Returns a host's usual times over those while it was recorded, given a launch then and usually.
+
+    It is 1 for another kind of host.
+    """
     away = log(usual_s / launch_s)
     odds = OTHER_HOST * exp(min(away**2 / (2 * PACE_SPREAD**2), 100.0))
     return exp(exponent * away / (1 + odds))
 
 
 def unprofiled_gap_s(gap_s: Floats) -> Floats:
-    """Gaps between kernels without the profiler, given those under it."""
+    """Returns gaps between kernels without the profiler, given those under it."""
     return np.maximum(gap_s - PROFILED_GAP_S, 0.0)
 
 
 def graph_launch_s(works: int) -> float:
-    """Host time to launch a graph of so many kernels and copies."""
+    """Returns the host time to launch a graph of `works` kernels and copies."""
     return GRAPH_LAUNCH_S + works * GRAPH_NODE_S

@@ -45,8 +45,7 @@ def profile_of(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> 
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """What was recorded of a job: the step of each rank, how ranks meet, and each rank's kernels by the number of their
-    event, as text."""
+    """The recording of a job: the step of each rank, how ranks meet, and each rank's kernels as text by event."""
 
     ranks: tuple[RankStep, ...]
     meetings: Meetings
@@ -104,7 +103,7 @@ class JobProfile:
 
 
 def _together(ranks: list[RankStep]) -> list[RankStep]:
-    """The ranks' steps that all of them have."""
+    """Returns the ranks, each with only the steps that all of them have."""
     if len(ranks) == 1:
         return ranks
     names = [{rank.steps.names[at] for at in rank.steady.steps} for rank in ranks]

@@ -37,7 +37,7 @@ from foretrace.program.fold import fold
 from foretrace.program.timeline import Timeline
 
 _STREAM, _LAUNCH, _WAIT = range(3)
-"""What work on a stream waited for last: the work before it, its launch, or work on another stream."""
+"""The last thing that work on a stream waited for: the work before it, its launch, or work on another stream."""
 
 _NAMES: Final = {_STREAM: BETWEEN_KERNELS, _LAUNCH: LAUNCHING, _WAIT: BETWEEN_KERNELS}
 

@@ -1,4 +1,4 @@
-"""What is in a profiler's trace, and what it cannot tell."""
+"""Lists the content of a profiler trace, and what it cannot tell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CategoryInventory:
 
 @dataclass(frozen=True, slots=True)
 class StreamInventory:
-    """What ran on a stream: kernels, of them communication, copies and memsets, and the seconds it was busy."""
+    """The work of a stream: kernels, of them communication, copies and memsets, and the seconds it was busy."""
 
     device: int
     stream: int
@@ -39,7 +39,7 @@ class StreamInventory:
 
 @dataclass(frozen=True, slots=True)
 class ThreadInventory:
-    """What a host thread did: ops, calls of the runtime."""
+    """The work of a host thread: ops and calls of the runtime."""
 
     process: int
     thread: int
@@ -168,7 +168,7 @@ def _streams(trace: RankProfile, at: Longs, calls: dict[int, RecordedCommunicati
 
 
 def _busy_s(trace: RankProfile, at: Longs) -> float:
-    """Seconds in which at least one of these events, given in order of their start, ran."""
+    """Returns the seconds in which at least one of these events, given in order of their start, ran."""
     start, end = trace.events.start_s[at], trace.events.end_s[at]
     latest = np.maximum.accumulate(end)
     begun = np.maximum(start[1:], latest[:-1])
@@ -198,7 +198,7 @@ def _calls(trace: RankProfile, calls: dict[int, RecordedCommunication]) -> Itera
 def _cannot_tell(
     trace: RankProfile, recorded: dict[str, bool], collectives: tuple[CallInventory, ...], steps: Steps
 ) -> Iterable[str]:
-    """What a reader might look for in vain, and how to record it."""
+    """Yields what a reader might look for in vain, and how to record it."""
     events = trace.events
     if not len(events.of(*ON_DEVICE)):
         yield "what a GPU did: no kernel was recorded (ProfilerActivity.CUDA), so it cannot be simulated"

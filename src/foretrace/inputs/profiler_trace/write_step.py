@@ -38,10 +38,13 @@ _LAYER: Final = re.compile(r"(?<![a-z])(?:layers?|blocks?)[._ #:-]*(\d+)", re.IG
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What the ops of a step take, in seconds, by column: calls' work and own time, and work on devices with the gap
-    after it and the idle time before it. `shares` says what part of the GPU work draws beside other streams' (None: all
-    that is recorded holds it already). `graph_s` is not None where the step is one graph, launched in that time.
-    `gaps` names the idle time before each work; where it is empty, its cause was not recorded."""
+    """The durations of a step's ops in seconds, by column.
+
+    They are the work and own time of calls, and work on devices with the gap after it and the idle time before it.
+    `shares` is the part of the GPU that work draws next to other streams (None: the recorded times already include it).
+    `graph_s` is not None where the step is one graph, launched in that time. `gaps` names the idle time before each
+    work; where it is empty, its cause was not recorded.
+    """
 
     work_s: Floats
     own_s: Floats
@@ -106,7 +109,7 @@ class StepWriter:
         return block.host("graph launch", self.times.graph_s, source=self.source)
 
     def _host(self, block: BlockBuilder, call: int, launches: list[int], holds: Mapping[int, list[int]]) -> None:
-        """A call: the host's time up to it, its wait, and what it launches."""
+        """Writes a call: the host's time up to it, its wait, and what it launches."""
         host, times = self.rank.host, self.times
         event = int(self.rank.steady.calls[0, call])
         facts = self._facts(event) | {"lane": f"host thread {host.thread[call]}"}
@@ -133,8 +136,10 @@ class StepWriter:
         self._call[call] = done
 
     def _end(self, block: BlockBuilder, graph: OpRef | None, held_by_queue: bool) -> None:
-        """Ops that take no time: the end of the step on each thread, where a host that runs ahead is held, and the
-        places of the queue that it runs ahead by."""
+        """Writes ops that take no time: the end of the step on each thread, where a host that runs ahead is held.
+
+        The places of the queue by which it runs ahead are such ops too.
+        """
         rank = self.rank
         if not held_by_queue:
             return
@@ -147,7 +152,7 @@ class StepWriter:
             self._queue.append(block.host(name, 0.0, lane=name, source=self.source))
 
     def _before(self, call: int) -> list[OpRef]:
-        """The call before in its sequence where that is on another thread, and what ends a pause."""
+        """Returns the call before in its sequence if that is on another thread, and the op that ends a pause."""
         host = self.rank.host
         before: list[OpRef] = []
         sequence = int(host.sequence[call])
@@ -163,7 +168,7 @@ class StepWriter:
             self._device(block, column, by, holds.get(column, []))
 
     def _device(self, block: BlockBuilder, column: int, by: OpRef | None, holds: list[int]) -> None:
-        """Work on a stream, after its launch and what it waits for of other streams."""
+        """Writes work on a stream, after its launch and the work of other streams that it waits for."""
         rank, times = self.rank, self.times
         event = int(rank.steady.device[0, column])
         after = [*([by] if by is not None else []), *(self._work[hold] for hold in holds if hold in self._work)]
@@ -191,13 +196,13 @@ class StepWriter:
         self._work[column] = block.compute(name, busy_s, lane=lane, after=after, kernel=kernel, **facts)
 
     def _call_s(self, column: int) -> float:
-        """What a communication takes: the mean over the steps; NaN where a cluster prices it."""
+        """Returns the time of a communication: the mean over the steps; NaN where a cluster prices it."""
         events = self.rank.steady.device[:, column].tolist()
         times = [self.calls[event].duration_s for event in events if event in self.calls]
         return float("nan") if any(map(isnan, times)) else float(np.mean(times)) + float(self.times.gap_s[column])
 
     def _between_steps(self, graph: OpRef | None) -> list[tuple[OpRef, OpRef]]:
-        """What the next step waits for: (before, after) of its ops and this step's."""
+        """Returns the dependencies of the next step: (before, after) of this step's ops and its own."""
         rank = self.rank
         pairs = [
             (self._work[wait.before], self._work[wait.after])
@@ -232,7 +237,7 @@ class StepWriter:
 
 
 def _chained(streams: Longs, waits: Iterable[Wait]) -> int:
-    """How many streams are joined by waits, at most."""
+    """Returns the largest number of streams that are joined by waits."""
     group = {int(stream): {int(stream)} for stream in np.unique(streams)}
     for wait in waits:
         first, second = group[int(streams[wait.before])], group[int(streams[wait.after])]
@@ -243,7 +248,7 @@ def _chained(streams: Longs, waits: Iterable[Wait]) -> int:
 
 
 def shared_gpus(rank: RankStep, times: Times) -> set[str]:
-    """The resources that a step written with these times draws on."""
+    """Returns the resources that a step written with these times draws on."""
     drawing = np.flatnonzero(times.shares > 0) if times.shares is not None else ()
     return {_gpu(rank, int(column)) for column in drawing}
 
@@ -259,7 +264,7 @@ def _lane(key: int) -> str:
 
 
 def _ends(streams: list[int]) -> tuple[list[int], list[int]]:
-    """The first and the last column of each stream."""
+    """Returns the first and the last column of each stream."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for column, stream in enumerate(streams):
@@ -269,7 +274,7 @@ def _ends(streams: list[int]) -> tuple[list[int], list[int]]:
 
 
 def _layers(rank: RankStep) -> dict[int, int]:
-    """The layer of calls and device work whose annotations number one."""
+    """Returns the layer of calls and device work whose annotations number one."""
     trace = rank.trace
     matches = [_LAYER.search(name) for name in trace.strings]
     number = {at: int(match.group(1)) for at, match in enumerate(matches) if match is not None}

@@ -154,7 +154,7 @@ class Answer:
 
     @property
     def memory(self) -> MemoryFit | None:
-        """What every stage holds, next to what a GPU has; None for inputs that are not a model."""
+        """The memory that every stage holds, next to what a GPU has; None for inputs that are not a model."""
         return None if self.model is None else self.model.memory
 
     @property

@@ -22,7 +22,7 @@ PREDICTION_SCHEMA: Final = "foretrace.prediction/1"
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRecord:
-    """What is different from normal; `choices` says how the job was built otherwise than recorded, in words."""
+    """The differences from normal; `choices` tells in words how the job was built otherwise than recorded."""
 
     what_if: Mapping[str, float]
     stragglers: Mapping[int, float]
@@ -115,7 +115,7 @@ class SimulationRecord:
 
 @dataclass(frozen=True, slots=True)
 class StageMemoryRecord:
-    """What ranks of one role hold at their peak."""
+    """The memory that ranks of one role hold at their peak."""
 
     role: str
     ranks: int
@@ -125,7 +125,7 @@ class StageMemoryRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRecord:
-    """What each stage holds, next to what a GPU has."""
+    """The memory that each stage holds, next to what a GPU has."""
 
     peak_bytes: int
     overhead_bytes: int

@@ -16,7 +16,7 @@ a GiB on recent GPUs) and NCCL's buffers (some MiB per channel, peer and communi
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """What ranks of one role hold: most at any moment, and of what kind at that moment, in bytes."""
+    """The memory that ranks of one role hold: most at any moment, and of what kind at that moment, in bytes."""
 
     role: str
     ranks: int

@@ -1,4 +1,4 @@
-"""What was measured, as an answer."""
+"""Makes an answer of a measured timeline."""
 
 from __future__ import annotations
 

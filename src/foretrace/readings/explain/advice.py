@@ -29,7 +29,8 @@ class Advice:
 
 
 def advice(explanation: Explanation) -> tuple[Advice, ...]:
-    """What costs the most, the costliest first; where little stands out, what the step consists of."""
+    """Returns advice on what costs the most, the costliest first; where little stands out, on what the step consists
+    of."""
     if explanation.step_s <= 0:
         return ()
     told = [

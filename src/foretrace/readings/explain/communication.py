@@ -1,4 +1,4 @@
-"""What communication took and what it waited for, by axis and collective, and the worst single calls."""
+"""Measures what communication took and waited for, by axis and collective, and finds the worst single calls."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class WorstCall:
 
 
 def call_kinds(rows: OpRows) -> tuple[CallKind, ...]:
-    """Every axis and collective that meets, those that take and cost most first."""
+    """Returns every axis and collective that meets, those that take and cost most first."""
     meets = np.flatnonzero(rows.communicator >= 0)
     axis = rows.axis
     kinds: dict[tuple[str, int], list[int]] = {}
@@ -99,7 +99,7 @@ def _spread(seconds: Floats, weight: Floats) -> CallTimes:
 
 
 def worst_calls(rows: OpRows) -> tuple[WorstCall, ...]:
-    """The calls of each axis that held a rank up longest, one of each rendezvous, the worst first."""
+    """Returns the calls of each axis that held a rank up longest, one of each rendezvous, the worst first."""
     held = np.flatnonzero((rows.held_s > ROUNDING * rows.step_s) & (rows.communicator >= 0))
     held = held[np.argsort(-rows.held_s[held], kind="stable")]
     axis = rows.axis

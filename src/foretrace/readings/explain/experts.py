@@ -58,7 +58,7 @@ class ExpertBalance:
 
 
 def experts(rows: OpRows, ranks: tuple[RankLateness, ...], microbatches: int) -> ExpertBalance | None:
-    """The load of experts; None where no all-to-all runs over an expert axis of more than one rank."""
+    """Returns the load of experts; None where no all-to-all runs over an expert axis of more than one rank."""
     mesh = rows.graph.program.mesh
     calls = np.flatnonzero((rows.collective == Collective.ALL_TO_ALL) & (rows.axis == "ep"))
     if mesh.ep == 1 or not len(calls) or rows.bytes[calls].max() <= 0:
@@ -90,7 +90,7 @@ def experts(rows: OpRows, ranks: tuple[RankLateness, ...], microbatches: int) ->
 
 
 def _sections(rows: OpRows, calls: Longs) -> tuple[Longs, Floats]:
-    """The all-to-alls that give back what experts received, and what each rank computed for the experts before."""
+    """Returns the all-to-alls that give back what experts received, and the expert compute of each rank before."""
     starts = np.searchsorted(rows.owner[calls], rows.owner[calls])
     turn = (np.arange(len(calls)) - starts) % 2
     # Backward passes go the same way: gradients of what was combined come to the experts first.
@@ -110,8 +110,10 @@ def _variation(values: Longs) -> float:
 
 
 def _excess(rows: OpRows, combines: Longs, compute: Floats, microbatches: int) -> tuple[float, float]:
-    """(The busiest's, the mean) expert compute of one microbatch in seconds, group by group and layer by layer, on the
-    stage where the two differ most."""
+    """Returns the busiest's and the mean expert compute of one microbatch in seconds.
+
+    They are of the stage where the two differ most, added up group by group and layer by layer.
+    """
     units = rows.graph.units
     weight = np.bincount(rows.unit[combines], weights=rows.ranks[combines], minlength=units)
     total = np.bincount(rows.unit[combines], weights=compute * rows.ranks[combines], minlength=units)
@@ -119,7 +121,7 @@ def _excess(rows: OpRows, combines: Longs, compute: Floats, microbatches: int) -
     np.maximum.at(most, rows.unit[combines], compute)
     meetings = np.flatnonzero(weight)
     mean = total[meetings] / weight[meetings]
-    # The meetings of one group follow each other; those of other groups of the stage run beside them.
+    # The meetings of one group follow each other; those of other groups of the stage run concurrently.
     owners = np.full(units, len(rows.graph.classes))
     np.minimum.at(owners, rows.unit[combines], rows.owner[combines])
     group = owners[meetings]

@@ -1,4 +1,4 @@
-"""What happened in a run, and why it took so long."""
+"""Explains what happened in a run and why it took so long: all answers in one object."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Explanation:
     host: HostGaps
     replay_step_s: float | None = None
     remedies: tuple[Remedy, ...] = ()
-    """What changes would make of it, where someone has tried them."""
+    """Changes that were tried, and the step that each would have."""
 
     @property
     def step_s(self) -> float:
@@ -47,12 +47,12 @@ class Explanation:
 
     @property
     def advice(self) -> tuple[Advice, ...]:
-        """What cost the most, in sentences."""
+        """Advice on what cost the most, in sentences."""
         return advice(self)
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
-        """What the run has too little of to say anything about."""
+        """Notes on what the run has too little of to be analysed."""
         return tuple(_missing(self))
 
     @property

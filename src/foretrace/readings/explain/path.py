@@ -1,4 +1,4 @@
-"""What the critical path consists of and where it runs, and where the host keeps ranks waiting."""
+"""Reads the critical path, where it runs and what it consists of, and where the host keeps ranks waiting."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _by_name(rows: OpRows, nodes: Longs, seconds: Floats) -> tuple[PathOps, ...]
 
 
 def host_gaps(rows: OpRows) -> HostGaps:
-    """What the host takes of a run."""
+    """Returns the time that the host takes of a run."""
     mine = np.flatnonzero((rows.kind == Kind.HOST) & (rows.running_s > 0))
     total = rows.mean_over_ranks(rows.running_s, mine)
     longest = mine[np.argsort(-rows.running_s[mine], kind="stable")][:MAX_OPS]

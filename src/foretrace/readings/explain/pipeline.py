@@ -34,7 +34,7 @@ class Stage:
 
     @property
     def microbatch_s(self) -> float:
-        """What one microbatch computes there and back."""
+        """The compute of one microbatch, forward and backward."""
         return sum(direction.mean_s for direction in (self.forward, self.backward) if direction is not None)
 
     @property
@@ -63,7 +63,7 @@ class PipelineUse:
 
 
 def pipeline(simulation: Answer, rows: OpRows, account: Account) -> PipelineUse:
-    """The stages of a run."""
+    """Returns the stages of a run."""
     mesh, classes = rows.graph.program.mesh, rows.graph.classes
     ranks = np.zeros((len(classes), mesh.pp))
     np.add.at(ranks, (classes.of_rank, mesh.coordinate("pp")), 1.0)

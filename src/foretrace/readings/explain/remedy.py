@@ -1,4 +1,4 @@
-"""What a change would make of a step."""
+"""A change to a job, and the step that it would have."""
 
 from __future__ import annotations
 

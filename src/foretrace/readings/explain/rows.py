@@ -1,9 +1,9 @@
 """A run as columns, one row for each op that happens, and what waiting cost each rank.
 
 An op may wait for a partner while its rank computes something else: a receive that is posted early costs nothing. So
-beside the wait of every op (from ready to start) stands how long it *held its rank up*: the part of the wait in which
-nothing ran on the lanes the rank computes on and no other of its waits was to end sooner. What holds one rank up never
-exceeds the step.
+next to the wait of every op (from ready to start) stands how long it *held its rank up*: the part of the wait in which
+nothing ran on the lanes the rank computes on and no other of its waits was to end sooner. The time that a rank is held
+up never exceeds the step.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class OpPlace:
-    """Where an op is: its rank (the first of several alike), pipeline stage, name, the block it is part of, and its
-    microbatch and layer (None: of none)."""
+    """The place of an op: rank, pipeline stage, name, block, microbatch and layer (None: of none).
+
+    `rank` is the first of `identical` ranks that behave identically.
+    """
 
     rank: int
     identical: int
@@ -72,7 +74,7 @@ class OpRows:
 
     @classmethod
     def of(cls, simulation: Answer) -> OpRows:
-        """The rows of a run."""
+        """Returns the rows of a run."""
         timeline = simulation.timeline
         graph, ops = timeline.graph, timeline.graph.ops
         node = np.flatnonzero(ops.column("enabled")[graph.op])
@@ -128,15 +130,15 @@ class OpRows:
 
     @property
     def members(self) -> Floats:
-        """How many ranks take part in each row's unit; in a folded graph, in all alike together."""
+        """The number of ranks in each row's unit; in a folded graph, in all identical units together."""
         return np.asarray(np.bincount(self.unit, weights=self.ranks, minlength=self.graph.units)[self.unit])
 
     def mean_over_ranks(self, seconds: Floats, which: NDArray[np.generic] | slice = slice(None)) -> float:
-        """Seconds of some rows as a mean over all ranks of the job."""
+        """Returns the seconds of some rows as a mean over all ranks of the job."""
         return float((seconds * self.ranks)[which].sum()) / max(self.world, 1)
 
     def place(self, row: int) -> OpPlace:
-        """Where a row is."""
+        """Returns the place of a row's op."""
         program, ops = self.graph.program, self.graph.ops
         op, owner = int(self.graph.op[self.node[row]]), int(self.owner[row])
         template = int(ops.template[op])
@@ -154,8 +156,10 @@ class OpRows:
 
 
 def weighted_median(values: Floats, weights: Floats) -> float:
-    """The value in the middle of values that stand for so many each (of an even number the mean of the middle two);
-    0 of none."""
+    """Returns the median of values that count `weights` times each; 0 if there are none.
+
+    For an even number it is the mean of the middle two.
+    """
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     if not len(reached) or reached[-1] <= 0:
@@ -166,7 +170,8 @@ def weighted_median(values: Floats, weights: Floats) -> float:
 
 
 def _bytes(ops: Ops) -> Longs:
-    """The bytes of each op: what a rank gives to an all-to-all whose parts are known, otherwise what is written."""
+    """Returns the bytes of each op: what a rank gives to an all-to-all whose parts are known, otherwise what is
+    written."""
     templates = ops.program.templates
     kinds = len(templates.columns["kind"])
     given = np.zeros(kinds, dtype=np.int64)
@@ -177,7 +182,7 @@ def _bytes(ops: Ops) -> Longs:
 
 
 def _held(timeline: Timeline, owner: Longs, busies: Mask, start: Floats, end: Floats, wait: Floats) -> Floats:
-    """How long each wait held its rank up, in seconds."""
+    """Returns how long each wait held its rank up, in seconds."""
     held = np.zeros(len(wait))
     period = timeline.step_time_s if timeline.graph.program.repeats and timeline.step_time_s > 0 else None
     edges = np.searchsorted(owner, np.arange(len(timeline.graph.classes) + 1))
@@ -205,7 +210,7 @@ class _Busy:
 
     @classmethod
     def of(cls, start: Floats, end: Floats, period: float | None) -> _Busy:
-        """From intervals, which may overlap."""
+        """Unites intervals, which may overlap."""
         if period is not None:
             length = np.minimum(end - start, period)
             start = start % period
@@ -225,7 +230,7 @@ class _Busy:
         return cls(moments, np.stack([total - (stop - begin), total], axis=1).ravel(), period)
 
     def until(self, moment: Floats) -> Floats:
-        """Seconds busy from zero to each moment."""
+        """Returns seconds busy from zero to each moment."""
         if self.period is None:
             return np.asarray(np.interp(moment, self.moment, self.busy))
         return np.asarray(

@@ -25,7 +25,7 @@ MIN_WAIT = 0.01
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """One rank (of `alike` that are the same).
+    """One rank, the first of `identical` ranks that behave identically.
 
     `meetings` counts the rendezvous it took part in with others, `times_last` those in which it came last and someone
     was held up. `held_others_s` is what its partners lost by that, added up over partners, pipeline stages apart;
@@ -48,7 +48,7 @@ class RankLateness:
 
 
 def lateness(rows: OpRows, account: Account) -> tuple[RankLateness, ...]:
-    """Every rank class, in the order of ranks."""
+    """Returns every rank class, in the order of ranks."""
     classes = rows.graph.classes
     count = classes.count.astype(np.float64)
     stage = rows.stage_of_class
@@ -84,13 +84,13 @@ def lateness(rows: OpRows, account: Account) -> tuple[RankLateness, ...]:
 
 
 def _meetings(rows: OpRows) -> Longs:
-    """How many rendezvous of more than one rank each class takes part in."""
+    """Returns how many rendezvous of more than one rank each class takes part in."""
     meets = (rows.communicator >= 0) & (rows.members > 1)
     return np.asarray(np.bincount(rows.owner[meets], minlength=len(rows.graph.classes)))
 
 
 def _ratios(compute: Floats, stage: Longs, count: Floats) -> Floats:
-    """Compute by the median of the stage; NaN where that is zero."""
+    """Returns compute divided by the median of the stage; NaN where that is zero."""
     ratio = np.full(len(compute), np.nan)
     for number in np.unique(stage, return_counts=True)[0].tolist():
         peers = np.flatnonzero(stage == number)

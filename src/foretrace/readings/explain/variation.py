@@ -15,7 +15,7 @@ from foretrace.program.columns import Kind, Phase, label
 from foretrace.readings.explain.rows import OpRows
 
 MIN_MICROBATCHES = 3
-"""Of two values the median deviation says nothing that their difference does not."""
+"""The median deviation of two values tells no more than their difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Variation:
 
 
 def variation(rows: OpRows) -> tuple[Variation, ...]:
-    """Stages and phases in order; none where there are fewer than three microbatches."""
+    """Returns the variation by stage and phase, in order; nothing for fewer than three microbatches."""
     stage = rows.stage_of_class[rows.owner]
     variations = []
     for number in range(rows.graph.program.mesh.pp):
@@ -68,7 +68,7 @@ def _of(rows: OpRows, mine: Longs, stage: int, phase: Phase) -> Variation | None
 
 
 def _table(rows: OpRows, mine: Longs) -> Floats | None:
-    """Seconds [microbatches, ops] of one rank's passes; None where they are too few or not of the same ops."""
+    """Returns seconds [microbatches, ops] of one rank's passes; None where they are too few or not of the same ops."""
     order = np.argsort(rows.microbatch[mine], kind="stable")
     _, counts = np.unique(rows.microbatch[mine], return_counts=True)
     if len(counts) < MIN_MICROBATCHES or (counts != counts[0]).any():
@@ -77,6 +77,6 @@ def _table(rows: OpRows, mine: Longs) -> Floats | None:
 
 
 def _median_deviation(table: Floats) -> tuple[Floats, Floats]:
-    """Median and median absolute deviation of each column."""
+    """Returns median and median absolute deviation of each column."""
     middle = np.median(table, axis=0)
     return np.asarray(middle), np.asarray(np.median(np.abs(table - middle), axis=0))

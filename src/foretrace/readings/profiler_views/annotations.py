@@ -1,4 +1,4 @@
-"""What ranges that users marked take, on the host and on a device, and what was launched within them."""
+"""Measures the ranges that users marked, on the host and on a device, and what was launched within them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LaunchedTimes:
     total_s: float
     """Durations added up."""
     innermost_s: float
-    """Of these, what lies in no range further inside."""
+    """The part of these that lies in no inner range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class AnnotationBreakdown:
     annotations: tuple[AnnotationTimes, ...]
 
     def of(self, side: Literal["host", "device"]) -> tuple[AnnotationTimes, ...]:
-        """Those recorded on one side."""
+        """Returns the ranges recorded on one side."""
         return tuple(annotation for annotation in self.annotations if annotation.side == side)
 
 
 def ranges(rank: Rank) -> tuple[AnnotationTimes, ...]:
-    """The ranges of one rank."""
+    """Returns the ranges of one rank."""
     events = rank.trace.events
     rows: list[AnnotationTimes] = []
     sides: tuple[tuple[Literal["host", "device"], EventCategory], ...] = (
@@ -82,7 +82,7 @@ def ranges(rank: Rank) -> tuple[AnnotationTimes, ...]:
 
 
 def launched(rank: Rank) -> tuple[LaunchedTimes, ...]:
-    """What was launched within the host's ranges of each name, the most time first."""
+    """Returns the work launched within the host's ranges of each name, the most time first."""
     events, work = rank.trace.events, rank.work
     count = len(rank.trace.strings)
     around = rank.links.annotation[work.event]

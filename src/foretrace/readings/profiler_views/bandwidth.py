@@ -12,7 +12,7 @@ from foretrace.readings.profiler_views.rank import Rank, WorkType
 from foretrace.readings.profiler_views.statistics import Spread
 
 _MIN_S: Final = 1e-6
-"""What a copy recorded as taking no time is taken to take; HTA does the same."""
+"""The assumed duration of a copy that was recorded without one; HTA assumes the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class CopyBandwidth:
     bytes_per_s: Floats
     """From this moment on."""
     spread: Spread
-    """Of the bandwidths above 0, each change counting once."""
+    """The spread of the bandwidths above 0, each change counting once."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBandwidth:
-    """Copies and memsets of every rank, by direction. What kernels read and write is not in it."""
+    """Copies and memsets of every rank, by direction. It leaves out what kernels read and write."""
 
     copies: tuple[CopyBandwidth, ...]
 
 
 def copies(rank: Rank) -> tuple[CopyBandwidth, ...]:
-    """The copies of one rank."""
+    """Returns the copies of one rank."""
     work, events = rank.work, rank.trace.events
     mine = np.flatnonzero(work.type == WorkType.MEMORY)
     kinds: dict[str, list[int]] = {}
@@ -59,7 +59,7 @@ def copies(rank: Rank) -> tuple[CopyBandwidth, ...]:
 
 
 def copy_kind(name: str) -> str:
-    """`Memcpy HtoD (Pageable -> Device)` without its detail."""
+    """Returns the name of a copy without its detail: `Memcpy HtoD` of `Memcpy HtoD (Pageable -> Device)`."""
     return name.partition(" (")[0]
 
 

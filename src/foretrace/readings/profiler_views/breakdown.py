@@ -35,7 +35,7 @@ class Occupancy:
 
     @property
     def compute_s(self) -> float:
-        """A kernel that computes ran, whatever ran beside it."""
+        """Time in which a kernel that computes ran, whatever ran next to it."""
         return self._sum(having="compute")
 
     @property
@@ -45,27 +45,27 @@ class Occupancy:
 
     @property
     def communication_s(self) -> float:
-        """A kernel that communicates ran, whatever ran beside it."""
+        """Time in which a kernel that communicates ran, whatever ran next to it."""
         return self._sum(having="communication")
 
     @property
     def overlapped_s(self) -> float:
-        """Communication ran beside computation."""
+        """Time in which communication ran concurrently with computation."""
         return self._sum(having="communication") - self.exposed_communication_s
 
     @property
     def exposed_communication_s(self) -> float:
-        """Communication ran and no computation beside it."""
+        """Time in which communication ran and no computation."""
         return self._sum(having="communication", without="compute")
 
     @property
     def overlap(self) -> float | None:
-        """Which part of communication ran beside computation; None without communication."""
+        """The share of communication that ran concurrently with computation; None without communication."""
         return self.overlapped_s / self.communication_s if self.communication_s > 0 else None
 
 
 def occupancy(rank: Rank) -> Occupancy:
-    """What a rank's device did."""
+    """Returns the time of a rank's device by what it did."""
     low_s, high_s = rank.windows
     sets = [rank.seen.of(type_) for type_ in WorkType]
     states = occupancy_s([*sets, (low_s, high_s)], float(low_s[0]), float(high_s[-1]))[1 << len(sets) :]
@@ -122,7 +122,7 @@ class RankOverlap:
 
 @dataclass(frozen=True, slots=True)
 class JobOverlap:
-    """How much of communication ran beside computation, rank by rank."""
+    """The share of communication that ran concurrently with computation, rank by rank."""
 
     ranks: tuple[RankOverlap, ...]
 
@@ -138,7 +138,7 @@ class JobOverlap:
 
 
 def temporal(occupancies: Sequence[Occupancy]) -> TemporalBreakdown:
-    """The temporal breakdown of all ranks."""
+    """Returns the temporal breakdown of all ranks."""
     return TemporalBreakdown(
         tuple(
             DeviceTimes(
@@ -150,7 +150,7 @@ def temporal(occupancies: Sequence[Occupancy]) -> TemporalBreakdown:
 
 
 def overlap(occupancies: Sequence[Occupancy]) -> JobOverlap:
-    """The overlap of communication of all ranks."""
+    """Returns the overlap of communication of all ranks."""
     return JobOverlap(
         tuple(
             RankOverlap(

@@ -1,4 +1,4 @@
-"""Which steps of a trace count, and when they ran on the device: those of which a replay is made."""
+"""Chooses the steps of a trace that count, those of which a replay is made, and finds when they ran on the device."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class CountedSteps:
 
 
 def find_counted_steps(trace: RankProfile, links: EventLinks, among: Collection[str] | None = None) -> CountedSteps:
-    """The steps of a trace that count, or those `among` them by name. A trace in which no step is whole counts from its
-    first work to its last."""
+    """Returns the steps of a trace that count, or those `among` them by name.
+
+    A trace in which no step is whole counts from its first work to its last.
+    """
     streams = Streams(trace, links)
     steps = trimmed(streams, find_steps(trace, links))
     recorded = recorded_times(streams, steps)
@@ -61,8 +63,11 @@ def find_counted_steps(trace: RankProfile, links: EventLinks, among: Collection[
 
 
 def _begins_s(trace: RankProfile, steps: Steps, numbers: Longs) -> Floats:
-    """When steps that the host bounds began on the device: all as long after their start on the host, so that each
-    lasts as long as there, and by then none had begun work of its own; but not beyond the end of all work."""
+    """Returns when steps that the host bounds began on the device.
+
+    All begin equally long after their start on the host, so that each lasts as long as there, and before any began work
+    of its own; but not beyond the end of all work.
+    """
     events = trace.events
     device = events.of(*ON_DEVICE)
     device = device[np.isin(steps.of_event[device], numbers)]

@@ -1,4 +1,4 @@
-"""What two traces of the same job differ in: ops and kernels by name, in one step of each."""
+"""Compares two traces of the same job: ops and kernels by name, in one step of each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TraceDiff:
-    """What changed, the largest change of time first; host ops nest, so their times must not be added up."""
+    """The changes between two traces, the largest change of time first; host ops nest, so do not add up their times."""
 
     before_steps: int
     after_steps: int
@@ -55,7 +55,7 @@ class TraceDiff:
     changes: tuple[Change, ...]
 
     def of(self, side: Literal["host", "device"]) -> tuple[Change, ...]:
-        """Only ops, or only kernels."""
+        """Returns only ops, or only kernels."""
         return tuple(change for change in self.changes if change.side == side)
 
 
@@ -76,7 +76,7 @@ def diff(before: Sequence[Rank], after: Sequence[Rank], step: str | None = None)
 
 
 def _means(ranks: Sequence[Rank], step_name: str | None) -> tuple[_Totals, int, float]:
-    """Count and seconds of each op and kernel, a step; how many steps were looked at, and how long they take."""
+    """Returns count and seconds of each op and kernel in a step, the number of steps, and how long a step takes."""
     totals: dict[tuple[str, Literal["host", "device"]], list[float]] = {}
     looked, lengths_s = 0, []
     for rank in ranks:
@@ -105,7 +105,7 @@ def _means(ranks: Sequence[Rank], step_name: str | None) -> tuple[_Totals, int, 
 
 
 def _steps(rank: Rank, step_name: str | None) -> Longs:
-    """The steps to look at: the one of this name, else those that count."""
+    """Returns the steps to look at: the one of this name, else those that count."""
     if step_name is None:
         return rank.counted
     return np.array([number for number, name in enumerate(rank.steps.names) if name == step_name], dtype=np.int64)

@@ -61,7 +61,7 @@ class IdleBreakdown:
 
 
 def idle(rank: Rank, consecutive_delay_s: float) -> RankIdle:
-    """The idle time of one rank, while the steps that count lasted."""
+    """Returns the idle time of one rank, while the steps that count lasted."""
     work = rank.seen
     streams = []
     for number, (device, stream) in enumerate(rank.streams):
@@ -81,8 +81,10 @@ def idle(rank: Rank, consecutive_delay_s: float) -> RankIdle:
 def _by_cause(
     rank: Rank, ended_s: Floats, follows: Longs, consecutive_delay_s: float, until_s: float | None = None
 ) -> IdleTimes:
-    """Gaps by cause: each from when what came before had ended to the work that follows; with `until_s` one more up to
-    there, which no work follows: none was launched, unless it is short."""
+    """Returns gaps by cause: each from the end of what came before to the work that follows.
+
+    With `until_s` there is one more gap up to there, which no work follows: none was launched, unless the gap is short.
+    """
     work, events = rank.seen, rank.trace.events
     begun_s, launch = work.start_s[follows], work.launch[follows]
     # Times are whole nanoseconds, and ends are sums of floats: half a nanosecond tells equal from later.

@@ -10,7 +10,7 @@ from foretrace.basics.arrays import Floats
 
 
 def united(start_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
-    """The union of intervals as disjoint ones in order; those that touch become one."""
+    """Returns the union of intervals as disjoint ones in order; those that touch become one."""
     if not len(start_s):
         return start_s, end_s
     if (start_s[1:] < start_s[:-1]).any():
@@ -22,14 +22,16 @@ def united(start_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
 
 
 def length_s(start_s: Floats, end_s: Floats) -> float:
-    """The time that intervals cover, what several of them cover counted once."""
+    """Returns the time that intervals cover, what several of them cover counted once."""
     starts, ends = united(start_s, end_s)
     return float((ends - starts).sum())
 
 
 def occupancy_s(sets: Sequence[tuple[Floats, Floats]], low_s: float, high_s: float) -> Floats:
-    """How long each combination of sets was busy between two moments. A combination is the sum of `1 << n` over the
-    numbers n of its sets; [0] is the time in which none was."""
+    """Returns how long each combination of sets was busy between two moments.
+
+    A combination is the sum of `1 << n` over the numbers n of its sets; [0] is the time in which none was.
+    """
     times, changes = [np.array([low_s, high_s])], [np.zeros(2, dtype=np.int64)]
     for number, (start_s, end_s) in enumerate(sets):
         starts, ends = united(start_s, end_s)

@@ -42,7 +42,7 @@ class KindTimes:
     busy_s: float
     """The time in which any of it ran."""
     share: float
-    """Of all durations."""
+    """The share of all durations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class KernelBreakdown:
     """Kernels by kind and by name; the most time first."""
 
     states_s: tuple[dict[str, float], ...]
-    """Of each rank, how long compute, communication and memory ran, alone and together."""
+    """How long compute, communication and memory of each rank ran, alone and together."""
     kinds: tuple[KindTimes, ...]
     kernels: tuple[KernelUse, ...]
 
     def top(self, count: int = 10, type: str | None = None) -> tuple[KernelUse, ...]:
-        """The kernels that took most, of one type or of all."""
+        """Returns the kernels that took most, of one type or of all."""
         chosen = [kernel for kernel in self.kernels if type is None or kernel.type == type]
         return tuple(sorted(chosen, key=lambda kernel: -kernel.total_s)[:count])
 
 
 def kernel_times(rank: Rank) -> tuple[KernelUse, ...]:
-    """Every kernel, copy and memset of a rank by name."""
+    """Returns every kernel, copy and memset of a rank by name."""
     work, kinds = rank.work, tuple(WorkKind)
     key = work.name.astype(np.int64) * len(WorkType) + work.type
     tallied = tally(key, work.duration_s)
@@ -88,7 +88,7 @@ def kernel_times(rank: Rank) -> tuple[KernelUse, ...]:
 
 
 def kind_times(rank: Rank) -> tuple[KindTimes, ...]:
-    """A rank's work by kind."""
+    """Returns a rank's work by kind."""
     work = rank.work
     kind = rank.kinds[work.name]
     tallied = tally(kind, work.duration_s)

@@ -50,7 +50,7 @@ class LaunchStatistics:
 
 
 def launched(rank: Rank, calls: Collection[str] | None = None) -> Longs:
-    """Which of a rank's work has its call recorded, or one of these calls."""
+    """Returns which of a rank's work has its call recorded, or one of these calls."""
     work, trace = rank.work, rank.trace
     known = work.launch >= 0
     if calls is not None:
@@ -65,7 +65,7 @@ def launches(
     long_delay_s: float = LONG_DELAY_S,
     calls: Collection[str] | None = None,
 ) -> RankLaunches:
-    """The launches of one rank; `calls` counts only these runtime calls."""
+    """Returns the launches of one rank; `calls` counts only these runtime calls."""
     work, events = rank.work, rank.trace.events
     at = launched(rank, calls)
     at = at[np.argsort(events.start_s[work.launch[at]], kind="stable")]

@@ -47,7 +47,7 @@ class QueueLengths:
 
 
 def queues(rank: Rank, calls: Collection[str] | None = None) -> tuple[StreamQueue, ...]:
-    """The queues of one rank; `calls` counts only what these runtime calls launched."""
+    """Returns the queues of one rank; `calls` counts only what these runtime calls launched."""
     work, events = rank.work, rank.trace.events
     known = launched(rank, calls)
     called_s = events.start_s[work.launch[known]]

@@ -23,7 +23,7 @@ _PROFILER_STEP: Final = "ProfilerStep"
 
 
 class WorkType(IntEnum):
-    """What a device was busy with, in three parts as HTA has them."""
+    """The kinds of work of a device, in three parts as HTA has them."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -42,9 +42,9 @@ class DeviceWork:
     type: NDArray[np.uint8]
     """A WorkType."""
     name: Ints
-    """Of the trace's strings."""
+    """Numbers of the trace's strings."""
     stream: Ints
-    """Of the rank's `streams`."""
+    """Numbers of the rank's `streams`."""
     launch: Longs
     """The runtime call that launched it; -1 where none is recorded."""
 
@@ -57,17 +57,17 @@ class DeviceWork:
         return self.end_s - self.start_s
 
     def some(self, which: Mask) -> DeviceWork:
-        """Only some of it."""
+        """Returns only some of the work."""
         return DeviceWork(*(getattr(self, name)[which] for name in self.__slots__))
 
     def and_also(self, other: DeviceWork) -> DeviceWork:
-        """All of both."""
+        """Returns all work of both."""
         both = DeviceWork(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in self.__slots__))
         order = np.argsort(both.start_s, kind="stable")
         return DeviceWork(*(getattr(both, name)[order] for name in self.__slots__))
 
     def of(self, *types: WorkType) -> tuple[Floats, Floats]:
-        """The intervals of some types."""
+        """Returns the intervals of some types."""
         mine = np.isin(self.type, types)
         return self.start_s[mine], self.end_s[mine]
 
@@ -125,7 +125,7 @@ class Rank:
         return float((high_s - low_s).sum())
 
     def within_s(self, start_s: Floats, end_s: Floats) -> Floats:
-        """How much of each interval lies in the windows."""
+        """Returns how much of each interval lies in the windows."""
         low_s, high_s = self.windows
         edges_s = np.column_stack([low_s, high_s]).ravel()
         passed_s = np.append(0.0, np.cumsum(high_s - low_s))
@@ -134,7 +134,10 @@ class Rank:
         return inside_s
 
     def counts(self, at: Longs) -> Mask:
-        """Which of these events count: of the host those of steps that do, of a device those that began in a window."""
+        """Returns which of these events count.
+
+        An event of the host counts if its step does, an event of a device if it began in a window.
+        """
         events = self.trace.events
         if self.hta_steps:
             return np.asarray(events.start_s[at] < self._cut_s)
@@ -168,15 +171,18 @@ class Rank:
 
     @cached_property
     def work(self) -> DeviceWork:
-        """What counts: the work that was launched in the steps that do."""
+        """The work that counts: what was launched in the steps that do."""
         if self.hta_steps or not len(self.counted):
             return self.ran
         return self.ran.some(np.isin(self.steps.of_event[self.ran.event], self.counted))
 
     @cached_property
     def seen(self) -> DeviceWork:
-        """What ran, as the windows show it. The first recorded step does not show what the step before it had left
-        running: what the last one leaves stands for that."""
+        """The work that ran, as the windows show it.
+
+        The first recorded step does not show what the step before it had left running: what the last step leaves stands
+        for that.
+        """
         if self.hta_steps or not len(self.counted) or self.counted[0] > 0:
             return self.ran
         low_s, high_s = self.windows
@@ -227,7 +233,7 @@ class Rank:
 
 
 def in_whole_us(trace: RankProfile) -> RankProfile:
-    """A trace with every event cut to the whole microseconds that lie within it; a shorter one takes none."""
+    """Returns a trace with every event cut to the whole microseconds that lie within it; a shorter event takes none."""
     start_us = np.rint(trace.events.start_s * 1e9 + trace.origin_ns % 1000) / 1000
     first_us = np.ceil(start_us)
     last_us = np.floor(np.rint(start_us * 1000 + trace.events.duration_s * 1e9) / 1000)

@@ -36,7 +36,7 @@ class KernelSequences:
 
 
 def sequences(rank: Rank, op: str, least_length: int) -> tuple[KernelSequence, ...]:
-    """The sequences of kernels under each outermost op whose name contains a word; shorter ones are left out."""
+    """Returns the sequences of kernels under each outermost op whose name contains `op`; shorter ones are left out."""
     work = rank.work
     root = _roots(rank, op)
     mine = np.flatnonzero(root >= 0)
@@ -70,7 +70,7 @@ def sequences(rank: Rank, op: str, least_length: int) -> tuple[KernelSequence, .
 
 
 def _roots(rank: Rank, op: str) -> Longs:
-    """For each piece of work the outermost op above it whose name contains a word; -1 where there is none."""
+    """Returns, for each piece of work, the outermost op above it whose name contains a word; -1 if there is none."""
     events = rank.trace.events
     named = np.array([op in name for name in rank.trace.strings], dtype=bool)
     matches = named[events.name] & (events.category == EventCategory.CPU_OP)
@@ -84,7 +84,10 @@ def _roots(rank: Rank, op: str) -> Longs:
 
 
 def _fingerprints(names: Ints, first: Longs, length: Longs) -> NDArray[np.uint64]:
-    """A number for each stretch of names, equal for equal stretches: a polynomial of random numbers, modulo 2^64."""
+    """Returns a number for each stretch of names, equal for equal stretches.
+
+    It is a polynomial of random numbers, modulo 2^64.
+    """
     draws = np.random.default_rng(0).integers(1, 2**63, size=int(names.max()) + 1, dtype=np.uint64)
     powers = np.full(int(length.max()), 0x9E3779B97F4A7C15, dtype=np.uint64)
     powers[0] = 1

@@ -12,7 +12,7 @@ from foretrace.basics.arrays import Floats, Longs
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What a set of numbers is like, in their unit; all 0 where there are none. The deviation is a sample's (n - 1)."""
+    """The spread of a set of numbers, in their unit; all 0 if there are none. The deviation is a sample's (n - 1)."""
 
     count: int
     mean: float
@@ -25,7 +25,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: NDArray[np.generic]) -> Spread:
-        """The spread of some numbers."""
+        """Returns the spread of some numbers."""
         if not len(values):
             return cls(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         numbers = values.astype(np.float64)

@@ -48,7 +48,7 @@ class StepStatistics:
 
 
 def steps(rank: Rank) -> tuple[StepTimes, ...]:
-    """The steps of one rank."""
+    """Returns the steps of one rank."""
     cut, each_s = rank.steps, rank.counted_steps.each_s
     work = (Rank(rank.trace, rank.number) if rank.hta_steps else rank).ran
     step = cut.of_event[work.event]

@@ -33,12 +33,12 @@ class KindShare:
     count: float
     total_s: float
     share: float
-    """Of all device time."""
+    """The share of all device time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceAdvice:
-    """What to change, and what it could gain in a step at most."""
+    """A change to make, and what it could gain in a step at most."""
 
     text: str
     at_most_s: float
@@ -58,8 +58,10 @@ class TraceSummary:
     how: str
     """How steps were told apart."""
     states_s: dict[str, float]
-    """What the device did: compute, communication, memory, together, idle. They sum to the step; by HTA's rule to the
-    span of its work."""
+    """The time of the device by what it did: compute, communication, memory, together, idle.
+
+    They sum to the step; by HTA's rule to the span of its work.
+    """
     idle: IdleTimes
     exposed_communication_s: float
     communication_s: float
@@ -87,7 +89,7 @@ def summary(
     steps: StepStatistics,
     explanation: Explanation | None,
 ) -> TraceSummary:
-    """The look at some ranks, from what the other analyses found."""
+    """Returns the overview of some ranks, from what the other analyses return."""
     count = max(sum(len(rank.counted) for rank in ranks) / len(ranks), 1.0)
     per = len(ranks) * count
     states = {

@@ -75,7 +75,7 @@ class ProfilerTrace:
         return cls(read_with_shapes([Path(path) for path in given]), hta_steps=hta_steps, whole_us=whole_us)
 
     def rank(self, number: int) -> Rank:
-        """One of the ranks."""
+        """Returns one of the ranks."""
         for rank in self.ranks:
             if rank.number == number:
                 return rank
@@ -84,7 +84,7 @@ class ProfilerTrace:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What reading the traces noticed, and what the analyses leave out."""
+        """Diagnostics of reading the traces, and of what the analyses leave out."""
         notes = [note for rank in self.ranks for note in rank.trace.diagnostics]
         if self.ranks[0].hta_steps:
             notes.append(Diagnostic("note", "rows-skipped", _HTA_STEPS))
@@ -93,7 +93,7 @@ class ProfilerTrace:
         return tuple(notes)
 
     def _left_out(self, rank: Rank) -> list[Diagnostic]:
-        """Why steps of a rank do not count; of several ranks, each says whose."""
+        """Returns why steps of a rank do not count; with several ranks, each note names its rank."""
         where = Path(rank.trace.path).name if len(self.ranks) > 1 else None
         return [replace(note, where=where) for note in rank.counted_steps.notes]
 
@@ -103,15 +103,15 @@ class ProfilerTrace:
         return tuple(_breakdown.occupancy(rank) for rank in self.ranks)
 
     def temporal_breakdown(self) -> _breakdown.TemporalBreakdown:
-        """Idle, computing, neither: HTA's get_temporal_breakdown."""
+        """Returns the time idle, computing and neither: HTA's get_temporal_breakdown."""
         return _breakdown.temporal(self.occupancies)
 
     def overlap(self) -> _breakdown.JobOverlap:
-        """How much of communication runs beside computation, and how much is exposed: HTA's get_comm_comp_overlap."""
+        """Returns how much communication overlaps computation, and how much is exposed: HTA's get_comm_comp_overlap."""
         return _breakdown.overlap(self.occupancies)
 
     def idle(self, consecutive_delay_s: float = _idle.CONSECUTIVE_DELAY_S) -> _idle.IdleBreakdown:
-        """Why streams and devices idle: HTA's get_idle_time_breakdown."""
+        """Returns why streams and devices idle: HTA's get_idle_time_breakdown."""
         if not consecutive_delay_s >= 0:
             raise InputError(
                 "out-of-range",
@@ -129,7 +129,7 @@ class ProfilerTrace:
         return _kernels.KernelBreakdown(tuple(occupancy.states_s for occupancy in self.occupancies), kinds, named)
 
     def kernels(self) -> _kernels.KernelBreakdown:
-        """Which kernels ran, by kind and by name: HTA's get_gpu_kernel_breakdown."""
+        """Returns which kernels ran, by kind and by name: HTA's get_gpu_kernel_breakdown."""
         return self._kernel_breakdown
 
     def launches(
@@ -138,32 +138,40 @@ class ProfilerTrace:
         long_delay_s: float = _launches.LONG_DELAY_S,
         calls: Collection[str] | None = None,
     ) -> _launches.LaunchStatistics:
-        """What launches take and how long what they launch waits: HTA's get_cuda_kernel_launch_stats. `calls` counts
-        only these runtime calls."""
+        """Returns what launches take and how long what they launch waits: HTA's get_cuda_kernel_launch_stats.
+
+        `calls` counts only these runtime calls.
+        """
         per_rank = tuple(_launches.launches(rank, long_call_s, long_delay_s, calls) for rank in self.ranks)
         return _launches.LaunchStatistics(long_call_s, long_delay_s, per_rank)
 
     def queues(self, calls: Collection[str] | None = None) -> _queues.QueueLengths:
-        """How much launched work waits, over time: HTA's get_queue_length_summary and _time_series, and
-        get_time_spent_blocked_on_full_queue."""
+        """Returns how much launched work waits over time.
+
+        These are HTA's get_queue_length_summary and _time_series, and get_time_spent_blocked_on_full_queue.
+        """
         return _queues.QueueLengths(tuple(row for rank in self.ranks for row in _queues.queues(rank, calls)))
 
     def memory_bandwidth(self) -> _bandwidth.MemoryBandwidth:
-        """How fast copies and memsets are: HTA's get_memory_bw_summary and _time_series."""
+        """Returns how fast copies and memsets are: HTA's get_memory_bw_summary and _time_series."""
         return _bandwidth.MemoryBandwidth(tuple(row for rank in self.ranks for row in _bandwidth.copies(rank)))
 
     def annotations(self) -> _annotations.AnnotationBreakdown:
-        """What ranges that users marked take: HTA's get_gpu_user_annotation_breakdown, both sides."""
+        """Returns what ranges that users marked take: HTA's get_gpu_user_annotation_breakdown, both sides."""
         return _annotations.AnnotationBreakdown(tuple(row for rank in self.ranks for row in _annotations.ranges(rank)))
 
     def launched(self) -> tuple[_annotations.LaunchedTimes, ...]:
-        """The device time of work launched within users' ranges: what HTA's get_gpu_kernels_with_user_annotations leads
-        to."""
+        """Returns the device time of work launched within users' ranges.
+
+        HTA's get_gpu_kernels_with_user_annotations leads to the same.
+        """
         return tuple(row for rank in self.ranks for row in _annotations.launched(rank))
 
     def sequences(self, op: str = "", least_length: int = 3) -> _sequences.KernelSequences:
-        """Which sequences of kernels come again and again under ops whose name contains a word: HTA's
-        get_frequent_cuda_kernel_sequences."""
+        """Returns sequences of kernels that repeat under ops whose name contains a word.
+
+        This is HTA's get_frequent_cuda_kernel_sequences.
+        """
         rows = [row for rank in self.ranks for row in _sequences.sequences(rank, op, least_length)]
         return _sequences.KernelSequences(op, tuple(sorted(rows, key=lambda row: -row.count)))
 
@@ -187,27 +195,29 @@ class ProfilerTrace:
         return self._input.median_step
 
     def critical_path(self) -> PathReading:
-        """The chain of waits that made the median step as long as it was."""
+        """Returns the chain of waits that made the median step as long as it was."""
         return self.explanation.critical_path
 
     def stragglers(self) -> tuple[RankLateness, ...]:
-        """Whom the other ranks wait for, the one that held others up longest first."""
+        """Returns the ranks that others wait for, the one that held others up longest first."""
         return tuple(sorted(self.explanation.ranks, key=lambda rank: -rank.held_others_s))
 
     def steps(self) -> _steps.StepStatistics:
-        """The steps one by one."""
+        """Returns the steps one by one."""
         rows = tuple(row for rank in self.ranks for row in _steps.steps(rank))
         how = " · ".join(dict.fromkeys(rank.steps.how for rank in self.ranks))
         step_s = sum(rank.counted_steps.step_s for rank in self.ranks) / len(self.ranks)
         return _steps.StepStatistics(how, step_s, rows, Spread.of(np.array([row.host_s for row in rows if row.whole])))
 
     def diff(self, after: ProfilerTrace, step: str | None = None) -> _diff.TraceDiff:
-        """What changed from this trace to another, a step: HTA's TraceDiff.compare_traces. `step` compares only steps
-        of that name."""
+        """Returns what changed in a step from this trace to another: HTA's TraceDiff.compare_traces.
+
+        `step` compares only steps of that name.
+        """
         return _diff.diff(self.ranks, after.ranks, step)
 
     def summary(self) -> _summary.TraceSummary:
-        """One look at all of it, and what to change."""
+        """Returns an overview of all analyses, and what to change."""
         return _summary.summary(
             self.ranks,
             self.occupancies,
@@ -226,7 +236,7 @@ class ProfilerTrace:
 
 
 def _together(ranks: list[Rank]) -> list[Rank]:
-    """The ranks with the steps that count for all of them, where there are such."""
+    """Returns the ranks with the steps that count for all of them, if there are such steps."""
     if len(ranks) == 1:
         return ranks
     names = [{rank.steps.names[at] for at in rank.counted} for rank in ranks]

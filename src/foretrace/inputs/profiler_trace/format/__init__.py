@@ -23,7 +23,7 @@ __all__ = ["looks_like_profile", "read_trace", "read_traces"]
 
 
 def read_trace(path: AnyFile) -> RankProfile:
-    """The trace in a file: JSON of the PyTorch profiler, plain or gzip, or SQLite of Nsight Systems."""
+    """Reads the trace in a file: JSON of the PyTorch profiler, plain or gzip, or SQLite of Nsight Systems."""
     # A report of Nsight Systems itself cannot be read: what reads its exports says how to make one.
     file = input_file(path)
     if head_of(file, len(SQLITE)) == SQLITE or file.path.suffix in REPORTS:

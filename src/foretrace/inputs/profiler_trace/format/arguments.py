@@ -1,4 +1,4 @@
-"""What events carry in their arguments: an op's inputs, and collectives as `record_param_comms` describes them."""
+"""Reads the arguments of events: an op's inputs, and collectives as `record_param_comms` describes them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WHOLE = re.compile(r"-?\d+")
 
 
 def whole(value: object) -> int:
-    """A whole number of 64 bits out of a number or its text; -1 where there is none."""
+    """Returns a whole number of 64 bits from a number or its text; -1 where there is none."""
     try:
         number = int(value, 0) if isinstance(value, str) else int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
@@ -50,7 +50,7 @@ class InputTable:
         self._numbers: dict[bytes, int] = {}
 
     def number(self, arguments: Mapping[str, Any]) -> int:
-        """The number of an op's inputs; -1 where they were not recorded."""
+        """Returns the number of an op's inputs; -1 where they were not recorded."""
         dims = arguments.get(DIMS[0])
         if dims is None:
             dims = arguments.get(DIMS[1])
@@ -90,7 +90,7 @@ class CallTable:
         self._numbers: dict[tuple[str, ...], int] = {}
 
     def number(self, arguments: Mapping[str, Any]) -> int:
-        """The number of the collective that an event's arguments describe."""
+        """Returns the number of the collective that an event's arguments describe."""
         key = tuple(str(arguments.get(name, "")) for name in _CALL_KEYS)
         known = self._numbers.get(key)
         if known is None:
@@ -123,8 +123,11 @@ class CallTable:
 
 
 def group_ranks(arguments: Mapping[str, Any], size: int) -> tuple[tuple[int, ...], bool]:
-    """The ranks of a group, and whether they could be told: long lists are written with "..." in their middle, and
-    follow from the first rank and the stride where these are given."""
+    """Returns the ranks of a group, and whether they are known.
+
+    Long lists are written with "..." in their middle. Their ranks follow from the first rank and the stride where these
+    are given.
+    """
     ranks, complete = listed(arguments.get("Process Group Ranks"))
     start, stride = whole(arguments.get("Global rank start")), whole(arguments.get("Global rank stride"))
     follow = () if ranks else strided(start, stride, size)
@@ -132,13 +135,15 @@ def group_ranks(arguments: Mapping[str, Any], size: int) -> tuple[tuple[int, ...
 
 
 def strided(start: int, stride: int, size: int) -> tuple[int, ...]:
-    """The ranks of a group by its first, the distance between two and their number; () where one of these is not said
-    (below 0)."""
+    """Returns the ranks of a group by its first rank, stride and size; () where one of these is not given (below 0)."""
     return tuple(range(start, start + size * stride, stride)) if start >= 0 and stride > 0 and size > 0 else ()
 
 
 def listed(value: object) -> tuple[tuple[int, ...], bool]:
-    """Whole numbers of a list or of its text, none where some were left out ("..."), and whether that is so."""
+    """Returns the whole numbers of a list or of its text, and whether they are complete.
+
+    There are none where the text leaves some out ("...").
+    """
     if isinstance(value, list):
         return tuple(whole(number) for number in value), True
     text = value if isinstance(value, str) else ""

@@ -83,7 +83,7 @@ _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "waits_stream": ("wait_on_stream",),
     "waits_correlation": ("wait_on_cuda_event_record_corr_id",),
 }
-"""What is an argument: its names."""
+"""The names of the arguments that fill a column."""
 
 _NUMBER_COLUMNS: Final[dict[EventCategory, tuple[str, ...]]] = {
     **dict.fromkeys(_HOST, ("external",)),
@@ -117,7 +117,7 @@ class Columns:
     def __init__(self) -> None:
         self.names = Numbers()
         self.threads = Numbers()
-        """Of process and thread as written."""
+        """Numbers of process and thread as written."""
         self.inputs = InputTable()
         self.calls = CallTable()
         self.thread_names: dict[tuple[str, str], str] = {}
@@ -149,11 +149,11 @@ class Columns:
             self._spans(category, some)
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column of all events so far."""
+        """Returns one column of all events so far."""
         return np.concatenate(self._parts.pop(name)) if self.count else np.empty(0, _COLUMNS[name])
 
     def _odd(self, events: list[Any]) -> defaultdict[Any, list[dict[str, Any]]]:
-        """A block with something in it that is no event."""
+        """Groups the events of a block that also holds something that is not an event."""
         by_category: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
         for event in events:
             if isinstance(event, dict):
@@ -164,7 +164,7 @@ class Columns:
         return by_category
 
     def _category(self, written: str, events: list[dict[str, Any]]) -> EventCategory | None:
-        """What events of a written category are; None for what is no span, which is dealt with here."""
+        """Returns the category of events by its written name; None for what is not a span, which is handled here."""
         known = _CATEGORIES.get(written.lower())
         if known is not None:
             return known
@@ -182,7 +182,7 @@ class Columns:
         return EventCategory.OTHER
 
     def _plain(self, events: list[dict[str, Any]]) -> None:
-        """Events without a category: names of threads, and those of PyTorch before Kineto."""
+        """Takes events without a category: names of threads, and events of PyTorch before Kineto."""
         legacy: defaultdict[EventCategory, list[dict[str, Any]]] = defaultdict(list)
         for event in events:
             phase = event.get("ph")
@@ -244,7 +244,7 @@ class Columns:
         self.count += len(events)
 
     def _timed(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those events that have a time, with everything else that is asked for."""
+        """Returns the events that have a time, with every other field that is read."""
         good = []
         for event in events:
             if event.get("ph", "X") != "X":
@@ -273,7 +273,7 @@ class Columns:
 
 
 def _drawn(values: NDArray[Any], arguments: list[dict[str, Any]], key: str, drawn: Sequence[Any]) -> None:
-    """Where no argument says the device or stream: it is where the event is drawn."""
+    """Fills in a device or stream that no argument states: it is where the event is drawn."""
     for at in np.flatnonzero(values == -1).tolist():
         if key not in arguments[at]:
             values[at] = whole(drawn[at])
@@ -284,7 +284,7 @@ def _is_time(value: object) -> bool:
 
 
 def _numbers_of(arguments: Iterable[dict[str, Any]], keys: tuple[str, ...], default: int = -1) -> Longs:
-    """One argument of each, as whole numbers."""
+    """Returns one argument of each event as whole numbers."""
     first = keys[0]
     values = [argument.get(first, default) for argument in arguments]
     for other in keys[1:]:
@@ -314,14 +314,16 @@ def _float(value: Any) -> float:
 
 
 def _rounded_ns(durations: Sequence[Any]) -> Floats:
-    """Whole nanoseconds of microseconds; what is too long for a number is infinite, and left out later as such."""
+    """Rounds microseconds to whole nanoseconds; a time too long for a number is infinite, and left out later."""
     with np.errstate(over="ignore"):
         return np.rint(_floats(durations) * 1e3)
 
 
 def nanoseconds(times_us: Sequence[Any]) -> Longs:
-    """Times in microseconds, as numbers or the text of numbers, to the nanosecond; the least number of 64 bits for what
-    is none."""
+    """Converts times in microseconds, as numbers or their text, to whole nanoseconds.
+
+    A time that is not a number becomes the least number of 64 bits.
+    """
     if any(isinstance(time, str) for time in times_us[-1:]):
         return np.array([_exact(time) for time in times_us], np.int64)
     us = _floats(times_us)

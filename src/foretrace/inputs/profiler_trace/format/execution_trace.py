@@ -72,7 +72,7 @@ class ExecutionTrace:
     """Ranks of process groups by name; () where only their number is written."""
 
     def leaves(self) -> list[ExecutionNode]:
-        """Ops that call no other: what really runs."""
+        """Returns the ops that call no other: those that really run."""
         parents = {node.parent for node in self.nodes}
         return [node for node in self.nodes if node.number not in parents and (node.reads or node.writes)]
 
@@ -83,7 +83,7 @@ def looks_like_execution_trace(path: AnyFile) -> bool:
 
 
 def begins_as_execution_trace(head: bytes) -> bool:
-    """Whether these bytes, unpacked, begin an execution trace."""
+    """Returns whether these bytes, unpacked, begin an execution trace."""
     return _SCHEMA.search(head[:_HEAD_BYTES]) is not None and any(word in head for word in _BESIDE)
 
 
@@ -130,7 +130,7 @@ def _document(path: AnyFile) -> dict[str, Any]:
 
 
 def _node(raw: Mapping[str, Any]) -> ExecutionNode:
-    """A node of either form."""
+    """Reads a node of either form."""
     if "attrs" in raw:
         facts = {attribute["name"]: attribute["value"] for attribute in raw["attrs"]}
         inputs, outputs = raw["inputs"], raw["outputs"]
@@ -158,7 +158,7 @@ def _node(raw: Mapping[str, Any]) -> ExecutionNode:
 
 
 def _inputs(side: Mapping[str, Any]) -> Inputs:
-    """Inputs in the words of Kineto's "Input type", so that both are read alike."""
+    """Returns inputs in the words of Kineto's "Input type", so that both are read in the same way."""
     types = [_kineto_type(str(word)) for word in side["types"]]
     tensors = ["Tensor(" in str(word) for word in side["types"]]
     strides = side.get("strides", ())
@@ -206,8 +206,10 @@ def _tensor(value: Sequence[Any]) -> ExecutionTensor:
 
 
 def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> CollectiveArguments | None:
-    """A communication, from its attributes; in versions that have none, from its inputs: the first text that is no
-    group's name."""
+    """Reads a communication from its attributes.
+
+    Versions without attributes state it in the inputs: the first text that is not the name of a group.
+    """
     if "collective_name" in facts:
         start, stride, size = (
             int(facts.get(name, -1)) for name in ("global_rank_start", "global_rank_stride", "pg_size")
@@ -233,7 +235,7 @@ def _call(facts: Mapping[str, Any], inputs: Mapping[str, Any]) -> CollectiveArgu
 
 
 def _groups(raw: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The process groups that the process had, from the node that lists them."""
+    """Returns the process groups that the process had, from the node that lists them."""
     values = raw["inputs"]["values"] if isinstance(raw["inputs"], dict) else raw["inputs"]
     listed = json.loads(values[0]) if values and isinstance(values[0], str) else []
     return {str(group.get("pg_name", "")): tuple(int(rank) for rank in group.get("ranks", ())) for group in listed}

@@ -31,7 +31,7 @@ FURTHEST_NS: Final = 86_400 * 10**9
 
 
 def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
-    """The trace in a file; its text is read in pieces of so many bytes."""
+    """Reads the trace in a file, whose text is read in pieces of `piece_bytes`."""
     where = str(path)
     source = TextFile(path, piece_bytes)
     pieces = source.pieces()
@@ -56,7 +56,7 @@ def read_kineto(path: AnyFile, piece_bytes: int = PIECE_BYTES) -> RankProfile:
 
 
 def _no_events(others: Mapping[str, Any], where: str) -> InputError:
-    """What is wrong with a JSON object without events."""
+    """Returns the error of a JSON object without events."""
     if _OF_MODELS & others.keys():
         hint = f"give a trace, or predict a step of the model: foretrace predict {where} --gpus 8 --cluster h100-dgx"
         return InputError("wrong-format", "this is a model's configuration, not a trace", where=where, hint=hint)
@@ -65,7 +65,10 @@ def _no_events(others: Mapping[str, Any], where: str) -> InputError:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Blocks of events are millions of objects without cycles: looking for those takes a seventh of the time."""
+    """Pauses garbage collection while blocks of events are decoded.
+
+    They are millions of objects without cycles, and looking for cycles takes a seventh of the time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -112,7 +115,7 @@ def _trace(
 
 
 def _events(columns: Columns, notes: list[Diagnostic], where: str) -> tuple[Events, int]:
-    """The events in order, and the time of the first, in nanoseconds as the file counts."""
+    """Returns the events in order, and the time of the first, in nanoseconds as the file counts."""
     start = columns.column("start_ns")
     duration = columns.column("duration_ns")
     kept = _kept(start, duration, notes, where)
@@ -164,7 +167,7 @@ def _kept(start: Longs, duration: Floats, notes: list[Diagnostic], where: str) -
 
 
 def _small(values: Longs) -> Ints:
-    """Numbers of 32 bits: larger ones, such as addresses of streams, are numbered after the others."""
+    """Returns numbers in 32 bits: larger ones, such as addresses of streams, are numbered after the others."""
     limit = np.iinfo(np.int32).max
     values = np.where(values == _NO_STREAM, -1, values)
     large = (values > limit) | (values < -1)
@@ -175,7 +178,7 @@ def _small(values: Longs) -> Ints:
 
 
 def _copied_bytes(events: Events) -> None:
-    """The bytes of copies that only the call of them says (ROCm), in place."""
+    """Fills in, in place, the bytes of copies that only their call states (ROCm)."""
     bare = np.flatnonzero((events.category == EventCategory.MEMCPY) & (events.bytes < 0) & (events.correlation >= 0))
     stating = np.flatnonzero((events.category == EventCategory.RUNTIME) & (events.bytes >= 0))
     if len(bare) and len(stating):
@@ -231,7 +234,7 @@ def _devices(written: object) -> tuple[TracedDevice, ...]:
 def _facts(
     others: Mapping[str, Any], distributed: Mapping[str, Any], columns: Columns, events: Events
 ) -> dict[str, str]:
-    """What the file says of itself in a word, and what can be seen of how it was recorded."""
+    """Returns what the file states about itself in a word, and how it was recorded as far as that is visible."""
     facts = {
         key: str(value)
         for part in (others, distributed)

@@ -37,9 +37,9 @@ _QUOTE: Final = re.compile(r'(?<!\\)((?:\\\\)*)"')
 
 
 class KinetoJson:
-    """The events of a trace in blocks, and what else its file says.
+    """The events of a trace in blocks, and the other values in its file.
 
-    `others` holds the values beside the events, whatever their order, once the blocks have been read.
+    `others` holds the values next to the events, whatever their order, once the blocks have been read.
     """
 
     def __init__(self, pieces: Iterator[str], where: str) -> None:
@@ -66,7 +66,7 @@ class KinetoJson:
         self._decode_block = _block_decoder()
 
     def blocks(self) -> Iterator[list[Any]]:
-        """The events, many at a time."""
+        """Yields the events, many at a time."""
         first = self._next()
         if first == "[":
             self._at += 1
@@ -105,7 +105,7 @@ class KinetoJson:
         self._at += 1
 
     def _list(self) -> Iterator[list[Any]]:
-        """The events up to the bracket that closes them."""
+        """Yields the events up to the bracket that closes them."""
         self.has_list = True
         single: list[Any] = []
         while True:
@@ -131,8 +131,10 @@ class KinetoJson:
             yield single
 
     def _block(self) -> list[Any] | None:
-        """The events of the text at hand but for the last; None where its end is no end of an event, or one is
-        malformed."""
+        """Returns the events of the text at hand except the last.
+
+        None if the text does not end with an event, or if an event is malformed.
+        """
         if not self._separator or not self._guess:
             return None
         self._at = _UP_TO_EVENT.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches nothing too
@@ -154,7 +156,7 @@ class KinetoJson:
         return events
 
     def _event(self) -> list[Any]:
-        """The event that begins here, mended where it is malformed; nothing where it cannot be."""
+        """Returns the event that begins here, mended if it is malformed; nothing if it cannot be mended."""
         begin = self._at
         try:
             event = self._value()
@@ -171,7 +173,7 @@ class KinetoJson:
         return [event]
 
     def _mended(self, malformed: _Malformed) -> list[Any]:
-        """An event of invalid JSON: made valid if that is possible, otherwise passed over and counted."""
+        """Makes an event of invalid JSON valid if that is possible; otherwise passes over it and counts it."""
         look = malformed.at
         broken_after = look - self._at
         ends: list[int] = []
@@ -206,7 +208,7 @@ class KinetoJson:
         self._decode_block = self._decoder.decode
 
     def _value(self) -> Any:
-        """The value that begins here, whole; raises `_Malformed` where it is none."""
+        """Returns the whole value that begins here; raises `_Malformed` if there is none."""
         self._next()
         while True:
             try:
@@ -225,7 +227,7 @@ class KinetoJson:
                 return value
 
     def _next(self) -> str:
-        """The next character that is no space, at which reading then stands; errors at the end of the file."""
+        """Moves to the next character that is not a space and returns it; raises an error at the end of the file."""
         while True:
             self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches nothing too
             if self._at < len(self._text):
@@ -271,8 +273,10 @@ class KinetoJson:
 
 
 def _block_decoder() -> Callable[[str], Any]:
-    """What decodes valid JSON fastest: orjson where it is installed, 1.4 times as fast for a whole trace. It refuses
-    some of what Python's decoder takes; such a block is decoded by that, event by event."""
+    """Returns the fastest decoder of valid JSON: orjson where it is installed, 1.4 times as fast for a whole trace.
+
+    It refuses some of what Python's decoder takes; such a block is decoded by that, event by event.
+    """
     try:
         from orjson import loads
     except ImportError:
@@ -301,7 +305,10 @@ def _repaired(event: str) -> str:
 
 
 def _too_coarse(events: list[Any]) -> bool:
-    """Whether times of these events lose nanoseconds as floats: the last is asked for all, as a file has one clock."""
+    """Returns whether the times of these events lose nanoseconds as floats.
+
+    The last event stands for all, because a file has one clock.
+    """
     last = events[-1] if events else None
     ts = last.get("ts") if isinstance(last, dict) else None
     return isinstance(ts, float) and abs(ts) >= SAFE_US

@@ -10,6 +10,6 @@ _LAST: Final = re.compile(r"(?:^|[-_.])(\d{1,5})(?:[-_.]trace)?(?:\.pt\.trace)?\
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name gives: after the word, or else a short number that ends it (trace_3.json)."""
+    """Returns the rank that a file's name gives: after the word, or else a short number that ends it (trace_3.json)."""
     match = _RANK.search(name) or _LAST.search(name)
     return int(match[1]) if match else None

@@ -54,7 +54,7 @@ _VERSIONED: Final = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 
 def read_nsys(path: AnyFile) -> RankProfile:
-    """The process of an export that used its GPU most."""
+    """Reads the process of an export that used its GPU most."""
     processes = read_nsys_processes(path)
     if len(processes) == 1:
         return processes[0]
@@ -70,8 +70,11 @@ def read_nsys(path: AnyFile) -> RankProfile:
 
 
 def read_nsys_processes(path: AnyFile) -> list[RankProfile]:
-    """The processes of an export that used a GPU. Which rank each was, a report does not say: that of one process is in
-    its file's name, several are taken to be ranks in the order of the GPUs they used."""
+    """Reads the processes of an export that used a GPU.
+
+    A report does not state ranks. The rank of a single process is in the name of its file; several processes count as
+    ranks in the order of the GPUs they used.
+    """
     with opened(path) as tables:
         if not any(f"{_KIND}{name}" in tables.names for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")):
             raise InputError(
@@ -199,7 +202,8 @@ class _Reader:
         self._add(EventCategory.SYNC, waits, names[kind], waits_stream=stream, waits_correlation=correlation)
 
     def _waited_for(self, waits: Mapping[str, Longs]) -> tuple[Longs, Longs]:
-        """The stream and the correlation of the cudaEventRecord that each wait is for: the last of its event before."""
+        """Returns the stream and the correlation of the cudaEventRecord that each wait is for: the last of its event
+        before."""
         records = self.tables.numbers(
             f"{_KIND}CUDA_EVENT", ("streamId", "correlationId", "globalPid", "eventId"), "eventId IS NOT NULL"
         )
@@ -222,7 +226,7 @@ class _Reader:
         return stream, np.where(matched, records["correlationId"][last], -1)
 
     def _ranges(self) -> None:
-        """NVTX ranges; start/end ranges need not nest, and get a thread of their own."""
+        """Adds NVTX ranges; start/end ranges need not nest, and get a thread of their own."""
         table = "NVTX_EVENTS"
         has_type = table in self.tables.names and "eventType" in self.tables.columns(table)
         kinds = ",".join(map(str, _NESTED_RANGES + _OTHER_RANGES))
@@ -252,7 +256,7 @@ class _Reader:
         return [row for row in self.tables.rows(table, "rowid", "text") if row[1] is not None]
 
     def _range(self, text: str) -> tuple[int, bool, int, int]:
-        """The name, kind, sequence and inputs of a range."""
+        """Returns the name, kind, sequence and inputs of a range."""
         parsed = read_nvtx_text(text)
         inputs = -1 if parsed.inputs is None else self.inputs.setdefault(parsed.inputs, len(self.inputs))
         return self._string(parsed.name), parsed.is_op, parsed.sequence, inputs
@@ -286,7 +290,7 @@ class _Reader:
         return self.strings.setdefault(text, len(self.strings))
 
     def _named(self, numbers: Longs, less: re.Pattern[str] | None = None) -> Longs:
-        """The trace's numbers of the names that an export's numbers stand for, without what `less` matches."""
+        """Returns the trace's numbers of the names that an export's numbers stand for, without what `less` matches."""
         distinct, at = np.unique(numbers, return_inverse=True)
         texts = [self.texts.get(number, "") for number in distinct.tolist()]
         own = [self._string(text if less is None else less.sub("", text)) for text in texts]
@@ -318,12 +322,12 @@ class _Reader:
         )
 
     def _session_ns(self) -> int:
-        """When the session began, which times count from, as nanoseconds of the wall clock; 0 where it is not said."""
+        """Returns when the session began, from which times count, in nanoseconds of the wall clock; 0 if not stated."""
         rows = self.tables.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
         return max(_whole(rows[0][0]), 0) if rows else 0
 
     def _facts(self, process: int) -> dict[str, str]:
-        """Versions and the process; nothing of its environment, which a report holds too."""
+        """Returns versions and the process, and nothing of its environment, which a report also holds."""
         meta = {
             str(name): str(value)
             for table in ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -345,7 +349,7 @@ class _Reader:
 
 
 def _events(columns: Mapping[str, Longs], order: Longs, origin: int) -> Events:
-    """The rows in an order, their times counted from an origin."""
+    """Returns the rows in an order, their times counted from an origin."""
 
     def ints(name: str) -> Ints:
         return columns[name][order].astype(np.int32)
@@ -372,8 +376,7 @@ def _events(columns: Mapping[str, Longs], order: Longs, origin: int) -> Events:
 
 
 def _last_before(known: tuple[Longs, ...], asked: tuple[Longs, ...]) -> Longs:
-    """For each asked (a, b, time) the number of the known one with the same a and b and the latest time before, else
-    -1."""
+    """Returns, for each asked (a, b, time), the latest known row before with the same a and b, else -1."""
     count = len(known[0])
     columns = [np.concatenate(pair) for pair in zip(known, asked, strict=True)]
     order = np.lexsort((np.arange(count + len(asked[0])), columns[2], columns[1], columns[0]))

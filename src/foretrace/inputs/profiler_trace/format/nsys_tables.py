@@ -40,12 +40,15 @@ class NsysTables:
         """Tables and columns asked for that are not there, in the order of asking."""
 
     def columns(self, table: str) -> frozenset[str]:
-        """The names of a table's columns, and that of SQLite's own, `rowid`."""
+        """Returns the names of a table's columns, and that of SQLite's own, `rowid`."""
         columns = self._connection.execute(f"PRAGMA table_info([{table}])")
         return frozenset(("rowid", *(str(row[1]) for row in columns)))
 
     def numbers(self, table: str, columns: Sequence[str], among: str = "") -> dict[str, Longs]:
-        """Columns of whole numbers; -1 for those that are missing and for NULL. `among` is a condition in SQL."""
+        """Returns columns of whole numbers; -1 for those that are missing and for NULL.
+
+        `among` is a condition in SQL.
+        """
         if table not in self.names:
             return {name: np.empty(0, dtype=np.int64) for name in columns}
         there = self.columns(table)
@@ -60,14 +63,14 @@ class NsysTables:
         return {name: values[:, column] for column, name in enumerate(columns)}
 
     def rows(self, table: str, *columns: str) -> list[tuple[object, ...]]:
-        """Columns of any type, row by row; nothing where one of them is missing."""
+        """Returns columns of any type, row by row; nothing where one of them is missing."""
         if table not in self.names or not self.columns(table).issuperset(columns):
             return []
         fields = ", ".join(f"[{name}]" for name in columns)
         return self._connection.execute(f"SELECT {fields} FROM [{table}]").fetchall()
 
     def strings(self) -> dict[int, str]:
-        """What numbers of names stand for."""
+        """Returns the names by their numbers."""
         return {int(str(number)): str(value) for number, value in self.rows("StringIds", "id", "value")}
 
 

@@ -1,8 +1,8 @@
-"""What PyTorch writes into an NVTX range (`emit_nvtx`, `nsys profile --pytorch`): an op, its sequence number, and its
-inputs' sizes.
+"""Reads the text that PyTorch writes into an NVTX range: an op, its sequence number, and the sizes of its inputs.
 
-The form is that of PyTorch's `getNvtxStr` (torch/csrc/profiler/util.cpp): "aten::mm, seq = 7, op_id = 12, sizes = [[4,
-8], [8, 2]], input_op_ids = [(11, 0)]", each part where it is known.
+`emit_nvtx` and `nsys profile --pytorch` write it. The form is that of PyTorch's `getNvtxStr`
+(torch/csrc/profiler/util.cpp): "aten::mm, seq = 7, op_id = 12, sizes = [[4, 8], [8, 2]], input_op_ids = [(11, 0)]",
+each part where it is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OP: Final = re.compile(r"[A-Za-z_]\w*::\w")
 
 
 class NvtxRange(NamedTuple):
-    """A range's text taken apart: -1 and None where it does not say."""
+    """The parts of a range's text; -1 and None where it states none."""
 
     name: str
     is_op: bool
@@ -31,7 +31,7 @@ class NvtxRange(NamedTuple):
 
 
 def read_nvtx_text(text: str) -> NvtxRange:
-    """The op a range stands for, or the user's annotation that it is."""
+    """Returns the op a range stands for, or the user's annotation that it is."""
     if not (_OP.match(text) or ", seq = " in text or ", op_id = " in text or ", sizes = " in text):
         return NvtxRange(text, is_op=False)
     match = _PARTS.fullmatch(text)
@@ -45,7 +45,7 @@ def read_nvtx_text(text: str) -> NvtxRange:
 
 
 def _dims(text: str) -> tuple[Dims, ...] | None:
-    """The sizes of all inputs; None where they cannot be read."""
+    """Returns the sizes of all inputs; None where they cannot be read."""
     try:
         sizes = json.loads(text)
     except (ValueError, RecursionError):
@@ -61,7 +61,7 @@ def _dims(text: str) -> tuple[Dims, ...] | None:
 
 
 def _nested(value: object) -> Dims | int | None:
-    """Lists of whole numbers, however deep, as tuples."""
+    """Returns lists of whole numbers, however deep, as tuples."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, list):

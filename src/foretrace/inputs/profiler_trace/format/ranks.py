@@ -60,7 +60,7 @@ def _skip_note(others: Sequence[Path]) -> Diagnostic:
 
 
 def _traces_of(file: InputFile) -> list[RankProfile]:
-    """The trace of a file; a report of Nsight Systems may hold several processes."""
+    """Reads the trace of a file; a report of Nsight Systems may hold several processes."""
     if head_of(file, len(SQLITE)) != SQLITE:
         return [read_trace(file)]
     from foretrace.inputs.profiler_trace.format.nsys import read_nsys_processes
@@ -69,8 +69,11 @@ def _traces_of(file: InputFile) -> list[RankProfile]:
 
 
 def _listed(given: GivenPath) -> Iterator[tuple[InputFile, bool]]:
-    """The files that a path names, and whether each may be a trace by its name: those that are named or that a pattern
-    matches may; the files of a folder by their endings. Hidden files of a folder are passed over."""
+    """Yields the files that a path names, and whether each may be a trace by its name.
+
+    Files that are named, or that a pattern matches, may be; the files of a folder may be by their endings. Hidden files
+    of a folder are passed over.
+    """
     if given.is_pattern and not given.files:
         raise InputError("file-not-found", "no file matches this pattern", where=given.text)
     matches = set(given.matches)

@@ -1,4 +1,4 @@
-"""What a profiler recorded of one process: host calls, device work and what joins them, in columns.
+"""The records of one process that a profiler wrote: host calls, device work and what joins them, in columns.
 
 Kineto's JSON and Nsight Systems' SQLite are read into the same records.
 """
@@ -21,7 +21,7 @@ Dims: TypeAlias = "tuple[int | Dims, ...]"
 
 
 class EventCategory(IntEnum):
-    """What an event is."""
+    """The kind of an event."""
 
     CPU_OP = 0
     ANNOTATION = 1
@@ -36,7 +36,7 @@ class EventCategory(IntEnum):
     DEVICE_ANNOTATION = 7
     """A host range as it fell on a stream."""
     OVERHEAD = 8
-    """What profiling itself cost, where the profiler noticed."""
+    """The cost of profiling itself, where the profiler noticed."""
     PYTHON = 9
     """A Python function (`with_stack`)."""
     OTHER = 10
@@ -92,21 +92,21 @@ class CollectiveArguments:
     peer: int = -1
     """The other rank of a transfer."""
     description: str = ""
-    """What the group is for, as its maker said: "default_pg", "mesh_dp", ..."""
+    """The purpose of the group, as its maker stated it: "default_pg", "mesh_dp", ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events in order of their start, those that began together the longer first. -1 is "not said"."""
+    """Events in order of their start, those that began together the longer first. -1 means "not recorded"."""
 
     category: NDArray[np.uint8]
     name: Ints
-    """Of the trace's `strings`."""
+    """Numbers of the trace's `strings`."""
     start_s: Floats
     """From the trace's origin."""
     duration_s: Floats
     thread: Ints
-    """Of the trace's `threads`; -1 on a device."""
+    """Numbers of the trace's `threads`; -1 on a device."""
     device: Ints
     stream: Ints
     correlation: Longs
@@ -116,20 +116,20 @@ class Events:
     sequence: Longs
     """The same for a forward op and the backward op of it."""
     bytes: Longs
-    """Of a copy or memset."""
+    """The size of a copy or memset."""
     inputs: Ints
-    """Of the trace's `inputs`."""
+    """Numbers of the trace's `inputs`."""
     call: Ints
-    """Of the trace's `calls`."""
+    """Numbers of the trace's `calls`."""
     waits_stream: Ints
-    """Of a SYNC: the stream waited for."""
+    """The stream that a SYNC waits for."""
     waits_correlation: Longs
-    """Of a SYNC: the correlation of the cudaEventRecord waited for."""
+    """The correlation of the cudaEventRecord that a SYNC waits for."""
     bytes_per_s: Floats | None = None
-    """Of a copy or memset, as the profiler says: finer than bytes by duration where times are whole microseconds.
-    Below 0 where it says nothing; None where it never does."""
+    """The bandwidth of a copy or memset as the profiler states it. It is finer than bytes by duration where times are
+    whole microseconds. Below 0 where it states none; None where it never does."""
     blocks_per_sm: Floats | None = None
-    """Of a kernel: its blocks by the SMs of its GPU. Below 0 where nothing says it; None where nothing ever does."""
+    """The blocks of a kernel per SM of its GPU. Below 0 where not recorded; None where never recorded."""
 
     def __len__(self) -> int:
         return len(self.category)
@@ -140,12 +140,12 @@ class Events:
         return self.start_s + self.duration_s
 
     def rows(self, at: NDArray[np.generic]) -> Events:
-        """Some of them, by number or mask."""
+        """Returns some of the events, by number or mask."""
         columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return Events(**{name: column[at] for name, column in columns.items() if column is not None})
 
     def of(self, *categories: EventCategory) -> Longs:
-        """The numbers of the events of these categories."""
+        """Returns the numbers of the events of these categories."""
         return np.flatnonzero(np.isin(self.category, categories))
 
 
@@ -171,13 +171,13 @@ class RankProfile:
     origin_ns: int = 0
     """When time 0 of the events was, in nanoseconds of the recording host's clock (of the epoch, where it says)."""
     descriptions: Mapping[str, str] = field(default_factory=dict)
-    """What process groups are for, by name, where the trace says."""
+    """The purpose of process groups by name, where the trace states it."""
 
     def names(self, at: Longs) -> list[str]:
-        """The names of some events."""
+        """Returns the names of some events."""
         return [self.strings[number] for number in self.events.name[at].tolist()]
 
     def named(self, test: Callable[[str], bool]) -> Mask:
-        """For each event whether its name passes a test."""
+        """Returns, for each event, whether its name passes a test."""
         passed = np.array([test(text) for text in self.strings] or [False], dtype=bool)
         return passed[self.events.name]

@@ -29,8 +29,10 @@ def looks_like_profile(path: AnyFile) -> bool:
 
 
 def begins_as_profile(head: bytes) -> bool:
-    """Whether these bytes, unpacked, begin a profiler's trace: an object with a list of events, or what Kineto writes
-    before that, a list of events, or SQLite."""
+    """Returns whether these bytes, unpacked, begin a profiler's trace.
+
+    That is an object with a list of events, or with what Kineto writes before it, a list of events, or SQLite.
+    """
     if head.startswith(SQLITE):
         return True
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()

@@ -35,7 +35,7 @@ class TextFile:
         """Whether the name says gz and the bytes do not."""
 
     def pieces(self) -> Generator[str, None, None]:
-        """The text in pieces; errors where the file cannot be read to its end."""
+        """Yields the text in pieces; raises an error where the file cannot be read to its end."""
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
         for data in self._bytes():
             try:
@@ -115,7 +115,7 @@ def head_of(path: AnyFile, most_bytes: int) -> bytes:
 
 
 def unpacked(head: bytes, most_bytes: int) -> bytes:
-    """What the first bytes of a file hold, gzip or not; nothing where they are damaged."""
+    """Returns the content of the first bytes of a file, gzip or not; nothing where they are damaged."""
     if not head.startswith(_GZIP):
         return head
     try:

@@ -37,7 +37,7 @@ _DESCRIPTIONS: Final = tuple(
 
 
 def user_axes(sizes: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
-    """What the user said of groups: `group.3=tp`, `group.0=dp,cp`, by their names."""
+    """Returns the axes that the user states for groups (`group.3=tp`, `group.0=dp,cp`), by the names of the groups."""
     by_group: dict[str, tuple[str, ...]] = {}
     for name, value in sizes:
         if not name.startswith("group."):
@@ -55,9 +55,9 @@ def user_axes(sizes: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
 def axes_of(
     group: ProcessGroup, collective: Collective, world: int, named: Mapping[str, tuple[str, ...]] | None = None
 ) -> tuple[str, ...] | None:
-    """The axes along which a group's ranks differ; None where nothing tells.
+    """Returns the axes along which a group's ranks differ; None if nothing tells.
 
-    A group of all ranks, or the only one there is, carries gradients, unless it is an all-to-all: that is experts'.
+    A group of all ranks, or the only group, carries gradients, unless its call is an all-to-all: that is of experts.
     """
     own = (named or {}).get(group.name)
     if own is not None:
@@ -77,7 +77,7 @@ def axes_of(
 
 
 def axis_word(group: ProcessGroup, collective: Collective) -> str:
-    """What reports call the time spent in a group."""
+    """Returns the word that reports use for the time spent in a group."""
     axes = axes_of(group, collective, -1)
     if axes:
         return axes[0]

@@ -1,7 +1,7 @@
-"""What the communication kernels of a trace do: the collective, its bytes, and the group it runs in.
+"""Reads what communication kernels of a trace do: the collective, its bytes, and the group it runs in.
 
-Recent traces say so in the kernel's arguments, or in those of the `record_param_comms` around its launch. Of older ones
-the kernel's name gives the collective, and the range `nccl:…` around the launch its input's size.
+Recent traces state it in the kernel's arguments, or in those of the `record_param_comms` around its launch. In older
+traces the kernel's name gives the collective, and the range `nccl:…` around the launch the size of its input.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCommunication:
-    """What a kernel does. `bytes` are counted as in `cost.network`, -1 where not recorded; `sends` are the bytes to
-    each member of the group where they differ; of a transfer, `peer` is the other rank (or -1) and `to_peer` says
-    which way it goes."""
+    """The communication of a kernel.
+
+    `bytes` are counted as in `cost.network`, -1 where not recorded. `sends` are the bytes to each member of the group
+    where they differ. `peer` is the other rank of a transfer (or -1), and `to_peer` tells which way it goes.
+    """
 
     collective: Collective
     bytes: int
@@ -57,7 +59,7 @@ class RecordedCommunication:
 
 
 def communications(trace: RankProfile, links: EventLinks) -> dict[int, RecordedCommunication]:
-    """What each communication kernel does, by the number of its event."""
+    """Returns the communication of each kernel that communicates, by the number of its event."""
     events = trace.events
     kernels = (events.category == EventCategory.KERNEL) & (trace.named(communicates) | (events.call >= 0))
     return {event: _of_kernel(trace, links, event) for event in np.flatnonzero(kernels).tolist()}
@@ -80,7 +82,7 @@ def _of_kernel(trace: RankProfile, links: EventLinks, event: int) -> RecordedCom
 
 
 def _call_of(trace: RankProfile, links: EventLinks, event: int) -> CollectiveArguments | None:
-    """The arguments of a kernel, or of the op that launched it."""
+    """Returns the arguments of a kernel, or of the op that launched it."""
     at = event
     while at >= 0:
         number = int(trace.events.call[at])
@@ -100,7 +102,7 @@ def _range_around(trace: RankProfile, links: EventLinks, event: int) -> tuple[st
 
 
 def from_call(call: CollectiveArguments, trace: RankProfile, kernel: str = "") -> RecordedCommunication:
-    """What a call's arguments say, and the trace of its group."""
+    """Returns the communication that a call's arguments describe, with its group as the trace has it."""
     what = collective_of(call.name) or collective_of(kernel) or Collective.BARRIER
     ranks = call.ranks or trace.groups.get(call.group, ())
     description = call.description or trace.descriptions.get(call.group, "")
@@ -121,7 +123,7 @@ def from_call(call: CollectiveArguments, trace: RankProfile, kernel: str = "") -
 
 
 def _whole_elements(what: Collective, call: CollectiveArguments, size: int) -> int:
-    """Elements of what `cost.network` counts: the whole buffer, or what a rank gives to an all-to-all."""
+    """Returns the elements that `cost.network` counts: the whole buffer, or what a rank gives to an all-to-all."""
     here, there = call.in_elements, call.out_elements
     if what is Collective.ALL_TO_ALL:
         return here if here >= 0 else there
@@ -134,7 +136,7 @@ def _whole_elements(what: Collective, call: CollectiveArguments, size: int) -> i
 
 
 def _sends(call: CollectiveArguments, total: int, size: int) -> tuple[int, ...]:
-    """The bytes to each member, where they differ."""
+    """Returns the bytes to each member, where they differ."""
     rows = sum(call.in_split)
     if len(call.in_split) != size or rows <= 0 or total <= 0 or len(set(call.in_split)) == 1:
         return ()
@@ -142,14 +144,14 @@ def _sends(call: CollectiveArguments, total: int, size: int) -> tuple[int, ...]:
 
 
 def element_bytes(dtype: str) -> int | None:
-    """Bytes of an element, by c10's or the profiler's name of its type."""
+    """Returns bytes of an element, by c10's or the profiler's name of its type."""
     if dtype.startswith(("Float8", "Float4")):
         return 1
     return _C10_NAMES.get(dtype, ELEMENT_BYTES.get(dtype))
 
 
 def _input_bytes(inputs: Inputs | None) -> int:
-    """The bytes of what a range says went in."""
+    """Returns the bytes of the inputs that a range states."""
     operands = [tensor for tensor in tensors(inputs) if tensor is not None] if inputs is not None else []
     sizes = [prod(tensor.dims) * tensor.size for tensor in operands if tensor.dims]
     return sum(sizes) if sizes else UNKNOWN_BYTES

@@ -49,7 +49,7 @@ class _Bucket:
 
 
 def with_gradients_reduced(traces: Sequence[RankProfile], options: ProfilerTraceOptions) -> list[RankProfile]:
-    """The traces; where replicas are asked for and none were recorded, with the all-reduces that these need."""
+    """Returns the traces, with all-reduces of gradients added if replicas are asked for and none were recorded."""
     check_user_sizes(options, traces[0].path)
     if options.mesh is None and options.gpus is None:
         return list(traces)
@@ -82,7 +82,7 @@ def _with_reduced(trace: RankProfile, options: ProfilerTraceOptions) -> RankProf
 def _buckets(
     trace: RankProfile, links: EventLinks, steps: Steps, options: ProfilerTraceOptions
 ) -> tuple[list[list[_Bucket]], str]:
-    """The buckets of each step in which gradients come, and from what they are known."""
+    """Returns the buckets of each step in which gradients come, and how they are known."""
     stated, sized = _stated_gradients(options), gradients(trace)
     if stated is None and not sized:
         raise InputError(
@@ -121,7 +121,7 @@ class _Rounds:
         self.phase = phases(trace, links)[self.device]
 
     def last(self, step: int, ops: list[int]) -> list[int]:
-        """Those of some ops of a step that come after its last forward."""
+        """Returns the ops, of these ops of a step, that come after its last forward."""
         forward_s = self._launched_s(step, Phase.FORWARD)
         if not ops or not len(forward_s):
             return ops
@@ -129,8 +129,10 @@ class _Rounds:
         return [op for op, own in zip(ops, number.tolist(), strict=True) if own == number[-1]]
 
     def backward_s(self, step: int) -> list[float]:
-        """When the host launched the backward kernels of a step's last microbatch: gradients whose order is not known
-        are spread over them."""
+        """Returns when the host launched the backward kernels of a step's last microbatch.
+
+        Gradients whose order is not known are spread over these times.
+        """
         forward_s, backward_s = (self._launched_s(step, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
         if not len(backward_s):
             return []
@@ -145,7 +147,7 @@ class _Rounds:
 
 @dataclass(frozen=True, slots=True)
 class _StatedGradients:
-    """Gradients of a rank as the user says them: elements of a type (c10's name), and how they are said."""
+    """Gradients of a rank as the user states them: elements of a type (c10's name), and by which option."""
 
     elements: int
     dtype: str
@@ -196,7 +198,7 @@ class _Added:
         self.busy_until_s = 0.0
 
     def reduce(self, buckets: Sequence[_Bucket]) -> None:
-        """All-reduces of one step, and the main stream's wait for the last."""
+        """Adds the all-reduces of one step, and the main stream's wait for the last."""
         for bucket in buckets:
             mark = self._call("cudaEventRecord", bucket.at_s)
             self._wait(bucket.at_s, self.stream, self.main, mark)
@@ -219,7 +221,7 @@ class _Added:
         self._wait(after, self.main, self.stream, self._call("cudaEventRecord", after))
 
     def trace(self) -> RankProfile:
-        """All events in order."""
+        """Returns the trace with all events in order."""
         events = self.before.events
         columns = {}
         for field in fields(Events):
@@ -238,14 +240,14 @@ class _Added:
         )
 
     def _call(self, name: str, at_s: float) -> int:
-        """A runtime call of no time; its correlation."""
+        """Adds a runtime call that takes no time, and returns its correlation."""
         self.correlation += 1
         row = {"category": EventCategory.RUNTIME, "name": self._string(name), "start_s": at_s, "thread": self.thread}
         self.rows.append({**row, "correlation": self.correlation})
         return self.correlation
 
     def _wait(self, at_s: float, stream: int, waits_for: int, mark: int) -> None:
-        """A stream that waits for what another had been given when a mark was made."""
+        """Adds a wait of a stream for the work that another had been given when a mark was made."""
         called = self._call("cudaStreamWaitEvent", at_s)
         row = {"category": EventCategory.SYNC, "name": self._string("Stream Wait Event"), "start_s": at_s}
         row |= {"device": self.device, "stream": stream, "correlation": called}

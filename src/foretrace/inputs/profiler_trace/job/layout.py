@@ -28,14 +28,14 @@ class RecordedMesh:
     notes: tuple[Diagnostic, ...] = field(default=())
 
     def axes(self, what: RecordedCommunication) -> tuple[str, ...]:
-        """The axes of a communication's group."""
+        """Returns the axes of a communication's group."""
         return self.of_group[what.group, what.collective]
 
 
 def find_layout(
     traces: Sequence[RankProfile], communications: Iterable[RecordedCommunication], options: ProfilerTraceOptions
 ) -> RecordedMesh:
-    """The layout of a recorded job, from its groups and what the user says (`group.3=tp`, `traced=tp=2,dp=4`)."""
+    """Returns the layout of a recorded job, from its groups and options such as `group.3=tp` and `traced=tp=2`."""
     named, where = user_axes(options.sizes), traces[0].path
     kinds = dict.fromkeys((what.group, what.collective) for what in communications)
     world = max((trace.world or 1 for trace in traces), default=1)
@@ -66,7 +66,7 @@ def find_layout(
 
 
 def traced_mesh(options: ProfilerTraceOptions) -> Mesh | None:
-    """The recorded mesh as the user says it."""
+    """Returns the recorded mesh as the user states it."""
     text = dict(options.sizes).get("traced")
     if isinstance(options.traced, Mesh):
         return options.traced
@@ -75,8 +75,10 @@ def traced_mesh(options: ProfilerTraceOptions) -> Mesh | None:
 
 
 def _sizes(of_group: Mapping[tuple[ProcessGroup, int], tuple[str, ...]], world: int) -> dict[str, int]:
-    """The length of each axis that a group runs along. Of axes that run together only one may be unknown: else the
-    first is taken to be all of it."""
+    """Returns the length of each axis that a group runs along.
+
+    Only one of several axes that run together may be unknown; otherwise the first counts as all of them.
+    """
     sizes: dict[str, int] = {}
     together: list[tuple[tuple[str, ...], int]] = []
     for (group, _), axes in of_group.items():

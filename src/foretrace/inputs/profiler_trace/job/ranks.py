@@ -1,8 +1,8 @@
-"""Traces of several ranks as one program: which communications meet, and what each takes without waiting.
+"""Matches the communications of several ranks' traces, and finds what each takes without waiting.
 
-Communications meet as in NCCL: the n-th of every member of a process group, transfers by sender and receiver. What a
-trace records of one is waiting and transfer together; the last member to come does not wait, so the shortest of all is
-what the transfer takes. Where a member has no trace, the recorded time stays, waiting included.
+Communications meet as in NCCL: the n-th of every member of a process group, transfers by sender and receiver. A trace
+records waiting and transfer together. The last member to come does not wait, so the shortest of all recorded times is
+the transfer. If a member has no trace, the recorded time stays, waiting included.
 
 Each trace counts from an origin of its own. The ends of communications that meet bring all to the clock of the first.
 """
@@ -71,7 +71,7 @@ class Meetings:
 
 
 class _Channel(NamedTuple):
-    """What communications meet by, apart from their order; of a transfer `ranks` are sender and receiver."""
+    """The key by which communications meet, next to their order; a transfer's `ranks` are sender and receiver."""
 
     group: str
     ranks: tuple[int, ...]
@@ -90,9 +90,14 @@ class _Issued(NamedTuple):
 def meet(
     traces: Sequence[RankProfile], links: Sequence[EventLinks], device: Sequence[Longs], *, priced: bool = False
 ) -> Meetings:
-    """The communications of all traces brought together. `taken` are the device events of each that the program holds,
-    of the same steps, in the order of launches. With `priced`, communications whose members all have traces are left to
-    a cluster's prices."""
+    """Brings the communications of all traces together.
+
+    Args:
+        traces: The trace of each rank.
+        links: The links of each trace.
+        device: The device events of each trace that the program holds, of the same steps, in the order of launches.
+        priced: Whether communications whose members all have traces are left to a cluster's prices.
+    """
     job = _Job(traces, links, device)
     calls: list[dict[int, MatchedCall]] = [{} for _ in traces]
     meetings: list[dict[int, float]] = []
@@ -157,7 +162,7 @@ class _Job:
         return _Channel(group.name, ranks, transfer=False)
 
     def members(self, channel: _Channel) -> list[int] | None:
-        """The traces of all members of a channel, in the order of its ranks; None where one has none."""
+        """Returns the traces of all members of a channel, in the order of its ranks; None if a member has no trace."""
         if not channel.ranks or any(rank not in self._at for rank in channel.ranks):
             return None
         return [self._at[rank] for rank in channel.ranks]
@@ -194,7 +199,7 @@ def _match(job: _Job, channel: _Channel, issued: Mapping[int, Sequence[_Issued]]
 def _matched_call(
     channel: _Channel, communicator: Communicator, together: Sequence[_Issued], priced: bool
 ) -> MatchedCall:
-    """What the members of a call do together: the shortest of their times is the transfer."""
+    """Returns the call that its members make together: the shortest of their times is the transfer."""
     what = together[0].what
     size = max(call.what.bytes for call in together)
     net_s = min(call.recorded_s for call in together)
@@ -203,7 +208,7 @@ def _matched_call(
 
 
 def _alone(call: _Issued, channel: _Channel, world: int, at: int) -> MatchedCall:
-    """A call whose other members have no trace."""
+    """Returns a call whose other members have no trace."""
     what = call.what
     name = f"{_name(channel)} of {at}" if world > 1 else _name(channel)
     communicator = Communicator(name, axis_word(what.group, what.collective), groups=((at,),))
@@ -224,7 +229,7 @@ def _name(channel: _Channel) -> str:
 
 
 def _own_part(call: MatchedCall, what: RecordedCommunication, channel: _Channel) -> MatchedCall:
-    """One member's side of a call: what it gives to an all-to-all, and whether it sends a transfer."""
+    """Returns one member's side of a call: its bytes of an all-to-all, and whether it sends a transfer."""
     if call.collective is Collective.ALL_TO_ALL:
         call = replace(call, bytes=max(what.bytes, 0))
     sends = what.sends if len(what.sends) == len(channel.ranks) else ()

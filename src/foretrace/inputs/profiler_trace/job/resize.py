@@ -1,8 +1,8 @@
-"""A recorded job on another mesh: computation as profiled, communication priced anew.
+"""Builds a recorded job for another mesh: computation as profiled, communication priced again.
 
-What changes with the length of an axis: gradients that are all-reduced keep their size; of parameters and gradients
-that are sharded the whole keeps its size and the shards shrink; tokens that go to experts keep the bytes of each rank,
-with as many experts on each as before. Another tp, cp or pp changes every computation, and is refused.
+With the length of an axis, gradients that are all-reduced keep their size. Sharded parameters and gradients keep the
+size of the whole, and the shards shrink. Tokens that go to experts keep the bytes of each rank, with as many experts on
+each as before. Another tp, cp or pp changes every computation, and is refused.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ _WHY_FIXED: Final = {
 def communicate(
     traces: Sequence[RankProfile], links: Sequence[EventLinks], device: Sequence[Longs], options: ProfilerTraceOptions
 ) -> Meetings:
-    """The communications of the work taken (see `ranks.meet`): as recorded, or priced anew on the mesh that is asked
-    for, or, with a cluster, on the recorded one."""
+    """Returns the communications of the device events of each trace (see `ranks.meet`).
+
+    They are as recorded, or priced again on the mesh that is asked for, or, with a cluster, on the recorded mesh.
+    """
     world = max((trace.world or 1 for trace in traces), default=1)
     if options.mesh is None and options.gpus is None:
         if not options.priced or len(traces) >= world:
@@ -56,7 +58,7 @@ def communicate(
 
 
 def target_mesh(traced: Mesh, options: ProfilerTraceOptions, where: str) -> Mesh:
-    """The mesh that is asked for; axes that are not named are as traced."""
+    """Returns the mesh that is asked for; axes that are not named are as traced."""
     asked = options.mesh
     if isinstance(asked, str):
         asked = Mesh.parse(asked, where="--mesh", base=traced)
@@ -130,7 +132,7 @@ def _check_experts(
 
 @dataclass(slots=True)
 class _Resizer:
-    """Makes the calls of the wanted mesh of those recorded."""
+    """Makes the calls of the target mesh from those recorded."""
 
     layout: RecordedMesh
     target: Mesh
@@ -139,7 +141,7 @@ class _Resizer:
     unsized: int = 0
 
     def resized(self, what: RecordedCommunication, recorded_s: float) -> MatchedCall:
-        """A recorded communication on the wanted mesh."""
+        """Returns a recorded communication on the target mesh."""
         axes = self.layout.axes(what)
         size, before = (self._length(mesh, axes) for mesh in (self.target, self.layout.mesh))
         communicator = self._communicator(axes)
@@ -176,7 +178,7 @@ class _Resizer:
         return Communicator("-".join(axes), axes[0], axes=tuple("pp" if axis == "embd" else axis for axis in axes))
 
     def notes(self) -> list[Diagnostic]:
-        """What could not be priced anew."""
+        """Returns a warning about communications that could not be priced again."""
         if not self.unsized:
             return []
         text = f"{self.unsized:,} communications whose size is not in the trace take as long as recorded"
@@ -184,8 +186,11 @@ class _Resizer:
 
 
 def _standing_for(traces: Sequence[RankProfile], traced: Mesh, target: Mesh) -> tuple[tuple[int, ...], ...]:
-    """Which ranks of the wanted mesh each trace stands for: those at its place on the axes that stay, and on the others
-    at its place among as many as were recorded; where there is no trace of such a rank, another stands in."""
+    """Returns which ranks of the target mesh each trace stands for.
+
+    A trace stands for the ranks at its place on the axes that stay, and on the others at its place modulo the recorded
+    length. Where there is no trace of such a rank, another stands in.
+    """
     if len(traces) == 1:
         return (tuple(range(target.world)),)
     at = {trace.rank if trace.rank is not None else number: number for number, trace in enumerate(traces)}

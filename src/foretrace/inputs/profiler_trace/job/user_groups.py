@@ -1,4 +1,4 @@
-"""What a user may say of a trace that does not hold it: `--set params=1.1e9`, `--set group.3=tp`."""
+"""Checks what a user states about a trace that does not hold it: `--set params=1.1e9`, `--set group.3=tp`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KNOWN: Final = {
 
 
 def check_user_sizes(options: ProfilerTraceOptions, where: str) -> None:
-    """Raises an error where something is said that is not known, or that has no use without a mesh or a cluster."""
+    """Raises an error if an option is not known, or has no use without a mesh or a cluster."""
     UserSizes.checked(options.sizes, tuple(KNOWN), where)
     user_axes(options.sizes)
     traced_mesh(options)
@@ -52,7 +52,7 @@ def check_user_sizes(options: ProfilerTraceOptions, where: str) -> None:
 def unused_sizes(
     options: ProfilerTraceOptions, recorded: Iterable[RecordedCommunication], where: str
 ) -> list[Diagnostic]:
-    """A warning of what is said and has no use for these communications."""
+    """Returns a warning about options that have no use for these communications."""
     every, given = list(recorded), dict(options.sizes)
     groups = {call.group.name for call in every}
     unsized = {f"{label(call.collective)}.bytes" for call in every if call.bytes < 0}

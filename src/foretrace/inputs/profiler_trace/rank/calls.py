@@ -1,4 +1,4 @@
-"""What a call of the CUDA or HIP runtime does to the host and to streams, by its name."""
+"""Classifies calls of the CUDA or HIP runtime by name: what each does to the host and to streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foretrace.inputs.profiler_trace.format.records import EventCategory, RankPr
 
 
 class Does(IntEnum):
-    """What a runtime call does, beside what it may launch."""
+    """The effect of a runtime call, next to what it may launch."""
 
     OTHER = 0
     WAITS_DEVICE = 1
@@ -42,7 +42,7 @@ _PATTERNS: Final = (
 
 
 def does(trace: RankProfile) -> NDArray[np.uint8]:
-    """For each event what it does as a runtime call; OTHER for all else."""
+    """Returns, for each event, what it does as a runtime call; OTHER for all else."""
     by_name = np.array([int(_of_name(name)) for name in trace.strings] or [0], dtype=np.uint8)
     what = by_name[trace.events.name]
     what[trace.events.category != EventCategory.RUNTIME] = Does.OTHER

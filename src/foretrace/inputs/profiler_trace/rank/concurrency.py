@@ -19,20 +19,23 @@ from foretrace.inputs.profiler_trace.rank.streams import Streams
 from foretrace.inputs.torch_ops.kinds import communicates
 
 _WORTH: Final = 0.05
-"""Of the busiest stream's time: a second stream with less changes less than that, and sharing takes long to run."""
+"""The least share of the busiest stream's time that a second stream must have: sharing takes long to run."""
 
 _MET_ALREADY: Final = 0.1
-"""Of the kernels' time: from so much overlap on, what was recorded holds what overlapping costs."""
+"""The share of the kernels' time from which on overlap, as recorded, includes what overlapping costs."""
 
 BEGINS_S: Final = 0.8e-6
-"""Of each kernel: until its blocks are on the SMs and have read their first operands, another's have room. A kernel
-that does next to nothing takes so long (the shortest of the H200 traces: 0.76 to 0.80 µs)."""
+"""The start of a kernel: until its blocks are on the SMs and have read their first operands, another's have room.
+A kernel that does next to nothing takes this long (the shortest of the H200 traces: 0.76 to 0.80 µs)."""
 
 
 def gpu_share(streams: Streams, device: Longs) -> Floats:
-    """The part of its GPU that each of these columns draws: of kernels that compute the part of the SMs that have a
-    block, where more than one stream of the GPU has a part of them worth counting and they hardly met when recorded;
-    else 0. Copies have engines of their own, and communication holds few SMs."""
+    """Returns the part of its GPU that each of these columns draws.
+
+    A kernel that computes draws the part of the SMs that have a block, if more than one stream of the GPU has such
+    kernels and they hardly met when recorded; otherwise 0. Copies have engines of their own, and communication holds
+    few SMs.
+    """
     computes = _computes(streams)[device[0]]
     own = float(streams.trace.events.duration_s[device].mean(axis=0)[computes].sum())
     alone = float(alone_s(streams, device)[computes].sum())
@@ -48,7 +51,7 @@ def gpu_share(streams: Streams, device: Longs) -> Floats:
 
 
 def _blocks_per_sm(streams: Streams) -> Floats:
-    """Of each event, 1 at most; 1 where nothing says it."""
+    """Returns the blocks per SM of each event, at most 1; 1 where they were not recorded."""
     blocks = streams.trace.events.blocks_per_sm
     if blocks is None:
         return np.ones(len(streams.key))
@@ -56,8 +59,10 @@ def _blocks_per_sm(streams: Streams) -> Floats:
 
 
 def alone_s(streams: Streams, device: Longs) -> Floats:
-    """What each column's work takes when nothing else runs: of the time that n kernels run at once, each is given an
-    n-th. Mean over the rows."""
+    """Returns the time that each column's work takes when nothing else runs, as a mean over the rows.
+
+    If n kernels run at once, each is given an n-th of that time.
+    """
     events = streams.trace.events
     alone = events.duration_s.copy()
     computes = np.flatnonzero(_computes(streams))
@@ -73,6 +78,6 @@ def alone_s(streams: Streams, device: Longs) -> Floats:
 
 
 def _computes(streams: Streams) -> Mask:
-    """Which events are kernels other than communication."""
+    """Returns which events are kernels other than communication."""
     trace = streams.trace
     return np.asarray((trace.events.category == EventCategory.KERNEL) & ~trace.named(communicates))

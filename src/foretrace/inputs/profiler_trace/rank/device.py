@@ -1,5 +1,4 @@
-"""What streams do in a step: each work's own time, the gap it leaves, what it waits for, and idle time with no known
-cause."""
+"""Reads the work of streams in a step: its own time, the gap after it, its waits, and idle time of unknown cause."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ class DeviceStep:
 
 
 def device_step(streams: Streams, steady: SteadySteps, cross: CrossWaits) -> DeviceStep:
-    """The device's side of steps that are alike."""
+    """Returns the device's side of steady steps."""
     events = streams.trace.events
     device = steady.device
     place = steady.place
@@ -72,7 +71,7 @@ def device_step(streams: Streams, steady: SteadySteps, cross: CrossWaits) -> Dev
 
 
 def voted(steady: SteadySteps, place: dict[int, tuple[int, int]], pairs: Iterable[tuple[int, int]]) -> tuple[Wait, ...]:
-    """Waits between events as waits between columns: those found in more than half of the steps where they could be."""
+    """Returns waits between columns: waits between events in more than half of the steps where they could be."""
     rows = len(steady.steps)
     follows = int((np.diff(steady.steps) == 1).sum())
     counts: Counter[Wait] = Counter()
@@ -87,7 +86,8 @@ def voted(steady: SteadySteps, place: dict[int, tuple[int, int]], pairs: Iterabl
 
 
 def _gaps_s(streams: Streams, device: Longs) -> Floats:
-    """Of each column the mean gap to the next work on its stream, over the steps in which it was queued by then."""
+    """Returns the mean gap of each column to the next work on its stream, over the steps in which that was queued by
+    then."""
     following = np.full(len(streams.key), -1, dtype=np.int64)
     known = np.flatnonzero(streams.previous >= 0)
     following[streams.previous[known]] = known
@@ -99,11 +99,11 @@ def _gaps_s(streams: Streams, device: Longs) -> Floats:
 
 
 def _late_s(streams: Streams, steady: SteadySteps, waits: tuple[Wait, ...], gap_s: Floats) -> Floats:
-    """How much later than explained the work of each column began: the least, over what it waits for, of how long
-    after that it began in the mean.
+    """Returns how much later the work of each column began than its waits explain.
 
-    The mean of what is latest is later than the latest of the means: where steps vary, the difference counts as idle,
-    so that ops with mean times give the mean step.
+    It is the least, over all that the work waits for, of the mean time from the end of the wait to the start of the
+    work. The mean of what is latest is later than the latest of the means: where steps vary, the difference counts as
+    idle, so that ops with mean times give the mean step.
     """
     device = steady.device
     start = streams.trace.events.start_s[device]

@@ -1,8 +1,8 @@
-"""What host threads do in a step: time up to each launch, waits for the device, and hand-overs between threads.
+"""Reads the work of host threads in a step: time up to each launch, waits for the device, and hand-overs.
 
-Threads that never work at once (the main thread waits while autograd's runs the backward) are one sequence: each
-call comes after the one before it, on whichever thread that was. A thread that works beside them is a sequence
-of its own, and its long pauses are waits for them.
+Threads that never work at once (the main thread waits while autograd's runs the backward) are one sequence: each call
+comes after the one before it, on whichever thread that was. A thread that works concurrently with them is a sequence of
+its own, and its long pauses are waits for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _QUEUE_FULL: Final = "Command Buffer Full"
 """CUPTI lists it as overhead, but it is a launch that waits, profiled or not."""
 
 _PAUSE_S: Final = 100e-6
-"""A thread beside the others that does nothing for so long waits for them."""
+"""A thread of another sequence that does nothing for this long waits for the main one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class HostStep:
     """Up to the launch, or to the start of the wait, from where the call before left off; the first call's also what
     came after the last. Its rows sum to the host's time of a step less its waits."""
     own_s: Floats
-    """Of a call that waits, what it takes when the wait is over; by mean times."""
+    """The time that a call takes after its wait is over; by mean times."""
     thread: Longs
     sequence: Longs
     """Calls of equal number follow each other."""
@@ -55,7 +55,7 @@ class HostStep:
     queue: Mask
     """The wait comes before the launch: for room in the queue."""
     resumes: Longs
-    """For a call of a sequence beside the main one after a pause, the main one's call it waits for; else -1."""
+    """For a call of another sequence after a pause, the call of the main sequence that it waits for; else -1."""
     reach_s: Floats
     """When each call launched, or began to wait, row by row: the end of its `work_s`."""
     left_s: Floats
@@ -67,7 +67,7 @@ class HostStep:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was recorded on the host up to each call since the one before, rows as in `HostStep`."""
+    """The records on the host up to each call since the one before, rows as in `HostStep`."""
 
     ops: Longs
     calls: Longs
@@ -78,7 +78,7 @@ class Counts:
 
 
 def host_step(streams: Streams, steps: Steps, steady: SteadySteps, waits: HostWaits, gap_s: Floats) -> HostStep:
-    """The host's side of steps that are alike, given the gap after each of their works."""
+    """Returns the host's side of steady steps, given the gap after each column's work."""
     events, calls = streams.trace.events, steady.calls
     begin, end = events.start_s[calls], streams.end_s[calls]
     waited = _Waited(streams, steady, waits)
@@ -114,7 +114,7 @@ def host_step(streams: Streams, steps: Steps, steady: SteadySteps, waits: HostWa
 
 
 class _Waited:
-    """What the calls of a step wait for, agreed on by most of the steps."""
+    """The work that the calls of a step wait for, agreed on by most of the steps."""
 
     def __init__(self, streams: Streams, steady: SteadySteps, waits: HostWaits) -> None:
         self.streams, self.steady = streams, steady
@@ -141,7 +141,7 @@ class _Waited:
         return tuple(target for target, count in counts.items() if count >= rows / 2)
 
     def _column(self, row: int, target: int, place: dict[int, tuple[int, int]]) -> Target | None:
-        """Where in a step, and in which, a call of this row's step waits for an event."""
+        """Returns the column that a call of this row's step waits for, and how many steps earlier; None if unknown."""
         steady, streams = self.steady, self.streams
         if target in place:
             source, column = place[target]
@@ -152,7 +152,8 @@ class _Waited:
         return Target(int(same[-1]), 1) if len(same) and len(steady.steps) > 1 else None
 
     def done_s(self, end: Floats, gap_s: Floats) -> Floats:
-        """When what each call waits for was done, with the gap after it, at the latest when it returned."""
+        """Returns when the work that each call waits for was done, with the gap after it, at the latest when it
+        returned."""
         ended = self.streams.end_s + self.streams.gap_s
         ended[self.steady.device] = self.streams.end_s[self.steady.device] + gap_s
         done = np.full(self.steady.calls.shape, -np.inf)
@@ -166,7 +167,7 @@ class _Waited:
 def _work_s(
     streams: Streams, steps: Steps, steady: SteadySteps, sequence: Longs, reach: Floats, left: Floats
 ) -> tuple[Floats, Longs]:
-    """Host time up to each call, and for those of a sequence beside the main one what call of that they wait for."""
+    """Returns the host time up to each call, and the main sequence's call that calls of other sequences wait for."""
     work = np.zeros(steady.calls.shape)
     resumes = np.full(steady.calls.shape[1], -1, dtype=np.int64)
     start, end = steps.start_s[steady.steps], steps.end_s[steady.steps]
@@ -186,8 +187,10 @@ def _work_s(
 
 
 def _pauses_s(streams: Streams, steps: Steps, steady: SteadySteps, at: Longs) -> Floats:
-    """Of a thread's calls, how long before each it did nothing that was recorded, short pauses apart; before the first
-    also after the last."""
+    """Returns how long a thread did nothing that was recorded before each of its calls, short pauses excepted.
+
+    The pause after the last call counts before the first.
+    """
     events = streams.trace.events
     thread = int(events.thread[steady.calls[0, at[0]]])
     mine = np.flatnonzero(
@@ -207,7 +210,7 @@ def _pauses_s(streams: Streams, steps: Steps, steady: SteadySteps, at: Longs) ->
 
 
 def _sequences(streams: Streams, thread: Longs) -> Longs:
-    """0 for calls of threads that take turns with the one that makes most of them, else a number for each thread."""
+    """Returns 0 for calls of threads that take turns with the busiest caller, else a number for each thread."""
     if not len(thread):
         return thread
     threads, counts = np.unique(thread, return_counts=True)
@@ -223,7 +226,7 @@ def _sequences(streams: Streams, thread: Longs) -> Longs:
 
 
 def _busy(streams: Streams, thread: int) -> Floats:
-    """Stretches in which a thread was in an op or a call: rows of start and end."""
+    """Returns the stretches in which a thread was in an op or a call: rows of start and end."""
     events = streams.trace.events
     mine = (events.thread == thread) & np.isin(events.category, (EventCategory.CPU_OP, EventCategory.RUNTIME))
     begin, reached = events.start_s[mine], np.maximum.accumulate(streams.end_s[mine])
@@ -237,7 +240,7 @@ def _length_s(busy: Floats) -> float:
 
 
 def _both_s(first: Floats, second: Floats) -> float:
-    """How long two threads were both busy."""
+    """Returns how long two threads were both busy."""
     times = np.concatenate([first.ravel(), second.ravel()])
     change = np.concatenate([np.tile([1, -1], len(first)), np.tile([1, -1], len(second))])
     order = np.lexsort((change, times))
@@ -246,7 +249,7 @@ def _both_s(first: Floats, second: Floats) -> float:
 
 
 def _counts(streams: Streams, steps: Steps, steady: SteadySteps, sequence: Longs) -> Counts:
-    """What was recorded since the call before, by category, on the threads of each sequence."""
+    """Counts the records since the call before, by category, on the threads of each sequence."""
     events = streams.trace.events
     threads = {n: np.unique(events.thread[steady.calls[0, sequence == n]]) for n in np.unique(sequence).tolist()}
     full = streams.trace.named(lambda name: name.startswith(_QUEUE_FULL))

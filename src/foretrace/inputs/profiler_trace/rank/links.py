@@ -1,4 +1,4 @@
-"""What joins the events of a trace: the call that launched a kernel, the op and the annotations a call ran under."""
+"""Joins the events of a trace: the call that launched a kernel, and the op and annotations that a call ran under."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ class EventLinks:
 
     @cached_property
     def issued_s(self) -> Floats:
-        """When the host caused each event; NaN where that is not recorded. Of a trace without any launches (kernels
-        alone were recorded) work is taken to be issued when it begins."""
+        """When the host caused each event; NaN where that is not recorded.
+
+        In a trace without any launches (kernels alone were recorded), work counts as issued when it begins.
+        """
         start_s = self.trace.events.start_s
         issued_s = np.where(self.issue >= 0, start_s[self.issue], np.nan)
         device = self.trace.events.of(*ON_DEVICE)
@@ -68,9 +70,11 @@ class EventLinks:
 
     @cached_property
     def annotation(self) -> Longs:
-        """For each event the innermost annotation around it on its thread, or, where its thread has none there, on the
-        thread that has most: backward ops run on a thread of their own, under the main thread's annotation. Of an
-        annotation, the one around it."""
+        """For each event the innermost annotation around it; for an annotation, the one around it.
+
+        It is on the event's thread or, if there is none there, on the thread with most annotations: backward ops run on
+        a thread of their own, under the main thread's annotation.
+        """
         events = self.trace.events
         around = self._around(EventCategory.ANNOTATION)
         ranges = events.of(EventCategory.ANNOTATION)
@@ -84,7 +88,7 @@ class EventLinks:
         return around
 
     def chain(self, event: int) -> list[int]:
-        """The annotations around an event, innermost first."""
+        """Returns the annotations around an event, innermost first."""
         chain: list[int] = []
         at = int(self.annotation[event])
         while at >= 0:
@@ -93,7 +97,7 @@ class EventLinks:
         return chain
 
     def _around(self, category: EventCategory) -> Longs:
-        """For each event the innermost range of a category around the host event that caused it."""
+        """Returns, for each event, the innermost range of a category around the host event that caused it."""
         events = self.trace.events
         host = np.flatnonzero(events.thread >= 0)
         ranges = events.of(category)
@@ -105,11 +109,12 @@ class EventLinks:
 
 
 def innermost(events: Events, asked: Longs, ranges: Longs, *, any_thread: bool = False) -> Longs:
-    """For each asked event the innermost of these ranges that it began in, itself apart, on its thread; with
-    `any_thread` the ranges are those of one thread, and the asked may be on others.
+    """Returns, for each asked event, the innermost other range on its thread that it began in.
 
-    Ranges of a thread nest, so that the range around a moment at depth d is the last one before it that opened depth
-    d: a sort and a search rather than a stack, since traces have millions of events.
+    With `any_thread`, the ranges are those of one thread, and the asked events may be on others.
+
+    Ranges of a thread nest, so that the range around a moment at depth d is the last one before it that opened depth d:
+    a sort and a search rather than a stack, since traces have millions of events.
     """
     begin = _whole(events.start_s)
     end = _whole(events.end_s)
@@ -142,8 +147,10 @@ def _whole(seconds: Floats) -> Longs:
 
 
 def _latest(events: Events, device: Longs, calls: Longs) -> Longs:
-    """For each event on a device the call with its correlation: of several (numbers come again where traces are put
-    together) the last that began before it."""
+    """Returns, for each event on a device, the last call before it with its correlation.
+
+    Several calls have the same correlation where traces were put together.
+    """
     call_of = _matched(events.correlation[device], events.correlation[calls], calls)
     numbers, counts = np.unique(events.correlation[calls], return_counts=True)
     again = np.flatnonzero(np.isin(events.correlation[device], numbers[counts > 1]))
@@ -161,7 +168,7 @@ def _latest(events: Events, device: Longs, calls: Longs) -> Longs:
 
 
 def _matched(asked: Longs, known: Longs, numbers: Longs) -> Longs:
-    """For each asked key the number beside the first equal known key, else -1; a key below 0 is none."""
+    """Returns, for each asked key, the number next to the first equal known key, else -1; a key below 0 is none."""
     if not len(known):
         return np.full(len(asked), -1, dtype=np.int64)
     order = np.argsort(known, kind="stable")

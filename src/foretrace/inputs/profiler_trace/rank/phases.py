@@ -17,10 +17,10 @@ _DEEPEST: Final = 64
 
 
 def phases(trace: RankProfile, links: EventLinks) -> NDArray[np.uint8]:
-    """For each event the phase (as `Phase`) of the innermost range around its launch that names one.
+    """Returns, for each event, the phase (as `Phase`) of the innermost range around its launch that names one.
 
-    Work that no range names comes before a backward (then it is forward) or before an optimizer (then it is
-    part of that: gradients are clipped there); what nothing follows is left open.
+    Work that no range names comes before a backward (then it is forward) or before an optimizer (then it is part of
+    that: gradients are clipped there). Work that nothing follows is left open.
     """
     phase = _by_ranges(trace, links)
     events = trace.events
@@ -39,7 +39,7 @@ def phases(trace: RankProfile, links: EventLinks) -> NDArray[np.uint8]:
 
 
 def _by_ranges(trace: RankProfile, links: EventLinks) -> NDArray[np.uint8]:
-    """By the innermost op of autograd's engine, else the innermost annotation that names a phase."""
+    """Finds phases by the innermost op of autograd's engine, else by the innermost annotation that names one."""
     events = trace.events
     engine = trace.named(lambda name: name.startswith(ENGINE))
     words = np.array([int(phase_within(name)) for name in trace.strings] or [0], dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What one trace says of a step: everything that is read off it before a program is written."""
+"""Reads the step of one trace: everything that is known of it before a program is written."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class RankStep:
 
     @property
     def recorded_s(self) -> float:
-        """The mean of the recorded steps that are taken."""
+        """The mean of the steady recorded steps."""
         return float(self.recorded.step_s[self.steady.steps].mean())
 
     def of_steps(self, names: set[str]) -> RankStep:
-        """The same, of fewer of its steps."""
+        """Returns the same rank with only the steps of these names."""
         rows = np.array([self.steps.names[at] in names for at in self.steady.steps], dtype=bool)
         if rows.all():
             return self
@@ -58,7 +58,7 @@ class RankStep:
 
 
 def read_step(trace: RankProfile, chosen: tuple[int, ...] | None = None) -> RankStep:
-    """The step of a trace, from all steady steps in it or those chosen by their position."""
+    """Reads the step of a trace, from all steady steps in it or those chosen by their position."""
     _check(trace)
     links = EventLinks(trace)
     streams = Streams(trace, links)
@@ -86,7 +86,7 @@ def _check(trace: RankProfile) -> None:
 
 
 def step_notes(rank: RankStep, where: str | None = None) -> list[Diagnostic]:
-    """What a reader should know of how a trace was read; `where` names it among others."""
+    """Returns notes on how a trace was read; `where` names the trace among others."""
     notes = [*rank.trace.diagnostics]
     used, recorded = rank.steady.steps, rank.recorded
     times = recorded.step_s[used]
@@ -100,7 +100,7 @@ def step_notes(rank: RankStep, where: str | None = None) -> list[Diagnostic]:
 
 
 def _unknown(rank: RankStep) -> list[tuple[str, str]]:
-    """What was inferred, and what nothing recorded accounts for."""
+    """Returns the codes and texts of notes on what was inferred and what nothing recorded accounts for."""
     device = rank.device
     notes: list[tuple[str, str]] = []
     if device.waits:

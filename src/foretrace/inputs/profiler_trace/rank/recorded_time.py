@@ -41,7 +41,7 @@ class Recorded:
 
 
 def recorded_times(streams: Streams, steps: Steps) -> Recorded:
-    """How long each step of a trace took; of steps without work on a device, 0 there."""
+    """Returns how long each step of a trace took; steps without work on a device take 0 there."""
     events = streams.trace.events
     key = busiest(streams, steps)
     mine = streams.queued[streams.key[streams.queued] == key]
@@ -78,23 +78,27 @@ class _Kept:
 
     @property
     def launches(self) -> int:
-        """Of how much of the work the launch is known."""
+        """The share of the work whose launch is known."""
         return len(self._launched_in)
 
     def caught_up(self, step: int, since: float = 0.0) -> bool:
-        """Whether at some launch of a step, past a part of them, it had done all that it had been given."""
+        """Returns whether at some launch of a step, past a part of them, the device had done all that it had been
+        given."""
         idle = self._idle[self._launched_in == step]
         return not len(idle) or bool(idle[int(since * len(idle)) :].any())
 
     def needed_s(self, step: int) -> float:
-        """What its work takes, and the gaps between."""
+        """Returns the time of a step's work and of the gaps between."""
         return float(self._taken_s[self._step == step].sum())
 
 
 def _bound(kept: _Kept, whole: Longs, host_s: Floats, device_s: Floats, busy_s: Floats) -> Literal["device", "host"]:
-    """A device that catches up with its host in most steps has steps no longer than the host's, however far behind it
-    ends them; the first step does not count, since it often begins on an idle device. Medians, since one step's host
-    may wait where the others' do not."""
+    """Returns which of host and device bounds the steps.
+
+    A device that catches up with its host in most steps has steps no longer than the host's, however far behind it ends
+    them. The first step does not count, since it often begins on an idle device. Medians are compared, since the host
+    of one step may wait where the others' do not.
+    """
     if not len(whole):
         return "host"
     ratio = float(np.median(device_s[whole])) / max(float(np.median(host_s[whole])), 1e-12)
@@ -108,7 +112,7 @@ def _bound(kept: _Kept, whole: Longs, host_s: Floats, device_s: Floats, busy_s: 
 
 
 def busiest(streams: Streams, steps: Steps) -> int:
-    """The stream on which most of the steps' time on a device is spent; -1 without any."""
+    """Returns the stream on which most of the steps' time on a device is spent; -1 without any."""
     at = streams.queued[steps.of_event[streams.queued] >= 0]
     if not len(at):
         return -1
@@ -117,15 +121,17 @@ def busiest(streams: Streams, steps: Steps) -> int:
 
 
 def from_idle(streams: Streams, steps: Steps, step: int) -> bool:
-    """Whether the busiest stream had nothing to do before its first work in a step."""
+    """Returns whether the busiest stream had nothing to do before its first work in a step."""
     key = busiest(streams, steps)
     mine = streams.queued[(streams.key[streams.queued] == key) & (steps.of_event[streams.queued] == step)]
     return bool(len(mine)) and bool(streams.free_s[mine[0]] < streams.issued_s[mine[0]])
 
 
 def warm_up(recorded: Recorded, usable: Longs) -> bool:
-    """Whether the first of these steps is no steady one: more than a fifth off the median of the others. Of two steps,
-    more than a fifth longer: a shorter one is as good as the other."""
+    """Returns whether the first of these steps is not steady: more than a fifth off the median of the others.
+
+    The first of two steps must be more than a fifth longer: a shorter one is as good as the other.
+    """
     if len(usable) < 2:
         return False
     usual = float(np.median(recorded.step_s[usable[1:]]))

@@ -1,4 +1,4 @@
-"""Recorded steps beside each other, op for op, so that each op can have the mean of its times."""
+"""Sets recorded steps next to each other, op for op, so that each op can have the mean of its times."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ENOUGH: Final = 3
 """Steps that make a mean; of fewer none is left out for a doubt."""
 
 _SAME_NAMES: Final = 0.9
-"""Steps whose launches are alike but for fewer names than this still are the same step: libraries may choose another
-kernel for the same work."""
+"""The share of equal kernel names from which on steps with the same launches are the same step: libraries may choose
+another kernel for the same work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,17 @@ class SteadySteps:
 
     @property
     def place(self) -> dict[int, tuple[int, int]]:
-        """Of each work on a device its row and column."""
+        """The row and column of each event on a device."""
         rows, columns = np.indices(self.device.shape)
         ravelled = zip(self.device.ravel().tolist(), rows.ravel().tolist(), columns.ravel().tolist(), strict=True)
         return {event: (row, column) for event, row, column in ravelled}
 
 
 def steady_steps(streams: Streams, steps: Steps, recorded: Recorded, chosen: tuple[int, ...] | None) -> SteadySteps:
-    """The steps to build a program of: those chosen, else all that are whole and steady. Where they are not alike, the
-    largest set of them that is; of steps that all differ, the one nearest to the mean."""
+    """Returns the steps to build a program of: those chosen, else all that are whole and steady.
+
+    If they do not all do the same, it is the largest set that does; if all differ, the one nearest to the mean.
+    """
     where = streams.trace.path
     notes: list[Diagnostic] = []
     usable = _chosen(steps, chosen, where) if chosen is not None else np.flatnonzero(steps.whole)
@@ -92,22 +94,24 @@ def _chosen(steps: Steps, chosen: tuple[int, ...], where: str) -> Longs:
 
 
 def _device(streams: Streams, steps: Steps, step: int) -> Longs:
-    """Work launched in a step, by its launch; of one launch (a graph's), stream by stream: which of two streams begins
-    first varies."""
+    """Returns the work launched in a step, by its launch.
+
+    Work of one launch (a graph's) is in the order of streams, because which of two streams begins first varies.
+    """
     mine: Longs = streams.queued[steps.of_event[streams.queued] == step]
     issued = np.where(streams.links.launch[mine] >= 0, streams.issued_s[mine], -np.inf)
     return mine[np.lexsort((streams.trace.events.start_s[mine], streams.key[mine], issued))]
 
 
 def _as_begun(streams: Streams, device: Longs) -> Longs:
-    """The columns with those of one launch in the order in which they mostly began."""
+    """Returns the columns with those of one launch in the order in which they mostly began."""
     events = streams.trace.events
     began = (events.start_s[device] - events.start_s[device].min(axis=1, keepdims=True)).mean(axis=0)
     return device[:, np.lexsort((began, streams.links.launch[device[0]]))]
 
 
 def _largest(streams: Streams, parts: dict[int, tuple[Longs, Longs]], recorded: Recorded) -> list[int]:
-    """The largest set of steps that do the same, or the one nearest to the mean."""
+    """Returns the largest set of steps that do the same, or the one nearest to the mean."""
     events = streams.trace.events
     groups: dict[tuple[bytes, ...], list[list[int]]] = {}
     for at, (device, calls) in parts.items():
@@ -135,7 +139,7 @@ def _named(steps: Steps, used: list[int]) -> str:
 
 
 def mean_time(times: Floats) -> Floats:
-    """Of each column the mean over the rows that have a number; NaN where none has."""
+    """Returns the mean of each column over the rows that have a number; NaN where none has."""
     finite = np.isfinite(times)
     total = np.where(finite, times, 0.0).sum(axis=0)
     count = finite.sum(axis=0)

@@ -19,7 +19,7 @@ WHOLE_TRACE: Final = "whole trace"
 _STEP_WORD: Final = re.compile(r"(?<![a-z])(train(ing)?[_ -]?)?(step|iter|iteration|batch)(?![a-z])", re.IGNORECASE)
 _PART_WORD: Final = re.compile(r"optim|sched|zero_grad|load|nccl|forward|backward|wait", re.IGNORECASE)
 _MIN_KERNELS: Final = 8
-"""Of a step: fewer that repeat are more likely a loop within one."""
+"""The least number of kernels of a step: fewer that repeat are more likely a loop within one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,11 @@ class _Cut:
 
 
 def find_steps(trace: RankProfile, links: EventLinks | None = None) -> Steps:
-    """The steps of a trace: by ProfilerStep, else by an annotation that repeats, else by where backwards turn into
-    forwards, else by kernels that repeat, else the whole trace as one."""
+    """Finds the steps of a trace.
+
+    They are told by ProfilerStep, else by an annotation that repeats, else by where backwards turn into forwards, else
+    by kernels that repeat; else the whole trace is one step.
+    """
     links = links or EventLinks(trace)
     cut = (
         _by_profiler_step(trace)
@@ -77,7 +80,7 @@ def _by_profiler_step(trace: RankProfile) -> _Cut | None:
 
 
 def _by_annotation(trace: RankProfile, links: EventLinks) -> _Cut | None:
-    """Ranges that look like steps by their name; else those that repeat once a step."""
+    """Cuts at ranges that look like steps by their name, else at those that repeat once a step."""
     events = trace.events
     launches = np.sort(links.issued_s[_in_order(trace, links)])
     families = {name: ranges for name, ranges in _families(trace).items() if _disjoint(trace, ranges)}
@@ -110,7 +113,7 @@ def _by_annotation(trace: RankProfile, links: EventLinks) -> _Cut | None:
 
 
 def _by_forward(trace: RankProfile, links: EventLinks) -> _Cut | None:
-    """Where work launched by autograd's engine is followed by work that is not and leads to a backward again."""
+    """Cuts where work launched by autograd's engine is followed by work that is not and leads to a backward again."""
     marks = trace.named(lambda name: name.startswith(ENGINE))
     device = _in_order(trace, links)
     if not len(device) or not marks.any():
@@ -133,7 +136,7 @@ def _by_forward(trace: RankProfile, links: EventLinks) -> _Cut | None:
 
 
 def _by_kernels(trace: RankProfile, links: EventLinks) -> _Cut | None:
-    """Where a kernel comes again and again after the same number of others, as in a trace of kernels alone."""
+    """Cuts where a kernel repeats after the same number of others, as in a trace of kernels alone."""
     device = _in_order(trace, links)
     period, at = _period(trace.events.name[device])
     if not period:
@@ -145,7 +148,8 @@ def _by_kernels(trace: RankProfile, links: EventLinks) -> _Cut | None:
 
 
 def _period(names: Ints) -> tuple[int, int]:
-    """After how many kernels the sequence comes again, and where the first whole turn begins; (0, 0) if it does not."""
+    """Returns after how many kernels the sequence repeats, and where the first whole turn begins; (0, 0) if it does
+    not."""
     order = np.argsort(names, kind="stable")
     starts = np.flatnonzero(np.diff(names[order], prepend=-1))
     for group in np.split(order, starts[1:]):
@@ -169,7 +173,7 @@ def _whole_trace(trace: RankProfile) -> _Cut:
 
 
 def _placed(trace: RankProfile, links: EventLinks, cut: _Cut) -> Steps:
-    """Which step each event was issued in, and which steps are whole."""
+    """Finds the step in which each event was issued, and the steps that are whole."""
     events = trace.events
     end_s = np.append(cut.start_s[1:], cut.own_end_s[-1:])
     issued = links.issued_s
@@ -189,13 +193,13 @@ def _placed(trace: RankProfile, links: EventLinks, cut: _Cut) -> Steps:
 
 
 def _between(step: NDArray[np.integer[Any]], issued: Floats, cut: _Cut) -> int:
-    """How much work was launched after the end of a range and before the next."""
+    """Returns how much work was launched after the end of a range and before the next."""
     inner = (step >= 0) & (step < len(cut.names) - 1)
     return int(np.count_nonzero(issued[inner] >= cut.own_end_s[step[inner]]))
 
 
 def _families(trace: RankProfile) -> dict[str, Longs]:
-    """Annotations by name, numbers in it left out."""
+    """Returns annotations by their name without numbers."""
     events = trace.events
     ranges = events.of(EventCategory.ANNOTATION)
     ranges = ranges[events.thread[ranges] >= 0]
@@ -212,7 +216,7 @@ def _disjoint(trace: RankProfile, ranges: Longs) -> bool:
 
 
 def _held(trace: RankProfile, ranges: Longs, launches_s: Floats) -> float:
-    """Which part of the launches lies in these ranges."""
+    """Returns the share of the launches that lies in these ranges."""
     if not len(launches_s):
         return 0.0
     events = trace.events
@@ -221,7 +225,7 @@ def _held(trace: RankProfile, ranges: Longs, launches_s: Floats) -> float:
 
 
 def _in_order(trace: RankProfile, links: EventLinks) -> Longs:
-    """Device events by when they were launched, where that is known."""
+    """Returns device events by when they were launched, where that is known."""
     device = trace.events.of(*ON_DEVICE)
     known = device[~np.isnan(links.issued_s[device])]
     return known[np.argsort(links.issued_s[known], kind="stable")]

@@ -1,7 +1,7 @@
-"""The streams of a trace: which work is queued on each, how long launches and gaps take, what one waits for of another.
+"""The streams of a trace: the work queued on each, the time of launches and gaps, and waits between streams.
 
-Where the driver recorded waits with both streams (cuda_sync), they are taken as they are. Else a wait is known only by
-its call, with the stream that waits (cuda_sync of PyTorch 2.11 with CUDA 13) or without, and is inferred from when
+Where the driver recorded waits with both streams (cuda_sync), they are used as they are. Otherwise a wait is known only
+by its call, with the stream that waits (cuda_sync of PyTorch 2.11 with CUDA 13) or without, and is inferred from when
 work began.
 """
 
@@ -44,7 +44,7 @@ class Streams:
         device = events.of(*ON_DEVICE)
         self.end_s = events.end_s
         self.does = does(trace)
-        """What each event does as a runtime call."""
+        """The effect of each event as a runtime call."""
         self.issued_s = np.nan_to_num(links.issued_s, nan=-np.inf)
         key = events.device[device].astype(np.int64) * (1 << 32) + events.stream[device]
         self.key = np.full(len(events), -1, dtype=np.int64)
@@ -73,12 +73,12 @@ class Streams:
         return tuple(self._by_stream)
 
     def last_before(self, key: int, at_s: Floats) -> Longs:
-        """The last work launched on a stream before each of these times, -1 for none."""
+        """Returns the last work launched on a stream before each of these times, -1 for none."""
         part, issued = self._by_stream.get(key, (np.empty(0, dtype=np.int64), np.empty(0)))
         return np.append(part, -1)[np.searchsorted(issued, at_s) - 1]
 
     def first_after(self, key: int, at_s: Floats) -> Longs:
-        """The first work launched on a stream from each of these times on, -1 for none."""
+        """Returns the first work launched on a stream from each of these times on, -1 for none."""
         part, issued = self._by_stream.get(key, (np.empty(0, dtype=np.int64), np.empty(0)))
         return np.append(part, -1)[np.searchsorted(issued, at_s)]
 
@@ -139,7 +139,7 @@ class CrossWaits:
 
 
 def cross_waits(streams: Streams) -> CrossWaits:
-    """What streams wait for of each other in a trace."""
+    """Returns the waits of streams for each other in a trace."""
     if len(streams.keys) < 2:
         none = np.empty(0, dtype=np.int64)
         return CrossWaits(none, none, 0)
@@ -153,7 +153,7 @@ def cross_waits(streams: Streams) -> CrossWaits:
 
 
 def _recorded(streams: Streams) -> tuple[list[tuple[int, int]], bool]:
-    """Waits of streams as the driver recorded them, and whether it did at all."""
+    """Returns waits of streams as the driver recorded them, and whether it recorded any."""
     trace, links = streams.trace, streams.links
     events = trace.events
     waits = events.of(EventCategory.SYNC)
@@ -174,9 +174,11 @@ def _recorded(streams: Streams) -> tuple[list[tuple[int, int]], bool]:
 
 
 def _by_calls(streams: Streams) -> list[tuple[int, int]]:
-    """Waits of which not both streams were recorded. Where the one that waits was not, the next launch of the thread is
-    taken to be on it; of what other streams had been given by then, its next work waits for what ended last, unless
-    that ended after it had begun."""
+    """Infers waits of which not both streams were recorded.
+
+    If the stream that waits was not recorded, it is that of the thread's next launch. Its next work waits for the work
+    that ended last of all that other streams had been given by then, unless that ended after it had begun.
+    """
     trace, links = streams.trace, streams.links
     events = trace.events
     holds = _held_streams(streams)
@@ -207,7 +209,7 @@ def _by_calls(streams: Streams) -> list[tuple[int, int]]:
 
 
 def _held_streams(streams: Streams) -> dict[int, int]:
-    """By call, the stream it lets wait, where that was recorded."""
+    """Returns, by call, the stream it makes wait, where that was recorded."""
     events = streams.trace.events
     waits = events.of(EventCategory.SYNC)
     call = streams.links.launch[waits]
@@ -218,7 +220,7 @@ def _held_streams(streams: Streams) -> dict[int, int]:
 
 
 def _waited_for(streams: Streams, given: dict[int, int], after: int, waited: dict[tuple[int, int], int]) -> int:
-    """Which of the last works of other streams `after` waits for; -1 for none."""
+    """Returns which of the last works of other streams `after` waits for; -1 for none."""
     events = streams.trace.events
     key = int(streams.key[after])
     began = float(events.start_s[after])
@@ -231,8 +233,11 @@ def _waited_for(streams: Streams, given: dict[int, int], after: int, waited: dic
 
 
 def _by_times(streams: Streams, known: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Work that began later than its launch, its stream and its known waits explain, just after work on another stream
-    that was launched before it had ended: by a wait that was not recorded, or for want of room on the GPU."""
+    """Infers waits from work that began later than its launch, its stream and its known waits explain.
+
+    It waits for work on another stream that had just ended and was launched before: by a wait that was not recorded, or
+    because the GPU had no room.
+    """
     events = streams.trace.events
     late = streams.queued[unexplained_s(streams, known)[streams.queued] > MAX_GAP_S]
     work = streams.queued[np.argsort(streams.end_s[streams.queued], kind="stable")]
@@ -250,7 +255,7 @@ def _by_times(streams: Streams, known: set[tuple[int, int]]) -> list[tuple[int, 
 
 
 def unexplained_s(streams: Streams, waits: set[tuple[int, int]]) -> Floats:
-    """How much later each event on a device began than its launch, its stream and these waits explain."""
+    """Returns how much later each event on a device began than its launch, its stream and these waits explain."""
     events = streams.trace.events
     explained = np.maximum(np.nan_to_num(streams.ready_s, nan=-np.inf), streams.free_s)
     if waits:

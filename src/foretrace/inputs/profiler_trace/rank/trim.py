@@ -17,11 +17,14 @@ from foretrace.inputs.profiler_trace.rank.steps import WHOLE_TRACE, Steps
 from foretrace.inputs.profiler_trace.rank.streams import Streams
 
 _BEYOND: Final = 0.05
-"""Of a single step: where more of it lies beyond its outer waits, they are not its beginning or end."""
+"""If more than this share of a single step lies beyond its outer waits, they are not its beginning or end."""
 
 
 def trimmed(streams: Streams, steps: Steps) -> Steps:
-    """The steps from the end of such waits, or up to their start. A trace that is taken as one step keeps all of it."""
+    """Returns the steps from the end of such waits, or up to their start.
+
+    A trace that counts as one step keeps all of it.
+    """
     if steps.how == WHOLE_TRACE:
         return steps
     events = streams.trace.events
@@ -48,8 +51,11 @@ def trimmed(streams: Streams, steps: Steps) -> Steps:
 
 
 def _usual(streams: Streams, waits: list[Longs]) -> int:
-    """How many of these waits, the inner ones, are part of the loop: as many as half of the steps have. Of a single
-    step those from the first on that an op makes, as `.item()` does: others are more likely the script's."""
+    """Returns how many of these waits, the inner ones, are part of the loop: as many as half of the steps have.
+
+    In a single step they are those from the first on that an op makes, as `.item()` does: others are more likely the
+    script's.
+    """
     if len(waits) > 1:
         return sorted(map(len, waits))[(len(waits) - 1) // 2]
     made = np.flatnonzero(streams.links.op[waits[0]] >= 0)
@@ -57,7 +63,7 @@ def _usual(streams: Streams, waits: list[Longs]) -> int:
 
 
 def waiting_or_launching(streams: Streams) -> Longs:
-    """Calls that launched work or waited for some, on threads that launch, in the order in which they began."""
+    """Returns calls that launched work or waited for some, on threads that launch, in the order in which they began."""
     events = streams.trace.events
     launched = streams.links.launch[streams.queued]
     launched = np.unique(launched[launched >= 0])
@@ -67,6 +73,6 @@ def waiting_or_launching(streams: Streams) -> Longs:
 
 
 def _leading(streams: Streams, calls: Longs) -> Longs:
-    """The waits before any other of these calls; none where all are waits."""
+    """Returns the waits before any other of these calls; none where all are waits."""
     other = np.flatnonzero(~np.isin(streams.does[calls], WAITING))
     return calls[: other[0]] if len(other) else calls[:0]

@@ -1,5 +1,7 @@
-"""Where the host waited for the device: at synchronisations, in copies that block, and when a launch found the queue
-full. What it waits for is a dependency; the time it waited is not its work."""
+"""Finds where the host waited for the device: at synchronisations, in copies that block, and at a full launch queue.
+
+The work that it waits for is a dependency; the time it waited is not its work.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _FEW_S: Final = 20e-6
 """A call that returns this fast has not waited for an event."""
 _SLOW_LAUNCH_S: Final = 50e-6
 _SLOW_FACTOR: Final = 10.0
-"""A launch that takes so many times the usual, and longer than that, was held up."""
+"""A launch that takes this many times the usual, and longer than that, was held up."""
 _DEEP: Final = 800
 """Outstanding launches from which on a held-up one waits for room: drivers take about 1,024, waits of streams and
 events counted (A100 and H200 traces stop at 970 to 1,022)."""
@@ -35,7 +37,7 @@ class HostWaits:
 
 
 def host_waits(streams: Streams) -> HostWaits:
-    """All waits of the host of which it is known, or can be inferred, what for."""
+    """Returns all waits of the host whose target is known or can be inferred."""
     rows = [*_synchronising(streams), *_copying(streams)]
     held = _queue_full(streams)
     call, target = (np.array([row[i] for row in rows] + [row[i] for row in held], dtype=np.int64) for i in (0, 1))
@@ -64,7 +66,8 @@ def _synchronising(streams: Streams) -> list[tuple[int, int]]:
 
 
 def _recorded_waits(streams: Streams) -> tuple[dict[int, int], dict[int, int]]:
-    """By call: the stream it waits for, and the work before the mark it waits for, where the driver recorded them."""
+    """Returns, by call, the stream it waits for, and the work before the mark it waits for, as the driver recorded
+    them."""
     events, links = streams.trace.events, streams.links
     waits = events.of(EventCategory.SYNC)
     waits = waits[links.launch[waits] >= 0]
@@ -85,7 +88,7 @@ def _recorded_waits(streams: Streams) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _of_unknown_stream(streams: Streams, call: int) -> int:
-    """What a wait for a stream waits for: the last work this thread launched, unless that ended later than the call."""
+    """Returns the target of a wait for a stream: the last work of this thread, unless that ended after the call."""
     events, links = streams.trace.events, streams.links
     begin, end = float(events.start_s[call]), float(streams.end_s[call])
     given = [int(streams.last_before(key, np.array([begin]))[0]) for key in streams.keys]
@@ -97,7 +100,7 @@ def _of_unknown_stream(streams: Streams, call: int) -> int:
 
 
 def _ended_with(streams: Streams, call: int) -> int:
-    """The work whose end a long wait returned with; -1 where the call did not wait."""
+    """Returns the work whose end a long wait returned with; -1 where the call did not wait."""
     events = streams.trace.events
     begin, end = float(events.start_s[call]), float(streams.end_s[call])
     if end - begin < _FEW_S:
@@ -109,7 +112,7 @@ def _ended_with(streams: Streams, call: int) -> int:
 
 
 def _copying(streams: Streams) -> list[tuple[int, int]]:
-    """Copies whose call returned only when they were done."""
+    """Returns copies whose call returned only when they were done."""
     trace, links = streams.trace, streams.links
     events = trace.events
     copies = streams.queued[events.category[streams.queued] == EventCategory.MEMCPY]
@@ -122,8 +125,10 @@ def _copying(streams: Streams) -> list[tuple[int, int]]:
 
 
 def _queue_full(streams: Streams) -> list[tuple[int, int]]:
-    """Launches that were held up while about as many were outstanding as a driver takes, and the work whose end let
-    them go on."""
+    """Returns launches that a full queue held up, and the work whose end let them go on.
+
+    About as many launches were outstanding then as a driver takes.
+    """
     events, links = streams.trace.events, streams.links
     work = streams.queued[links.launch[streams.queued] >= 0]
     call = np.unique(links.launch[work])
