@@ -205,27 +205,27 @@ def _stages(comparison: Comparison) -> list[list[Span]]:
 
 
 def _ranks(comparison: Comparison) -> list[list[Span]]:
-    def row(same: RankRow) -> tuple[str, ...]:
-        others = f" and {len(same.ranks) - 1:,} alike" if len(same.ranks) > 1 else ""
-        return (f"rank {same.ranks[0]}{others}", *_both(same.compute), *_both(same.held_up), *_both(same.end))
+    def row(rank: RankRow) -> tuple[str, ...]:
+        others = f" and {len(rank.ranks) - 1:,} alike" if len(rank.ranks) > 1 else ""
+        return (f"rank {rank.ranks[0]}{others}", *_both(rank.compute), *_both(rank.held_up), *_both(rank.end))
 
     # What holds a rank up is mostly another's doing: those that compute otherwise than predicted are named first.
     ordered = sorted(comparison.ranks, key=lambda rank: -_size(rank.compute))
-    sizes = [_size(ranks.compute) + _size(ranks.held_up) for ranks in ordered]
+    sizes = [_size(rank.compute) + _size(rank.held_up) for rank in ordered]
     sides = [word for what in _RANK_TIMES for word in (f"{what}, predicted", comparison.measured_word)]
-    return _worst(comparison, ("ranks furthest off", *sides), sizes, [row(ranks) for ranks in ordered])
+    return _worst(comparison, ("ranks furthest off", *sides), sizes, [row(rank) for rank in ordered])
 
 
 def _groups(comparison: Comparison) -> list[list[Span]]:
-    def row(same: GroupRow) -> tuple[str, ...]:
-        others = f" and {len(same.groups) - 1:,} alike" if len(same.groups) > 1 else ""
-        return (f"{same.axis} {_ranks_text(same.groups[0])}{others}", *_both(same.running), *_both(same.wait))
+    def row(group: GroupRow) -> tuple[str, ...]:
+        others = f" and {len(group.groups) - 1:,} alike" if len(group.groups) > 1 else ""
+        return (f"{group.axis} {_ranks_text(group.groups[0])}{others}", *_both(group.running), *_both(group.wait))
 
     ordered = sorted(comparison.groups, key=lambda group: -(_size(group.running) + _size(group.wait)))
-    sizes = [_size(groups.running) + _size(groups.wait) for groups in ordered]
+    sizes = [_size(group.running) + _size(group.wait) for group in ordered]
     second = comparison.measured_word
     heads = ("groups furthest off", "running, predicted", second, "waits, predicted", second)
-    return _worst(comparison, heads, sizes, [row(groups) for groups in ordered])
+    return _worst(comparison, heads, sizes, [row(group) for group in ordered])
 
 
 def _worst(
