@@ -15,7 +15,7 @@ from foretrace.readings.explain.communication import CallKind, WorstCall
 from foretrace.readings.explain.path import LongOp
 from foretrace.readings.explain.rows import OpPlace
 from foretrace.readings.explain.variation import Variation
-from foretrace.report.json import diagnostics_json
+from foretrace.report.json import to_json
 from foretrace.report.table import table
 from foretrace.report.terminal import Screen, Span, diagnostic_lines, show
 
@@ -34,42 +34,44 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
     """Returns all of an explanation, in SI units."""
     simulation, path, experts = explanation.answer, explanation.critical_path, explanation.experts
     line, slowest = explanation.pipeline, explanation.pipeline.slowest
-    return {
-        "schema": EXPLANATION_SCHEMA,
-        "title": simulation.title,
-        "world_size": simulation.world_size,
-        "mesh": simulation.mesh,
-        "cluster": None if simulation.cluster is None else simulation.cluster.name,
-        "recorded": explanation.recorded,
-        "step_time_s": simulation.step_time_s,
-        "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
-        "replay_step_s": explanation.replay_step_s,
-        "replay_error": explanation.replay_error,
-        "breakdown_s": simulation.breakdown.mean_s,
-        "advice": [_fields(remark) for remark in explanation.advice],
-        "remedies": [_fields(remedy) | {"change": remedy.change} for remedy in explanation.remedies],
-        "calls": [_fields(call) for call in explanation.calls],
-        "worst_calls": [_fields(call) for call in explanation.worst_calls],
-        "pipeline": {
-            **_fields(line),
-            "stages": [_fields(stage) | {"waits_s": stage.waits_s} for stage in line.stages],
-            "slowest_stage": None if slowest is None else slowest.stage,
+    return to_json(
+        EXPLANATION_SCHEMA,
+        {
+            "title": simulation.title,
+            "world_size": simulation.world_size,
+            "mesh": simulation.mesh,
+            "cluster": None if simulation.cluster is None else simulation.cluster.name,
+            "recorded": explanation.recorded,
+            "step_time_s": simulation.step_time_s,
+            "step_time_is": "steady period" if simulation.repeats else "makespan of one step",
+            "replay_step_s": explanation.replay_step_s,
+            "replay_error": explanation.replay_error,
+            "breakdown_s": simulation.breakdown.mean_s,
+            "advice": [row_json(remark) for remark in explanation.advice],
+            "remedies": [row_json(remedy) | {"change": remedy.change} for remedy in explanation.remedies],
+            "calls": [row_json(call) for call in explanation.calls],
+            "worst_calls": [row_json(call) for call in explanation.worst_calls],
+            "pipeline": {
+                **row_json(line),
+                "stages": [row_json(stage) | {"waits_s": stage.waits_s} for stage in line.stages],
+                "slowest_stage": None if slowest is None else slowest.stage,
+            },
+            "ranks": [row_json(rank) for rank in explanation.ranks],
+            "stragglers": [straggler.rank for straggler in explanation.stragglers],
+            "experts": None if experts is None else row_json(experts),
+            "variation": [row_json(row) for row in explanation.variation],
+            "critical_path": {
+                **row_json(path),
+                "by_stage_s": [{"stage": stage, "seconds": seconds} for stage, seconds in path.by_stage_s.items()],
+                "by_rank_s": [{"rank": rank, "seconds": seconds} for rank, seconds in path.by_rank_s.items()],
+            },
+            "host": row_json(explanation.host),
+            "diagnostics": (*explanation.notes, *simulation.diagnostics),
         },
-        "ranks": [_fields(rank) for rank in explanation.ranks],
-        "stragglers": [straggler.rank for straggler in explanation.stragglers],
-        "experts": None if experts is None else _fields(experts),
-        "variation": [_fields(row) for row in explanation.variation],
-        "critical_path": {
-            **_fields(path),
-            "by_stage_s": [{"stage": stage, "seconds": seconds} for stage, seconds in path.by_stage_s.items()],
-            "by_rank_s": [{"rank": rank, "seconds": seconds} for rank, seconds in path.by_rank_s.items()],
-        },
-        "host": _fields(explanation.host),
-        "diagnostics": diagnostics_json((*explanation.notes, *simulation.diagnostics)),
-    }
+    )
 
 
-def _fields(row: DataclassInstance) -> dict[str, Any]:
+def row_json(row: DataclassInstance) -> dict[str, Any]:
     """Returns a row and what it holds by name; the count of identical ranks has the key `alike`."""
     return asdict(
         row, dict_factory=lambda items: {"alike" if key == "identical" else key: value for key, value in items}

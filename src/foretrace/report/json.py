@@ -12,7 +12,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foretrace.basics.errors import Diagnostic
 from foretrace.basics.files import write_text
 from foretrace.basics.plain import to_plain
 
@@ -41,8 +40,3 @@ def with_properties(value: Any, *names: str) -> dict[str, Any]:
 def write_json(result: Mapping[str, Any], path: Path) -> None:
     """Writes an answer to a file."""
     write_text(path, json.dumps(result, indent=1, allow_nan=False) + "\n", "JSON file")
-
-
-def diagnostics_json(diagnostics: tuple[Diagnostic, ...]) -> list[dict[str, Any]]:
-    """Returns notes and warnings as plain values."""
-    return [to_plain(diagnostic) for diagnostic in diagnostics]

@@ -128,7 +128,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
     path = steps(tmp_path)
     for words in (
         ("--cluster", "h100-dgx"),
-        ("--perfetto", str(tmp_path / "x.pftrace")),
+        ("--heatmap", str(tmp_path / "x.svg")),
         ("--view", "kernels", "--plot", str(tmp_path / "x.svg")),
         ("--view", "idle", "--op", "mm"),
     ):

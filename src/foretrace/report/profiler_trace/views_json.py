@@ -8,6 +8,7 @@ from typing import Any, Final
 from foretrace.basics.plain import to_plain
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.diff import TraceDiff
+from foretrace.report.explain import row_json
 from foretrace.report.json import to_json, with_properties
 
 TRACE_SCHEMA: Final = "foretrace.trace/1"
@@ -85,7 +86,7 @@ _ANSWERS: Final[dict[str, Callable[[ProfilerTrace], Any]]] = {
     "queues": ProfilerTrace.queues,
     "memory_bandwidth": ProfilerTrace.memory_bandwidth,
     "annotations": _annotations,
-    "stragglers": ProfilerTrace.stragglers,
+    "stragglers": lambda trace: [row_json(rank) for rank in trace.stragglers()],
     "critical_path": _critical_path,
     "steps": lambda trace: with_properties(trace.steps(), "step_s"),
 }
