@@ -12,7 +12,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.hardware.cluster import Cluster
-from foretrace.program.columns import Kind, Phase
+from foretrace.program.columns import Phase
 from foretrace.program.timeline import Timeline
 from foretrace.readings.breakdown import Breakdown
 from foretrace.readings.breakdown import breakdown as find_breakdown
@@ -120,7 +120,8 @@ class Answer:
         """
         timeline = self.timeline
         graph = timeline.graph
-        on_device = graph.ops.ints("kind")[graph.op] != Kind.HOST
+        of_host = np.array([lane.kind == "host" for lane in graph.program.lanes], dtype=bool)
+        on_device = ~of_host[graph.ops.ints("lane")[graph.op]]
         updates = np.flatnonzero(on_device & (graph.ops.ints("phase")[graph.op] == Phase.OPTIMIZER))
         if not len(updates):
             return None
