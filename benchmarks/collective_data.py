@@ -23,7 +23,8 @@ from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.network import NcclNetwork
-from foretrace.cost.network.nccl_tests import MeasurementTable, read_measurements
+from foretrace.cost.network.nccl_tests.reader import read_measurements
+from foretrace.cost.network.nccl_tests.records import MeasurementTable
 from foretrace.cost.network.silicon_collectives import silicon_tables
 from foretrace.hardware import presets
 from foretrace.hardware.cluster import Cluster

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from foretrace.cost.network import MeasuredNetwork, network_of
 from foretrace.cost.network.nccl.bound import bound_s
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.nccl_tests import Measurement, Measurements, measurements_of
+from foretrace.cost.network.nccl_tests.aggregation import measurements_of
+from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective
 

@@ -35,8 +35,9 @@ from foretrace.cost.kernels.clocks import Mix, products_factor
 from foretrace.cost.kernels.kernel_profile import KernelProfile, read_profile
 from foretrace.cost.kernels.model import EfficiencyModel
 from foretrace.cost.kernels.parameters import efficiency
-from foretrace.cost.network.nccl_tests import Measurements, read_measurements
 from foretrace.cost.network.nccl_tests.aggregation import measurements_of
+from foretrace.cost.network.nccl_tests.reader import read_measurements
+from foretrace.cost.network.nccl_tests.records import Measurements
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
 from foretrace.hardware.presets import gpu as gpu_preset

@@ -27,7 +27,8 @@ from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import InputError, shortened
 from foretrace.basics.files import write_whole
 from foretrace.cost.kernels.kernel_profile import KernelProfile, KernelTimes, read_profile, write_profile
-from foretrace.cost.network.nccl_tests import Measurements, read_measurements
+from foretrace.cost.network.nccl_tests.reader import read_measurements
+from foretrace.cost.network.nccl_tests.records import Measurements
 
 VERSION: Final = 1
 InputKind = Literal["trace", "table", "kernel profile", "collectives", "steps"]

@@ -26,7 +26,7 @@ from foretrace.program.program import Program
 
 if TYPE_CHECKING:
     from foretrace.cost.calibration import Calibration
-    from foretrace.cost.network.nccl_tests import Measurements
+    from foretrace.cost.network.nccl_tests.records import Measurements
     from foretrace.cost.network.sharing import Sharing
 
 NetworkMode = Literal["analytic", "flow", "packets"]
@@ -237,7 +237,7 @@ class Machine:
 
     def _own_collectives(self) -> Measurements | None:
         if self._cache.own is None and self.collectives is not None:
-            from foretrace.cost.network.nccl_tests import read_measurements
+            from foretrace.cost.network.nccl_tests.reader import read_measurements
 
             self._cache.own = read_measurements(self.collectives)
         return self._cache.own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from foretrace.cost.kernels import kernel_pricer
+from foretrace.cost import kernels
 from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
 from foretrace.hardware.cluster import Cluster, Gpu
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from foretrace.cost.kernels.calibrated import CalibratedPricer
     from foretrace.cost.kernels.clocks import Mix
     from foretrace.cost.network.nccl.environment import Forced
-    from foretrace.cost.network.nccl_tests import Measurements
+    from foretrace.cost.network.nccl_tests.records import Measurements
 
 
 NetworkPrices = Literal["best", "model", "roofline"]
@@ -23,7 +23,7 @@ NetworkPrices = Literal["best", "model", "roofline"]
 def gpu_pricer(gpu: Gpu, sources: PriceSources, calibration: Calibration | None) -> KernelPricer:
     """Returns what prices kernels on one GPU; a calibration comes before all other sources."""
     if calibration is None:
-        return kernel_pricer(gpu, prices=sources.source, silicon=sources.silicon)
+        return kernels.kernel_pricer(gpu, prices=sources.source, silicon=sources.silicon)
     return calibrated_pricer(gpu, calibration, sources.source, sources.silicon)
 
 
@@ -67,7 +67,7 @@ def calibrated_pricer(
     from foretrace.cost.kernels.calibrated import CalibratedPricer  # most jobs do without, and start faster
 
     calibration.check_gpu(gpu.name)
-    return CalibratedPricer(kernel_pricer(gpu, prices=prices, silicon=silicon), calibration, gpu)
+    return CalibratedPricer(kernels.kernel_pricer(gpu, prices=prices, silicon=silicon), calibration, gpu)
 
 
 def measured_collectives(

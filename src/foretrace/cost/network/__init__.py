@@ -16,7 +16,7 @@ from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.measured_network import MeasuredNetwork
 from foretrace.cost.network.nccl.network import NcclNetwork, reaching
 from foretrace.cost.network.nccl.settings import NcclSettings
-from foretrace.cost.network.nccl_tests import Measurements
+from foretrace.cost.network.nccl_tests.records import Measurements
 from foretrace.hardware.cluster import Cluster
 
 __all__ = [

@@ -27,7 +27,7 @@ from foretrace.cost.network.interface import CallPrices, Explained
 from foretrace.cost.network.nccl.bound import bound_s, passes
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
-from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable
+from foretrace.cost.network.nccl_tests.records import Measurements, MeasurementTable
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Collective, label
 from foretrace.program.program import Source

@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from foretrace.cost.kernels.parameters import efficiency
-from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable, falling_removed
+from foretrace.cost.network.nccl_tests.aggregation import falling_removed
+from foretrace.cost.network.nccl_tests.records import Measurements, MeasurementTable
 from foretrace.cost.silicon import SYSTEMS, tables_of
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as preset

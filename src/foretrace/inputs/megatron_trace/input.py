@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from foretrace.basics.files import GivenPath
 from foretrace.basics.mesh import Mesh, parse_axes
 from foretrace.inputs.base import Baseline, Input
-from foretrace.inputs.megatron_trace.format import Run, is_ex_situ, looks_like_trace, read_runs
+from foretrace.inputs.megatron_trace.format.sniff import looks_like_trace
 from foretrace.inputs.megatron_trace.options import MegatronTraceOptions
 from foretrace.inputs.option_texts import (
     read_bytes,
@@ -23,6 +23,7 @@ from foretrace.inputs.option_values import changed_options, parse_overlap
 
 if TYPE_CHECKING:
     from foretrace.inputs.inventory import Inventory
+    from foretrace.inputs.megatron_trace.format import Run
     from foretrace.program.program import Program
     from foretrace.program.timeline import Timeline
 
@@ -48,6 +49,8 @@ class MegatronTraceInput(Input):
     @classmethod
     def open(cls, paths: Sequence[GivenPath]) -> Self:
         """Reads every rank's file."""
+        from foretrace.inputs.megatron_trace.format import read_runs
+
         return cls(read_runs(paths), paths=[path.text for path in paths])
 
     @classmethod
@@ -73,6 +76,8 @@ class MegatronTraceInput(Input):
     @property
     def is_ex_situ(self) -> bool:
         """Whether one GPU was traced as each rank."""
+        from foretrace.inputs.megatron_trace.format import is_ex_situ
+
         return is_ex_situ(self.runs)
 
     def build_program(self) -> Program:

@@ -13,7 +13,7 @@ from foretrace.cost.network import Network, network_of
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import machine_of
-from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable
+from foretrace.cost.network.nccl_tests.records import Measurements, MeasurementTable
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
 from foretrace.program.dispatch import STYLES, Dispatch, dispatch_text

@@ -15,7 +15,9 @@ from foretrace.cost.network import MeasuredNetwork, NcclNetwork, network_of
 from foretrace.cost.network.measured_network import ANCHORED_BAND, MIN_BAND
 from foretrace.cost.network.nccl.bound import bound_s, passes
 from foretrace.cost.network.nccl.layout import GroupLayout
-from foretrace.cost.network.nccl_tests import Measurement, Measurements, measurements_of, read_measurements
+from foretrace.cost.network.nccl_tests.aggregation import measurements_of
+from foretrace.cost.network.nccl_tests.reader import read_measurements
+from foretrace.cost.network.nccl_tests.records import Measurement, Measurements
 from foretrace.cost.pricing import price as price_ops
 from foretrace.hardware import presets
 from foretrace.program.columns import Collective

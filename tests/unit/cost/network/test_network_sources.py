@@ -11,7 +11,8 @@ import pytest
 from foretrace.cost.kernels.parameters import efficiency
 from foretrace.cost.network import MeasuredNetwork, Network, network_of
 from foretrace.cost.network.nccl.environment import Forced
-from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable, read_measurements
+from foretrace.cost.network.nccl_tests.reader import read_measurements
+from foretrace.cost.network.nccl_tests.records import Measurements, MeasurementTable
 from foretrace.cost.network.silicon_collectives import NAME, silicon_collectives, slowdown_in_training
 from foretrace.cost.silicon import SYSTEMS, installed
 from foretrace.cost.sources import measured_collectives

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from foretrace.basics.errors import InputError
-from foretrace.cost.network.nccl_tests import Measurements, MeasurementTable, read_measurements
+from foretrace.cost.network.nccl_tests.reader import read_measurements
+from foretrace.cost.network.nccl_tests.records import Measurements, MeasurementTable
 from foretrace.program.columns import Collective
 from shared_files import shared
 
