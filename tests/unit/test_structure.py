@@ -23,13 +23,6 @@ MIRRORS_COLUMNS = {"program/block.py:add"}
 
 SCRIPT = ROOT / "tools" / "structure.py"
 
-PENDING = {
-    "small-modules": "modules are being merged into their only importers",
-    "large-folders": "folders are being divided, or given a reason",
-    "vague-names": "variables are being renamed",
-}
-"""Rules that the code does not keep yet."""
-
 
 def load_script() -> ModuleType:
     specification = importlib.util.spec_from_file_location("structure", SCRIPT)
@@ -48,16 +41,24 @@ def package() -> object:
     return structure.Package()
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param(rule, marks=[pytest.mark.xfail(strict=False, reason=PENDING[rule])] if rule in PENDING else [])
-        for rule in structure.RULES
-    ],
-)
+@pytest.mark.parametrize("rule", structure.RULES)
 def test_the_package_keeps(rule: str, package: object) -> None:
     violations = structure.RULES[rule](package)
     assert not violations, "\n".join([f"{len(violations)} violations", *violations])
+
+
+def test_the_modules_that_a_folder_names_are_in_it() -> None:
+    """A reader follows the names in the docstring of an `__init__`."""
+    missing = []
+    for path in sorted((ROOT / "src" / "foretrace").rglob("__init__.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        named = re.findall(r"`([a-z_]+\.py)`", text)
+        missing += [
+            f"{path}: {name}"
+            for name in named
+            if not any((near / name).exists() for near in (path.parent, path.parents[1]))
+        ]
+    assert not missing
 
 
 class TestTheRules:

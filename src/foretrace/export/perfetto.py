@@ -137,8 +137,11 @@ def _sample(graph: Graph) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Bodies:
-    """Encoded parts of events, of which number 0 is empty, and per op the numbers of its title and facts, of those of
-    its wait, and of its microbatch."""
+    """Encoded parts of events.
+
+    `table` holds the parts; 0 is the empty one. `op`, `wait` and `microbatch` are each op's numbers in it: its title
+    and facts, those of its wait, its microbatch.
+    """
 
     table: NDArray[np.object_]
     op: Longs
@@ -214,7 +217,7 @@ class _Flows:
 
 
 def _flows(ops: Ops, shown: Sequence[int], before: int) -> _Flows:
-    """Flows for every group of a communicator of which two members or more are shown, numbered after those `before`."""
+    """Numbers the flows from `before` + 1: one for each call of a group of which two or more members are shown."""
     program, roles = ops.program, ops.program.role_of[list(shown)]
     issued = np.zeros((len(program.communicators), len(program.roles)), dtype=np.int64)
     meets = ops.order >= 0

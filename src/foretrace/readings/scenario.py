@@ -70,7 +70,7 @@ class Scenario:
         ]
 
     def applied_to(self, ops: Ops, prices: Prices) -> Prices:
-        """Returns the prices with all changes except jitter, which adds waits instead (see `analysis.jitter`)."""
+        """Returns the prices with all changes except jitter, which adds waits instead (see `readings/jitter.py`)."""
         resources = {resource.name for resource in prices.draws.resources}
         for text, factor in self.what_if.items():
             _check_factor(text, factor)

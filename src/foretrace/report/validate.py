@@ -263,6 +263,6 @@ def _some(ids: Sequence[str]) -> str:
 
 
 def signed_error(value: float) -> str:
-    """Returns a signed share."""
+    """Returns an error as a percentage with its sign."""
     sign = "+" if value > 0 and f"{100 * value:.1f}" != "0.0" else ""
     return f"{sign}{format_percent(value)}"

@@ -145,8 +145,11 @@ class _Rows:
 
 
 def _of_tokens(program: Program) -> Mask:
-    """Which communications carry samples: those between experts or stages; those of tensor and sequence parallelism, by
-    the axis or because they move just as much as a product of the step reads or writes."""
+    """Returns which communications outside the optimizer carry samples.
+
+    They are all-to-alls, transfers and exchanges, those over an axis of `_TOKEN_AXES`, and those of as many bytes as a
+    product of the step reads or writes for its tokens.
+    """
     columns = program.templates.columns
     axes = np.array([communicator.axis in _TOKEN_AXES for communicator in program.communicators] + [False])
     of_axis = axes[columns["communicator"].astype(np.int64)]

@@ -120,7 +120,8 @@ class _Runner:
     def _overlapped(self) -> _Runner:
         """Adds what concurrent ops cost each other, found by running them.
 
-        Where communications share links, the cost as if alone is kept if a run with it confirms it.
+        Where communications share links, it first tries the cost found with every communication as if alone, and keeps
+        it if a run with it confirms it.
         """
         alone = self.durations
 

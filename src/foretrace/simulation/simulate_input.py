@@ -121,7 +121,7 @@ class _Question:
         return rebuilt(program, batch=rebuild.batch, gpu=rebuild.gpu)
 
     def _check_machine(self) -> None:
-        """Raises an error where a model has no cluster, or one without room or units for it."""
+        """Raises an error where a model has no cluster, or one with too few GPUs or whose GPUs lack its precision."""
         setting = self.job.setting()
         if setting is None:
             return

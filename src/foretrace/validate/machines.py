@@ -46,7 +46,10 @@ def cluster_of(config: RunConfig) -> tuple[Cluster, tuple[str, ...]]:
 
 
 def _sized(node: Node, gpus: int | None) -> Node:
-    """A node with as many GPUs as the table says; NICs follow, and links join what they joined."""
+    """Returns a node with as many GPUs as the table says, and NICs in proportion.
+
+    A link domain that was the whole node still is.
+    """
     if gpus is None or gpus == node.gpus:
         return node
     domain = gpus if node.domain_gpus == node.gpus else node.domain_gpus

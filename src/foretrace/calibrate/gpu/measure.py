@@ -81,7 +81,7 @@ class Session:
         self.say(f"  failed: {kernel_text(case.kernel)}: {reason}")
 
     def save(self) -> None:
-        """Writes what there is."""
+        """Writes the profile of all kernels measured so far."""
         facts = {**self.facts, "kernels": str(len(self.done)), "kernels_failed": str(self.failures)}
         write_profile(self.out, facts, self.done, self.remarks)
 

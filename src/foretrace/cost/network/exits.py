@@ -21,8 +21,11 @@ AMPLE: Final = 1 - 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exit:
-    """A tier as ranks meet it: the part each is in, by numbers without gaps, and what the exits of parts carry in bytes
-    per second (0: out of service). Ranks of one `side` reach each other without passing an exit."""
+    """A tier of the network as ranks see it.
+
+    `part` is the part of the tier that each rank is in, numbered without gaps; `bytes_per_s` is what the exit of each
+    part carries (0: out of service). Ranks of one `side` reach each other without passing an exit.
+    """
 
     name: str
     part: Longs

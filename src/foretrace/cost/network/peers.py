@@ -37,8 +37,10 @@ class Partners:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
-    """The ranks of groups in the order of their rings, one group after the other, in blocks that are on one island: of
-    each block its first place, number of ranks and group."""
+    """All ranks, group by group in the order of the ring (`rank`), cut into blocks of one island.
+
+    `first`, `count` and `row` are each block's first place, number of ranks and group.
+    """
 
     rank: Longs
     first: Longs

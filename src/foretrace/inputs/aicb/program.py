@@ -142,7 +142,10 @@ def _tied_chunks(
 
 
 def _chunk_share(schedule: Schedule, chunk: int) -> tuple[int, int]:
-    """Returns which part of a stage's layers a chunk has, of how many. Each of two directions has all of them."""
+    """Returns the number of a chunk among those of its direction, and how many these are.
+
+    They divide the stage's layers; each direction has all of them.
+    """
     direction = schedule.chunk_direction.tolist()
     serving = [number for number, way in enumerate(direction) if way == direction[chunk]]
     return serving.index(chunk), len(serving)

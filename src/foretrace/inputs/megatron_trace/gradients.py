@@ -88,7 +88,10 @@ def _bucket(job: TraceJob, trace: RankTrace, op: TraceOp, start_ms: float, durat
 
 
 def gradient_calls(job: TraceJob, traces: Sequence[RankTrace], stage: int) -> tuple[list[Call], list[Diagnostic]]:
-    """The reductions of a rank, in order, from the first campaign that has them apart for experts, else from any."""
+    """Returns the gradient reductions of a rank, in order.
+
+    They are of its first trace that reduces those of experts separately, otherwise of its first that has any.
+    """
     reductions = [(trace, [op for op in last_iteration(trace) if reduces_gradients(op)]) for trace in traces]
     reductions = [(trace, ops) for trace, ops in reductions if ops]
     if not reductions:

@@ -124,9 +124,9 @@ def launches_s(trace: RankProfile) -> Floats:
 
 
 def pace(launch_s: float, usual_s: float, exponent: float = PACE_EXPONENT) -> float:
-    """Returns a host's usual times over those while it was recorded, given a launch then and usually.
+    """Returns the factor from recorded host times to usual ones, by what a launch took then and usually takes.
 
-    It is 1 for another kind of host.
+    It nears 1 where the two are far apart: the host is then of another kind.
     """
     away = log(usual_s / launch_s)
     odds = OTHER_HOST * exp(min(away**2 / (2 * PACE_SPREAD**2), 100.0))

@@ -104,7 +104,7 @@ def _is_scattered(operands: list[Tensor]) -> bool:
 
 
 def _order(tensor: Tensor) -> list[int]:
-    """A tensor's dimensions from the outermost in memory to the innermost; those of size 1 are nowhere."""
+    """Returns a tensor's dimensions from the outermost in memory to the innermost, without those of size 1."""
     strides = tensor.strides if len(tensor.strides) == len(tensor.dims) else tuple(range(len(tensor.dims), 0, -1))
     return sorted((i for i, size in enumerate(tensor.dims) if size > 1), key=lambda i: (-strides[i], i))
 

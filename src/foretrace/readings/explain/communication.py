@@ -28,9 +28,9 @@ class CallKind:
 
     `calls` counts every rank's part in a call, `bytes` adds up the sizes of those parts. `transfer_s`, `wait_s` and
     `held_s` are per step, means over all ranks of the job: from start to end, from ready to start, and the part of
-    that wait which held the rank up. `transfer` and `held` are of single calls. `bytes_per_s` is bytes by the time of
-    the calls that carry any and have partners (the time of a lone rank's includes what it waited for others); None
-    where there is none or they take no time.
+    that wait which held the rank up. `transfer` and `held` are of single calls. `bytes_per_s` is bytes over the
+    time of the calls that carry bytes and have recorded partners (the time of a lone rank includes waiting); None
+    without such calls or time.
     """
 
     axis: str
@@ -65,7 +65,7 @@ class WorstCall:
 
 
 def call_kinds(rows: OpRows) -> tuple[CallKind, ...]:
-    """Returns every axis and collective that meets, those that take and cost most first."""
+    """Returns the calls by axis and collective, the greatest sum of transfer and held-up time first."""
     meets = np.flatnonzero(rows.communicator >= 0)
     axis = rows.axis
     kinds: dict[tuple[str, int], list[int]] = {}

@@ -57,7 +57,7 @@ class PipelineUse:
 
     @property
     def slowest(self) -> Stage | None:
-        """The stage that computes longest for a microbatch; None where there is no other or none does."""
+        """The stage that computes longest for a microbatch; None with a single stage, or where no stage computes."""
         most = max(self.stages, key=lambda stage: stage.microbatch_s, default=None)
         return most if len(self.stages) > 1 and most is not None and most.microbatch_s > 0 else None
 

@@ -65,8 +65,8 @@ def find_counted_steps(trace: RankProfile, links: EventLinks, among: Collection[
 def _begins_s(trace: RankProfile, steps: Steps, numbers: Longs) -> Floats:
     """Returns when steps that the host bounds began on the device.
 
-    All begin equally long after their start on the host, so that each lasts as long as there, and before any began work
-    of its own; but not beyond the end of all work.
+    All are moved by the same time from their start on the host, which keeps their lengths: at most until the first work
+    of any step, and not so far that the last ends after all work.
     """
     events = trace.events
     device = events.of(*ON_DEVICE)

@@ -1,5 +1,5 @@
 """Writes what can be named: `lists` is `foretrace list`, `show` finds what `foretrace show` is asked for.
 
-`hardware` and `models` hold the screens and the JSON of presets: GPUs, NICs, nodes and clusters, and
+Read `show` first. `hardware` and `models` hold the screens and the JSON of presets: GPUs, NICs, nodes and clusters, and
 architectures.
 """

@@ -1,6 +1,6 @@
 """Draws plots, as SVG and as text for a terminal.
 
-Start with `curves` (lines on two logarithmic axes) and `scatter` (measured against predicted). `heatmap`
+Read `curves` first (lines on two logarithmic axes), then `scatter` (measured against predicted). `heatmap`
 draws how busy links are, which `link_panels` arranges; `network_plot` chooses the curves of collectives;
 `gantt` draws a step as letters.
 """

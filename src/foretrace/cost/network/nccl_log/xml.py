@@ -35,7 +35,7 @@ class _Open:
 
 
 def parse_xml(data: bytes, name: str, expected: str) -> Element:
-    """The one element of a document that messages call `name`; `expected` says what it should be."""
+    """Parses a document and returns its root. Errors call the document `name` and hint at `expected`."""
     if not data.strip():
         raise InputError("empty-file", "the file is empty", where=name, hint=expected)
     parser = expat.ParserCreate()

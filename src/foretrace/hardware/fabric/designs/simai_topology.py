@@ -231,7 +231,10 @@ def simai_topology(fabric: Fabric, gpu: str, path: str) -> SimaiTopology:
 
 
 def _inner(fabric: Fabric, number: Longs) -> list[TopologyLink]:
-    """Links between devices that SimAI knows, each once, cable by cable."""
+    """Returns the links whose two ends SimAI has, in one direction, without those from GPUs to the network (`_outer`).
+
+    Between switches of the network there is one for each cable.
+    """
     near, far = number[fabric.source], number[fabric.target]
     once = np.flatnonzero((near >= 0) & (far > near) & ~_out_of_gpus(fabric))
     between = fabric.kind[fabric.source[once]] >= Device.LEAF

@@ -101,7 +101,7 @@ class Crossing:
         return Shares(start, _MAX_DEVICES - item if inwards else item, total)
 
     def between(self, combinations: Combinations) -> Shares:
-        """The shares on the links between exits, for each pair of classes."""
+        """Returns for each pair of classes the links between their exits, with the share of its traffic on each."""
         pairs = len(combinations.start) - 1
         key, which = _unique_pairs(combinations.source, combinations.target, _MAX_DEVICES)
         paths = self._switching.spread(key[:, 0], key[:, 1])

@@ -115,8 +115,10 @@ class Router:
         return np.stack(columns, axis=1) if columns else np.zeros((len(at), 0), dtype=np.int64)
 
     def _relays(self, source: Longs, target: Longs) -> _Relays:
-        """The GPUs that send into the network and receive from it: the flow's own unless it must or should go through
-        others."""
+        """Returns for each flow the GPUs that send into and receive from the network.
+
+        They are its own, or others of their nodes where rails ask for it or its own cannot reach each other.
+        """
         sender, receiver = source.copy(), target.copy()
         size = self._fabric.gpus_per_node
         if self._topology.routing == "rail":

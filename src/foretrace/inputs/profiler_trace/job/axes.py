@@ -57,7 +57,8 @@ def axes_of(
 ) -> tuple[str, ...] | None:
     """Returns the axes along which a group's ranks differ; None if nothing tells.
 
-    A group of all ranks, or the only group, carries gradients, unless its call is an all-to-all: that is of experts.
+    What the user named or the group's description says comes first. Otherwise transfers are between stages, all-to-alls
+    between experts, and the default group, one of all ranks or one of unknown size carries gradients.
     """
     own = (named or {}).get(group.name)
     if own is not None:
