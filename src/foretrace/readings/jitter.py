@@ -299,7 +299,7 @@ class _Walk:
         return max([*ends, *before, 0.0])
 
     def _meet(self, unit: Sequence[int]) -> None:
-        """Runs a rendezvous: finds when the last member comes, and the variance that each keeps for its other groups."""
+        """Runs a rendezvous: finds when the last member comes, and the variance each keeps for its other groups."""
         waits, group = self.waits, self.waits.group[unit[0]]
         members: list[_Member] = []
         for node in unit:
