@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, RankProfile
+from foretrace.inputs.profiler_trace.format.records import ON_DEVICE, CollectiveArguments, RankProfile
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.readings.breakdown import breakdown
 from foretrace.readings.chain import Chain
@@ -87,6 +87,40 @@ def test_the_recorded_timeline_is_consistent_and_its_readings_sum_to_the_step(re
     assert sum(path.parts_s.values()) == pytest.approx(path.length_s)
     assert path.length_s <= timeline.step_time_s * (1 + 1e-9)
     assert (path.start_s[1:] >= path.end_s[:-1] - 1e-12).all()
+    assert sum(breakdown(timeline, chain).mean_s.values()) == pytest.approx(timeline.step_time_s)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> list[RankProfile]:
+    """Steps of two or three ranks that compute and reduce in turn, on clocks of their own."""
+    world, calls = draw(st.integers(2, 3)), draw(st.integers(1, 3))
+    group = CollectiveArguments("allreduce", group="1", ranks=tuple(range(world)))
+    traces = []
+    for rank in range(world):
+        rows: list[Row] = []
+        clock = float(draw(st.integers(0, 5000)))
+        for step in range(3):
+            begin = clock + 1000.0 * step
+            rows.append(mark(f"ProfilerStep#{step}", begin, begin + 1000))
+            for number in range(calls):
+                correlation = 100 * step + 2 * number
+                called = begin + 10 + 300 * number
+                computed = called + 10 + draw(st.integers(0, 90))
+                came, ended = called + draw(st.integers(12, 150)), called + 200 + draw(st.integers(0, 60))
+                rows += [launch(correlation, called, called + 2), launch(correlation + 1, called + 5, called + 7)]
+                rows.append(kernel("gemm", called + 8, computed, correlation=correlation))
+                rows.append(kernel(NAMES[1], came, ended, stream=20, correlation=correlation + 1, call=0))
+        traces.append(small_trace(*rows, rank=rank, world=world, calls=[group]))
+    return traces
+
+
+@given(jobs())
+def test_readings_of_several_ranks_sum_to_the_step(traces: list[RankProfile]) -> None:
+    timeline = ProfilerTraceInput(traces).recorded()
+    chain = Chain(timeline)
+    path = critical_path(chain)
+    assert path.length_s <= timeline.step_time_s * (1 + 1e-9)
+    assert (path.end_s >= path.start_s).all() and (path.start_s[1:] >= path.end_s[:-1] - 1e-12).all()
     assert sum(breakdown(timeline, chain).mean_s.values()) == pytest.approx(timeline.step_time_s)
 
 

@@ -331,7 +331,7 @@ def replacing(path: Path, noun: str, *, devices: bool = True) -> Iterator[Binary
             with path.open("wb") as stream:
                 yield stream
             return
-        target = path.resolve()
+        target = Path(os.path.realpath(path))
         temporary = target.parent / f".{secrets.token_hex(8)}.foretrace.tmp"
         try:
             with temporary.open("xb") as stream:

@@ -1,7 +1,7 @@
 """Brings the traces of several ranks together: which calls meet, and one clock for all hosts.
 
-Calls meet as in NCCL: the n-th call of every member of a group. What meets ends for all its members at nearly the same
-time, so the ends also tell how far the clocks of two hosts are apart.
+Calls meet as in NCCL: the n-th call of every member of a group. Calls that meet end for all members at nearly the same
+time, so their ends also tell how far the clocks of two hosts are apart.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def match_calls(
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """What to subtract from each clock, and the clocks that no meeting joins to the first."""
+    """The offset to subtract from each clock, and the clocks that no meeting joins to the first."""
 
     offset: tuple[float, ...]
     apart: tuple[int, ...]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Ints, ranges
+from foretrace.basics.arrays import Floats, Ints, Mask, ranges
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.program.graph import Graph
 
@@ -72,6 +72,21 @@ class Timeline:
     def recorded(self) -> bool:
         """Whether the times were recorded; otherwise the engine found them."""
         return self.steps_run == 0
+
+    @property
+    def on_device(self) -> Mask:
+        """Whether each op runs on a device: not on a lane of the host."""
+        of_host = np.array([lane.kind == "host" for lane in self.graph.program.lanes], dtype=bool)
+        return np.asarray(~of_host[self.graph.ops.ints("lane")[self.graph.op]])
+
+    @property
+    def device_begins_s(self) -> float:
+        """When the first op of a device starts; zero where steps do not repeat.
+
+        Where they do, a host that runs ahead begins its step long before the device does.
+        """
+        on_device = self.on_device
+        return float(self.start_s[on_device].min()) if self.graph.program.repeats and on_device.any() else 0.0
 
     @property
     def makespan_s(self) -> float:

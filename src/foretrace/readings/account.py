@@ -196,9 +196,7 @@ def _ranks(simulation: Answer, nodes: _Nodes) -> RankTimes:
     compute, late = (per_class[:, [parts.index(part) for part in some]].sum(axis=1) for some in (COMPUTE_PARTS, LATE))
     classes = nodes.graph.classes
     end = np.zeros(len(classes))
-    on_device = nodes.kind != Kind.HOST
-    begin_s = float(nodes.start_s[on_device].min()) if nodes.graph.program.repeats and on_device.any() else 0.0
-    np.maximum.at(end, nodes.rank_class, nodes.end_s - begin_s)
+    np.maximum.at(end, nodes.rank_class, nodes.end_s - simulation.timeline.device_begins_s)
     return RankTimes(compute[classes.of_rank], late[classes.of_rank], end[classes.of_rank])
 
 

@@ -136,7 +136,7 @@ class _Counting:
     def _explain(self, gaps: _Gaps) -> None:
         """Walks back from the op at the end of each gap and gives every stretch of the gap to a part."""
         timeline, chain = self.timeline, self.chain
-        # Of an op that computes nothing is left of the gap; of one that does not, its own time comes first.
+        # If the gap ends in a compute op, nothing is left to attribute. Otherwise the op's own duration comes first.
         self._give(gaps, np.full(len(gaps.owner), self.idle), timeline.end_s[gaps.node] - gaps.moved)
         self._give(gaps, self.runs[gaps.node], timeline.start_s[gaps.node] - gaps.moved)
         while True:

@@ -54,9 +54,11 @@ def critical_path(chain: Chain) -> CriticalPath:
     start, end = timeline.start_s[nodes] - moved + shift, timeline.end_s[nodes] - moved + shift
     if timeline.recorded and timeline.graph.program.repeats:
         # Recorded steps vary: what a step runs past its end may overlap what comes next on the path.
-        end[:-1] = np.minimum(end[:-1], start[1:])
-        start = np.clip(start, end[-1] - max(spanned, 1) * timeline.step_time_s, end)
-        end = np.maximum(end, start)
+        end[:-1] = np.minimum(end[:-1], np.minimum.accumulate(start[:0:-1])[::-1])
+        begins_s = end[-1] - max(spanned, 1) * timeline.step_time_s
+        kept = np.append(end[:-1] > begins_s, True)
+        nodes, end = nodes[kept], end[kept]
+        start = np.clip(start[kept], begins_s, end)
     lengths = (end - start) / max(spanned, 1)
     part = _parts(chain, nodes)
     seconds: dict[str, float] = {}

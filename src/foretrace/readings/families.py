@@ -4,7 +4,7 @@ compute  communication  host          what an op is
 forward  backward  optimizer  …       which phase it belongs to
 tp  dp  pp  ep  …                     the axis it communicates over
 all_reduce  all_to_all  …             what it does there
-gemm  attention  norm  moe gate  …    what kind of kernel it runs (`lower.torch.kinds`)
+gemm  attention  norm  moe gate  …    what kind of kernel it runs (`inputs.torch_ops.kinds`)
 name:attention*   lane:dp             its name or lane, with * and ?
 """
 

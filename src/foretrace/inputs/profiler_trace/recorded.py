@@ -1,6 +1,6 @@
 """The recorded step of a job as a timeline: true starts and ends, with every gap as an op.
 
-Of the steady steps the median one counts, by the longest time that any rank took for it. Its time is the period: to the
+The median steady step counts, by the longest time that any rank took for it. Its time is the period: to the
 start of the next step, on the host or on the device, whichever sets the pace (`rank/recorded_time.py`).
 
 An op ends where it was recorded to end, with three exceptions, each of which keeps it from running at the same time as
@@ -10,7 +10,8 @@ what waits for it:
 - A launch is over once the first of what it launched has begun, at the latest `Streams.launch_s` after its call.
 - A kernel that ends up to `CLOCK_S` after what waited for it has begun ends there: clocks are no more exact.
 
-A wait that most steps have, but not this one, is left out. A collective begins when the last of its members has come:
+Work that ran in another order than it was launched in keeps its times. A wait that most steps have, but not this one,
+is left out. A collective begins when the last of its members has come:
 its shortest time on any rank before it ends.
 """
 
@@ -48,7 +49,7 @@ def recorded_timeline(profile: JobProfile) -> Timeline:
     period_s = max(_period_s(rank, name) for rank in profile.ranks)
     steps = [
         _RecordedStep(rank, name, period_s, offset_s)
-        for rank, offset_s in zip(profile.ranks, profile.meetings.offsets_s, strict=True)
+        for rank, offset_s in zip(profile.ranks, _offsets_s(profile, name, period_s), strict=True)
     ]
     note = Diagnostic("note", "one-of-several", f"as measured: {name}, the median step, {period_s * 1e3:.2f} ms")
     program, writers = profile.written(
@@ -65,6 +66,20 @@ def recorded_timeline(profile: JobProfile) -> Timeline:
     end_before = end - period_s
     np.minimum.at(end_before, graph.next_src, ready[graph.next_dst])
     return Timeline(graph, ready, start, end, end_before, period_s, steps_run=0, origin_s=origin_s)
+
+
+def _offsets_s(profile: JobProfile, name: str, period_s: float) -> list[float]:
+    """Returns what to subtract from the times of each trace.
+
+    A step that begins more than a period before or after that of the first trace is on a clock that no collective has
+    set. Both are then taken to begin together.
+    """
+    offsets = list(profile.meetings.offsets_s)
+    begins = [float(rank.steps.start_s[rank.steady.steps[_row(rank, name)]]) for rank in profile.ranks]
+    for trace, begin_s in enumerate(begins):
+        apart_s = (begin_s - offsets[trace]) - (begins[0] - offsets[0])
+        offsets[trace] += apart_s if abs(apart_s) > period_s else 0.0
+    return offsets
 
 
 def median_step(ranks: Sequence[RankStep]) -> str:
@@ -116,7 +131,9 @@ class _RecordedStep:
         targets = self._clip_to_calls(rank)
         steady = replace(rank.steady, steps=rank.steady.steps[[row]], device=work[None], calls=rank.steady.calls[[row]])
         device = replace(rank.device, waits=waits)
-        host = replace(rank.host, targets=targets)
+        resumes = rank.host.resumes
+        resumes = np.where((resumes >= 0) & (self.left_s[resumes] <= self.reach_s), resumes, -1)
+        host = replace(rank.host, targets=targets, resumes=resumes)
         self.rank = replace(rank, steady=steady, device=device, host=host)
         self.begun_s = self._begun_s()
         self.waited_s = self._waited_s()
@@ -151,12 +168,12 @@ class _RecordedStep:
     def _clip_to_successors(self, rank: RankStep) -> tuple[Wait, ...]:
         """Ends kernels where what follows them begins, and returns the waits between streams that hold in this step."""
         for before, after, steps in _in_turn(rank.device.stream):
-            if not steps:
+            if not steps and self.start_s[before] <= self.start_s[after]:
                 self.end_s[before] = min(self.end_s[before], self.start_s[after])
         held = []
         for wait in rank.device.waits:
             begins_s = self.start_s[wait.after] + wait.steps * self.period_s
-            if self.end_s[wait.before] <= begins_s + CLOCK_S:
+            if self.end_s[wait.before] <= begins_s + CLOCK_S and self.start_s[wait.before] <= begins_s:
                 held.append(wait)
                 if not wait.steps:
                     self.end_s[wait.before] = min(self.end_s[wait.before], begins_s)

@@ -120,17 +120,13 @@ class Answer:
         """
         timeline = self.timeline
         graph = timeline.graph
-        of_host = np.array([lane.kind == "host" for lane in graph.program.lanes], dtype=bool)
-        on_device = ~of_host[graph.ops.ints("lane")[graph.op]]
-        updates = np.flatnonzero(on_device & (graph.ops.ints("phase")[graph.op] == Phase.OPTIMIZER))
+        updates = np.flatnonzero(timeline.on_device & (graph.ops.ints("phase")[graph.op] == Phase.OPTIMIZER))
         if not len(updates):
             return None
         first = np.full(len(graph.classes), -np.inf)
         # Going backwards, the first update of each class is written last.
         first[graph.rank_class[updates[::-1]]] = timeline.start_s[updates[::-1]]
-        # A host that runs ahead begins its step long before the device does.
-        begins_s = float(timeline.start_s[on_device].min()) if graph.program.repeats else 0.0
-        return float(first.max()) - begins_s
+        return float(first.max()) - timeline.device_begins_s
 
     @cached_property
     def lanes(self) -> tuple[LaneUse, ...]:

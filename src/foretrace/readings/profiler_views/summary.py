@@ -14,6 +14,7 @@ from foretrace.inputs.profiler_trace.write_step import BETWEEN_KERNELS
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.critical_path import Bound
 from foretrace.readings.explain import Explanation
+from foretrace.readings.explain.stragglers import RankLateness
 from foretrace.readings.profiler_views.breakdown import Occupancy
 from foretrace.readings.profiler_views.idle import IdleTimes, RankIdle
 from foretrace.readings.profiler_views.kernels import KindTimes
@@ -88,6 +89,7 @@ def summary(
     kinds: Sequence[KindTimes],
     steps: StepStatistics,
     explanation: Explanation | None,
+    stragglers: Sequence[RankLateness],
 ) -> TraceSummary:
     """Returns the overview of some ranks, from what the other analyses return."""
     count = max(sum(len(rank.counted) for rank in ranks) / len(ranks), 1.0)
@@ -119,7 +121,7 @@ def summary(
         median_step_s=None if explanation is None else explanation.step_s,
         bound=None if explanation is None else explanation.critical_path.bound,
         breakdown_s=None if explanation is None else explanation.answer.breakdown.mean_s,
-        advice=() if explanation is None else _advice(states, work, kernel_s, explanation),
+        advice=() if explanation is None else _advice(states, work, kernel_s, explanation, stragglers),
     )
 
 
@@ -143,7 +145,11 @@ def _kind_shares(kinds: Sequence[KindTimes], per: float) -> tuple[KindShare, ...
 
 
 def _advice(
-    states: dict[str, float], work: float, kernel_s: float, explanation: Explanation
+    states: dict[str, float],
+    work: float,
+    kernel_s: float,
+    explanation: Explanation,
+    stragglers: Sequence[RankLateness],
 ) -> tuple[TraceAdvice, ...]:
     answer = explanation.answer
     step_s, parts = explanation.step_s, answer.breakdown.mean_s
@@ -156,9 +162,8 @@ def _advice(
     host_s, idle_s, copies_s = parts.get("host", 0.0), parts.get("idle", 0.0), states["memory"]
     exposed_s = sum(seconds for name, seconds in parts.items() if name.endswith(" exposed"))
     gaps_s = _gaps_s(answer)
-    late = explanation.ranks
-    lost_s = sum(rank.held_others_s * rank.identical for rank in late) / answer.world_size
-    worst = max(late, key=lambda rank: rank.held_others_s).rank
+    lost_s = sum(rank.held_others_s * rank.identical for rank in stragglers) / answer.world_size
+    worst = stragglers[0].rank
     advice = [
         TraceAdvice(
             f"the device waits for its host {part(host_s)}: {work:,.0f} pieces of work a step, half of them "

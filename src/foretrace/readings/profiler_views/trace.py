@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.errors import Diagnostic, ForetraceError, InputError
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.input import ProfilerTraceInput
 from foretrace.readings.answer.recorded import recorded_answer
@@ -50,7 +50,6 @@ class ProfilerTrace:
             raise InputError(
                 "missing-argument", "no trace is given", hint="name a trace of PyTorch's profiler or of Nsight Systems"
             )
-        self._input = ProfilerTraceInput(traces)
         numbers: set[int] = set()
         ranks = []
         for number, trace in enumerate(traces):
@@ -62,6 +61,8 @@ class ProfilerTrace:
             ranks.append(Rank(in_whole_us(trace) if whole_us else trace, rank, hta_steps=hta_steps))
         ranks.sort(key=lambda rank: rank.number)
         self.ranks: tuple[Rank, ...] = tuple(ranks if hta_steps else _together(ranks))
+        # The timeline has the ranks in this order, numbered from 0.
+        self._input = ProfilerTraceInput([rank.trace for rank in self.ranks])
 
     @classmethod
     def load(
@@ -196,11 +197,17 @@ class ProfilerTrace:
 
     def critical_path(self) -> PathReading:
         """Returns the chain of waits that made the median step as long as it was."""
-        return self.explanation.critical_path
+        path = self.explanation.critical_path
+        by_rank_s = {self.ranks[position].number: seconds for position, seconds in path.by_rank_s.items()}
+        longest = tuple(
+            replace(op, place=replace(op.place, rank=self.ranks[op.place.rank].number)) for op in path.longest
+        )
+        return replace(path, by_rank_s=by_rank_s, longest=longest)
 
     def stragglers(self) -> tuple[RankLateness, ...]:
         """Returns the ranks that others wait for, the one that held others up longest first."""
-        return tuple(sorted(self.explanation.ranks, key=lambda rank: -rank.held_others_s))
+        ranks = [replace(rank, rank=self.ranks[rank.rank].number) for rank in self.explanation.ranks]
+        return tuple(sorted(ranks, key=lambda rank: -rank.held_others_s))
 
     def steps(self) -> _steps.StepStatistics:
         """Returns the steps one by one."""
@@ -225,14 +232,24 @@ class ProfilerTrace:
             self.launches().ranks,
             self.kernels().kinds,
             self.steps(),
-            self._explanation_or_none(),
+            None if self._timeline_error is not None else self.explanation,
+            () if self._timeline_error is not None else self.stragglers(),
         )
 
-    def _explanation_or_none(self) -> Explanation | None:
+    @property
+    def timeline_diagnostics(self) -> tuple[Diagnostic, ...]:
+        """A warning where the traces cannot be read as a timeline, which tells why."""
+        error = self._timeline_error
+        return () if error is None else (Diagnostic("warning", error.code, error.message, error.where),)
+
+    @cached_property
+    def _timeline_error(self) -> ForetraceError | None:
+        """The reason why the traces cannot be read as a timeline, if there is one."""
         try:
-            return self.explanation
-        except InputError:
-            return None
+            _ = self.explanation
+        except ForetraceError as error:
+            return error
+        return None
 
 
 def _together(ranks: list[Rank]) -> list[Rank]:

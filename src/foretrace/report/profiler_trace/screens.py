@@ -16,7 +16,7 @@ from foretrace.report.terminal import BOUND_BY, Screen, Span, diagnostic_lines, 
 
 MAX_ROWS: Final = 20
 MAX_KERNELS_OF_SEQUENCE: Final = 6
-_ONE_BY_ONE: Final = ("steps", "critical-path")
+_ONE_BY_ONE: Final = ("steps", "critical-path", "stragglers")
 """Views that show steps by themselves."""
 _Lines = list[list[Span]]
 

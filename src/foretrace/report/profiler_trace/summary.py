@@ -32,13 +32,13 @@ def print_summary(trace: ProfilerTrace, stream: TextIO | None = None) -> None:
         lines += [[], *breakdown_lines(answer.breakdown, answer.step_time_s, screen, of)]
     lines += [[], *_kinds(summary), [], *_kernels(trace.kernels().top(MAX_KERNELS), summary, trace)]
     lines += [*_advice(summary, screen), []]
-    lines += diagnostic_lines(trace.diagnostics, screen, MAX_NOTES)
+    lines += diagnostic_lines((*trace.timeline_diagnostics, *trace.diagnostics), screen, MAX_NOTES)
     lines.append([(f"  see      {SEE}", "bright_black")])
     show(screen, lines)
 
 
 def _headline(summary: TraceSummary, trace: ProfilerTrace) -> list[list[Span]]:
-    bound = "no step was recorded that could be replayed"
+    bound = "the recorded step cannot be read; see the warning below"
     if summary.bound is not None:
         path = trace.critical_path()
         parts = [f"{part} {format_percent(seconds / path.length_s)}" for part, seconds in path.by_part_s.items()]
@@ -92,6 +92,8 @@ def _kernels(kernels: Sequence[KernelUse], summary: TraceSummary, trace: Profile
 
 
 def _advice(summary: TraceSummary, screen: Screen) -> list[list[Span]]:
+    if summary.bound is None:
+        return []
     if not summary.advice:
         return [[], [("  nothing stands out: the device is busy computing", "")]]
     lines: list[list[Span]] = [

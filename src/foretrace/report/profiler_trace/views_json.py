@@ -23,9 +23,10 @@ def profiler_trace_json(trace: ProfilerTrace, view: str | None = None, op: str =
         key: _answer(trace, key, op, series=view is not None) if recorded or key not in _OF_THE_TIMELINE else None
         for key in keys
     }
+    diagnostics = trace.diagnostics if view else (*trace.timeline_diagnostics, *trace.diagnostics)
     summary = {} if view else {"summary": trace.summary()}
     traces = {"traces": [rank.trace.path for rank in trace.ranks]}
-    return to_json(TRACE_SCHEMA, traces, summary, answers, {"diagnostics": trace.diagnostics})
+    return to_json(TRACE_SCHEMA, traces, summary, answers, {"diagnostics": diagnostics})
 
 
 def diff_json(difference: TraceDiff) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def _annotations(trace: ProfilerTrace) -> dict[str, Any]:
 def _critical_path(trace: ProfilerTrace) -> dict[str, Any]:
     path, reading = trace.explanation.answer.critical_path, trace.critical_path()
     graph = trace.explanation.answer.timeline.graph
+    positions = graph.classes.representative[graph.rank_class[path.node]]
     return {
         "step": trace.median_step,
         "bound": reading.bound,
@@ -68,9 +70,9 @@ def _critical_path(trace: ProfilerTrace) -> dict[str, Any]:
         "length_s": reading.length_s,
         "gaps_s": reading.gaps_s,
         "parts_s": reading.by_part_s,
-        "by_rank_s": reading.by_rank_s,
+        "by_rank_s": [{"rank": rank, "seconds": seconds} for rank, seconds in reading.by_rank_s.items()],
         "kernels": reading.by_name,
-        "rank": graph.classes.representative[graph.rank_class[path.node]],
+        "rank": [trace.ranks[position].number for position in positions.tolist()],
         "start_s": path.start_s,
         "end_s": path.end_s,
         "part": path.part,

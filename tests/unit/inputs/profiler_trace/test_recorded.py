@@ -131,8 +131,7 @@ def test_a_collective_begins_when_its_last_member_has_come() -> None:
 
     timeline = ProfilerTraceInput([rank(0, 100), rank(1, 300)]).recorded()
     early, late = (timeline.rank(number) for number in (0, 1))
-    at = [ops.name.index(next(name for name in ops.name if name not in ("cudaLaunchKernel",) and "latency" not in name
-                              and "gap" not in name and "idle" not in name)) for ops in (early, late)]  # fmt: skip
+    at = [ops.name.index("allreduce") for ops in (early, late)]
     assert early.start_s[at[0]] - early.ready_s[at[0]] == pytest.approx(200 * US)
     assert late.start_s[at[1]] - late.ready_s[at[1]] == pytest.approx(0.0, abs=1e-12)
     first, second = foretrace.ProfilerTrace([rank(0, 100), rank(1, 300)]).stragglers()
@@ -144,3 +143,48 @@ def test_options_that_change_the_job_do_not_change_what_was_recorded() -> None:
     job = ProfilerTraceInput([steps(("a", 20, 100), ("b", 102, 200))])
     plain, changed = job.recorded(), job.with_options(host="graphs", batch=2.0).recorded()
     assert changed.step_time_s == plain.step_time_s and (changed.end_s == plain.end_s).all()
+
+
+def test_ranks_keep_their_numbers() -> None:
+    call = CollectiveArguments("allreduce", group="1", ranks=(4, 6))
+
+    def rank(number: int, start_us: float) -> RankProfile:
+        rows: list[Row] = []
+        for step in range(3):
+            begin = 1000.0 * step
+            rows += [mark(f"ProfilerStep#{step}", begin, begin + 1000), launch(step, begin + 2, begin + 4)]
+            rows.append(kernel(NCCL, begin + start_us, begin + 500, stream=20, correlation=step, call=0))
+        return small_trace(*rows, rank=number, world=8, calls=[call])
+
+    trace = foretrace.ProfilerTrace([rank(6, 300), rank(4, 100)])
+    assert [lateness.rank for lateness in trace.stragglers()] == [6, 4]
+    assert set(trace.critical_path().by_rank_s) <= {4, 6}
+
+
+def test_steps_of_one_name_are_told_apart() -> None:
+    rows: list[Row] = []
+    begin = 0.0
+    for number, period in enumerate((1000, 1300, 1150, 1200, 1100)):
+        rows += [mark("train_step", begin, begin + period), launch(number, begin + 2, begin + 4)]
+        rows.append(kernel("a", begin + 20, begin + 20 + period / 2, correlation=number))
+        begin += period
+    assert ProfilerTraceInput([small_trace(*rows)]).recorded().step_time_s == pytest.approx(1150 * US)
+
+
+def test_traces_that_do_not_belong_together_have_a_summary_that_says_why() -> None:
+    call = CollectiveArguments("allreduce", group="1", ranks=(0, 1))
+
+    def rank(number: int, count: int) -> RankProfile:
+        rows: list[Row] = []
+        for step in range(3):
+            begin = 1000.0 * step
+            rows.append(mark(f"ProfilerStep#{step}", begin, begin + 1000))
+            for place in range(count):
+                start, correlation = begin + 100 * place, 10 * step + place
+                rows += [launch(correlation, start + 2, start + 4)]
+                rows.append(kernel(NCCL, start + 20, start + 60, stream=20, correlation=correlation, call=0))
+        return small_trace(*rows, rank=number, world=2, calls=[call])
+
+    trace = foretrace.ProfilerTrace([rank(0, 2), rank(1, 3)])
+    assert trace.summary().bound is None
+    assert [note.code for note in trace.timeline_diagnostics] == ["rendezvous-mismatch"]

@@ -27,7 +27,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStep:
-    """The work of a step on devices, column by column as in `Alike`; times are means over the steps, in seconds."""
+    """The work of a step on devices, by column as in `SteadySteps`; times are means over the steps, in seconds."""
 
     busy_s: Floats
     gap_s: Floats

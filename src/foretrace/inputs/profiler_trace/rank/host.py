@@ -41,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """The calls of a step, column by column as in `Alike`; times in seconds, where they have rows, step by step."""
+    """The calls of a step, by column as in `SteadySteps`; times in seconds, where they have rows, step by step."""
 
     work_s: Floats
     """Up to the launch, or to the start of the wait, from where the call before left off; the first call's also what

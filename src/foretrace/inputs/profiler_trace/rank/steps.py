@@ -90,6 +90,8 @@ def _by_annotation(trace: RankProfile, links: EventLinks) -> _Cut | None:
     if best is not None and covered[best] > 0.5:
         ranges = families[best]
         names = tuple(trace.names(ranges))
+        if len(set(names)) < len(names):
+            names = tuple(f"{name} {number}" for number, name in enumerate(names))
         return _Cut(f"annotation {best}", names, events.start_s[ranges], events.end_s[ranges], closed=True)
     repeated = {name: ranges for name, ranges in families.items() if len(ranges) > 1}
     if not repeated:
