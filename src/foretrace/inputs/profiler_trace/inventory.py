@@ -14,7 +14,7 @@ from foretrace.inputs.profiler_trace.execution_join import data_flow
 from foretrace.inputs.profiler_trace.format.execution_trace import ExecutionTrace
 from foretrace.inputs.profiler_trace.format.records import RankProfile
 from foretrace.inputs.profiler_trace.rank.steps import WHOLE_TRACE
-from foretrace.inputs.profiler_trace.trace_inventory import ProfileInventory, take_inventory
+from foretrace.inputs.profiler_trace.rank_inventory import ProfileInventory, take_inventory
 
 SCHEMA: Final = "foretrace.profiles/1"
 MAX_ROWS: Final = 6

@@ -1,4 +1,4 @@
-"""Lists the content of a profiler trace, and what it cannot tell."""
+"""Lists the content of the trace of one rank, and what it cannot tell."""
 
 from __future__ import annotations
 
