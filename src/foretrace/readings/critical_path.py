@@ -4,8 +4,8 @@ Where steps repeat, the walk back from the end of a step sooner or later comes t
 more later: the cycle between the two is what sets the period, and it is the path given. The path of a single step leads
 from its last end back to its first start.
 
-In a recorded step the walk may come to an op that nothing recorded held up. It ends there, and the path covers at most
-the last period of it.
+In a recorded step the walk may come to an op that began long after the step before had ended. It ends there, and the
+path covers at most the last period of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foretrace.readings.chain import Chain
 Bound = Literal["compute", "communication", "host", "mixed"]
 
 MAX_GAP: Final = 0.01
-"""An op of a recorded step that began so much of the step after what it waited for was held up by something else."""
+"""An op of a recorded step that began so much of the step after what it waited for of the step before did not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,6 @@ def _walk(chain: Chain) -> tuple[list[tuple[int, int]], int]:
     """
     timeline = chain.timeline
     last, back, latest = chain.last.tolist(), chain.back.tolist(), chain.latest.tolist()
-    # A recorded step that does not repeat has such gaps on its path.
     recorded = timeline.recorded and timeline.graph.program.repeats
     follows = chain.follows(MAX_GAP * timeline.step_time_s).tolist() if recorded else None
     node, steps = _last_at_pace(chain), 0
@@ -90,7 +89,7 @@ def _walk(chain: Chain) -> tuple[list[tuple[int, int]], int]:
         path.append((node, steps))
         came_last = latest[node]
         before = last[came_last]
-        if before < 0 or (follows is not None and not follows[came_last]):
+        if before < 0 or (follows is not None and back[came_last] and not follows[came_last]):
             return path, 0
         steps += back[came_last]
         node = before

@@ -56,7 +56,9 @@ def find_counted_steps(trace: RankProfile, links: EventLinks, among: Collection[
     numbers = np.sort(steady.steps)
     if among is not None:
         numbers = numbers[[steps.names[number] in among for number in numbers]]
-    low_s = recorded.first_s[numbers] if recorded.bound == "device" else _begins_s(trace, steps, numbers)
+    # A step may have no work on the busiest stream.
+    first_s = np.where(np.isfinite(recorded.first_s), recorded.first_s, steps.start_s)
+    low_s = first_s[numbers] if recorded.bound == "device" else _begins_s(trace, steps, numbers)
     # The sum of a start and a length may come out behind the next start by a rounding.
     high_s = np.minimum(low_s + recorded.step_s[numbers], np.append(low_s[1:], np.inf))
     return CountedSteps(steps, numbers, recorded.step_s, low_s, high_s, steady.notes)

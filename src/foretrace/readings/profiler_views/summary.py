@@ -159,7 +159,7 @@ def _advice(
     def part(seconds: float) -> str:
         return f"{format_time(seconds)} a step, {format_percent(seconds / step_s)}"
 
-    host_s, idle_s, copies_s = parts.get("host", 0.0), parts.get("idle", 0.0), states["memory"]
+    host_s, idle_s, copies_s = parts.get("host", 0.0), parts.get("idle", 0.0), min(states["memory"], step_s)
     exposed_s = sum(seconds for name, seconds in parts.items() if name.endswith(" exposed"))
     gaps_s = _gaps_s(answer)
     lost_s = sum(rank.held_others_s * rank.identical for rank in stragglers) / answer.world_size
