@@ -141,7 +141,7 @@ class _Counting:
         self._give(gaps, self.runs[gaps.node], timeline.start_s[gaps.node] - gaps.moved)
         while True:
             gaps = gaps.keep(np.flatnonzero(gaps.at > gaps.low))
-            if not len(gaps.owner):
+            if not len(gaps.owner) or timeline.step_time_s <= 0:
                 return
             self._cross(gaps)
             before = chain.last[gaps.node]

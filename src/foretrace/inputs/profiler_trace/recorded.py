@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.basics.errors import Diagnostic
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.inputs.profiler_trace.job.ranks import MatchedCall
 from foretrace.inputs.profiler_trace.program import JobProfile
 from foretrace.inputs.profiler_trace.rank.device import Wait
@@ -47,6 +47,13 @@ def recorded_timeline(profile: JobProfile) -> Timeline:
     """Returns the times of the median recorded step."""
     name = median_step(profile.ranks)
     period_s = max(_period_s(rank, name) for rank in profile.ranks)
+    if period_s <= 0:
+        raise InputError(
+            "nothing-to-do",
+            f"{name} takes no time",
+            where=profile.ranks[0].trace.path,
+            hint="record whole steps, with device activities: profile(activities=[CPU, CUDA])",
+        )
     steps = [
         _RecordedStep(rank, name, period_s, offset_s)
         for rank, offset_s in zip(profile.ranks, _offsets_s(profile, name, period_s), strict=True)
@@ -104,7 +111,14 @@ def _row(rank: RankStep, name: str) -> int:
 
 
 def _period_s(rank: RankStep, name: str) -> float:
-    return float(rank.recorded.step_s[rank.steady.steps[_row(rank, name)]])
+    """Returns the time of a step; without work on the busiest stream, the longer of its host's and its work's."""
+    row = _row(rank, name)
+    step = rank.steady.steps[row]
+    period_s = float(rank.recorded.step_s[step])
+    if period_s > 0:
+        return period_s
+    events, work = rank.trace.events, rank.steady.device[row]
+    return max(float(rank.recorded.host_s[step]), float(np.ptp(events.end_s[work]) + events.duration_s[work].max()))
 
 
 class _RecordedStep:
