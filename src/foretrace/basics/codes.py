@@ -130,6 +130,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "compute-of-other-gpu": "Computation keeps the time of the GPU it was recorded on, which the cluster lacks.",
         "no-device": "This machine has no GPU that could be measured.",
         "other-gpu": "Measurements are of another GPU than the others, or than the job runs on.",
+        "what-if-without-effect": "A what-if of the machine changes no price of the job.",
         "calibration-of-other-stack": "A calibration holds kernels of another stack than the plan's.",
     },
     "Simulations": {

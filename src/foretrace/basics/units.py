@@ -90,6 +90,7 @@ _FLOPS = _Quantity(
         for name in ("FLOP/s", "FLOPS", "FLOPs", "FLOPs/s", "Flop/s", "Flops", "flop/s", "flops")
     },
 )
+_POWER = _Quantity("power", "a number and a unit: 500W or 1.2kW", {"W": 1.0, "kW": 1e3, "MW": 1e6})
 _FACTOR = _Quantity(
     "factor",
     "a number above 0: 1.1x, 1.1 or 110%",
@@ -117,6 +118,11 @@ def parse_bandwidth(value: str | float, *, where: str | None = None) -> float:
 def parse_flops(value: str | float, *, where: str | None = None) -> float:
     """Floating-point operations per second, from "989 TFLOP/s" or "989TFLOPS"."""
     return _parse(value, _FLOPS, where)
+
+
+def parse_power(value: str | float, *, where: str | None = None) -> float:
+    """Watts, from "500W" or "1.2kW"."""
+    return _parse(value, _POWER, where)
 
 
 def parse_factor(value: str | float, *, where: str | None = None) -> float:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.units import parse_factor
+from foretrace.hardware.changes import CHANGES, Change, check_change
 from foretrace.inputs.option_texts import refuse_several
 
 
-def read_what_ifs(texts: list[str]) -> dict[str, float]:
-    """Reads `compute=1.1x` and the like: what, and how many times as fast."""
-    factors: dict[str, float] = {}
+def read_what_ifs(texts: list[str]) -> dict[str, Change]:
+    """Reads `compute=1.1x`, `power=500W`, `gpu=h200-sxm` and the like: what, and how many times as fast, how much or
+    which."""
+    factors: dict[str, Change] = {}
     for text in texts:
         refuse_several(text)
         what, value = _split(text, "--what-if", "compute=1.1x")
         what = "communication" if what == "network" else what
         if what in factors:
             raise UsageError("repeated-option", f"--what-if {what} is given twice")
-        factors[what] = read_faster(value, f"--what-if {text}")
+        factors[what] = _change(what, value) if what in CHANGES else read_faster(value, f"--what-if {text}")
     return factors
+
+
+def _change(what: str, value: str) -> str:
+    """Returns the text of a change of the machine after checking it."""
+    try:
+        check_change(what, value)
+    except InputError as error:
+        raise UsageError(error.code, error.message, where="--what-if", hint=error.hint) from None
+    return value
 
 
 def read_faster(text: str, where: str) -> float:

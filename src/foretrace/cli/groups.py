@@ -15,12 +15,12 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from foretrace.basics.errors import UsageError
+from foretrace.basics.errors import UsageError, did_you_mean
 from foretrace.cli.factors import read_jitter, read_slow_links, read_stragglers, read_what_ifs
 from foretrace.cost.kernels.interface import PriceSources
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network.nccl.settings import NcclSettings
-from foretrace.hardware.presets import check_gpu
+from foretrace.hardware.changes import CHANGES, Change
 from foretrace.inputs.base import Input
 from foretrace.inputs.option_texts import INPUT_OPTIONS, OptionText, read_numbers, split_what_ifs
 from foretrace.inputs.registry import open_input, open_model
@@ -240,8 +240,6 @@ class ScenarioOptions:
 
 def _read_scenario(values: dict[str, Any]) -> ScenarioOptions:
     options, what_ifs = split_what_ifs(values["what_if"] or [])
-    if "gpu" in options:
-        check_gpu(options["gpu"], f"--what-if gpu={options['gpu']}")
     scenario = Scenario(
         read_what_ifs(what_ifs),
         read_stragglers(values["straggler"] or []),
@@ -257,8 +255,9 @@ _SCENARIO_OPTIONS = {
         list[str] | None,
         "--what-if",
         "WHAT=1.1x",
-        "Make ops or a resource this many times as fast. Of a profiler trace also: cuda-graphs, no-host-gaps, "
-        "unprofiled, batch=2x, gpu=h100-sxm.",
+        "Make ops (compute, tp, …), kernels (gemm, attention) or a resource this many times as fast; or change the "
+        "machine: nic=2x, nvlink=, hbm=, pcie=, flops=, memory=, power=500W, gpu=NAME, cluster=NAME. Of a profiler "
+        "trace also: cuda-graphs, no-host-gaps, unprofiled, batch=2x.",
     ),
     "straggler": Option(list[str] | None, "--straggler", "RANK=1.2x", "Make a rank compute this many times as slowly."),
     "slow_link": Option(
@@ -272,6 +271,34 @@ _SCENARIO_OPTIONS = {
         "The period of repeated steps, or one step from a standstill; else as the input has it.",
     ),
 }
+
+
+def _read_changes(values: dict[str, Any]) -> dict[str, Change]:
+    changes = read_what_ifs(values["what_if"] or [])
+    for what in changes:
+        if what not in CHANGES:
+            problem = f"--what-if {what}: only the machine can be changed here{did_you_mean(what, CHANGES)}"
+            raise UsageError("unknown-name", problem, hint=f"known: {', '.join(CHANGES)}")
+    return changes
+
+
+CHANGED_MACHINE = OptionGroup(
+    "changes",
+    _parameters(
+        _MACHINE,
+        {
+            "what_if": Option(
+                list[str] | None,
+                "--what-if",
+                "nic=2x",
+                "Change the machine: nic, nvlink, pcie, power, gpu=NAME, cluster=NAME.",
+            )
+        },
+    ),
+    _read_changes,
+)
+"""What-ifs of the machine, for commands without a job."""
+
 
 SCENARIO = OptionGroup("scenario", _parameters(_SCENARIO, _SCENARIO_OPTIONS), _read_scenario)
 """Options for what is different from normal."""

@@ -10,7 +10,17 @@ import typer
 from foretrace.basics.errors import UsageError
 from foretrace.basics.progress import doing
 from foretrace.cli.emit import emit, write_picture
-from foretrace.cli.groups import MACHINE, OUTPUT, MachineOptions, OutputOptions, check_outputs, check_svg, takes
+from foretrace.cli.groups import (
+    CHANGED_MACHINE,
+    MACHINE,
+    OUTPUT,
+    MachineOptions,
+    OutputOptions,
+    check_outputs,
+    check_svg,
+    takes,
+)
+from foretrace.hardware.changes import Change
 from foretrace.program.columns import Collective
 from foretrace.report.network import network_json, print_network, print_table, table_json, title_text
 from foretrace.simulation.network.network import (
@@ -29,10 +39,12 @@ foretrace network all-reduce 256MiB --cluster h100-dgx --ranks 64
 
 foretrace network all-to-all 1KiB..1GiB --cluster h100-dgx --ranks 64 --plot busbw.svg
 
+foretrace network all-to-all 1GiB --cluster h100-dgx --ranks 64 --what-if nic=800Gbps
+
 foretrace network reduce-scatter 1GiB --cluster h100-dgx --ranks 2..1024 --ranks-per-node 1 --groups 8"""
 
 
-@takes(MACHINE, OUTPUT)
+@takes(MACHINE, CHANGED_MACHINE, OUTPUT)
 def command(
     collective: Annotated[
         str,
@@ -43,6 +55,7 @@ def command(
         ),
     ],
     machine: MachineOptions,
+    changes: dict[str, Change],
     output: OutputOptions,
     sizes: Annotated[
         list[str] | None,
@@ -77,7 +90,7 @@ def command(
     if not sizes and not barrier:
         hint = f"foretrace network {collective} 256MiB"
         raise UsageError("missing-argument", f"{collective} of how many bytes?", hint=hint)
-    on = machine.needed_machine()
+    on = machine.needed_machine().changed(changes)
     if heatmap is not None and on.network == "analytic":
         raise UsageError("conflicting-options", "formulas know no links to map", hint="add --network flow")
     check_svg(plot, heatmap)

@@ -5,7 +5,8 @@ A `Machine` owns what it has read and priced, so that a second question about th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -19,8 +20,10 @@ from foretrace.cost.network.silicon_collectives import slowdown_in_training
 from foretrace.cost.prices import Prices
 from foretrace.cost.pricing import price, unpriced_kernels
 from foretrace.cost.sources import measured_collectives
+from foretrace.hardware.changes import CHANGES, PARTS, Change, changed_cluster, with_gpu
 from foretrace.hardware.cluster import Cluster, Gpu
 from foretrace.hardware.presets import cluster as load_cluster
+from foretrace.hardware.presets import gpu as gpu_preset
 from foretrace.program.expand import Ops, expand
 from foretrace.program.program import Program
 
@@ -78,6 +81,7 @@ class Machine:
         nccl: NcclSettings | None = None,
         network: NetworkMode = "analytic",
         overlap_cost: bool = True,
+        kernel_speeds: Mapping[str, float] | None = None,
     ) -> None:
         """Describes a machine.
 
@@ -92,6 +96,7 @@ class Machine:
             network: Whether communications that meet on links divide them (`flow`) or each runs as if alone
                 (`analytic`).
             overlap_cost: Whether kernels run slower while a collective holds SMs and memory bandwidth.
+            kernel_speeds: How many times as fast kernels of a kind are: `{"attention": 1.5}`.
         """
         _check_mode(network)
         if not isinstance(cluster, Cluster | str | Path | None):
@@ -103,7 +108,9 @@ class Machine:
         self.nccl: Final = nccl or NcclSettings()
         self.network: Final[NetworkMode] = network
         self.overlap_cost: Final = overlap_cost
+        self.kernel_speeds: Final = dict(kernel_speeds or {})
         self._calibration: Final = calibration
+        self._measured_on: Cluster | None = None
         self._cache: Final = _Cache()
 
     def __repr__(self) -> str:
@@ -127,13 +134,36 @@ class Machine:
             "nccl": self.nccl,
             "network": self.network,
             "overlap_cost": self.overlap_cost,
+            "kernel_speeds": self.kernel_speeds,
         }
         other = Machine(**{**same, **changes})
         if not {"prices", "calibration"} & changes.keys():
             other._cache.pricers = self._cache.pricers
         if "collectives" not in changes:
             other._cache.own = self._cache.own
+        if "cluster" not in changes:
+            other._measured_on = self._measured_on
         return other
+
+    def changed(self, changes: Mapping[str, Change]) -> Machine:
+        """Returns a machine with other figures.
+
+        Args:
+            changes: Figures of the cluster (see `hardware/changes.py`), and how many times as fast kernels of a kind
+                are, by its word: `{"nic": 2.0, "power": "500W", "attention": 1.5}`.
+        """
+        figures = {name: change for name, change in changes.items() if name in CHANGES}
+        speeds = {name: float(change) for name, change in changes.items() if name not in CHANGES}
+        machine = self.with_(kernel_speeds={**self.kernel_speeds, **speeds}) if speeds else self
+        if not figures:
+            return machine
+        parts = {name: change for name, change in figures.items() if name in PARTS}
+        replaced = changed_cluster(self.needed_cluster(), parts)
+        own = {name: change for name, change in figures.items() if name not in PARTS}
+        machine = machine.with_(cluster=changed_cluster(replaced, own))
+        if not parts:  # what a user measured holds for the figures that were there
+            machine._measured_on = self._measured_on or self.cluster
+        return machine
 
     @property
     def calibration(self) -> Calibration | None:
@@ -144,7 +174,8 @@ class Machine:
             fit = self._calibration
             fit = read_calibration(fit) if isinstance(fit, str | Path) else fit
             if self.cluster is not None:
-                fit.check_gpu(self.cluster.gpu.name)
+                gpu = self.cluster.gpu
+                fit.check_gpu(gpu.base or gpu.name)
             self._cache.calibration = fit
         return self._cache.calibration
 
@@ -230,10 +261,20 @@ class Machine:
         key = (cluster.name, slowdown)
         if key not in self._cache.measured:
             source, silicon, forced = self.prices.source, self.prices.silicon, self.nccl.forced
-            self._cache.measured[key] = measured_collectives(
+            measured = measured_collectives(
                 cluster, self._own_collectives(), source, silicon, slowdown, forced, self.calibration
             )
+            self._cache.measured[key] = tuple(
+                replace(tables, measured_on=self._figures_of(tables)) for tables in measured
+            )
         return self._cache.measured[key]
+
+    def _figures_of(self, tables: Measurements) -> Cluster | None:
+        """Returns the cluster whose figures measured collectives are of; None where it is this one."""
+        cluster = self.needed_cluster()
+        if tables.partial and cluster.gpu.base:  # NVIDIA's, of GPUs of one node
+            return with_gpu(cluster, gpu_preset(cluster.gpu.base))
+        return None if tables.partial else self._measured_on
 
     def _own_collectives(self) -> Measurements | None:
         if self._cache.own is None and self.collectives is not None:
@@ -255,7 +296,12 @@ class Machine:
             pricer = gpu_pricer(gpu, sources, fit)
             self._cache.pricers.append((gpu, pricer))
         mix = None if fit is None or not fit.at_step_clocks else mix_of(ops)
-        return job_pricer(pricer, gpu, ops.program.world, sources, mix)
+        pricer = job_pricer(pricer, gpu, ops.program.world, sources, mix)
+        if not self.kernel_speeds:
+            return pricer
+        from foretrace.cost.kernels.hypothetical import FasterKernels
+
+        return FasterKernels(pricer, self.kernel_speeds)
 
     def _sharing(self, cluster: Cluster, world: int) -> Sharing | None:
         """Returns what the communications of a job share on the links; None where each runs as if alone."""

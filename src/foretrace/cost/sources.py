@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from foretrace.cost import kernels
 from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
+from foretrace.cost.kernels.parameters import base_of
 from foretrace.hardware.cluster import Cluster, Gpu
 
 if TYPE_CHECKING:
@@ -21,7 +22,15 @@ NetworkPrices = Literal["best", "model", "roofline"]
 
 
 def gpu_pricer(gpu: Gpu, sources: PriceSources, calibration: Calibration | None) -> KernelPricer:
-    """Returns what prices kernels on one GPU; a calibration comes before all other sources."""
+    """Returns what prices kernels on one GPU; a calibration comes before all other sources.
+
+    A hypothetical GPU has the prices of the preset that it changes, converted by its own figures.
+    """
+    base = base_of(gpu)
+    if base is not None and sources.source != "roofline":
+        from foretrace.cost.kernels.hypothetical import HypotheticalPricer  # most jobs do without, and start faster
+
+        return HypotheticalPricer(gpu_pricer(base, sources, calibration), base, gpu)
     if calibration is None:
         return kernels.kernel_pricer(gpu, prices=sources.source, silicon=sources.silicon)
     return calibrated_pricer(gpu, calibration, sources.source, sources.silicon)

@@ -34,8 +34,9 @@ class Gpu:
     """To and from the host's memory where that is no PCIe (NVLink-C2C); 0: PCIe."""
     bridged_gpus: int = 0
     """GPUs that bridges join, for cards that no switch joins; 0 for the others."""
-    measured_as: str = ""
-    """The preset whose links and PCIe it has, so that collectives measured on that hold for it; empty: its own name."""
+    base: str = ""
+    """The preset that it changes some figures of, so that measurements of that one hold where those figures do not
+    matter; empty where it is a preset itself, or stands alone."""
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Figures that are assumed or not public."""

@@ -108,7 +108,7 @@ def read_gpu(document: Document, node: yaml.Node, presets: Presets, *, base: Gpu
         links=links,
         link_bytes_per_s=_link_rate(fields, links, base),
         bridged_gpus=_count(fields, "bridged_gpus", base.bridged_gpus if base else 0, least=0, most=16),
-        measured_as=_measured_as(fields, base),
+        base=_preset_of(fields, base),
         pcie_bytes_per_s=_rate(
             fields, "pcie_bandwidth", lambda: base.pcie_bytes_per_s if base else PCIE_GEN5_BYTES_PER_S
         ),
@@ -279,11 +279,11 @@ def _link_rate(fields: Fields, links: int, base: Gpu | None) -> float:
     return _rate(fields, "link_bandwidth", lambda: _of(base).link_bytes_per_s * links / _of(base).links)
 
 
-def _measured_as(fields: Fields, base: Gpu | None) -> str:
-    """The preset whose links are unchanged, if any."""
-    if base is None or any(name in fields for name in ("links", "link_bandwidth", "bridged_gpus", "pcie_bandwidth")):
+def _preset_of(fields: Fields, base: Gpu | None) -> str:
+    """Returns the preset that a GPU changes; none where it is another chip."""
+    if base is None or "architecture" in fields or "vendor" in fields:
         return ""
-    return base.measured_as or base.name
+    return base.base or base.name
 
 
 def _domain(fields: Fields, base: Node | None, gpu: Gpu, gpus: int) -> int:

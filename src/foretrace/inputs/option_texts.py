@@ -204,7 +204,7 @@ def read_numbers(text: str, option: str, what: str, example: str) -> list[int]:
 
 
 HOST_WHAT_IFS: Final = {"cuda-graphs": "graphs", "no-host-gaps": "none", "unprofiled": "unprofiled"}
-_REBUILDS: Final = "cuda-graphs, no-host-gaps, unprofiled, batch=2x or gpu=h100-sxm"
+_REBUILDS: Final = "cuda-graphs, no-host-gaps, unprofiled or batch=2x"
 
 
 def split_what_ifs(texts: list[str] | tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
@@ -214,14 +214,14 @@ def split_what_ifs(texts: list[str] | tuple[str, ...]) -> tuple[dict[str, Any], 
     for text in texts:
         refuse_several(text)
         what, equals, value = (part.strip() for part in text.partition("="))
-        if not equals and what not in (*HOST_WHAT_IFS, "batch", "gpu"):
+        if not equals and what not in (*HOST_WHAT_IFS, "batch"):
             known = (*HOST_WHAT_IFS, "batch=2x", "gpu=h100-sxm")
             raise UsageError(
                 "unknown-name",
                 f"--what-if {text} is not known{did_you_mean(what, known)}",
-                hint=f"expected NAME=FACTOR such as compute=1.1x, or of a profiler trace {_REBUILDS}",
+                hint=f"expected NAME=FACTOR such as compute=1.1x, gpu=h200-sxm, or of a profiler trace {_REBUILDS}",
             )
-        if what not in (*HOST_WHAT_IFS, "batch", "gpu"):
+        if what not in (*HOST_WHAT_IFS, "batch"):
             rest.append(text)
             continue
         name = "host" if what in HOST_WHAT_IFS else what

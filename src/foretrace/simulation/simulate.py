@@ -10,9 +10,10 @@ import numpy as np
 from foretrace.basics.arrays import Floats, ranges
 from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode
+from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode, PricedProgram
 from foretrace.cost.prices import Prices
 from foretrace.engine.fixed_run import FixedRun
+from foretrace.hardware.changes import CHANGES, describe_change
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops
@@ -27,6 +28,7 @@ from foretrace.readings.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.sensitivity import FASTER, band, band_factors, family_gains, gain, gain_factors
 from foretrace.readings.sharing import NetworkUse, network_use
+from foretrace.simulation.limits import kernel_limits
 from foretrace.simulation.overlap_cost import overlap_cost_s, settles
 
 Executor = Literal["auto", "fixed", "shared"]
@@ -72,13 +74,36 @@ def simulate_program(
     if scenario.steady not in (None, program.repeats):
         program = replace(program, repeats=bool(scenario.steady))
     with collector_paused():
-        priced = machine.price(program)
-        ops, as_is, cluster = priced.ops, priced.prices, priced.cluster
-        shares = bool(as_is.draws) if executor == "auto" else executor == "shared"
-        runner = _Runner.of(ops, scenario.applied_to(ops, as_is), shares, folded, scenario.jitter)
-        unchanged = _Runner.of(ops, as_is, shares, folded).timeline().step_time_s if scenario.changes_times else None
+        changed = scenario.machine_for(program, machine)
+        priced = changed.price(program)
+        ops, cluster = priced.ops, priced.cluster
+        shares = bool(priced.prices.draws) if executor == "auto" else executor == "shared"
+        runner = _Runner.of(ops, scenario.applied_to(ops, priced.prices), shares, folded, scenario.jitter)
+        unchanged, notes = None, priced.notes
+        if scenario.changes_times:
+            as_is = machine.price(program)
+            unchanged = _Runner.of(as_is.ops, as_is.prices, shares, folded).timeline().step_time_s
+            notes = (*notes, *_idle_changes(scenario, as_is, machine))
         used = _network_use(runner, machine.network) if cluster is not None else None
-        return _read_off(runner, scenario, cluster, unchanged, priced.notes, explain, used)
+        answer = _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
+        limits = kernel_limits(changed, priced, runner.graph) if explain else None
+        return replace(answer, kernel_limits_s=limits)
+
+
+def _idle_changes(scenario: Scenario, as_is: PricedProgram, machine: Machine) -> tuple[Diagnostic, ...]:
+    """Returns a warning for every what-if of the machine that changes no price of the job."""
+    program, notes = as_is.ops.program, []
+    for what, change in scenario.of_machine(program).items():
+        if what not in CHANGES or what == "memory":
+            continue
+        alone = replace(scenario, what_if={what: change}).machine_for(program, machine)
+        if not np.array_equal(alone.price(program).prices.duration_s, as_is.prices.duration_s):
+            continue
+        carried = what in ("flops", "hbm", "power", "gpu") and not (as_is.prices.mix >= 0).any()
+        why = "its computation carries recorded times" if carried else "no op of it is limited by that"
+        text = f"{describe_change(what, change)} changes no price of this job: {why}"
+        notes.append(Diagnostic("warning", "what-if-without-effect", text))
+    return tuple(notes)
 
 
 def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:

@@ -72,19 +72,22 @@ class _Question:
     def __init__(
         self, job: Input, machine: Machine, scenario: Scenario, executor: Executor = "auto", folded: bool = True
     ) -> None:
+        job, scenario = _with_gpu(job, scenario)
         self.job = on_machine(job, machine)
         self.machine = machine
         self.scenario = scenario
+        self._changed = machine
         self._executor: Executor = executor
         self._folded = folded
 
     def answer(self, explain: bool, even_if_oom: bool) -> Answer:
         """Runs the job and adds what only its kind of input knows."""
-        self._check_machine()
         with doing(f"reading {self.job.title}"):
             program = self._rebuilt(self.job.program())
-        if self.machine.cluster is not None:
-            self.machine.cluster.check_fits(program.world, self.job.size_place)
+        self._changed = self.scenario.machine_for(program, self.machine)
+        self._check_machine()
+        if self._changed.cluster is not None:
+            self._changed.cluster.check_fits(program.world, self.job.size_place)
         answer = self._run(program, self.scenario, explain)
         answer = replace(answer, diagnostics=(*self.job.diagnostics, *answer.diagnostics))
         answer = self._with_model(answer, even_if_oom)
@@ -127,7 +130,7 @@ class _Question:
             return
         from foretrace.readings.answer.model_figures import peak_flops  # most jobs are not models, and start faster
 
-        cluster = self.machine.needed_cluster()
+        cluster = self._changed.needed_cluster()
         cluster.check_fits(setting.plan.gpus)
         peak_flops(cluster.gpu, setting.plan.precision)
 
@@ -139,7 +142,7 @@ class _Question:
         from foretrace.readings.answer.memory_fit import memory_fit  # most jobs are not models, and start faster
         from foretrace.readings.answer.model_figures import model_figures
 
-        cluster = self.machine.needed_cluster()
+        cluster = self._changed.needed_cluster()
         memory = memory_fit(answer, int(cluster.gpu.memory_bytes))
         figures = model_figures(setting, cluster, answer.timeline, memory)
         answer = replace(
@@ -151,7 +154,7 @@ class _Question:
         if not memory.fits and not even_if_oom:
             from foretrace.simulation.relief import find_relief, misfit
 
-            raise misfit(answer, find_relief(setting, self.machine))
+            raise misfit(answer, find_relief(setting, self._changed))
         return answer
 
     def _calibration_notes(self, setting: Setting) -> tuple[Diagnostic, ...]:
@@ -253,6 +256,15 @@ class _Question:
             "waits for what is not understood here, or steps vary; what-ifs may be off by as much"
         )
         return (Diagnostic("warning", "replay-differs", text),)
+
+
+def _with_gpu(job: Input, scenario: Scenario) -> tuple[Input, Scenario]:
+    """Moves the what-if of another GPU to the job where computation was recorded and has to be rescaled."""
+    gpu = scenario.what_if.get("gpu")
+    if gpu is None or not hasattr(job.options, "gpu"):
+        return job, scenario
+    rest = {what: change for what, change in scenario.what_if.items() if what != "gpu"}
+    return job.with_options(gpu=gpu), replace(scenario, what_if=rest)
 
 
 def _preset_name(gpu: str | None) -> str | None:

@@ -229,7 +229,7 @@ def test_a_terminal_gets_the_curve(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     commands = [line.split()[1:] for line in network.EXAMPLES.splitlines() if line.startswith("foretrace ")]
-    assert len(commands) == 3
+    assert len(commands) >= 3
     for words in commands:
         assert call(*words) == 0
     assert capsys.readouterr().out.count("busbw") == 2

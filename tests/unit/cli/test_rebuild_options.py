@@ -18,8 +18,8 @@ def read_rebuilds(texts):
 
 def test_what_rebuilds_a_trace_is_told_from_what_scales_it():
     chosen, rest = read_rebuilds(["cuda-graphs", "compute=1.1x", "batch=2x", "gpu=h100-sxm", "tp=3x"])
-    assert chosen == ProfilerTraceOptions(host="graphs", batch=2.0, gpu="h100-sxm")
-    assert rest == ["compute=1.1x", "tp=3x"]
+    assert chosen == ProfilerTraceOptions(host="graphs", batch=2.0)
+    assert rest == ["compute=1.1x", "gpu=h100-sxm", "tp=3x"]
 
 
 @pytest.mark.parametrize(("word", "host"), [("no-host-gaps", "none"), ("unprofiled", "unprofiled")])
@@ -29,7 +29,7 @@ def test_words_for_the_host(word, host):
 
 @pytest.mark.parametrize(
     "texts",
-    [["cuda-graphs=2x"], ["cuda-graphs", "no-host-gaps"], ["batch=much"], ["batch"], ["gpu="], ["gpu=a", "gpu=b"]],
+    [["cuda-graphs=2x"], ["cuda-graphs", "no-host-gaps"], ["batch=much"], ["batch"]],
 )
 def test_contradictions_are_refused(texts):
     with pytest.raises(UsageError):

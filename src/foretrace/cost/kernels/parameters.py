@@ -3,18 +3,22 @@
 `data/fitted.yaml` is written by benchmarks/fit_kernels.py; `data/efficiency.yaml` is set by hand. A GPU that is in
 neither has the constants of the nearest GPU of its architecture: efficiencies are shares of a datasheet's peak and
 rate, so they carry over. Only the frequency that its power sustains is computed again.
+
+A hypothetical GPU, which changes some figures of a preset, has the constants of that preset. So every changed figure
+acts: a higher peak is reached to the same share, and another power sustains another frequency.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from foretrace.hardware.cluster import Gpu
 from foretrace.hardware.presets import gpu as gpu_preset
+from foretrace.hardware.presets import names
 
 DATA: Final = Path(__file__).parent / "data"
 
@@ -86,7 +90,11 @@ class Efficiency:
 
 
 def efficiency(gpu: Gpu) -> Efficiency:
-    """The constants for a GPU: its own, or those of the nearest of its architecture."""
+    """The constants for a GPU: its own, those of the preset that it changes, or those of the nearest of its
+    architecture."""
+    base = base_of(gpu)
+    if base is not None:
+        return _at_power(efficiency(base), gpu, base)
     document = _document()
     like = nearest(gpu)
     module = gpu_preset(like)
@@ -110,6 +118,32 @@ def efficiency(gpu: Gpu) -> Efficiency:
     )
 
 
+def base_of(gpu: Gpu) -> Gpu | None:
+    """Returns the preset that a GPU is a variation of: the one that it changes, else the most similar preset of its
+    architecture. None for presets, and for architectures without one."""
+    known = names("gpu")
+    if gpu.base:
+        return gpu_preset(gpu.base)
+    if gpu.name in known and gpu_preset(gpu.name) == gpu:
+        return None
+    siblings = [preset for preset in map(gpu_preset, known) if preset.architecture == gpu.architecture]
+    return _most_similar(gpu, siblings) if siblings else None
+
+
+def _at_power(constants: Efficiency, gpu: Gpu, base: Gpu) -> Efficiency:
+    """Returns the constants of `base` at the frequencies that the power of `gpu` sustains."""
+    if not (gpu.power_w and base.power_w) or gpu.power_w == base.power_w:
+        return constants
+    factor = power_clock(gpu.power_w, 1, base.power_w, 1)
+    clock_hz = min(constants.clock_hz * factor, max(constants.most_clock_hz, constants.clock_hz))
+    return replace(
+        constants,
+        sustained=_shares(constants.sustained, factor),
+        attention_sustained=_shares(constants.attention_sustained, factor),
+        clock_hz=clock_hz,
+    )
+
+
 def _shares(values: Mapping[str, Any], by: float) -> dict[str, float]:
     """Shares of a peak, none above it."""
     return {name: min(1.0, float(value) * by) for name, value in values.items()}
@@ -128,8 +162,11 @@ def nearest(gpu: Gpu) -> str:
     siblings = [
         candidate for candidate in map(gpu_preset, document["gpus"]) if candidate.architecture == gpu.architecture
     ]
-    if not siblings:
-        return str(document["otherwise"])
+    return _most_similar(gpu, siblings).name if siblings else str(document["otherwise"])
+
+
+def _most_similar(gpu: Gpu, candidates: list[Gpu]) -> Gpu:
+    """Returns the candidate whose peak and memory rate are nearest to those of a GPU."""
 
     def distance(candidate: Gpu) -> float:
         peak = gpu.peak_flops.get("bf16", 0.0) or candidate.peak_flops["bf16"]
@@ -137,7 +174,7 @@ def nearest(gpu: Gpu) -> str:
             gpu.memory_bytes_per_s / candidate.memory_bytes_per_s - 1
         )
 
-    return min(siblings, key=distance).name
+    return min(candidates, key=distance)
 
 
 def _clock(gpu: Gpu, measured: Gpu) -> float:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.placement import Placement
-from foretrace.cost.network.interface import CallPrices, Explained
+from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.nccl.bound import bound_s, passes
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
@@ -121,6 +121,8 @@ class MeasuredNetwork:
                 max(high, ANCHORED_BAND[1]),
             ),
         )
+        measured_on, model_here = measurements.measured_on, nccl_model(model)
+        self._measured_on = None if measured_on is None else model_here.on_cluster(measured_on)
         self._tables: dict[Collective, list[_Measured]] = defaultdict(list)
         self._pricings: dict[tuple[Collective, GroupLayout], _Pricing] = {}
         own = [note for table in measurements.tables for note in self._take(table)]
@@ -195,7 +197,9 @@ class MeasuredNetwork:
                 return []
             message = f"the measured {group} is not used: nodes of {self.model.cluster.name} have {node.gpus}"
             return [Diagnostic("warning", "price-source", message, table.files[0])]
-        measured = _Measured(table, self._layout(table.gpus, table.nodes))
+        layout = self._layout(table.gpus, table.nodes)
+        measured = _Measured(self._converted(table, layout), layout)
+        table = measured.table
         self._tables[table.collective].append(measured)
         least = bound_s(self.model.cluster, table.collective, measured.layout, table.size_bytes)
         beats = table.time_s < least
@@ -208,6 +212,17 @@ class MeasuredNetwork:
             f"{table.time_s[worst] / least[worst]:.2f} of the least time); it is kept"
         )
         return [Diagnostic("warning", "beats-line-rate", message, table.files[0])]
+
+    def _converted(self, table: MeasurementTable, layout: GroupLayout) -> MeasurementTable:
+        """Returns a table as it would be on this cluster: measured times, times the ratio of the model's times here and
+        on the cluster that was measured."""
+        if self._measured_on is None:
+            return table
+        here, there = (
+            network.price(table.collective, layout, table.size_bytes).duration_s
+            for network in (nccl_model(self.model), self._measured_on)
+        )
+        return replace(table, time_s=np.maximum.accumulate(table.time_s * (here / there)))
 
     def _layout(self, gpus: int, nodes: int) -> GroupLayout:
         """Returns the layout of `gpus` GPUs spread evenly over `nodes` nodes, with nothing else on them."""
@@ -288,6 +303,14 @@ class MeasuredNetwork:
 
     def _bound(self, what: Collective, layout: GroupLayout) -> Seconds:
         return lambda size: bound_s(self.model.cluster, what, layout, size)
+
+
+def nccl_model(network: Network) -> NcclNetwork:
+    """Returns the model of NCCL beneath a network and its measurements."""
+    while isinstance(network, MeasuredNetwork):
+        network = network.model
+    assert isinstance(network, NcclNetwork)
+    return network
 
 
 def _tier(layout: GroupLayout) -> int:

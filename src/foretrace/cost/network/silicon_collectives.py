@@ -41,9 +41,10 @@ NAME: Final = "NVIDIA's NCCL tables"
 
 def silicon_collectives(gpu: Gpu, slowdown: float = 1.0) -> Measurements | None:
     """Returns the measured collectives of GPUs of one node whose SMs run `slowdown` times slower than in the tables;
-    None where there are no tables of this GPU, or no package, or its links are not those that were measured."""
-    name = gpu.measured_as or gpu.name
-    if name not in NETWORK_SYSTEMS or _links(gpu) != _links(preset(name)):
+    None where there are no tables of this GPU, or no package, or its links are not those that were measured. A
+    hypothetical GPU has those of its preset."""
+    name = gpu.base or gpu.name
+    if name not in NETWORK_SYSTEMS or not (gpu.base or _links(gpu) == _links(preset(name))):
         return None
     return _collectives(name, slowdown)
 

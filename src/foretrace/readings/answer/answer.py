@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -95,6 +96,9 @@ class Answer:
     step_time_unprofiled_band_s: tuple[float, float] | None = None
     unchanged_step_time_unprofiled_s: float | None = None
     """The same without the changes of the scenario; None where there are none."""
+    kernel_limits_s: Mapping[str, float] | None = None
+    """Seconds of a rank by what limits its kernels: `flops`, `hbm`, or neither (`fixed`); None where it was not worked
+    out."""
     overlap_cost_s: float = 0.0
     """By how much longer a rank computes, on average, for collectives that run at the same time."""
     changes: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ PREDICTION_SCHEMA: Final = "foretrace.prediction/1"
 class ScenarioRecord:
     """The differences from normal; `choices` tells in words how the job was built otherwise than recorded."""
 
-    what_if: Mapping[str, float]
+    what_if: Mapping[str, float | str]
     stragglers: Mapping[int, float]
     jitter: float
     choices: tuple[str, ...]
@@ -107,6 +107,7 @@ class SimulationRecord:
     peak_memory: PeakMemoryRecord | None
     lanes: tuple[LaneRecord, ...]
     network: NetworkUse | None
+    kernel_limits_s: Mapping[str, float] | None
     overlap_cost_s: float
     rank_classes: tuple[RankClassRecord, ...]
     provenance: tuple[ProvenanceRecord, ...]
@@ -195,6 +196,7 @@ def _simulation(answer: Answer) -> SimulationRecord:
         peak_memory=None if peak is None else PeakMemoryRecord(peak.rank, peak.role, peak.by_category),
         lanes=tuple(LaneRecord(lane.lane, lane.ranks, lane.busy, lane.waiting) for lane in answer.lanes),
         network=answer.network,
+        kernel_limits_s=answer.kernel_limits_s,
         overlap_cost_s=answer.overlap_cost_s,
         rank_classes=_rank_classes(answer),
         provenance=tuple(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from foretrace import Machine
 from foretrace.cost.kernels.parameters import efficiency
 from foretrace.cost.network import MeasuredNetwork, Network, network_of
 from foretrace.cost.network.nccl.environment import Forced
@@ -142,11 +143,21 @@ def changed(tmp_path: Path, *lines: str) -> Path:
 @tables
 def test_a_gpu_that_was_changed_elsewhere_keeps_the_tables_of_its_links(tmp_path: Path) -> None:
     kept = presets.cluster(str(changed(tmp_path, "memory: 96GiB"))).gpu
-    assert (kept.name, kept.measured_as) == ("h100-sxm-changed", "h100-sxm")
+    assert (kept.name, kept.base) == ("h100-sxm-changed", "h100-sxm")
     assert silicon_collectives(kept) is not None
-    cut = presets.cluster(str(changed(tmp_path, "links: 8"))).gpu
-    assert cut.measured_as == ""
-    assert silicon_collectives(cut) is None
+
+
+@tables
+def test_tables_are_converted_to_links_that_were_changed(tmp_path: Path) -> None:
+    size_bytes = np.array([1e6, 1e8, 1e9])
+    times = []
+    for lines in ("memory: 96GiB", "links: 9"):
+        network = Machine(changed(tmp_path, lines)).network_of(8)
+        layout = network.layouts(np.arange(8)[None])[0][0]
+        times.append(network.price(Collective.ALL_GATHER, layout, size_bytes))
+    whole, half = times
+    assert (half.source == whole.source).all()
+    assert half.duration_s[-1] == pytest.approx(2 * whole.duration_s[-1], rel=0.15)
 
 
 def test_no_measurements_no_measured_network() -> None:

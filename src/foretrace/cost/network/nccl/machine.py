@@ -51,9 +51,11 @@ class NcclMachine:
 
 
 def machine_of(gpu: Gpu) -> NcclMachine:
-    """The constants of a GPU: its own, or those of one of its architecture."""
+    """The constants of a GPU: its own, those of the preset that it changes, or those of one of its architecture."""
     document = _document()
-    like = gpu.name if gpu.name in document["machines"] else str(document["architectures"][row_of(gpu.architecture)])
+    machines: dict[str, Any] = document["machines"]
+    of_architecture = str(document["architectures"][row_of(gpu.architecture)])
+    like = next((name for name in (gpu.name, gpu.base) if name in machines), of_architecture)
     values: dict[str, Any] = document["machines"][like]
     return NcclMachine(
         launch_s=1e-6 * float(values["launch_us"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,6 +50,7 @@ class NcclNetwork:
     ) -> None:
         self.cluster = cluster
         self.machine = (machine or machine_of(cluster.gpu)).slowed(slowdown)
+        self._slowdown = slowdown
         self.forced = forced
         self.observed = observed
         self.sources: tuple[Source, ...] = (Source(f"network model of {cluster.name}", *BAND),)
@@ -56,6 +58,13 @@ class NcclNetwork:
         self.notes: tuple[Diagnostic, ...] = _notes(cluster)
         self._oversubscription = 1.0 if crowding is not None else cluster.oversubscription
         self._plans: dict[tuple[Collective, GroupLayout], CallPlan] = {}
+
+    def on_cluster(self, cluster: Cluster) -> NcclNetwork:
+        """Returns the network with the figures of another cluster; groups are placed as on this one."""
+        other = copy(self)
+        other.cluster, other.machine = cluster, machine_of(cluster.gpu).slowed(self._slowdown)
+        other._plans = {}
+        return other
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups among these, and which kind each is."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.program.columns import Collective
+
+if TYPE_CHECKING:
+    from foretrace.hardware.cluster import Cluster
 
 US: Final = 1e-6
 MAX_BYTES: Final = 2**60
@@ -64,6 +67,8 @@ class Measurements:
     partial: bool = False
     """Whether it is generally known that they cover only some calls, so that no answer need list those that are
     missing."""
+    measured_on: Cluster | None = None
+    """The cluster that they were measured on, where its figures differ from those of the cluster that they price."""
 
 
 def whole(word: str, what: str, where: str) -> int:

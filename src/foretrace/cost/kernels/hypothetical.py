@@ -1,0 +1,96 @@
+"""Prices kernels on a hypothetical GPU, which changes some figures of a preset, and of hypothetical kernels.
+
+A kernel takes what it takes on the preset, from the best source that knows it, times the ratio of the model's times on
+the two GPUs. So a kernel that the changed figures do not concern keeps its measured price, and a changed figure acts as
+far as it limits the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from foretrace.basics.errors import Diagnostic
+from foretrace.cost.kernels.interface import KernelPricer, KernelPrices
+from foretrace.cost.kernels.model import EfficiencyModel, floor_s
+from foretrace.cost.kernels.parameters import efficiency
+from foretrace.hardware.cluster import Gpu
+from foretrace.inputs.torch_ops.kinds import WorkKind, kind_of_work
+from foretrace.program.kernels import GroupedGemm, Kernel
+from foretrace.program.program import Source
+
+SCALING_ERROR: Final = (0.1, 0.35)
+"""How far a converted price may be off, faster and slower, as a share of the logarithm by which it was converted. What
+sustained bf16 products reach of the peak fell by the power 0.1 of the peak from an A100 to an H100, and by 0.34 from an
+A100 to a B200 (data/fitted.yaml); nothing suggests that a share rises with the peak."""
+
+SAME_PRICE: Final = 1e-3
+"""Below this difference a price counts as that of the preset."""
+
+
+class HypotheticalPricer:
+    """Prices of a preset, converted to a GPU that changes some of its figures.
+
+    `sources` are those of the preset, for kernels that the changes do not concern, then the same as converted.
+    """
+
+    def __init__(self, pricer: KernelPricer, base: Gpu, gpu: Gpu) -> None:
+        self._pricer = pricer
+        self._gpu = gpu
+        self._before = EfficiencyModel(base, efficiency(base))
+        self._after = EfficiencyModel(gpu, efficiency(gpu))
+        converted = (
+            Source(f"{source.name}, scaled to {gpu.name}", source.low, source.high) for source in pricer.sources
+        )
+        self.sources: tuple[Source, ...] = (*pricer.sources, *converted)
+        self.notes: tuple[Diagnostic, ...] = pricer.notes
+
+    def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        """Prices each kernel; see `KernelPricer`."""
+        usual = self._pricer.price(kernels)
+        if not kernels:
+            return usual
+        ratio = self._after.seconds(kernels) / self._before.seconds(kernels)
+        seconds = np.maximum(usual.duration_s * ratio, floor_s(self._gpu, kernels))
+        is_converted = np.abs(ratio - 1) > SAME_PRICE
+        faster, slower = (share * np.abs(np.log(ratio)) for share in SCALING_ERROR)
+        return KernelPrices(
+            np.where(ratio == 1, usual.duration_s, seconds),
+            usual.source + np.where(is_converted, len(self._pricer.sources), 0),
+            np.exp(-np.hypot(np.log(usual.low), faster)),
+            np.exp(np.hypot(np.log(usual.high), slower)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FasterKernels:
+    """Prices of another source, with kernels of some kinds so many times as fast.
+
+    `gemm` is every product, those of experts too.
+    """
+
+    pricer: KernelPricer
+    speeds: Mapping[str, float]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Those of the other."""
+        return self.pricer.sources
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """Those of the other."""
+        return self.pricer.notes
+
+    def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
+        """Prices each kernel; see `KernelPricer`."""
+        prices = self.pricer.price(kernels)
+        speed = np.ones(len(kernels))
+        for i, kernel in enumerate(kernels):
+            words = {str(kind_of_work(kernel)), *([str(WorkKind.GEMM)] if isinstance(kernel, GroupedGemm) else [])}
+            for word in words:
+                speed[i] *= self.speeds.get(word, 1.0)
+        return replace(prices, duration_s=prices.duration_s / speed)

@@ -1,0 +1,76 @@
+"""Answers about hardware that does not exist: a changed figure acts, or the answer says why it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import foretrace
+from foretrace import Machine, Plan, Scenario
+from foretrace.basics.errors import InfeasibleError
+from foretrace.cost.network.nccl_tests.reader import read_measurements
+from foretrace.hardware.presets import cluster
+from foretrace.program.columns import Collective
+from shared_files import shared
+
+JOB = foretrace.model("llama3-8b", Plan(gpus=64, tp=2, gbs=128))
+H100 = Machine("h100-dgx")
+
+
+def step_s(scenario: Scenario | None = None, machine: Machine = H100) -> float:
+    return foretrace.simulate(JOB, machine, scenario, explain=False, even_if_oom=True).step_time_s
+
+
+def test_a_gpu_with_another_peak_is_another_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "fast.yaml"
+    path.write_text("based_on: h100-dgx\nnode:\n  gpu: {bf16: 3000TFLOPS}\n")
+    assert step_s(machine=Machine(path)) < 0.55 * step_s()
+    path.write_text("based_on: h100-dgx\nnode:\n  gpu: {bf16: 989TFLOPS}\n")
+    assert step_s(machine=Machine(path)) == pytest.approx(step_s(), rel=1e-3)
+
+
+@pytest.mark.parametrize("what", ["nvlink", "hbm", "flops", "power", "gemm", "attention", "nic"])
+def test_more_of_it_is_faster(what: str) -> None:
+    answer = foretrace.simulate(JOB, H100, Scenario(what_if={what: 1.5}), explain=False)
+    assert answer.unchanged_step_time_s == pytest.approx(step_s())
+    assert answer.step_time_s < answer.unchanged_step_time_s
+
+
+def test_another_gpu_or_cluster() -> None:
+    assert step_s(Scenario(what_if={"cluster": "b200-dgx"})) == step_s(machine=Machine("b200-dgx"))
+    assert step_s(Scenario(what_if={"gpu": "b200"})) == pytest.approx(step_s(machine=Machine("b200-dgx")), rel=0.05)
+
+
+def test_a_changed_figure_of_the_memory_decides_what_fits() -> None:
+    with pytest.raises(InfeasibleError):
+        foretrace.simulate(JOB, H100, Scenario(what_if={"memory": "24GiB"}), explain=False)
+
+
+def test_what_changes_nothing_is_reported() -> None:
+    answer = foretrace.simulate(JOB, H100, Scenario(what_if={"pcie": 2.0, "hbm": 2.0}), explain=False)
+    assert [note.message.split()[0] for note in answer.diagnostics if note.code == "what-if-without-effect"] == ["pcie"]
+
+
+def test_what_limits_the_kernels_is_named_and_is_the_true_limit() -> None:
+    fast = Scenario(what_if={"flops": 8.0})
+    answer = foretrace.simulate(JOB, H100, fast)
+    limits = answer.kernel_limits_s
+    assert limits is not None
+    assert next(iter(limits)) == "hbm"
+    usual = foretrace.simulate(JOB, H100).kernel_limits_s
+    assert usual is not None and next(iter(usual)) == "flops"
+    assert step_s(Scenario(what_if={**fast.what_if, "hbm": 2.0})) < 0.95 * answer.step_time_s
+
+
+def test_measured_collectives_follow_a_changed_network() -> None:
+    folder = shared("data", "collectives", "a100_2x8")
+    assert read_measurements(folder).rows
+    machine = Machine(cluster("a100-dgx-80g"), collectives=folder)
+    layout = machine.network_of(16).layouts(np.arange(16)[None])[0][0]
+    before, after = (
+        found.network_of(16).price(Collective.ALL_REDUCE, layout, np.array([1e6, 1e8, 1e9])).duration_s
+        for found in (machine, machine.changed({"nic": 0.25}))
+    )
+    assert (after >= before).all() and after[-1] > 1.5 * before[-1]
