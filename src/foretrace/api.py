@@ -25,7 +25,7 @@ from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.answer.recorded import recorded_answer
 from foretrace.readings.scenario import Scenario
-from foretrace.simulation.simulate import Executor
+from foretrace.simulation.simulate import Executor, Explain
 from foretrace.simulation.simulate_input import simulate_input
 
 if TYPE_CHECKING:
@@ -84,8 +84,9 @@ def simulate(
     *,
     executor: Executor = "auto",
     folded: bool = True,
-    explain: bool = True,
+    explain: Explain = True,
     even_if_oom: bool = False,
+    try_changes: bool = False,
 ) -> Answer:
     """Simulates a job: how long a step takes, where the time goes, and what would help.
 
@@ -96,8 +97,10 @@ def simulate(
         executor: Whether ops that draw on one resource at once divide it (`shared`), or run as if alone (`fixed`);
             `auto` chooses `shared` where there are such draws.
         folded: Whether ranks that behave identically are run once.
-        explain: Whether to find the band and what each family of ops would gain, which takes further runs.
+        explain: Whether to find the band and what each family of ops would gain, which takes further runs; "band"
+            leaves the families out.
         even_if_oom: Whether to answer for a model that does not fit into memory too.
+        try_changes: Whether to simulate changes that may shorten the step (`Answer.remedies`).
 
     Raises:
         ForetraceError: One of its subclasses says what is wrong: bad input, a deadlock, or a model that does not fit.
@@ -118,7 +121,14 @@ def simulate(
 
         return open_answer(job.answer_file)
     return simulate_input(
-        job, machine, scenario, executor=executor, folded=folded, explain=explain, even_if_oom=even_if_oom
+        job,
+        machine,
+        scenario,
+        executor=executor,
+        folded=folded,
+        explain=explain,
+        even_if_oom=even_if_oom,
+        try_changes=try_changes,
     )
 
 
@@ -194,7 +204,8 @@ def explain(job: Input, machine: Machine, scenario: Scenario) -> Explanation:
 
     recorded = recorded_answer(job)
     if recorded is None:
-        return replace(explain_answer(simulate(job, machine, scenario)), remedies=remedies(job, machine))
+        answer = simulate(job, machine, scenario, try_changes=True)
+        return replace(explain_answer(answer), remedies=answer.remedies or ())
     # The mesh says what was recorded; any other option would make it another job.
     if machine.cluster is not None or scenario or changed_options(job.options) - {"mesh", "traced"}:
         raise UsageError(

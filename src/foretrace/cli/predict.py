@@ -48,7 +48,14 @@ def command(
     """Predict the step of a model: its time, utilisation, memory, and where the time goes."""
     check_outputs([model], [*files.files, output.file])
     question = ask([model], options, machine, scenario, model=True)
-    answer = simulate(question.job, question.machine, question.scenario, even_if_oom=even_if_oom)
+    answer = simulate(
+        question.job,
+        question.machine,
+        question.scenario,
+        explain=True if output.as_json or output.file or files.save else "band",
+        even_if_oom=even_if_oom,
+        try_changes=True,
+    )
     print_links = write_files(answer, files, question.machine)
 
     def screen() -> None:

@@ -120,6 +120,7 @@ def command(
         executor=executor.value,
         folded=not unfolded,
         even_if_oom=even_if_oom,
+        try_changes=True,
     )
     print_links = write_files(answer, files, question.machine)
 

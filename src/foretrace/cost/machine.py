@@ -81,7 +81,6 @@ class Machine:
         nccl: NcclSettings | None = None,
         network: NetworkMode = "analytic",
         overlap_cost: bool = True,
-        kernel_speeds: Mapping[str, float] | None = None,
     ) -> None:
         """Describes a machine.
 
@@ -96,7 +95,6 @@ class Machine:
             network: Whether communications that meet on links divide them (`flow`) or each runs as if alone
                 (`analytic`).
             overlap_cost: Whether kernels run slower while a collective holds SMs and memory bandwidth.
-            kernel_speeds: How many times as fast kernels of a kind are: `{"attention": 1.5}`.
         """
         _check_mode(network)
         if not isinstance(cluster, Cluster | str | Path | None):
@@ -108,7 +106,7 @@ class Machine:
         self.nccl: Final = nccl or NcclSettings()
         self.network: Final[NetworkMode] = network
         self.overlap_cost: Final = overlap_cost
-        self.kernel_speeds: Final = dict(kernel_speeds or {})
+        self._kernel_speeds: dict[str, float] = {}
         self._calibration: Final = calibration
         self._measured_on: Cluster | None = None
         self._cache: Final = _Cache()
@@ -134,7 +132,6 @@ class Machine:
             "nccl": self.nccl,
             "network": self.network,
             "overlap_cost": self.overlap_cost,
-            "kernel_speeds": self.kernel_speeds,
         }
         other = Machine(**{**same, **changes})
         if not {"prices", "calibration"} & changes.keys():
@@ -143,6 +140,7 @@ class Machine:
             other._cache.own = self._cache.own
         if "cluster" not in changes:
             other._measured_on = self._measured_on
+        other._kernel_speeds = self._kernel_speeds
         return other
 
     def changed(self, changes: Mapping[str, Change]) -> Machine:
@@ -154,7 +152,8 @@ class Machine:
         """
         figures = {name: change for name, change in changes.items() if name in CHANGES}
         speeds = {name: float(change) for name, change in changes.items() if name not in CHANGES}
-        machine = self.with_(kernel_speeds={**self.kernel_speeds, **speeds}) if speeds else self
+        machine = self.with_()
+        machine._kernel_speeds = {**self._kernel_speeds, **speeds}
         if not figures:
             return machine
         parts = {name: change for name, change in figures.items() if name in PARTS}
@@ -297,11 +296,11 @@ class Machine:
             self._cache.pricers.append((gpu, pricer))
         mix = None if fit is None or not fit.at_step_clocks else mix_of(ops)
         pricer = job_pricer(pricer, gpu, ops.program.world, sources, mix)
-        if not self.kernel_speeds:
+        if not self._kernel_speeds:
             return pricer
         from foretrace.cost.kernels.hypothetical import FasterKernels
 
-        return FasterKernels(pricer, self.kernel_speeds)
+        return FasterKernels(pricer, self._kernel_speeds)
 
     def _sharing(self, cluster: Cluster, world: int) -> Sharing | None:
         """Returns what the communications of a job share on the links; None where each runs as if alone."""

@@ -141,7 +141,7 @@ def _advice(explanation: Explanation, screen: Screen) -> list[list[Span]]:
 def _remedies(explanation: Explanation) -> list[list[Span]]:
     if not explanation.remedies:
         return []
-    rows = [(remedy.name, format_time(remedy.after_s), _signed(remedy.change)) for remedy in explanation.remedies]
+    rows = [(remedy.option, format_time(remedy.after_s), _signed(remedy.change)) for remedy in explanation.remedies]
     before = format_time(explanation.remedies[0].before_s)
     built = "built anew of what its ops take" if explanation.recorded else "as predicted"
     return [[], *table(("what you could do", "step", "a microbatch"), rows, f"against {before}, {built}")]

@@ -13,6 +13,7 @@ from foretrace.basics.units import MINUS, format_bytes, format_count, format_flo
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.breakdown import Breakdown
 from foretrace.readings.critical_path import Bound
+from foretrace.readings.remedy import Remedy
 from foretrace.report.plots.gantt import MAX_ROWS, gantt, legend
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 28
 MAX_BOTTLENECKS = 6
+MAX_REMEDIES = 6
+MIN_GAIN = 0.001
+"""The share of the step below which a change does not count as a help."""
 BOUND_BY: Final[dict[Bound, str]] = {
     "host": "bound by the host",
     "compute": "bound by computation",
@@ -85,7 +89,7 @@ def print_answer(answer: Answer, stream: TextIO | None = None) -> None:
     lines: list[list[Span]] = [[]]
     lines += _headline(answer)
     lines += [[], *breakdown_lines(answer.breakdown, answer.step_time_s, screen)]
-    lines += _bottlenecks(answer)
+    lines += _remedies(answer) or _bottlenecks(answer)
     lines += _network(answer)
     lines += _gantt(answer, screen)
     see = SEE if answer.model is None else SEE_MODEL
@@ -231,6 +235,33 @@ def _bottlenecks(simulation: Answer) -> list[list[Span]]:
     if simulation.step_time_unprofiled_s not in (None, simulation.step_time_s):
         lines.append([("  of the step as profiled; without the profiler: --what-if unprofiled", "bright_black")])
     return lines
+
+
+def _remedies(answer: Answer) -> list[list[Span]]:
+    """Returns the changes that shorten the step, the best first; nothing where none was tried."""
+    if not answer.remedies:
+        return []
+    lines: list[list[Span]] = [[], [("  what would help", "bold"), (" (each one simulated)", "")]]
+    helpful = [remedy for remedy in answer.remedies if remedy.change < -MIN_GAIN][:MAX_REMEDIES]
+    if not helpful:
+        tried = " · ".join(remedy.option for remedy in answer.remedies)
+        return [*lines, [(f"  nothing of {tried}", "")]]
+    width = max(len(remedy.option) for remedy in helpful)
+    for remedy in helpful:
+        gain = f"{MINUS}{format_time(remedy.before_s - remedy.after_s / remedy.microbatches)}"
+        lines.append([(f"  {remedy.option:<{width}}  {gain:>9}   {_effect(remedy)}", "")])
+    return lines
+
+
+def _effect(remedy: Remedy) -> str:
+    """Returns what a change does to the part that it is aimed at, and to memory."""
+    words = [f"{remedy.part} {format_time(remedy.part_before_s)} → {format_time(remedy.part_after_s)}"]
+    if remedy.microbatches != 1:
+        words = [f"of {remedy.microbatches:g} times the batch, for as much of it"]
+    if remedy.memory_bytes:
+        sign = "+" if remedy.memory_bytes > 0 else MINUS
+        words.append(f"memory {sign}{format_bytes(abs(remedy.memory_bytes))}")
+    return ", ".join(words)
 
 
 def _network(simulation: Answer) -> list[list[Span]]:

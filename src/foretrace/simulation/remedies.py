@@ -1,70 +1,240 @@
-"""Tries what could shorten a step: runs the job again with each change that an option can make."""
+"""Tries what could shorten a step: simulates the job again with each change that a person can make.
+
+A change is aimed at a part of the breakdown, such as the bubble. It is tried only where that part is a noticeable share
+of the step. Changes that the job does not admit, or that do not fit into memory, are left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from foretrace.basics.errors import ForetraceError
 from foretrace.basics.progress import doing
 from foretrace.cost.machine import Machine
 from foretrace.program.program import Program
-from foretrace.readings.explain import Remedy
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.answer.memory_fit import memory_fit
+from foretrace.readings.remedy import Remedy
 from foretrace.readings.scenario import Scenario
 from foretrace.simulation.simulate import simulate_program
-from foretrace.simulation.simulate_input import on_machine
 
 if TYPE_CHECKING:
     from foretrace.inputs.base import Input
+    from foretrace.workload.setting import Setting
 
 MAX_OPS: Final = 3_000_000
 """Ops of one rank of every role; a larger job takes longer to run several times than a person waits."""
 
+MAX_NODES: Final = 1_500_000
+"""Nodes of all simulations together: about three seconds on one core. A larger job is tried with fewer changes, those
+first that are aimed at the largest parts."""
 
-def remedies(job: Input, machine: Machine) -> tuple[Remedy, ...]:
+MIN_TRIED: Final = 3
+"""Changes that are tried however large the job is."""
+
+MIN_SHARE: Final = 0.01
+"""The share of the step from which on a part is worth a change."""
+
+MIN_CHUNK_LAYERS: Final = 2
+"""Layers below which a model chunk is not proposed: every chunk adds transfers and launches."""
+
+OVERLAPS: Final = {"tp": "tp exposed", "moe": "ep exposed", "pp": "pp exposed"}
+"""The words of `--overlap` that stacks leave off, and what each is aimed at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change as options of the job and what-ifs of the machine, all as texts.
+
+    `part` is the part of the breakdown that it is aimed at. `microbatches` says how many times as many the step has.
+    """
+
+    part: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    what_if: Mapping[str, str] = field(default_factory=dict)
+    microbatches: float = 1.0
+
+    @property
+    def option(self) -> str:
+        """The change as a command line has it."""
+        from foretrace.inputs.option_texts import flag_of
+
+        return " ".join(
+            [
+                *(f"{flag_of(name)} {value}" for name, value in self.options.items()),
+                *(f"--what-if {name}={value}" for name, value in self.what_if.items()),
+            ]
+        )
+
+
+def remedies(
+    job: Input, machine: Machine, scenario: Scenario | None = None, answer: Answer | None = None
+) -> tuple[Remedy, ...]:
     """Returns what each change would make of the step, the shortest time of a microbatch first.
 
-    Changes that the job does not admit are left out. A recorded run is built again, so that both sides leave out the
-    same.
+    Args:
+        job: The job. A recorded run is built again, so that both sides leave out the same.
+        machine: What it runs on.
+        scenario: What is different from normal, with and without each change.
+        answer: The job simulated on the machine; None if that has not been done.
     """
     base = job.schedulable()
     if base is None:
         return ()
     try:
-        base = on_machine(base, machine)
-        program = base.program()
-        if _ops(program) > MAX_OPS or program.world == 1:
-            return ()
-        before_s = _step_s(program, machine)
+        trial = _Trial(base, machine, scenario or Scenario(), answer)
     except ForetraceError:
         return ()
-    tried = []
-    for name, changes, microbatches in _changes(base, program):
-        try:
-            with doing(f"trying {name}"):
-                after_s = _step_s(base.with_options(**changes).program(), machine)
-        except ForetraceError:
-            continue
-        tried.append(Remedy(name, before_s, after_s, microbatches))
+    if trial.is_too_large:
+        return ()
+    tried = [remedy for change in trial.changes() if (remedy := trial.remedy(change)) is not None]
     return tuple(sorted(tried, key=lambda remedy: remedy.change))
 
 
-def _step_s(program: Program, machine: Machine) -> float:
-    return simulate_program(program, machine, Scenario(), explain=False).step_time_s
+class _Trial:
+    """A job on a machine, simulated once as it is and once with each change."""
+
+    def __init__(self, job: Input, machine: Machine, scenario: Scenario, answer: Answer | None) -> None:
+        from foretrace.simulation.simulate_input import on_machine
+
+        self._job, self._machine = on_machine(job, machine), machine
+        self._scenario = scenario
+        self._setting: Setting | None = job.setting()
+        if answer is None or answer.timeline.graph.program is not self._job.program():
+            answer = self._simulated(self._job.program(), {})
+        self._before = answer
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the job takes too long to be simulated several times."""
+        program = self._before.timeline.graph.program
+        of_roles = program.op_count / max(program.world / max(len(program.roles), 1), 1)
+        return of_roles > MAX_OPS
+
+    def changes(self) -> list[_Change]:
+        """Returns the changes that may help: those aimed at a noticeable part of the step, the largest part first."""
+        mean_s, step_s = self._before.breakdown.mean_s, self._before.step_time_s
+        asked = self._scenario.what_if.keys()
+        every = _of_model(self._setting, self._machine) if self._setting is not None else _of_job(self._job)
+        useful = [
+            change
+            for change in (*every, *self._of_machine())
+            if mean_s.get(change.part, 0.0) >= MIN_SHARE * step_s and not change.what_if.keys() & asked
+        ]
+        useful.sort(key=lambda change: -mean_s[change.part])
+        return useful[: max(MIN_TRIED, MAX_NODES // len(self._before.timeline.graph))]
+
+    def remedy(self, change: _Change) -> Remedy | None:
+        """Returns what a change makes of the step; None where it cannot be made or does not fit."""
+        try:
+            with doing(f"trying {change.option}"):
+                job = self._job.read_options(change.options)
+                program = job.program() if change.options else self._before.timeline.graph.program
+                after = self._simulated(program, change.what_if)
+        except ForetraceError:
+            return None
+        if self._setting is not None and not memory_fit(after, self._capacity_bytes).fits:
+            return None
+        before_s, after_s = self._before.breakdown.mean_s, after.breakdown.mean_s
+        part = max(before_s, key=lambda name: before_s[name] - after_s.get(name, 0.0))
+        return Remedy(
+            change.option,
+            self._before.step_time_s,
+            after.step_time_s,
+            change.microbatches,
+            part,
+            before_s[part],
+            after_s.get(part, 0.0),
+            _more_memory(self._before, after),
+        )
+
+    @property
+    def _capacity_bytes(self) -> int:
+        return int(self._machine.needed_cluster().gpu.memory_bytes)
+
+    def _simulated(self, program: Program, what_if: Mapping[str, str]) -> Answer:
+        scenario = replace(self._scenario, what_if={**self._scenario.what_if, **what_if})
+        return simulate_program(program, self._machine, scenario, explain=False)
+
+    def _of_machine(self) -> Iterator[_Change]:
+        """Yields what-ifs of the machine: a faster network, more power."""
+        cluster = self._before.cluster
+        if cluster is None:
+            return
+        exposed = [part for part in self._before.breakdown.mean_s if part.endswith(" exposed")]
+        largest = max(exposed, key=lambda part: self._before.breakdown.mean_s[part], default="")
+        yield _Change(largest, what_if={"nic": "2x"})
+        if cluster.gpu.links:
+            yield _Change(largest, what_if={"nvlink": "2x"})
+        if cluster.gpu.power_w and self._setting is not None:  # others carry the times of their computation
+            yield _Change("compute", what_if={"power": "1.2x"})
 
 
-def _ops(program: Program) -> int:
-    """Returns the ops of one rank of every role."""
-    return int(program.op_count / max(program.world / max(len(program.roles), 1), 1))
-
-
-def _changes(job: Input, program: Program) -> Iterator[tuple[str, dict[str, Any], float]]:
-    """Yields changes in words, as options, and how many times the microbatches they have."""
+def _of_job(job: Input) -> Iterator[_Change]:
+    """Yields changes of a job that is not a model: workload files, rank traces."""
+    program = job.program()
     count = int(program.instances.microbatch.max(initial=0)) + 1
     if program.mesh.ep > 1 and job.has_option("routing") and job.options is not None and job.options.routing is None:
-        yield "balanced routing (--routing balanced)", {"routing": 1.0}, 1.0
+        yield _Change("compute", {"routing": "balanced"})
     if program.mesh.pp > 1:
-        yield "zero-bubble schedule (--schedule zb-h1)", {"schedule": "zb-h1"}, 1.0
-        yield "interleaved schedule (--schedule interleaved-1f1b)", {"schedule": "interleaved-1f1b"}, 1.0
+        yield _Change("bubble", {"schedule": "zb-h1"})
+        yield _Change("bubble", {"schedule": "interleaved-1f1b"})
         if job.has_option("microbatches"):
-            yield f"twice the microbatches (--microbatches {2 * count})", {"microbatches": 2 * count}, 2.0
+            yield _Change("bubble", {"microbatches": str(2 * count)}, microbatches=2.0)
+
+
+def _of_model(setting: Setting, machine: Machine) -> Iterator[_Change]:
+    """Yields changes of a model's plan."""
+    plan = setting.plan
+    if plan.pp > 1:
+        yield from _pipelines(setting)
+    words = {word for word in OVERLAPS if getattr(plan, f"{word}_overlap")}
+    for word, part in OVERLAPS.items():
+        if word not in words:
+            yield _Change(part, {"overlap": ",".join(sorted({*words, word}))})
+    if not (setting.grad_overlap and setting.param_overlap):
+        yield _Change("dp exposed", {"overlap": ",".join(sorted({*words, "grad", "param"}))})
+    if plan.recompute == "full":
+        yield _Change("recompute", {"recompute": "selective"})
+    if plan.recompute != "none":
+        yield _Change("recompute", {"recompute": "none"})
+    if plan.dispatcher == "alltoall":
+        yield _Change("ep exposed", {"dispatcher": "hybridep" if plan.ep > 8 else "deepep"})
+    if plan.cuda_graphs == "none":
+        yield _Change("host", {"cuda_graphs": "full"})
+    if plan.precision in ("bf16", "fp16"):
+        yield from _narrower(machine)
+
+
+def _pipelines(setting: Setting) -> Iterator[_Change]:
+    """Yields other schedules, more chunks and another split of the layers over the stages."""
+    plan, layers = setting.plan, len(setting.model.layers)
+    chunks = [
+        vpp
+        for vpp in range(plan.vpp + 1, layers // plan.pp + 1)
+        if layers % (plan.pp * vpp) == 0 and layers // (plan.pp * vpp) >= MIN_CHUNK_LAYERS
+    ]
+    for vpp in dict.fromkeys((*chunks[:1], *chunks[-1:])):
+        yield _Change("bubble", {"vpp": str(vpp)})
+    if not setting.stack.name.startswith("megatron"):  # which has no zero-bubble schedule
+        yield _Change("bubble", {"schedule": "zb-h1"})
+    counts = [len(chunk) for chunk in setting.chunks]
+    if len(counts) > 1 and counts[-1] > 1:
+        # The head costs the last part about as much as a layer, and the embedding the first far less.
+        moved = [counts[0] + 1, *counts[1:-1], counts[-1] - 1]
+        yield _Change("bubble", {"stage_layers": ",".join(map(str, moved))})
+
+
+def _narrower(machine: Machine) -> Iterator[_Change]:
+    """Yields the precision in 8 bits that the GPU's own recipes use."""
+    gpu = machine.needed_cluster().gpu
+    if "fp8" in gpu.peak_flops:
+        yield _Change("compute", {"precision": "mxfp8" if gpu.architecture.startswith("Blackwell") else "fp8"})
+
+
+def _more_memory(before: Answer, after: Answer) -> int | None:
+    if before.peak_memory is None or after.peak_memory is None:
+        return None
+    return after.peak_memory.bytes - before.peak_memory.bytes

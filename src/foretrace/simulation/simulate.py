@@ -33,6 +33,8 @@ from foretrace.simulation.overlap_cost import overlap_cost_s, settles
 
 Executor = Literal["auto", "fixed", "shared"]
 
+Explain = bool | Literal["band"]
+
 ENDLESS = 1e9
 """The factor by which a resource is widened so that it never holds anything up."""
 
@@ -50,7 +52,7 @@ def simulate_program(
     *,
     executor: Executor = "auto",
     folded: bool = True,
-    explain: bool = True,
+    explain: Explain = True,
 ) -> Answer:
     """Runs a program at the prices it carries and, where it carries none, at those of the machine.
 
@@ -61,7 +63,8 @@ def simulate_program(
         executor: Whether ops that draw on one resource at once divide it (`shared`), or run as if alone (`fixed`);
             `auto` chooses `shared` where there are such draws.
         folded: Whether ranks that behave identically are run once.
-        explain: Whether to find the band and what each family of ops would gain, which takes further runs.
+        explain: Whether to find the band and what each family of ops would gain, which takes further runs; "band"
+            leaves the families out.
     """
     if executor not in ("auto", "fixed", "shared"):
         raise InputError("unknown-name", f'executor "{executor}" is not known', hint="known: auto, fixed, shared")
@@ -259,7 +262,7 @@ def _read_off(
     cluster: Cluster | None,
     unchanged: float | None,
     network_notes: tuple[Diagnostic, ...],
-    explain: bool,
+    explain: Explain,
     network: NetworkUse | None,
 ) -> Answer:
     timeline, prices, program = runner.timeline(), runner.prices, runner.graph.program
@@ -277,15 +280,15 @@ def _read_off(
             Diagnostic("note", "left-out", "ops of this job share resources; the fixed executor runs each as if alone")
         )
     if explain and len(graph) <= MAX_EXPLAINED[kind]:
-        limits, gains = _explained(runner)
-        gains = (*gains, *runner.resource_gains(step))
+        limits, gains = _explained(runner, explain)
+        gains = None if gains is None else (*gains, *runner.resource_gains(step))
     elif explain and network is not None and network.mode == "flow" and len(graph) <= MAX_EXPLAINED["fixed"]:
         notes.append(
             Diagnostic(
                 "note", "left-out", "gains and band are those of communications as if alone: quicker to run again"
             )
         )
-        (low, high), gains = _explained(runner.alone())
+        (low, high), gains = _explained(runner.alone(), explain)
         longer = step - network.analytic_step_time_s
         limits = (low + longer, high + longer)
     elif explain:
@@ -321,9 +324,11 @@ def _read_off(
     )
 
 
-def _explained(runner: _Runner) -> tuple[tuple[float, float], tuple[Bottleneck, ...]]:
+def _explained(runner: _Runner, explain: Explain) -> tuple[tuple[float, float], tuple[Bottleneck, ...] | None]:
     """Returns the band of the step, and what each family of ops would gain, by running the job many times."""
     prices, graph, step = runner.prices, runner.graph, runner.timeline().step_time_s
+    if explain == "band":
+        return band(step, runner.step_times(band_factors(prices.group, prices.low, prices.high))), None
     known = families(graph.ops)
     ends, faster = band_factors(prices.group, prices.low, prices.high), gain_factors(len(graph.ops), known)
     times = runner.step_times(

@@ -16,7 +16,7 @@ from foretrace.program.program import Program
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.lanes import host_notes
 from foretrace.readings.scenario import Scenario
-from foretrace.simulation.simulate import Executor, simulate_program
+from foretrace.simulation.simulate import Executor, Explain, simulate_program
 
 if TYPE_CHECKING:
     from foretrace.inputs.base import Input, Unprofiled
@@ -33,8 +33,9 @@ def simulate_input(
     *,
     executor: Executor = "auto",
     folded: bool = True,
-    explain: bool = True,
+    explain: Explain = True,
     even_if_oom: bool = False,
+    try_changes: bool = False,
 ) -> Answer:
     """Simulates an input on a machine under a scenario.
 
@@ -46,11 +47,18 @@ def simulate_input(
         folded: See `simulate_program`.
         explain: Whether to find the band and what each family of ops would gain, which takes further runs.
         even_if_oom: Whether to answer for a model that does not fit into memory too.
+        try_changes: Whether to simulate changes that may shorten the step (`Answer.remedies`).
 
     Raises:
         InfeasibleError: The model does not fit into memory; the error names a plan that does.
     """
-    return _Question(job, machine, scenario, executor, folded).answer(explain, even_if_oom)
+    question = _Question(job, machine, scenario, executor, folded)
+    answer = question.answer(explain, even_if_oom)
+    if not try_changes:
+        return answer
+    from foretrace.simulation.remedies import remedies  # which simulates too
+
+    return replace(answer, remedies=remedies(question.job, machine, question.scenario, answer))
 
 
 def on_machine(job: Input, machine: Machine) -> Input:
@@ -80,7 +88,7 @@ class _Question:
         self._executor: Executor = executor
         self._folded = folded
 
-    def answer(self, explain: bool, even_if_oom: bool) -> Answer:
+    def answer(self, explain: Explain, even_if_oom: bool) -> Answer:
         """Runs the job and adds what only its kind of input knows."""
         with doing(f"reading {self.job.title}"):
             program = self._rebuilt(self.job.program())
@@ -94,7 +102,7 @@ class _Question:
         answer = self._with_unprofiled(answer, program, explain)
         return self._with_baseline(answer)
 
-    def _run(self, program: Program, scenario: Scenario, explain: bool) -> Answer:
+    def _run(self, program: Program, scenario: Scenario, explain: Explain) -> Answer:
         what = f"simulating {program.op_count:,} ops on {program.world:,} ranks"
         try:
             with doing(what):
@@ -168,7 +176,7 @@ class _Question:
         )
         return (Diagnostic("note", "calibration-of-other-stack", text),)
 
-    def _with_unprofiled(self, answer: Answer, program: Program, explain: bool) -> Answer:
+    def _with_unprofiled(self, answer: Answer, program: Program, explain: Explain) -> Answer:
         """Adds what the step takes without the profiler."""
         unprofiled = self.job.unprofiled()
         if unprofiled is None:
@@ -177,7 +185,7 @@ class _Question:
         if unprofiled.program is not None:
             has_band = any(source.low != source.high for source in answer.provenance)
             without_program = self._rebuilt(unprofiled.program)
-            without = self._run(without_program, self.scenario, explain and has_band)
+            without = self._run(without_program, self.scenario, bool(explain) and has_band)
         band = self._unprofiled_band(unprofiled, without, without_program) if explain else None
         return replace(
             answer,

@@ -22,6 +22,7 @@ from foretrace.readings.critical_path import CriticalPath
 from foretrace.readings.critical_path import critical_path as find_critical_path
 from foretrace.readings.lanes import LaneUse, lane_use
 from foretrace.readings.memory import MemoryTrack
+from foretrace.readings.remedy import Remedy
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.sharing import NetworkUse
 
@@ -99,6 +100,8 @@ class Answer:
     kernel_limits_s: Mapping[str, float] | None = None
     """Seconds of a rank by what limits its kernels: `flops`, `hbm`, or neither (`fixed`); None where it was not worked
     out."""
+    remedies: tuple[Remedy, ...] | None = None
+    """What changes that a person can make would make of the step; None where they were not tried."""
     overlap_cost_s: float = 0.0
     """By how much longer a rank computes, on average, for collectives that run at the same time."""
     changes: tuple[str, ...] = ()

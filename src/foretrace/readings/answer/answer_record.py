@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.plain import to_plain
 from foretrace.readings.answer.answer import Bottleneck
+from foretrace.readings.remedy import Remedy
 from foretrace.readings.sharing import NetworkUse
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class SimulationRecord:
     peak_memory: PeakMemoryRecord | None
     lanes: tuple[LaneRecord, ...]
     network: NetworkUse | None
+    remedies: tuple[Remedy, ...] | None
     kernel_limits_s: Mapping[str, float] | None
     overlap_cost_s: float
     rank_classes: tuple[RankClassRecord, ...]
@@ -196,6 +198,7 @@ def _simulation(answer: Answer) -> SimulationRecord:
         peak_memory=None if peak is None else PeakMemoryRecord(peak.rank, peak.role, peak.by_category),
         lanes=tuple(LaneRecord(lane.lane, lane.ranks, lane.busy, lane.waiting) for lane in answer.lanes),
         network=answer.network,
+        remedies=answer.remedies,
         kernel_limits_s=answer.kernel_limits_s,
         overlap_cost_s=answer.overlap_cost_s,
         rank_classes=_rank_classes(answer),

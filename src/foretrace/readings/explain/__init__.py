@@ -2,10 +2,9 @@
 
 Read `explain.py` first: it collects all answers. `rows.py` has the run as columns, on which the others depend.
 `path.py`, `communication.py`, `pipeline.py`, `stragglers.py`, `experts.py` and `variation.py` each answer one question.
-`advice.py` puts the most expensive findings into sentences, and `remedy.py` holds what a change would make of the step.
+`advice.py` puts the most expensive findings into sentences.
 """
 
 from foretrace.readings.explain.explain import Explanation, explain
-from foretrace.readings.explain.remedy import Remedy
 
 __all__ = ["Explanation", "Remedy", "explain"]

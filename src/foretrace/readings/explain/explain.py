@@ -12,10 +12,10 @@ from foretrace.readings.explain.communication import CallKind, WorstCall, call_k
 from foretrace.readings.explain.experts import ExpertBalance, experts
 from foretrace.readings.explain.path import HostGaps, PathReading, host_gaps, path_reading
 from foretrace.readings.explain.pipeline import PipelineUse, pipeline
-from foretrace.readings.explain.remedy import Remedy
 from foretrace.readings.explain.rows import OpRows
 from foretrace.readings.explain.stragglers import RankLateness, lateness
 from foretrace.readings.explain.variation import Variation, variation
+from foretrace.readings.remedy import Remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,67 @@
+"""Changes that would help: each is the option that makes it, and what the job takes with it."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+import foretrace
+from foretrace import Machine, Plan, Scenario
+from foretrace.cli.factors import read_what_ifs
+from foretrace.inputs.base import Input
+from foretrace.readings.answer.answer import Answer
+
+H100 = Machine("h100-dgx")
+
+
+def tried(plan: Plan, model: str = "llama3-8b", scenario: Scenario | None = None) -> tuple[Input, Answer]:
+    job = foretrace.model(model, plan)
+    return job, foretrace.simulate(job, H100, scenario, explain=False, even_if_oom=True, try_changes=True)
+
+
+def with_option(job: Input, option: str) -> float:
+    """Returns the step of a job with an option as a command line has it."""
+    words = shlex.split(option)
+    if words[0] == "--what-if":
+        return foretrace.simulate(job, H100, Scenario(what_if=read_what_ifs([words[1]])), explain=False).step_time_s
+    texts = {name.removeprefix("--").replace("-", "_"): value for name, value in zip(*[iter(words)] * 2, strict=True)}
+    return foretrace.simulate(job.read_options(texts), H100, explain=False).step_time_s
+
+
+def test_every_option_gives_the_step_that_is_promised() -> None:
+    job, answer = tried(Plan(gpus=64, tp=4, pp=4, gbs=64))
+    assert answer.remedies is not None
+    options = [remedy.option for remedy in answer.remedies]
+    assert {"--vpp 2", "--overlap tp", "--precision fp8", "--what-if nvlink=2x"} <= set(options)
+    for remedy in answer.remedies:
+        assert remedy.before_s == answer.step_time_s
+        assert with_option(job, remedy.option) == pytest.approx(remedy.after_s, rel=1e-12)
+    changes = [remedy.change for remedy in answer.remedies]
+    assert changes == sorted(changes)
+
+
+def test_only_parts_that_take_time_are_aimed_at() -> None:
+    _, answer = tried(Plan(gpus=8, gbs=8, seq_len=1024, recompute="full"))
+    assert answer.remedies is not None
+    options = " ".join(remedy.option for remedy in answer.remedies)
+    assert "--recompute none" in options
+    assert "--vpp" not in options and "--overlap tp" not in options and "--dispatcher" not in options
+
+
+def test_what_does_not_fit_is_not_proposed() -> None:
+    _, answer = tried(Plan(gpus=8, gbs=64, mbs=8, recompute="full"))
+    assert answer.remedies is not None and answer.memory is not None
+    assert "--recompute none" not in [remedy.option for remedy in answer.remedies]
+
+
+def test_a_scenario_holds_on_both_sides() -> None:
+    _, answer = tried(Plan(gpus=16, tp=8, gbs=16), scenario=Scenario(what_if={"nvlink": 0.5}))
+    assert answer.remedies is not None
+    assert all(remedy.before_s == answer.step_time_s for remedy in answer.remedies)
+    assert "--what-if nvlink=2x" not in [remedy.option for remedy in answer.remedies]
+
+
+def test_nothing_is_tried_unless_asked() -> None:
+    job = foretrace.model("llama3-8b", Plan(gpus=8, gbs=8))
+    assert foretrace.simulate(job, H100, explain=False, even_if_oom=True).remedies is None
