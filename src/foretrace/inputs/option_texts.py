@@ -45,6 +45,7 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     ),
     "ep": OptionText("--ep", "N", "Expert parallelism."),
     "etp": OptionText("--etp", "N", "Tensor parallelism of experts."),
+    "rank_order": OptionText("--rank-order", "tp-cp-ep-dp-pp", "How axes number the ranks, fastest first."),
     "schedule": OptionText("--schedule", "NAME", "1f1b, interleaved-1f1b, zb-h1, … (foretrace list schedules)."),
     "stage_layers": OptionText("--stage-layers", "20,20,20,20", "Layers of every chunk."),
     "zero": OptionText("--zero", "0|1|2|3", "What dp ranks split: optimizer, gradients, parameters (FSDP)."),

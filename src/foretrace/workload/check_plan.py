@@ -9,6 +9,7 @@ from typing import Final
 
 from foretrace.basics.errors import InputError, did_you_mean
 from foretrace.basics.limits import check_gpus
+from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.models.compose import MAX_LAYERS
 from foretrace.workload.plan import WORDS, Plan
 
@@ -89,6 +90,8 @@ def _check_flags_and_words(plan: Plan) -> None:
         if value not in known:
             near = did_you_mean(str(value), known)
             raise InputError("unknown-name", f'{name} "{value}" is not known{near}', hint=f"known: {', '.join(known)}")
+    if not isinstance(plan.rank_order, str):
+        raise InputError("bad-value", f"rank_order is {plan.rank_order}", hint=f"for example {DEFAULT_ORDER}")
     for name in _NAMES:
         value = getattr(plan, name)
         if value is not None and (not isinstance(value, str) or not value.strip()):

@@ -283,6 +283,8 @@ def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
         plan["vpp"] = layers // (pp * each)
     elif reading.has("num-virtual-stages-per-pipeline-rank"):
         plan["vpp"] = reading.count("num-virtual-stages-per-pipeline-rank")
+    if reading.has("use-tp-pp-dp-mapping"):  # training/initialize.py: the only other order that an option gives
+        plan["rank_order"] = "tp-cp-ep-pp-dp"
     if tp > 1:
         plan["sequence_parallel"] = reading.has("sequence-parallel")
     if reading.has("num-experts"):

@@ -35,7 +35,7 @@ _FLAGS: Final = (
     "offload_optimizer",
 )
 _LISTS: Final = ("stage_layers", "documents")
-_TEXTS: Final = ("schedule", "stack")
+_TEXTS: Final = ("schedule", "stack", "rank_order")
 PLAN_KEYS: Final = (*_COUNTS, *_FLAGS, *WORDS, *_LISTS, *_TEXTS, "routing")
 OLDER_KEYS: Final = ("deepep",)
 """`deepep: yes` is an older word for `dispatcher: deepep`."""

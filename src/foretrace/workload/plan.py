@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from foretrace.basics.mesh import DEFAULT_ORDER
+
 CpComm = Literal["p2p", "all_gather", "a2a"]
 Recompute = Literal["none", "selective", "full"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4"]
@@ -50,6 +52,8 @@ class Plan:
     """None: 1f1b, or interleaved where vpp > 1."""
     ep: int = 1
     etp: int = 1
+    rank_order: str = DEFAULT_ORDER
+    """The axes in the order in which they number the ranks, fastest first, as Megatron-core's `order`."""
     zero: Literal[0, 1, 2, 3] | None = None
     """What data-parallel ranks split: 1 optimizer state, 2 gradients too, 3 parameters too (FSDP); None: stack's."""
     shard: int | None = None

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.basics.mesh import Mesh
+from foretrace.basics.mesh import DEFAULT_ORDER, Mesh
 from foretrace.models.model import Experts, Mlp, Model
 from foretrace.schedules.pipeline import BATCHED
 from foretrace.schedules.registry import make, resolve
@@ -200,7 +200,7 @@ def _shard(plan: Plan, dp: int, zero: int) -> int:
 
 
 def _mesh(model: Model, plan: Plan, dp: int, shard: int) -> Mesh:
-    return Mesh(
+    mesh = Mesh(
         tp=plan.tp,
         cp=plan.cp,
         dp=dp,
@@ -209,7 +209,23 @@ def _mesh(model: Model, plan: Plan, dp: int, shard: int) -> Mesh:
         etp=plan.etp if _has_experts(model) else None,
         # Megatron and torchtitan split state over dp and cp together; the mesh names the part of dp.
         shard=shard // plan.cp if plan.shard is not None and shard < dp * plan.cp else None,
+        order=plan.rank_order,
     )
+    _check_order(mesh)
+    return mesh
+
+
+def _check_order(mesh: Mesh) -> None:
+    """Raises an error where stages are not outermost and experts have other replicas than the rest of the model.
+
+    Megatron-core's `initialize_model_parallel` (core/parallel_state.py) asserts it, also for models without experts.
+    """
+    if mesh.pp > 1 and not mesh.order.endswith("pp") and mesh.edp != mesh.dp:
+        raise InputError(
+            "bad-mesh",
+            f"rank_order {mesh.order} does not end with pp, but experts have {mesh.edp} replicas and dp is {mesh.dp}",
+            hint=f"put pp last, as in {DEFAULT_ORDER}, or make ep·etp equal to tp·cp",
+        )
 
 
 def _has_experts(model: Model) -> bool:

@@ -23,6 +23,7 @@ _MEANINGS: Final = {
     "vpp": "model chunks of each stage",
     "ep": "expert parallelism",
     "etp": "tensor parallelism of experts",
+    "rank_order": "how axes number the ranks, fastest first",
     "zero": "what data-parallel ranks split: 1 optimizer state, 2 gradients too, 3 parameters too (FSDP)",
     "recompute": "none, selective or full",
     "recompute_layers": "of how many layers of each stage",

@@ -232,6 +232,7 @@ class TestWhatAFileCannotSay:
         [
             ({"zero": 3}, "zero 3"),
             ({"cp": 2}, "cp 2"),
+            ({"rank_order": "tp-cp-dp-ep-pp"}, "rank_order"),
             ({"pp": 4, "schedule": "dualpipe"}, "dualpipe"),
             ({"offload_optimizer": True}, "offloading"),
             ({"offload_layers": 1}, "offloading"),

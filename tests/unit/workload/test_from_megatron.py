@@ -105,6 +105,7 @@ def test_a_plan(tmp_path: Path) -> None:
         ("--bf16 --fp4-format e2m1", "precision", "nvfp4"),
         ("--num-virtual-stages-per-pipeline-rank 2 --pipeline-model-parallel-size 2", "vpp", 2),
         ("--tensor-model-parallel-size 2", "sequence_parallel", False),
+        ("--use-tp-pp-dp-mapping --pipeline-model-parallel-size 2", "rank_order", "tp-cp-ep-pp-dp"),
         ("--use-torch-fsdp2", "zero", 3),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "zero", 3),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim --use-distributed-optimizer", "zero", 1),

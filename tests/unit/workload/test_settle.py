@@ -11,6 +11,7 @@ from foretrace.program.kernels import GroupedGemm
 from foretrace.step.spec import Compute
 from foretrace.workload.layers import layer_work
 from foretrace.workload.plan import Plan
+from foretrace.workload.setting import settled_plan
 from foretrace.workload.settle import settle, split_layers
 from hand_written_work import STACK, model, setting_of
 
@@ -81,6 +82,29 @@ def test_experts_must_divide() -> None:
     with pytest.raises(InputError, match="ep=16 does not divide") as caught:
         setting_of(4, Plan(8, ep=16), experts=16)
     assert caught.value.code == "not-divisible"
+
+
+def test_the_rank_order_numbers_the_ranks() -> None:
+    setting = setting_of(4, Plan(16, tp=2, pp=2, rank_order="tp-cp-ep-pp-dp"))
+    assert setting.mesh.groups("pp")[0].tolist() == [0, 2]
+    assert setting.mesh.order == settled_plan(setting)["rank_order"] == "tp-cp-ep-pp-dp"
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        ("tp-cp-xp-dp-pp", "unknown-name"),
+        ("tp-tp-ep-dp-pp", "duplicate-name"),
+        ("tp-dp-pp", "bad-mesh"),
+        ("tp-cp-ep-pp-dp", "bad-mesh"),  # stages of experts would be other ranks
+        ("tp-pp-cp-ep-dp", "bad-mesh"),  # the same stages, and still refused by Megatron-core
+        (7, "bad-value"),
+    ],
+)
+def test_a_rank_order_that_megatron_refuses_is_refused(order: str, code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        setting_of(4, Plan(16, tp=2, pp=2, ep=4, rank_order=order), experts=8)
+    assert caught.value.code == code
 
 
 def test_hsdp_splits_within_and_replicates_across() -> None:

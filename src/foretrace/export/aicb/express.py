@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foretrace.basics.errors import Diagnostic, InputError
+from foretrace.basics.mesh import DEFAULT_ORDER
 from foretrace.basics.units import format_bytes
 from foretrace.models.model import Experts
 from foretrace.schedules import Schedule
@@ -26,6 +27,8 @@ def check_expressible(setting: Setting, schedule: Schedule) -> None:
             f"experts split over etp {plan.etp} beside tp {plan.tp}",
             f"its experts are split over tp, and its ep lies within dp; take --etp {plan.tp}",
         )
+    if plan.rank_order != DEFAULT_ORDER:
+        raise _cannot(f"rank_order {plan.rank_order}", f"its ranks are numbered as in {DEFAULT_ORDER}")
     if schedule.directions > 1:
         raise _cannot(
             f"{schedule.name}", "a file has one copy of a stage; take 1f1b, interleaved-1f1b or a zb schedule"

@@ -29,6 +29,7 @@ def plan_fields(texts: dict[str, Any]) -> dict[str, Any]:
         "documents": read_number_list("documents", least=1),
         "stage_layers": read_number_list("stage_layers", least=0),
         "routing": _routing,
+        "rank_order": lambda text: text.strip().lower(),
     }
     values = read_texts(texts, readers)
     if "overlap" in values:
