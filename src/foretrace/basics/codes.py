@@ -71,6 +71,8 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "too-large": "The job is larger than can be simulated.",
         "cluster-too-small": "The job needs more GPUs or nodes than the cluster has.",
         "bad-placement": "A placement does not give every rank a place of its own.",
+        "domain-gpus": "The job uses part of each link domain; the message says how many GPUs and how to ask for it.",
+        "group-crosses-domain": "Groups that communicate in every layer cross link domains.",
         "no-such-rank": "A rank, stage, layer or step does not exist.",
         "out-of-memory": "The job does not fit into the memory of its GPUs.",
         "unsupported-precision": "The GPU has no units for this precision.",

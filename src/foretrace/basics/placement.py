@@ -54,8 +54,14 @@ class Placement:
             object.__setattr__(self, field, array)
 
     @classmethod
-    def packed(cls, world: int, gpus_per_host: int) -> Placement:
-        """Ranks in order, each host filled before the next."""
+    def packed(cls, world: int, gpus_per_host: int, host_numbers: Longs | None = None) -> Placement:
+        """Ranks in order, each host filled before the next.
+
+        Args:
+            world: Number of ranks.
+            gpus_per_host: Ranks that fill a host.
+            host_numbers: The number of each host in turn, where some hosts stay idle; None counts from 0.
+        """
         if world < 1 or gpus_per_host < 1:
             raise InputError(
                 "out-of-range",
@@ -63,7 +69,7 @@ class Placement:
                 hint="both must be at least 1",
             )
         host, slot = np.divmod(np.arange(world, dtype=np.int32), np.int32(gpus_per_host))
-        return cls(host, slot)
+        return cls(host if host_numbers is None else host_numbers[host].astype(np.int32), slot)
 
     @classmethod
     def load(cls, path: str | Path, world: int) -> Placement:
@@ -80,17 +86,18 @@ class Placement:
 
     @property
     def hosts(self) -> int:
-        """Number of hosts that have a rank."""
+        """Number of hosts up to the last that has a rank; those between may be idle."""
         return int(self.host.max()) + 1
 
     def host_ranks(self) -> list[list[int]]:
-        """The ranks of each host: what `ProgramBuilder.resource(shared_by=...)` takes for a NIC of a host."""
+        """The ranks of each host in use: what `ProgramBuilder.resource(shared_by=...)` takes for a NIC of a host."""
         order = np.argsort(self.host, kind="stable")
-        bounds = np.cumsum(np.bincount(self.host))[:-1]
+        counts = np.bincount(self.host)
+        bounds = np.cumsum(counts[counts > 0])[:-1]
         return [ranks.tolist() for ranks in np.split(order, bounds)]
 
     def ranks_per_host(self) -> Longs:
-        """Number of ranks on every host, [hosts]."""
+        """Number of ranks on every host, [hosts], 0 on idle ones."""
         return np.bincount(self.host)
 
 

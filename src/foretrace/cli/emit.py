@@ -87,7 +87,8 @@ def _draw_links(answer: Answer, heatmap: Path | None, machine: Machine | None) -
     from foretrace.readings.links import link_loads
     from foretrace.report.plots.heatmap import heatmap_svg, print_heatmap
 
-    placed = None if machine is None or machine.cluster is None else machine.placed(answer.world_size)
+    mesh = answer.timeline.graph.program.mesh
+    placed = None if machine is None or machine.cluster is None else machine.placed(answer.world_size, mesh)
     loads = link_loads(answer, placement=placed)
     title = f"a step of {format_time(answer.step_time_s)} on {answer.world_size:,} GPUs of {loads.fabric.name}"
     write_picture(heatmap, lambda: heatmap_svg(loads, title), f"{loads.fabric.links:,} links")

@@ -160,7 +160,7 @@ class MachineOptions:
     def _check_needs_no_cluster(self) -> None:
         needs = {
             "--collectives prices the network of a cluster": self.details["collectives"],
-            "--placement says where ranks sit on a cluster": self.details["placement"],
+            "--placement and --domain-gpus say where ranks sit on a cluster": self.details["placement"],
             "--calibration prices the GPUs of a cluster": self.details["calibration"],
             "--nccl, --nccl-algo and --nccl-proto are of a cluster": self.details["nccl"],
             "--network flow divides the links of a cluster": self.details["network"] != "analytic",
@@ -172,9 +172,13 @@ class MachineOptions:
 
 def _read_machine(values: dict[str, Any]) -> MachineOptions:
     network: NetworkMode = values["network"].value
+    domain_gpus = values["domain_gpus"]
+    if domain_gpus is not None and values["placement"] is not None:
+        problem = "--placement says which GPUs of a domain are used"
+        raise UsageError("conflicting-options", problem, hint="leave out --domain-gpus")
     nccl = NcclSettings(values["nccl_algo"], values["nccl_proto"], tuple(values["nccl"] or ()))
     details = {
-        "placement": values["placement"],
+        "placement": values["placement"] if domain_gpus is None else domain_gpus,
         "prices": PriceSources(values["prices"].value, False if values["no_silicon"] else None),
         "collectives": values["collectives"],
         "calibration": values["calibration"],
@@ -188,6 +192,9 @@ def _read_machine(values: dict[str, Any]) -> MachineOptions:
 _MACHINE_OPTIONS = {
     "cluster": Option(str | None, "--cluster", "NAME|FILE", "What it runs on: see foretrace list clusters."),
     "placement": Option(Path | None, "--placement", "FILE", "Which rank sits where (hostfile, rankfile, YAML)."),
+    "domain_gpus": Option(
+        int | None, "--domain-gpus", "N", "GPUs of each NVLink domain that the job uses, where it spans nodes (NVL72)."
+    ),
     "prices": Option(
         PricesChoice,
         "--prices",

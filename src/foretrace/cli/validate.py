@@ -57,7 +57,7 @@ def command(
     check_outputs([str(file)], [svg, output.file])
     check_svg(svg)
     if machine.cluster is not None or machine.details["placement"] is not None:
-        problem = "--cluster and --placement: every run names its own GPUs"
+        problem = "--cluster, --placement and --domain-gpus: every run names its own GPUs"
         raise UsageError("option-not-for-command", problem, hint="leave them out")
     if scenario.options:
         names = " and ".join(map(flag_of, scenario.options))

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError, UsageError, did_you_mean
+from foretrace.basics.mesh import Mesh
 from foretrace.basics.placement import Placement
 from foretrace.cost.kernels.interface import KernelPricer, PriceSource, PriceSources
 from foretrace.cost.network import MeasuredNetwork, NcclSettings, Network, network_of
+from foretrace.cost.network.domains import DomainUse, crossing_note, place_job
 from foretrace.cost.network.silicon_collectives import slowdown_in_training
 from foretrace.cost.prices import Prices
 from foretrace.cost.pricing import price, unpriced_kernels
@@ -48,14 +50,21 @@ class PricedProgram:
     prices: Prices
     cluster: Cluster | None
     notes: tuple[Diagnostic, ...] = ()
+    domains: DomainUse | None = None
+    """The link domains that the job was placed on; None where a domain is a node, or a placement was given."""
+
+
+_Places = tuple[Placement, DomainUse | None]
 
 
 @dataclass(slots=True)
 class _Cache:
     """Holds what a machine has read and priced."""
 
-    networks: dict[tuple[int, bool], Network] = field(default_factory=dict)
-    placements: dict[int, Placement] = field(default_factory=dict)
+    networks: dict[tuple[int, DomainUse | None, bool], Network] = field(default_factory=dict)
+    places: dict[tuple[int, Mesh | None], _Places] = field(default_factory=dict)
+    placements: dict[tuple[int, DomainUse | None], Placement] = field(default_factory=dict)
+    """Those of `places`, each once: many meshes have the same."""
     measured: dict[tuple[str, float], tuple[Measurements, ...]] = field(default_factory=dict)
     own: Measurements | None = None
     calibration: Calibration | None = None
@@ -74,7 +83,7 @@ class Machine:
         self,
         cluster: Cluster | str | Path | None = None,
         *,
-        placement: Placement | str | Path | None = None,
+        placement: Placement | str | Path | int | None = None,
         prices: PriceSources | PriceSource = "best",
         collectives: str | Path | None = None,
         calibration: Calibration | str | Path | None = None,
@@ -86,8 +95,9 @@ class Machine:
 
         Args:
             cluster: A `Cluster`, the name of a preset (`foretrace list clusters`) or the path of a cluster file.
-            placement: Which GPU of which node each rank runs on, or a file that says so. Ranks fill nodes in order
-                unless it is given.
+            placement: Which GPU of which node each rank runs on, or a file that says so. A number is the `domain_gpus`
+                of the cluster: how many GPUs of each link domain a job uses, where a domain reaches over nodes (NVL72).
+                None: ranks fill the nodes that `cost.network.domains` chooses, in order.
             prices: The sources of prices: `best`, `model`, `roofline`, or `PriceSources`.
             collectives: Measurements of nccl-tests (a file or folder), which price communication before all else.
             calibration: A user's calibration of this GPU, or its file; its prices come before all other sources.
@@ -99,7 +109,12 @@ class Machine:
         _check_mode(network)
         if not isinstance(cluster, Cluster | str | Path | None):
             raise InputError("bad-value", f"a cluster is not a {type(cluster).__name__}", hint='a name: "h100-dgx"')
-        self.cluster: Final = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
+        loaded = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
+        self._placement: Final = placement
+        if isinstance(placement, int):
+            loaded = None if loaded is None else replace(loaded, domain_gpus=placement)
+            placement = None
+        self.cluster: Final = loaded
         self.placement: Final = placement
         self.prices: Final = prices if isinstance(prices, PriceSources) else PriceSources(prices)
         self.collectives: Final = collectives
@@ -125,7 +140,7 @@ class Machine:
         """
         same = {
             "cluster": self.cluster,
-            "placement": self.placement,
+            "placement": self._placement,
             "prices": self.prices,
             "collectives": self.collectives,
             "calibration": self._calibration,
@@ -185,17 +200,23 @@ class Machine:
             raise UsageError("needs-cluster", "no cluster is named", hint=hint)
         return self.cluster
 
-    def placed(self, world: int) -> Placement:
-        """Returns the placement of `world` ranks."""
+    def placed(self, world: int, mesh: Mesh | None = None) -> Placement:
+        """Returns the placement of `world` ranks; `mesh` tells the groups that should not cross link domains."""
+        return self._places(world, mesh)[0]
+
+    def _places(self, world: int, mesh: Mesh | None) -> _Places:
+        """Returns the placement of `world` ranks and the link domains they are on."""
         if isinstance(self.placement, Placement):
-            return self.placement
-        if world not in self._cache.placements:
-            self._cache.placements[world] = (
-                Placement.packed(world, self.needed_cluster().node.gpus)
+            return self.placement, None
+        key, cache = (world, mesh if self.placement is None else None), self._cache
+        if key not in cache.places:
+            placement, domains = (
+                place_job(self.needed_cluster(), world, mesh)
                 if self.placement is None
-                else Placement.load(str(self.placement), world)
+                else (Placement.load(str(self.placement), world), None)
             )
-        return self._cache.placements[world]
+            cache.places[key] = cache.placements.setdefault((world, domains), placement), domains
+        return cache.places[key]
 
     def price(self, program: Program) -> PricedProgram:
         """Prices every op of a program: as written in it, else by this machine.
@@ -215,32 +236,35 @@ class Machine:
             return PricedProgram(ops, prices, None, _kernel_notes(self.prices.kernels, prices))
         kernels = self._kernels(ops)
         cluster, notes = self.nccl.on(self.cluster)
-        network = self.network_of(program.world, in_training=True)
+        network = self.network_of(program.world, program.mesh, in_training=True)
         network = network.for_job() if isinstance(network, MeasuredNetwork) else network
-        sharing = self._sharing(cluster, program.world)
+        sharing = self._sharing(cluster, program)
         prices = price(ops, network, cluster.gpu, kernels, sharing, self.overlap_cost)
         if prices.sources == program.sources:  # the job carries all its prices
             text = f"{cluster.name} prices nothing: the job carries all its prices"
             unused = (Diagnostic("note", "cluster-unused", text),) if program.op_count else ()
             return PricedProgram(ops, prices, None, unused)
+        placement, domains = self._places(program.world, program.mesh)
+        notes = (*notes, *_domain_notes(cluster, placement, domains, program.mesh))
         notes = (*notes, *network.notes, *_kernel_notes(kernels, prices))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
-        return PricedProgram(ops, prices, cluster, notes)
+        return PricedProgram(ops, prices, cluster, notes, domains)
 
     def collectives_note(self, cluster: Cluster) -> Diagnostic:
         """Returns the note that the measured collectives are taken to be those of `cluster`."""
         text = f"measured collectives of {self.collectives} are taken to be {cluster.name}'s own"
         return Diagnostic("note", "price-source", text)
 
-    def network_of(self, world: int, *, in_training: bool = False) -> Network:
-        """Returns the network as a job of `world` ranks meets it.
+    def network_of(self, world: int, mesh: Mesh | None = None, *, in_training: bool = False) -> Network:
+        """Returns the network as a job of `world` ranks meets it; meshes with the same placement share one.
 
         `in_training`: SMs run at the frequency of training instead of that of a benchmark of collectives.
         """
-        key = (world, in_training)
+        placement, domains = self._places(world, mesh)
+        key = (world, domains, in_training)
         if key not in self._cache.networks:
-            self._cache.networks[key] = self._network(world, self.placed(world), in_training)
+            self._cache.networks[key] = self._network(world, placement, in_training)
         return self._cache.networks[key]
 
     def network_for(self, placement: Placement, *, in_training: bool = False) -> Network:
@@ -302,18 +326,18 @@ class Machine:
 
         return FasterKernels(pricer, self._kernel_speeds)
 
-    def _sharing(self, cluster: Cluster, world: int) -> Sharing | None:
+    def _sharing(self, cluster: Cluster, program: Program) -> Sharing | None:
         """Returns what the communications of a job share on the links; None where each runs as if alone."""
         if self.network != "flow":
             return None
         from foretrace.cost.network.sharing import Sharing  # most jobs do without, and start faster
 
-        return Sharing(cluster, self.placed(world))
+        return Sharing(cluster, self.placed(program.world, program.mesh))
 
     def _check_needs_no_cluster(self) -> None:
         """Raises an error where something was given that only a cluster has."""
         needs = (
-            (self.placement is not None, "a placement says where ranks sit on a cluster"),
+            (self._placement is not None, "a placement says where ranks sit on a cluster"),
             (self.collectives is not None, "collectives price the network of a cluster"),
             (self.network == "flow", "network flow divides the links of a cluster"),
             (bool(self.nccl), "NCCL settings apply to a cluster"),
@@ -322,6 +346,17 @@ class Machine:
         for is_given, text in needs:
             if is_given:
                 raise InputError("needs-cluster", f"{text}, but there is none", hint="name a cluster")
+
+
+def _domain_notes(
+    cluster: Cluster, placement: Placement, domains: DomainUse | None, mesh: Mesh
+) -> tuple[Diagnostic, ...]:
+    """Returns how much of each link domain is used, and which groups cross domains."""
+    notes = [
+        None if domains is None else domains.note(),
+        crossing_note(cluster.node, placement, mesh) if mesh.world == placement.world else None,
+    ]
+    return tuple(note for note in notes if note is not None)
 
 
 def _kernel_notes(kernels: KernelPricer | None, prices: Prices) -> tuple[Diagnostic, ...]:

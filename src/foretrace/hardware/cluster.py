@@ -70,6 +70,11 @@ class Node:
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def island_gpus(self) -> int:
+        """GPUs that need no NIC to reach each other: those of a link domain, or of the node where it has more."""
+        return max(self.domain_gpus, self.gpus)
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -81,10 +86,16 @@ class Cluster:
     nodes: int | None = None
     topology: Topology = field(default_factory=Topology)
     """The network that joins the nodes."""
+    domain_gpus: int | None = None
+    """GPUs of each link domain that a job uses; None: as many as `cost.network.domains` chooses for the job."""
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     where: str | None = None
     """`file:line` of a user's file."""
+
+    def __post_init__(self) -> None:
+        if self.domain_gpus is not None:
+            check_domain_gpus(self.node, self.domain_gpus, self.where)
 
     @property
     def gpu(self) -> Gpu:
@@ -112,3 +123,15 @@ class Cluster:
                 where=where,
                 hint=f"ask for fewer with --gpus, or raise nodes in {self.where or 'the cluster'}",
             )
+
+
+def check_domain_gpus(node: Node, gpus: int, where: str | None = None) -> None:
+    """Raises an error unless a job can use `gpus` GPUs of each link domain: whole nodes, no more than there are."""
+    domain = node.island_gpus
+    hint = f"expected a multiple of {node.gpus} up to {domain}" if domain > node.gpus else f"it can only be {domain}"
+    if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= domain:
+        text = f"domain_gpus is {gpus}, but a link domain of {node.name} has {domain} GPUs"
+        raise InputError("out-of-range", text, where=where, hint=hint)
+    if gpus % node.gpus:
+        text = f"domain_gpus is {gpus}, which is not a number of whole nodes of {node.gpus} GPUs"
+        raise InputError("not-divisible", text, where=where, hint=hint)

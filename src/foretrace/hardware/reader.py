@@ -22,7 +22,7 @@ from foretrace.basics.units import (
     parse_count,
     parse_flops,
 )
-from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node
+from foretrace.hardware.cluster import Cluster, Gpu, Nic, Node, check_domain_gpus
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.hardware.topology_reader import read_ratio, read_topology
 
@@ -62,7 +62,7 @@ GPU_KEYS = (
 )
 NIC_KEYS = (*_ABOUT, "rate", *_GROUNDS)
 NODE_KEYS = (*_ABOUT, "gpu", "gpus", "domain_gpus", "switched", "nic", "nics", *_GROUNDS)
-CLUSTER_KEYS = (*_ABOUT, "node", "nodes", "topology", "oversubscription", *_GROUNDS)
+CLUSTER_KEYS = (*_ABOUT, "node", "nodes", "domain_gpus", "topology", "oversubscription", *_GROUNDS)
 
 Part = TypeVar("Part", Gpu, Nic, Node, Cluster)
 PartOut = TypeVar("PartOut", Gpu, Nic, Node, Cluster, covariant=True)
@@ -175,11 +175,17 @@ def read_cluster(document: Document, node: yaml.Node, presets: Presets, *, name:
     topology = _topology(document, fields, base.topology if base else Topology())
     if base is not None and topology.kind != base.topology.kind:  # grounds of a cluster are those of its network
         about |= {"sources": fields.texts("sources"), "notes": fields.texts("notes")}
+    node_of = read_node(document, fields["node"], presets, base=inner) if "node" in fields else _of(inner)
+    domain_gpus = base.domain_gpus if base else None
+    if "domain_gpus" in fields:
+        domain_gpus = _count(fields, "domain_gpus", 0, most=100_000)
+        check_domain_gpus(node_of, domain_gpus, fields.where("domain_gpus"))
     return Cluster(
         **about,
-        node=read_node(document, fields["node"], presets, base=inner) if "node" in fields else _of(inner),
+        node=node_of,
         nodes=_count(fields, "nodes", 0, most=10_000_000) if "nodes" in fields else nodes,
         topology=topology,
+        domain_gpus=domain_gpus,
         where=None if document.shipped else document.where(node),
     )
 

@@ -99,6 +99,7 @@ class _Flows:
 def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Placement | None = None) -> LinkLoads:
     """Returns the links of a cluster (the simulation's unless another is given) under one step of a job."""
     from foretrace.cost.network import network_of
+    from foretrace.cost.network.domains import place_job
     from foretrace.hardware.fabric.build import fabric_of
     from foretrace.hardware.fabric.routing.router import Router
 
@@ -113,7 +114,7 @@ def link_loads(simulation: Answer, cluster: Cluster | None = None, placement: Pl
             f"{world:,} GPUs have too many links to look at",
             hint=f"at most {MAX_GPUS:,}: take a smaller job",
         )
-    placement = placement or Placement.packed(world, cluster.node.gpus)
+    placement = placement or place_job(cluster, world, simulation.timeline.graph.program.mesh)[0]
     network, places = network_of(cluster, world, placement), Places.of(cluster.node, placement)
     fabric = fabric_of(cluster, cluster.nodes or placement.hosts)
     router = Router(fabric, cluster.topology)

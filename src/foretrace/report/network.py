@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_percent, format_time
+from foretrace.cost.network.domains import DomainUse
 from foretrace.cost.network.nccl.network import Candidate
 from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.fabric.topology import Topology
@@ -81,6 +82,7 @@ class CollectiveRecord:
     limited_by: str
     source: str
     way: str | None
+    domains: DomainUse | None
     candidates: tuple[Candidate, ...]
     flow: FlowRecord | None
     diagnostics: tuple[Diagnostic, ...]
@@ -264,7 +266,9 @@ def print_table(results: NetworkTable, stream: TextIO | None = None) -> None:
 
 def _rows(results: NetworkTable) -> list[list[Span]]:
     over = over_of(results.answers)
-    heads = {"size": ["size"], "ranks": ["ranks", "nodes"], "both": ["ranks", "nodes", "size"]}[over]
+    in_domains = _has_domains(results)
+    heads = [*(["ranks", "nodes"] if over != "size" else []), *(["GPUs a domain"] if in_domains else [])]
+    heads += ["size"] if over != "ranks" else []
     sources = {answer.source: chr(ord("a") + number) for number, answer in enumerate(_by_source(results))}
     on_links = any(answer.links is not None for answer in results.answers)
     heads += [
@@ -280,6 +284,7 @@ def _rows(results: NetworkTable) -> list[list[Span]]:
     rows = []
     for answer in results.answers:
         key = [format_count(answer.ranks), format_count(answer.nodes)] if over != "size" else []
+        key += [answer.domains.gpus_text if answer.domains else ""] if in_domains else []
         key += [size_text(answer.size_bytes)] if over != "ranks" else []
         rates = (answer.algbw_bytes_per_s, answer.busbw_bytes_per_s)
         times = [format_time(answer.time_s)]
@@ -311,8 +316,17 @@ def _sources(results: NetworkTable) -> list[list[Span]]:
     return lines
 
 
-def _notes(results: NetworkTable) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(note for answer in results.answers for note in answer.diagnostics))
+def _has_domains(results: NetworkTable) -> bool:
+    """Returns whether a column says how many GPUs of each link domain are used: where ranks vary over domains."""
+    varies = over_of(results.answers) != "size"
+    return varies and any(answer.domains is not None and answer.domains.domains > 1 for answer in results.answers)
+
+
+def _notes(results: NetworkTable) -> tuple[Diagnostic, ...]:
+    """Returns the notes of all answers, each once, less those that a column of the table gives."""
+    given = ("domain-gpus",) if _has_domains(results) else ()
+    notes = (note for answer in results.answers for note in answer.diagnostics if note.code not in given)
+    return tuple(dict.fromkeys(notes))
 
 
 def _curve(results: NetworkTable, screen: Screen) -> list[list[Span]]:

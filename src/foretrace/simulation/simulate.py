@@ -90,7 +90,7 @@ def simulate_program(
         used = _network_use(runner, machine.network) if cluster is not None else None
         answer = _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
         limits = kernel_limits(changed, priced, runner.graph) if explain else None
-        return replace(answer, kernel_limits_s=limits)
+        return replace(answer, kernel_limits_s=limits, domains=priced.domains)
 
 
 def _idle_changes(scenario: Scenario, as_is: PricedProgram, machine: Machine) -> tuple[Diagnostic, ...]:

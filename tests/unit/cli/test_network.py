@@ -112,6 +112,22 @@ def test_a_barrier_has_no_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no size" in capsys.readouterr().err
 
 
+def test_gpus_of_each_domain(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("network", "all-to-all", "64MiB", "--ranks", "256", "--cluster", "gb200-nvl72")
+    result = answer_of(capsys, *words)
+    assert (result["domains"]["most_gpus"], result["domains"]["segment"]) == (64, 16)
+    assert "domain-gpus" in [note["code"] for note in result["diagnostics"]]
+    page = (ROOT / "docs/json.md").read_text(encoding="utf-8")
+    assert all(f"`{key}`" in page for key in result["domains"])
+    chosen = answer_of(capsys, *words, "--domain-gpus", "32")
+    assert chosen["domains"]["most_gpus"] == 32 and chosen["time_s"] > result["time_s"]
+    assert call(*words, "--domain-gpus", "30") == 3
+    assert call(*words, "--domain-gpus", "32", "--placement", "hosts") == 2
+    assert call(*words[:4], "128,256", *words[5:]) == 0
+    screen = capsys.readouterr().out
+    assert "GPUs a domain" in screen and "--segment" not in screen
+
+
 def test_flows_on_links_and_their_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     svg = tmp_path / "links.svg"
     words = ("network", "all-to-all", "64MiB", "--ranks", "16", "--network", "flow", "--cluster", "h100-dgx")

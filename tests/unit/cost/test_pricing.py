@@ -121,7 +121,7 @@ def test_a_cluster_too_small_is_refused() -> None:
     [
         (Placement.packed(24, 24), "rank 23 is placed on GPU 23, but nodes of h100-dgx have 8"),
         (Placement.packed(8, 8), "the placement has 8 ranks, the job 24"),
-        (Placement.packed(24, 1), "the placement has 24 hosts, the cluster h100-dgx 4 nodes"),
+        (Placement.packed(24, 1), "the placement needs 24 nodes, the cluster h100-dgx has 4"),
     ],
 )
 def test_a_placement_must_fit_the_cluster(placement: Placement, says: str) -> None:

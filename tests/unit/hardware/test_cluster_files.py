@@ -117,6 +117,15 @@ def test_networks_may_write_their_ratio(tmp_path: Path) -> None:
     assert read(tmp_path, "based_on: h100-dgx\noversubscription: 3:1\n").oversubscription == 3.0
 
 
+def test_a_job_may_use_part_of_each_domain(tmp_path: Path) -> None:
+    cluster = read(tmp_path, "based_on: gb200-nvl72\ndomain_gpus: 64\n")
+    assert (cluster.domain_gpus, cluster.node.domain_gpus) == (64, 72)
+    for gpus, code in ((66, "not-divisible"), (76, "out-of-range")):
+        with pytest.raises(InputError) as caught:
+            read(tmp_path, f"based_on: gb200-nvl72\ndomain_gpus: {gpus}\n")
+        assert (caught.value.code, caught.value.where) == (code, f"{tmp_path / 'cluster.yaml'}:2")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [

@@ -3,8 +3,8 @@
 Read `interface` first, then `nccl/`, the model, and `measured_network`, which corrects it by measured collectives.
 `experts` and `uneven_all_to_all` price the special all-to-alls. `layouts` sorts the groups of a program into kinds to
 price; `peers` says which ranks send to each other. `exits` are the narrow places of a network: `crowding` slows groups
-by them, `sharing` lets concurrent calls divide them. `nccl_tests/` and `silicon_collectives` read measurements,
-`nccl_log/` reads what NCCL printed on a machine.
+by them, `sharing` lets concurrent calls divide them. `domains` spreads the nodes of a job over racks of NVL72.
+`nccl_tests/` and `silicon_collectives` read measurements, `nccl_log/` reads what NCCL printed on a machine.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from foretrace.basics.errors import InputError
 from foretrace.basics.placement import Placement
 from foretrace.cost.network.crowding import crowding_of
+from foretrace.cost.network.domains import place_job
 from foretrace.cost.network.interface import CallPrices, Explained, Network
 from foretrace.cost.network.measured_network import MeasuredNetwork
 from foretrace.cost.network.nccl.network import NcclNetwork, reaching
@@ -46,7 +47,7 @@ def network_of(
     Args:
         cluster: the cluster; an error where the job does not fit on it.
         world: the ranks of the job.
-        placement: the places of the ranks; None fills nodes in order.
+        placement: the places of the ranks; None fills the nodes that `domains` chooses, in order.
         measured: measured collectives, best first.
         nccl: what a user states about NCCL.
         slowdown: how many times slower SMs run than in a measurement of collectives alone.
@@ -58,7 +59,7 @@ def network_of(
             f"the placement has {placement.world:,} ranks, the job {world:,}",
             hint="place every rank once",
         )
-    placed = placement or Placement.packed(world, cluster.node.gpus)
+    placed = placement or place_job(cluster, world)[0]
     settings = nccl or NcclSettings()
     network: NcclNetwork | MeasuredNetwork = NcclNetwork(
         cluster,

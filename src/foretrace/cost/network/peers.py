@@ -66,7 +66,7 @@ class Places:
         """The places of a placement on nodes of one kind."""
         slot = placement.slot.astype(np.int64)
         gpu = placement.host.astype(np.int64) * node.gpus + slot
-        return cls(gpu, slot, gpu // max(node.domain_gpus, node.gpus))
+        return cls(gpu, slot, gpu // node.island_gpus)
 
     def ring_peers(self, groups: Longs) -> Longs:
         """For each member of each group, [groups, size], the rank it sends to over NICs in a ring; -1 for members of a

@@ -12,6 +12,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
+from foretrace.cost.network.domains import DomainUse
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Phase
 from foretrace.program.timeline import Timeline
@@ -92,6 +93,8 @@ class Answer:
     timeline: Timeline
     network: NetworkUse | None = None
     """How communications shared links; None where the job carries the prices of all of them."""
+    domains: DomainUse | None = None
+    """The link domains that ranks were placed on, where a domain reaches over nodes and no placement was given."""
     step_time_unprofiled_s: float | None = None
     """The step of a profiler trace without what profiling cost its host."""
     step_time_unprofiled_band_s: tuple[float, float] | None = None

@@ -66,4 +66,4 @@ def _opened_fields(kind: type[Answer] | type[ModelFigures], saved: dict[str, Any
     """Returns the fields that a header holds, as they were before they were saved."""
     hints = get_type_hints(kind, localns={"MemoryFit": MemoryFit, "ModelFigures": ModelFigures})
     names = [field.name for field in fields(kind) if field.name not in DERIVED[kind]]
-    return {name: from_plain(hints[name], saved[name]) for name in names}
+    return {name: from_plain(hints[name], saved[name]) for name in names if name in saved}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.plain import to_plain
+from foretrace.cost.network.domains import DomainUse
 from foretrace.readings.answer.answer import Bottleneck
 from foretrace.readings.remedy import Remedy
 from foretrace.readings.sharing import NetworkUse
@@ -110,6 +111,7 @@ class SimulationRecord:
     network: NetworkUse | None
     remedies: tuple[Remedy, ...] | None
     kernel_limits_s: Mapping[str, float] | None
+    domains: DomainUse | None
     overlap_cost_s: float
     rank_classes: tuple[RankClassRecord, ...]
     provenance: tuple[ProvenanceRecord, ...]
@@ -200,6 +202,7 @@ def _simulation(answer: Answer) -> SimulationRecord:
         network=answer.network,
         remedies=answer.remedies,
         kernel_limits_s=answer.kernel_limits_s,
+        domains=answer.domains,
         overlap_cost_s=answer.overlap_cost_s,
         rank_classes=_rank_classes(answer),
         provenance=tuple(

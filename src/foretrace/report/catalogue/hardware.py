@@ -148,6 +148,8 @@ def _cluster_facts(cluster: Cluster, fabric: Fabric | None) -> list[tuple[str, s
     ratio = cluster.oversubscription
     network = "none (every NIC can send at its full rate)" if ratio == 1 else f"{ratio:g}:1"
     facts = [("nodes", nodes + gpus), *_topology_facts(cluster.topology), ("oversubscription", network)]
+    if cluster.domain_gpus is not None:
+        facts.append(("a job uses", f"{cluster.domain_gpus} of the {cluster.node.island_gpus} GPUs of each domain"))
     if fabric is not None:
         count = format_count(fabric.gpus // fabric.gpus_per_node)
         counts = fabric.counts()

@@ -44,8 +44,8 @@ def flow_network(cluster: Cluster, nodes: int) -> FlowNetwork:
     fabric = fabric_of(cluster, nodes, merge=True)
     router = Router(fabric, cluster.topology)
     capacity = fabric.bytes_per_s * payload_shares(fabric, machine_of(cluster.gpu))
-    island = max(cluster.node.domain_gpus, cluster.node.gpus)
-    return FlowNetwork(fabric, router.routes, capacity, cluster.topology.routing != "ecmp", island)
+    spreads = cluster.topology.routing != "ecmp"
+    return FlowNetwork(fabric, router.routes, capacity, spreads, cluster.node.island_gpus)
 
 
 def payload_shares(fabric: Fabric, machine: NcclMachine) -> Floats:

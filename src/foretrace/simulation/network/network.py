@@ -18,6 +18,7 @@ from foretrace.basics.placement import Placement
 from foretrace.basics.units import parse_bytes
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network import MeasuredNetwork, NcclNetwork, Network
+from foretrace.cost.network.domains import DomainUse
 from foretrace.cost.network.experts import explain_call, price_call
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.layout import GroupLayout
@@ -72,6 +73,8 @@ class NetworkAnswer:
     """The band of the source, as factors."""
     way: str = ""
     """How tokens go to their experts, where that is what is asked."""
+    domains: DomainUse | None = None
+    """The link domains of all groups, where a domain reaches over nodes and no placement was given."""
     candidates: tuple[Candidate, ...] = ()
     """How NCCL could have run it, where it had a choice."""
     links: LinkRun | None = None
@@ -293,12 +296,15 @@ class _Group:
             source=source.name,
             source_band=(source.low, source.high),
             way=way,
+            domains=self.groups.domains,
             candidates=() if way else _candidates(self.network, what, layout, size),
             diagnostics=self._notes(),
         )
 
     def _notes(self) -> tuple[Diagnostic, ...]:
         notes = [*self.question.notes, *self.network.notes]
+        domains = None if self.groups.domains is None else self.groups.domains.note()
+        notes += [] if domains is None else [domains]
         if self.groups.ranks.shape[1] == 1:
             text = "a group of one rank communicates with nobody: it takes no time"
             notes.append(Diagnostic("note", "odd-input", text))

@@ -9,6 +9,7 @@ import numpy as np
 from foretrace.basics.arrays import Longs
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.placement import Placement
+from foretrace.cost.network.domains import DomainUse, spread_nodes
 from foretrace.hardware.cluster import Cluster
 
 
@@ -18,6 +19,8 @@ class PlacedGroups:
 
     placement: Placement
     ranks: Longs
+    domains: DomainUse | None = None
+    """The link domains of all groups, where a domain reaches over nodes and no placement was given."""
 
     @property
     def nodes(self) -> int:
@@ -37,6 +40,8 @@ class PlacedGroups:
 
 def placed_groups(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node: int | None = None) -> PlacedGroups:
     """Places groups on the nodes of a cluster in order; the next groups take the GPUs that a group leaves free.
+
+    Nodes are spread over link domains as those of a job whose groups should not cross domains.
 
     Args:
         cluster: Where the groups run.
@@ -64,8 +69,9 @@ def placed_groups(cluster: Cluster, ranks: int, groups: int = 1, ranks_per_node:
             f"{gpus} GPUs",
             hint=f"ask for fewer --ranks, or raise nodes in {cluster.where or 'the cluster'}",
         )
-    placement = Placement(host.astype(np.int32), slot.astype(np.int32))
-    return PlacedGroups(placement, np.arange(groups * ranks).reshape(groups, ranks))
+    numbers, domains = spread_nodes(cluster, needed, [host.reshape(groups, ranks)])
+    placement = Placement(numbers[host].astype(np.int32), slot.astype(np.int32))
+    return PlacedGroups(placement, np.arange(groups * ranks).reshape(groups, ranks), domains)
 
 
 def groups_of_placement(placement: Placement, ranks: int, groups: int) -> PlacedGroups:

@@ -90,7 +90,7 @@ def _check_placement(cluster: Cluster, placement: Placement) -> None:
     if cluster.nodes is not None and placement.hosts > cluster.nodes:
         raise InputError(
             "cluster-too-small",
-            f"the placement has {placement.hosts:,} hosts, the cluster {cluster.name} {cluster.nodes:,} nodes",
+            f"the placement needs {placement.hosts:,} nodes, the cluster {cluster.name} has {cluster.nodes:,}",
             hint=f"place the ranks on fewer, or raise nodes in {cluster.where or 'the cluster'}",
         )
 
