@@ -9,13 +9,73 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Ints, Longs, Mask, distinct
 from foretrace.basics.errors import InputError
+from foretrace.cost.network.experts import limit_call
+from foretrace.cost.network.interface import Limit, Network
+from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.overlap import Overlaps
+from foretrace.program.dispatch import COPIES
 from foretrace.program.graph import Graph
 from foretrace.program.program import Resource, Source
 
 BOUND_BY = 0.5
 """An op is bound by a resource if what it draws would keep that busy for this share of the op's time. A judgement, not
 a measurement: what is bound by a link or memory uses most of it, what is bound by something else little."""
+
+
+MIN_SHARE = 0.01
+"""The share of the communication time of an axis from which on a call counts for the limit of the axis."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NetworkCalls:
+    """The calls that a network priced: the distinct ones, and the call of each op (-1: none)."""
+
+    network: Network
+    layouts: Layouts
+    keys: Sequence[CallKey]
+    of_op: Longs
+
+    def limits(self, op_s: Floats, axes: Sequence[str]) -> dict[str, Limit]:
+        """Finds what limits the communication of each axis: the figure that limits the calls of most of its time.
+
+        Args:
+            op_s: the seconds that each op takes in all.
+            axes: the axis of each communicator.
+
+        Returns:
+            The limit of each axis; its `share` is the part of the axis's time in the calls that it limits. Where ranks
+            are placed differently, a call counts as the first of them runs it.
+        """
+        among = np.flatnonzero(self.of_op >= 0)
+        call_s = np.zeros(len(self.keys))
+        np.add.at(call_s, self.of_op[among], op_s[among])
+        axis_of = [axes[communicator] for communicator, *_ in self.keys]
+        axis_s = dict.fromkeys(axis_of, 0.0)
+        for axis, seconds in zip(axis_of, call_s.tolist(), strict=True):
+            axis_s[axis] += seconds
+        limit_of: dict[int, Limit] = {}
+        for kind, (_, columns), what, sizes, way in self.layouts.requests(self.keys):
+            for call, size in zip(columns.tolist(), sizes.tolist(), strict=True):
+                counts = call_s[call] > MIN_SHARE * axis_s[axis_of[call]] and way != COPIES
+                if counts and call not in limit_of:
+                    limit_of[call] = limit_call(self.network, what, kind, size, way)
+        limits: dict[str, Limit] = {}
+        for axis, whole_s in axis_s.items():
+            mine = [call for call in limit_of if axis_of[call] == axis]
+            if mine:
+                limits[axis] = _of_most_time([limit_of[call] for call in mine], call_s[mine], whole_s)
+        return limits
+
+
+def _of_most_time(limits: Sequence[Limit], seconds: Floats, whole_s: float) -> Limit:
+    """Returns the limit of the kind that limits calls for most seconds, with their share of `whole_s`; of several of
+    this kind, that of the longest call."""
+    by_kind: dict[str, float] = {}
+    for limit, call_s in zip(limits, seconds.tolist(), strict=True):
+        by_kind[limit.kind] = by_kind.get(limit.kind, 0.0) + call_s
+    kind = max(by_kind, key=lambda kind: by_kind[kind])
+    longest = max((call for call, limit in enumerate(limits) if limit.kind == kind), key=lambda call: seconds[call])
+    return replace(limits[longest], share=by_kind[kind] / whole_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +192,8 @@ class Prices:
 
     Ranks may pay differently: `duration_s` and `latency_s` have a row per profile, [profiles, ops], and rank r pays
     those of row `profile_of[r]`. Ops that meet have the same number in `meeting` (-1: none); those of other groups may
-    have it too. `overlaps` says what ops cost each other that run at the same time.
+    have it too. `overlaps` says what ops cost each other that run at the same time. `calls` are those that a network
+    priced; None where there are none.
     """
 
     duration_s: Floats
@@ -148,6 +209,7 @@ class Prices:
     meeting: Longs
     profile_of: Ints
     overlaps: Overlaps | None = None
+    calls: NetworkCalls | None = None
 
     def durations(self, graph: Graph) -> Floats:
         """Returns the seconds of each node of a graph alone."""

@@ -22,7 +22,7 @@ from foretrace.cost.network.layouts import CallKey, Layouts
 from foretrace.cost.network.sharing import Calls, Sharing
 from foretrace.cost.network.uneven_all_to_all import uneven_prices, uneven_templates
 from foretrace.cost.overlap import CallUses, Overlaps, call_uses, text_slowdowns
-from foretrace.cost.prices import Draws, Prices
+from foretrace.cost.prices import Draws, NetworkCalls, Prices
 from foretrace.hardware.cluster import Gpu
 from foretrace.program.columns import Collective, Kind
 from foretrace.program.expand import Ops
@@ -93,6 +93,7 @@ class _RowPrices:
         self._of_kernels: tuple[Longs, _KernelRows] | None = None
         self._draws = _draws(rows.ops)
         self._called: tuple[Longs, _NetworkPrices] | None = None
+        self._calls: NetworkCalls | None = None
         self._overlaps: Overlaps | None = None
 
     @property
@@ -107,6 +108,9 @@ class _RowPrices:
             return
         call_prices = _network_prices(self._rows, chosen, network)
         layouts, priced, self._called = call_prices.layouts, call_prices.of_rows(), (chosen, call_prices)
+        call_of = np.full(self._duration.shape[1], -1, dtype=np.int64)
+        call_of[chosen] = call_prices.call_of
+        self._calls = NetworkCalls(network, layouts, call_prices.calls, call_of[self._rows.of_op])
         self._duration = np.repeat(self._duration, len(layouts.profiles), axis=0)
         self._latency = np.repeat(self._latency, len(layouts.profiles), axis=0)
         self._duration[:, chosen], self._latency[:, chosen] = priced.duration_s, priced.latency_s
@@ -191,6 +195,7 @@ class _RowPrices:
             meeting=_meeting(ops, self._draws),
             profile_of=self._profile_of,
             overlaps=self._overlaps,
+            calls=self._calls,
         )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.cost.machine import NetworkMode
+from foretrace.cost.network.interface import LimitKind
 from foretrace.cost.prices import Draws
 from foretrace.engine.shared_flows import rows_of_nodes
 from foretrace.program.program import Resource
@@ -40,13 +41,28 @@ class Hot:
 
 
 @dataclass(frozen=True, slots=True)
+class AxisLimit:
+    """What limits the calls of most of the communication time of an axis, each as if alone, and the share of that
+    time."""
+
+    axis: str
+    kind: LimitKind
+    name: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkUse:
-    """How communications were run, and what sharing did to them; in an analytic run nothing is slowed, nor hot."""
+    """How communications were run, and what sharing did to them; in an analytic run nothing is slowed, nor hot.
+
+    `limits` has what limits each axis; it is empty where that was not worked out.
+    """
 
     mode: NetworkMode
     analytic_step_time_s: float
     slowed: tuple[Slowed, ...] = ()
     hot: tuple[Hot, ...] = ()
+    limits: tuple[AxisLimit, ...] = ()
 
 
 def network_use(alone: Timeline, shared: Timeline, draws: Draws) -> NetworkUse:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import MINUS, format_bandwidth, format_count, format_percent, format_time
 from foretrace.cost.network.domains import DomainUse
+from foretrace.cost.network.interface import Limit
 from foretrace.cost.network.nccl.network import Candidate
 from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.fabric.topology import Topology
@@ -76,10 +77,11 @@ class CollectiveRecord:
     bound_share: float | None
     algbw_bytes_per_s: float | None
     busbw_bytes_per_s: float | None
+    nic_bytes_per_s: float | None
     algorithm: str
     protocol: str | None
     channels: int | None
-    limited_by: str
+    limit: Limit
     source: str
     way: str | None
     domains: DomainUse | None
@@ -130,14 +132,15 @@ def _headline(answer: NetworkAnswer) -> list[list[Span]]:
     ]
     if answer.busbw_bytes_per_s is not None and answer.algbw_bytes_per_s is not None:
         bus, own = format_bandwidth(answer.busbw_bytes_per_s), format_bandwidth(answer.algbw_bytes_per_s)
-        lines.append([("  Rate     ", ""), (bus, "bold"), (f" bus bandwidth, {own} algorithm bandwidth", "")])
+        per_nic = f", {format_bandwidth(answer.nic_bytes_per_s)} per NIC" if answer.nic_bytes_per_s else ""
+        lines.append([("  Rate     ", ""), (bus, "bold"), (f" bus bandwidth, {own} algorithm{per_nic}", "")])
         near = f", {format_percent(answer.bound_share)} of the time" if answer.bound_share is not None else ""
         ports = "GPUs' links and NICs alone" if answer.nodes > 1 else "the GPUs' links"
         bound = f"{format_time(answer.bound_s)}{near}: the bytes at line rate through {ports}"
         lines.append([(f"  Bound    {bound}", "")])
     if answer.ranks > 1:
         lines.append([(f"  Runs as  {way_text(answer)}", "")])
-        lines.append([(f"  Limit    {answer.limited_by}; {format_time(answer.latency_s)} of the time is latency", "")])
+        lines.append([(f"  Limit    {answer.limit.name}; {format_time(answer.latency_s)} of the time is latency", "")])
     return lines
 
 
@@ -271,11 +274,13 @@ def _rows(results: NetworkTable) -> list[list[Span]]:
     heads += ["size"] if over != "ranks" else []
     sources = {answer.source: chr(ord("a") + number) for number, answer in enumerate(_by_source(results))}
     on_links = any(answer.links is not None for answer in results.answers)
+    over_nics = any(answer.nic_bytes_per_s for answer in results.answers)
     heads += [
         "time",
         *(["by formulas"] if on_links else []),
         "algbw GB/s",
         "busbw GB/s",
+        *(["NIC GB/s"] if over_nics else []),
         "of bound",
         "algorithm",
         "protocol",
@@ -286,7 +291,8 @@ def _rows(results: NetworkTable) -> list[list[Span]]:
         key = [format_count(answer.ranks), format_count(answer.nodes)] if over != "size" else []
         key += [answer.domains.gpus_text if answer.domains else ""] if in_domains else []
         key += [size_text(answer.size_bytes)] if over != "ranks" else []
-        rates = (answer.algbw_bytes_per_s, answer.busbw_bytes_per_s)
+        rates = [answer.algbw_bytes_per_s, answer.busbw_bytes_per_s]
+        rates += [answer.nic_bytes_per_s] if over_nics else []
         times = [format_time(answer.time_s)]
         times += [format_time(answer.links.analytic_time_s)] if answer.links is not None else [""] if on_links else []
         row = [*key, *times, *("" if rate is None else f"{rate / 1e9:.2f}" for rate in rates)]

@@ -17,6 +17,9 @@ from foretrace.readings.remedy import Remedy
 from foretrace.report.plots.gantt import MAX_ROWS, gantt, legend
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from foretrace.cost.network.interface import LimitKind
     from foretrace.readings.answer.model_figures import ModelFigures
 
 BAR_WIDTH = 28
@@ -31,6 +34,16 @@ BOUND_BY: Final[dict[Bound, str]] = {
     "mixed": "bound by no part alone",
 }
 """What more than half of a critical path consists of."""
+LIMIT_WORDS: Final[dict[LimitKind, str]] = {
+    "nic": "NICs",
+    "uplink": "uplinks",
+    "nvlink": "GPU links",
+    "pcie": "PCIe",
+    "channels": "channels",
+    "latency": "latency",
+    "none": "",
+}
+"""What limits the exposed communication of an axis."""
 MAX_DIAGNOSTICS = 8
 MAX_SLOWED = 5
 MAX_HOT = 3
@@ -88,7 +101,8 @@ def print_answer(answer: Answer, stream: TextIO | None = None) -> None:
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[]]
     lines += _headline(answer)
-    lines += [[], *breakdown_lines(answer.breakdown, answer.step_time_s, screen)]
+    limits = {} if answer.network is None else {f"{limit.axis} exposed": limit.kind for limit in answer.network.limits}
+    lines += [[], *breakdown_lines(answer.breakdown, answer.step_time_s, screen, limits=limits)]
     lines += _remedies(answer) or _bottlenecks(answer)
     lines += _network(answer)
     lines += _gantt(answer, screen)
@@ -188,8 +202,15 @@ def _band(step: float, low: float, high: float) -> str:
     return "  " + " ".join(shown) if shown else ""
 
 
-def breakdown_lines(breakdown: Breakdown, step: float, screen: Screen, of: str = "mean over ranks") -> list[list[Span]]:
-    """Returns the parts of a step, the largest first; `of` says which step, and of which ranks."""
+def breakdown_lines(
+    breakdown: Breakdown,
+    step: float,
+    screen: Screen,
+    of: str = "mean over ranks",
+    limits: Mapping[str, LimitKind] | None = None,
+) -> list[list[Span]]:
+    """Returns the parts of a step, the largest first; `of` says which step, and of which ranks, and `limits` what
+    limits some parts."""
     parts = sorted(breakdown.mean_s.items(), key=lambda part: -part[1])
     name_width = max([len(name) for name, _ in parts] + [12])
     if not parts:
@@ -204,6 +225,7 @@ def breakdown_lines(breakdown: Breakdown, step: float, screen: Screen, of: str =
                 (f"  {name:<{name_width}}  {format_time(seconds):>9}  ", ""),
                 (bar, style),
                 (f"{format_percent(share):>7}", ""),
+                (f"  {LIMIT_WORDS[limits[name]]}" if limits and name in limits else "", "bright_black"),
             ]
         )
     return lines

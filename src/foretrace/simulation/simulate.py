@@ -27,7 +27,7 @@ from foretrace.readings.jitter import Waits
 from foretrace.readings.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.sensitivity import FASTER, band, band_factors, family_gains, gain, gain_factors
-from foretrace.readings.sharing import NetworkUse, network_use
+from foretrace.readings.sharing import AxisLimit, NetworkUse, network_use
 from foretrace.simulation.limits import kernel_limits
 from foretrace.simulation.overlap_cost import overlap_cost_s, settles
 
@@ -88,6 +88,8 @@ def simulate_program(
             unchanged = _Runner.of(as_is.ops, as_is.prices, shares, folded).timeline().step_time_s
             notes = (*notes, *_idle_changes(scenario, as_is, machine))
         used = _network_use(runner, machine.network) if cluster is not None else None
+        if used is not None and explain:
+            used = replace(used, limits=_axis_limits(runner))
         answer = _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
         limits = kernel_limits(changed, priced, runner.graph) if explain else None
         return replace(answer, kernel_limits_s=limits, domains=priced.domains)
@@ -114,6 +116,13 @@ def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:
     if mode == "analytic":
         return NetworkUse(mode, runner.timeline().step_time_s)
     return network_use(runner.alone().timeline(), runner.timeline(), runner.prices.draws)
+
+
+def _axis_limits(runner: _Runner) -> tuple[AxisLimit, ...]:
+    """Returns what limits the communication of each axis."""
+    calls, axes = runner.prices.calls, [each.axis for each in runner.graph.program.communicators]
+    limits = {} if calls is None else calls.limits(runner.op_s(), axes)
+    return tuple(AxisLimit(axis, limit.kind, limit.name, limit.share) for axis, limit in limits.items())
 
 
 class _Runner:
@@ -189,6 +198,11 @@ class _Runner:
         if self.waits_s is not None:
             whole.waits_s = self.waits_s[node]
         return whole
+
+    def op_s(self) -> Floats:
+        """Returns the seconds of each op, over all ranks."""
+        weights = self.durations * self.graph.weight
+        return np.bincount(self.graph.op, weights=weights, minlength=len(self.graph.ops)).astype(np.float64)
 
     def timeline(self) -> Timeline:
         """Returns the settled step."""
@@ -367,9 +381,7 @@ def _peak(timeline: Timeline, tracks: list[MemoryTrack]) -> PeakMemory | None:
 
 
 def _provenance(prices: Prices, runner: _Runner) -> list[Provenance]:
-    graph = runner.graph
-    ops = np.bincount(graph.op, weights=runner.durations * graph.weight, minlength=len(graph.ops))
-    time = prices.seconds_by_source(np.asarray(ops, dtype=np.float64))
+    time = prices.seconds_by_source(runner.op_s())
     total = float(time.sum())
     return [
         Provenance(source.name, float(seconds) / total if total else 0.0, source.low, source.high)

@@ -30,7 +30,9 @@ def test_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
     low, high = result["band_s"]
     assert low <= result["time_s"] <= high
     assert 0 <= result["latency_s"] <= result["time_s"]
-    assert result["algorithm"] and result["limited_by"] and result["source"]
+    assert result["algorithm"] and result["source"]
+    assert result["limit"]["kind"] == "channels" and result["limit"]["name"] and 0 < result["limit"]["share"] <= 1
+    assert 0 < result["nic_bytes_per_s"] < 50e9
 
 
 def test_the_screen_says_what_the_json_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +41,8 @@ def test_the_screen_says_what_the_json_says(capsys: pytest.CaptureFixture[str]) 
     screen = capsys.readouterr().out
     assert "all-reduce of 256 MiB · 64 GPUs of h100-dgx, 8 nodes × 8" in screen
     assert f"{result['busbw_bytes_per_s'] / 1e9:.0f} GB/s bus bandwidth" in screen
-    assert result["limited_by"] in screen and result["algorithm"] in screen
+    assert f"{result['nic_bytes_per_s'] / 1e9:.1f} GB/s per NIC" in screen
+    assert result["limit"]["name"] in screen and result["algorithm"] in screen
     assert "\x1b" not in screen and "│" not in screen  # no colour or boxes in a pipe
 
 
@@ -256,5 +259,5 @@ def test_the_json_page_names_every_key(capsys: pytest.CaptureFixture[str]) -> No
     own = page[page.index("`foretrace.network/1`") : page.index("## `foretrace inspect")]
     one = answer_of(capsys, "network", "all-reduce", "1MiB", *ON)
     table = answer_of(capsys, "network", "all-reduce", "1MiB,2MiB", *ON)
-    for key in (*one, *table, *one["candidates"][0]):
+    for key in (*one, *table, *one["candidates"][0], *one["limit"]):
         assert f"`{key}`" in own, key

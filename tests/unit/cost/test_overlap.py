@@ -82,7 +82,7 @@ def test_slowdowns_are_finite_at_least_1_and_grow_with_traffic(
 
 
 def test_what_a_call_takes() -> None:
-    call = Explained(1e-3, 1e-5, 8e-4, "ring", "simple", 16, "NVLink", (("link", 1e8),))
+    call = Explained(1e-3, 1e-5, 8e-4, "ring", "simple", 16, (("link", 1e8),))
     assert resource_use(call, Collective.ALL_GATHER) == ResourceUse(16, 3e11)
     assert resource_use(call, Collective.EXCHANGE).sms == TRANSFER_CHANNELS
     assert resource_use(replace(call, algorithm="measured", channels=0), Collective.ALL_REDUCE).sms == CHANNELS

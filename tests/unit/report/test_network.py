@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 
 from foretrace import Machine, load_cluster, network
+from foretrace.cost.network.interface import Limit
 from foretrace.cost.network.nccl.network import Candidate
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.network import network_json, print_network, print_table, table_json, way_text, where_text
@@ -68,7 +69,8 @@ def test_how_it_runs(answer: NetworkAnswer) -> None:
 
 
 def test_the_screen(answer: NetworkAnswer) -> None:
-    told = replace(answer, time_s=2e-3, band_s=(1.6e-3, 2.8e-3), bound_s=1e-3, limited_by="NICs (400 Gb/s each)")
+    limit = Limit("nic", "NICs (400 Gb/s each)", 0.9)
+    told = replace(answer, time_s=2e-3, band_s=(1.6e-3, 2.8e-3), bound_s=1e-3, limit=limit)
     screen = screen_of(told)
     assert "2.00 ms  +800 µs −400 µs" in screen
     assert "1.00 ms, 50.0 % of the time" in screen

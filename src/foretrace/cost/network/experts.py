@@ -29,9 +29,9 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats
 from foretrace.basics.errors import InputError
-from foretrace.cost.network.interface import CallPrices, Explained, Network
+from foretrace.cost.network.interface import CallPrices, Explained, Limit, Network
 from foretrace.cost.network.measured_network import MeasuredNetwork
-from foretrace.cost.network.nccl.bottleneck import link_name, nic_name
+from foretrace.cost.network.nccl.bottleneck import limit_of
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, NcclGroup
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
@@ -65,7 +65,7 @@ def price_call(network: Network, what: Collective, layout: Hashable, size_bytes:
             np.sum([step.duration_s for step in steps], axis=0),
             np.choose(slower, [step.source for step in steps]),
         )
-    road = _road(_model_of(network), layout, dispatch)
+    road = _road(_group_of(network, layout), dispatch)
     size = np.asarray(size_bytes, dtype=np.float64)
     latency = np.full(size.shape, road.latency_s)
     # What was measured of NCCL says nothing about kernels of another library: the model's own source comes first.
@@ -80,18 +80,33 @@ def explain_call(network: Network, what: Collective, layout: Hashable, size_byte
         return network.explain(what, layout, size_bytes)
     if dispatch.style == "hierarchical":
         return _together([network.explain(what, part, size_bytes) for part in _steps(layout)])
-    road = _road(_model_of(network), layout, dispatch)
-    moving_s = size_bytes * road.seconds_per_byte
+    road = _road(_group_of(network, layout), dispatch)
     return Explained(
-        time_s=road.latency_s + moving_s,
+        time_s=road.latency_s + size_bytes * road.seconds_per_byte,
         latency_s=road.latency_s,
         bound_s=size_bytes * road.line_seconds_per_byte,
         algorithm=dispatch.style.replace("_", "-"),
         protocol="",
         channels=HELD_SMS[dispatch.style],
-        limited_by="latency of a hop" if road.latency_s > moving_s else road.narrow,
         draws=tuple((name, size_bytes * share) for name, share in road.shares if share),
     )
+
+
+def limit_call(network: Network, what: Collective, layout: Hashable, size_bytes: float, way: str = "") -> Limit:
+    """Finds what limits a call of this size; of two steps, that of the slower."""
+    assert isinstance(layout, GroupLayout)
+    dispatch = _way(what, layout, way)
+    if dispatch is None:
+        return network.limit(what, layout, size_bytes)
+    if dispatch.style == "hierarchical":
+        slower = max(_steps(layout), key=lambda part: network.explain(what, part, size_bytes).time_s)
+        return network.limit(what, slower, size_bytes)
+
+    def seconds(group: NcclGroup) -> float:
+        road = _road(group, dispatch)
+        return road.latency_s + size_bytes * road.seconds_per_byte
+
+    return limit_of(_group_of(network, layout), seconds, (dispatch.style, ""), "latency of a hop")
 
 
 def one_island(layout: GroupLayout) -> GroupLayout:
@@ -116,11 +131,11 @@ def _way(what: Collective, layout: GroupLayout, way: str) -> Dispatch | None:
     return parse_dispatch(way) if layout.size > 1 else None
 
 
-def _model_of(network: Network) -> NcclNetwork:
+def _group_of(network: Network, layout: GroupLayout) -> NcclGroup:
     while isinstance(network, MeasuredNetwork):
         network = network.model
     assert isinstance(network, NcclNetwork)
-    return network
+    return network.plan(Collective.ALL_TO_ALL, layout).group
 
 
 def _steps(layout: GroupLayout) -> list[GroupLayout]:
@@ -154,12 +169,10 @@ class _Road:
     seconds_per_byte: float
     line_seconds_per_byte: float
     """At the line rates of datasheets."""
-    narrow: str
-    """The slower of the two."""
 
 
-def _road(network: NcclNetwork, layout: GroupLayout, dispatch: Dispatch) -> _Road:
-    group = network.plan(Collective.ALL_TO_ALL, layout).group
+def _road(group: NcclGroup, dispatch: Dispatch) -> _Road:
+    layout = group.layout
     n, held = layout.size, layout.most_in_island
     if dispatch.style == "low_latency" and layout.nics_per_rank > 0:
         over_links, over_nics = 0.0, (n - 1) / n
@@ -188,5 +201,4 @@ def _timed(group: NcclGroup, over_links: float, over_nics: float, kernels: int) 
         kernels * (group.machine.launch_s + hops),
         max(near_s, far_s),
         max(near_line_s, far_line_s),
-        nic_name(group, layout.exchange_crowding) if far_s > near_s else link_name(group),
     )

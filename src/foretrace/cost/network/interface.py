@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,25 @@ class CallPrices:
     source: Longs
 
 
+LimitKind = Literal["nic", "uplink", "nvlink", "pcie", "channels", "latency", "none"]
+"""The figures that can limit a call: the NICs; the network beyond them; links between GPUs, whoever makes them; PCIe;
+the copying of NCCL's channels; latency, which is all that does not grow with bytes; none for one rank alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The figure that decides most of the time of a call: twice as much of it alone makes the call shorter."""
+
+    kind: LimitKind
+    name: str
+    """In words: "latency of 14 hops", "NICs (400 Gb/s each)", "NVLink", "16 NCCL channels (22.8 GB/s each)"."""
+    share: float
+    """The part of the time that the figure decides, in proportion to which it shrinks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """How one call runs, and why it takes as long as it does."""
+    """How one call runs."""
 
     time_s: float
     latency_s: float
@@ -50,8 +66,6 @@ class Explained:
     """ll, ll128 or simple; empty where that is not known."""
     channels: int
     """The channels that run concurrently; 0 where that is not known."""
-    limited_by: str
-    """In words: "latency of 14 hops", "NICs (400 Gb/s each)", "NVLink", "uplinks of the leaves"."""
     draws: tuple[tuple[str, float], ...] = ()
     """The bytes that each rank sends over shared resources in one call: ("link", …), ("nic", …)."""
 
@@ -80,4 +94,8 @@ class Network(Protocol):
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
         """Explains how a call of this size runs; `time_s` is the price of `price`."""
+        ...
+
+    def limit(self, collective: Collective, layout: Hashable, size_bytes: float) -> Limit:
+        """Finds what limits a call of this size."""
         ...

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.placement import Placement
-from foretrace.cost.network.interface import CallPrices, Explained, Network
+from foretrace.cost.network.interface import CallPrices, Explained, Limit, Network
 from foretrace.cost.network.nccl.bound import bound_s, passes
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import NcclNetwork
@@ -187,6 +187,10 @@ class MeasuredNetwork:
         if source != len(self.model.sources):
             return replace(modelled, time_s=duration, latency_s=latency)
         return replace(modelled, time_s=duration, latency_s=latency, algorithm="measured", protocol="", channels=0)
+
+    def limit(self, collective: Collective, layout: Hashable, size_bytes: float) -> Limit:
+        """Finds what limits a call of this size, as the model says."""
+        return self.model.limit(collective, layout, size_bytes)
 
     def _take(self, table: MeasurementTable) -> list[Diagnostic]:
         """Keeps a table with its layout; says where it does not fit the cluster, or beats its line rates."""

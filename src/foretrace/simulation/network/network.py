@@ -2,7 +2,8 @@
 
 Sizes, algorithm bandwidth and bus bandwidth are those of nccl-tests. The algorithm bandwidth is bytes per second. The
 bus bandwidth is that times the share of the size that passes the busiest port in a ring (2(n − 1)/n of an all-reduce),
-and can be compared with what a port carries.
+and can be compared with what a port carries. For an all-to-all it counts peers over links too and may exceed the
+line rate of a NIC; the rate per NIC counts only what leaves through it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from foretrace.basics.units import parse_bytes
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network import MeasuredNetwork, NcclNetwork, Network
 from foretrace.cost.network.domains import DomainUse
-from foretrace.cost.network.experts import explain_call, price_call
+from foretrace.cost.network.experts import explain_call, limit_call, price_call
+from foretrace.cost.network.interface import Explained, Limit
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import Candidate, candidates
@@ -63,10 +65,12 @@ class NetworkAnswer:
     bound_s: float
     algbw_bytes_per_s: float | None
     busbw_bytes_per_s: float | None
+    nic_bytes_per_s: float | None
+    """The bytes that a NIC sends per second, mean over the NICs of the group's ranks; None where none is used."""
     algorithm: str
     protocol: str
     channels: int
-    limited_by: str
+    limit: Limit
     source: str
     """Whose price it is: a model's, or measurements'."""
     source_band: tuple[float, float]
@@ -289,10 +293,11 @@ class _Group:
             bound_s=estimate.bound_s,
             algbw_bytes_per_s=algbw,
             busbw_bytes_per_s=None if algbw is None else algbw * passes(what, ranks),
+            nic_bytes_per_s=_nic_rate(estimate, layout),
             algorithm=estimate.algorithm,
             protocol=estimate.protocol,
             channels=estimate.channels,
-            limited_by=estimate.limited_by,
+            limit=limit_call(self.network, what, layout, size, way),
             source=source.name,
             source_band=(source.low, source.high),
             way=way,
@@ -320,6 +325,14 @@ class _Group:
         return tuple(notes)
 
 
+def _nic_rate(estimate: Explained, layout: Hashable) -> float | None:
+    """Returns the bytes per second that a NIC sends in a call, mean over NICs; None where the call uses none."""
+    sent = dict(estimate.draws).get("nic", 0.0)
+    if not sent or not estimate.time_s or not isinstance(layout, GroupLayout):
+        return None
+    return sent / layout.nics_per_rank / estimate.time_s
+
+
 def _named(places: Sequence[str]) -> str:
     """Returns the first of these names, and the number of the others."""
     more = len(places) - MAX_NAMED
@@ -344,8 +357,8 @@ def _model(network: Network) -> Network:
 def _with_links(analytic: NetworkAnswer, run: LinkRun) -> NetworkAnswer:
     """Returns the answer with the time that messages or packets take on links."""
     factor = run.time_s / analytic.time_s
-    rates = (analytic.algbw_bytes_per_s, analytic.busbw_bytes_per_s)
-    algbw, busbw = (None if rate is None else rate / factor for rate in rates)
+    rates = (analytic.algbw_bytes_per_s, analytic.busbw_bytes_per_s, analytic.nic_bytes_per_s)
+    algbw, busbw, per_nic = (None if rate is None else rate / factor for rate in rates)
     low, high = analytic.source_band
     return replace(
         analytic,
@@ -355,6 +368,7 @@ def _with_links(analytic: NetworkAnswer, run: LinkRun) -> NetworkAnswer:
         latency_s=min(analytic.latency_s, run.time_s),
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
+        nic_bytes_per_s=per_nic,
         source=f"{'packets' if run.mode == 'packets' else 'messages'} on the links of {analytic.cluster.name}",
         links=run,
         diagnostics=(*analytic.diagnostics, *run.notes),

@@ -138,7 +138,7 @@ def _notes(analytic: NetworkAnswer, flows: FlowAnswer, algorithm: str) -> tuple[
             f"links would take {flows.time_s / analytic.time_s:.2f}× the time: LL is held up by what its threads move"
         )
         return (*notes, Diagnostic("note", "links-differ", text))
-    differs = difference(analytic.time_s, analytic.limited_by, flows)
+    differs = difference(analytic.time_s, analytic.limit.name, flows)
     if differs is not None:
         notes.append(Diagnostic("note", "links-differ", differs))
     return tuple(notes)

@@ -10,7 +10,7 @@ import pytest
 
 from foretrace.basics.errors import InputError
 from foretrace.cost.network import Network, network_of
-from foretrace.cost.network.experts import explain_call, price_call
+from foretrace.cost.network.experts import explain_call, limit_call, price_call
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import machine_of
 from foretrace.cost.network.nccl_tests.records import Measurements, MeasurementTable
@@ -70,14 +70,16 @@ def test_within_a_node_deepep_needs_no_nic() -> None:
     network, layout = _on("h100-dgx", 8)
     told = explain_call(network, TO_ALL, layout, 1e9, _way("deepep"))
     assert told.draws == (("link", pytest.approx(1e9 * 7 / 8)),)
-    assert (told.algorithm, told.channels, told.limited_by) == ("deepep", 20, "NVLink")
+    assert (told.algorithm, told.channels) == ("deepep", 20)
+    assert limit_call(network, TO_ALL, layout, 1e9, _way("deepep")).kind == "nvlink"
 
 
 def test_low_latency_goes_over_nics_within_a_node_too() -> None:
     network, layout = _on("h800-hgx", 8)
     told = explain_call(network, TO_ALL, layout, 1e9, _way("low_latency"))
     assert told.draws == (("nic", pytest.approx(1e9 * 7 / 8)),)
-    assert (told.algorithm, told.channels, told.limited_by) == ("low-latency", 0, "NICs (400 Gb/s each)")
+    assert (told.algorithm, told.channels) == ("low-latency", 0)
+    assert limit_call(network, TO_ALL, layout, 1e9, _way("low_latency")).kind == "nic"
 
 
 def test_ranks_first_agree_on_counts_but_in_low_latency() -> None:
@@ -94,7 +96,9 @@ def test_a_narrow_network_slows_dispatches_too() -> None:
     crowded = replace(layout, exchange_crowding=3.0)
     free, slow = (explain_call(network, TO_ALL, one, 1e9, _way("deepep")) for one in (layout, crowded))
     assert slow.time_s - slow.latency_s == pytest.approx(3 * dict(free.draws)["nic"] / (0.9 * 50e9))
-    assert slow.limited_by == "the network beyond the NICs"
+    assert limit_call(network, TO_ALL, layout, 1e9, _way("deepep")).kind == "nic"
+    assert limit_call(network, TO_ALL, crowded, 1e9, _way("deepep")).kind == "uplink"
+    assert limit_call(network, TO_ALL, layout, 1e3, _way("deepep")).kind == "latency"
 
 
 def test_two_steps_follow_each_other() -> None:

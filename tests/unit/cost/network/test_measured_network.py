@@ -25,7 +25,7 @@ from foretrace.program.expand import expand
 from shared_files import shared
 
 A100 = presets.cluster("a100-dgx")
-MODEL, MEASURED, ANCHORED = range(3)
+MODEL, _, MEASURED, ANCHORED = range(4)
 Key = tuple[Collective, int, int]
 
 
@@ -185,10 +185,10 @@ def test_groups_that_nodes_cannot_hold_are_not_used() -> None:
 
 
 def test_bands_come_from_repeats_and_are_never_narrower_than_the_least() -> None:
-    assert [(one.low, one.high) for one in network(REDUCE_8).sources[1:]] == [MIN_BAND, ANCHORED_BAND]
+    assert [(one.low, one.high) for one in network(REDUCE_8).sources[MEASURED:]] == [MIN_BAND, ANCHORED_BAND]
     key = (Collective.ALL_REDUCE, 8, 1)
     apart = [row for file, time in (("a", 0.5e-4), ("b", 1e-4), ("c", 3e-4)) for row in table(key, {1000: time}, file)]
-    assert [(one.low, one.high) for one in network(apart).sources[1:]] == [
+    assert [(one.low, one.high) for one in network(apart).sources[MEASURED:]] == [
         (pytest.approx(0.5), pytest.approx(3.0)),
         (pytest.approx(0.5), pytest.approx(3.0)),
     ]

@@ -79,6 +79,7 @@ def test_the_order_of_sources_is_that_of_their_numbers() -> None:
     network = network_of(H100, 16, measured=(own, general))
     assert [one.name for one in network.sources] == [
         f"network model of {H100.name}",
+        f"network model of {H100.name}, all-to-all over NICs",
         "general",
         "network model, anchored to general",
         "own",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from foretrace.hardware.cluster import Cluster
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.hardware.presets import cluster
 from foretrace.program.columns import Collective
+from foretrace.report.terminal import print_answer
 
 H100, B200 = cluster("h100-dgx"), cluster("b200-dgx")
 SIZE = 1 << 30
@@ -187,3 +189,27 @@ def test_what_cannot_be_is_refused() -> None:
         simulate(program, Machine(network="flow"))
     with pytest.raises(InputError, match="as if alone"):
         simulate(program, Machine(H100, network="flow"), executor="fixed")
+
+
+def test_every_axis_has_its_limit() -> None:
+    """Small calls wait for latency, large ones for the wires they need; of one axis the longer calls count."""
+    build = ProgramBuilder(Mesh(tp=8, dp=2), repeats=False)
+    role = build.role("all", range(16))
+    for axis in ("tp", "dp"):
+        role.collective("all_gather", build.communicator(axis), bytes=8, lane="compute")
+        role.collective("all_gather", build.communicator(axis), bytes=SIZE, lane="compute")
+    tokens = build.groups("tokens", [range(16)], axis="ep")
+    role.collective("all_to_all", tokens, bytes=SIZE, lane="compute")
+    words = build.groups("words", [range(16)], axis="words")
+    role.collective("all_reduce", words, bytes=8, lane="compute")
+    answer = simulate(build.program(), Machine(H100, prices="model"))
+    assert answer.network is not None
+    kinds = {limit.axis: limit.kind for limit in answer.network.limits}
+    assert kinds == {"tp": "nvlink", "dp": "nic", "ep": "nic", "words": "latency"}
+    assert all(0.9 < limit.share <= 1 and limit.name for limit in answer.network.limits)
+    screen = StringIO()
+    print_answer(answer, screen)
+    (line,) = (line for line in screen.getvalue().splitlines() if "ep exposed" in line)
+    assert "NICs" in line and len(line) <= 80
+    unexplained = simulate(build.program(), Machine(H100, prices="model"), explain=False)
+    assert unexplained.network is not None and not unexplained.network.limits

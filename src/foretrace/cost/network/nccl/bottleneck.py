@@ -1,30 +1,63 @@
-"""Names what limits a call, and computes the bytes that it puts on links and NICs."""
+"""Finds what limits a call, and computes the bytes that it puts on links and NICs.
+
+The limit is found by asking the price itself: each figure of the machine is made a little smaller, and the one by which
+the price grows most decides most of the time. A rate that something else keeps from being used decides nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from foretrace.cost.network.interface import Limit, LimitKind
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.program.columns import ONE_TO_ONE, Collective
 
 GBPS: Final = 8e-9
+FIGURES: Final[tuple[LimitKind, ...]] = ("nic", "uplink", "nvlink", "pcie", "channels")
+SLOWER: Final = 1 + 1e-6
+"""The factor by which figures are made smaller: so little that no other becomes the limit."""
 _TREES: Final = ("tree", "nvls-tree")
 
 
-def limited_by(group: NcclGroup, what: Collective, way: tuple[str, str], latency_s: float, duration_s: float) -> str:
-    """Names what a call spends most of its time on."""
-    algorithm, protocol = way
-    if latency_s > duration_s / 2:
-        return _latency(group, what, algorithm)
-    names = _rates(group, what, algorithm)
-    name = min(names, key=lambda name: names[name])
-    if protocol == "ll":
-        return f"LL, which sends a flag with every word over {name}"
-    return name
+def limit_of(group: NcclGroup, seconds: Callable[[NcclGroup], float], way: tuple[str, str], latency: str) -> Limit:
+    """Finds what limits a call in a group.
+
+    Args:
+        group: the group.
+        seconds: the time of the call in this group, or in one with other figures.
+        way: the algorithm and protocol of the call.
+        latency: the name of its latency, for where that decides more than any figure.
+    """
+    whole = seconds(group)
+    if whole <= 0:
+        return Limit("latency", latency, 1.0)
+    decided = {kind: (seconds(group.scaled(kind, 1 / SLOWER)) / whole - 1) / (SLOWER - 1) for kind in FIGURES}
+    kind: LimitKind = max(decided, key=lambda kind: decided[kind])
+    rest = 1 - sum(decided.values())
+    if rest >= decided[kind]:
+        return Limit("latency", latency, min(rest, 1.0))
+    return Limit(kind, _name(group, kind, *way), min(decided[kind], 1.0))
 
 
-def _latency(group: NcclGroup, what: Collective, algorithm: str) -> str:
+def _name(group: NcclGroup, kind: LimitKind, algorithm: str, protocol: str) -> str:
+    """Names a figure that limits a call."""
+    gpu = group.cluster.gpu
+    if kind == "channels":
+        channels = group.channels("ring" if algorithm == "pairs" else algorithm)
+        each = group.channels_bytes_per_s(algorithm, protocol) / channels / 1e9
+        return f"{channels} NCCL channels ({each:.3g} GB/s each)"
+    name = {
+        "nic": f"NICs ({group.cluster.node.nic.bytes_per_s * GBPS:g} Gb/s each)",
+        "uplink": "the network beyond the NICs",
+        "pcie": f"PCIe ({gpu.pcie_bytes_per_s / 1e9:.3g} GB/s)",
+    }.get(kind, "NVLink" if gpu.vendor.lower() == "nvidia" else "links between GPUs")
+    return f"LL, which sends a flag with every word over {name}" if protocol == "ll" else name
+
+
+def latency_name(group: NcclGroup, what: Collective, algorithm: str) -> str:
+    """Names the latency of a call."""
     n = group.layout.size
     if algorithm == "ring":
         hops = (2 if what is Collective.ALL_REDUCE else 1) * (n - 1)
@@ -32,37 +65,6 @@ def _latency(group: NcclGroup, what: Collective, algorithm: str) -> str:
     if algorithm in _TREES and group.nodes > 1:
         return f"latency of a tree over {group.nodes:,} nodes"
     return "latency"
-
-
-def _rates(group: NcclGroup, what: Collective, algorithm: str) -> dict[str, float]:
-    """Returns the rate at which each kind of wire carries the bytes of a rank, by name."""
-    layout = group.layout
-    near, far = shares(group, what, algorithm)
-    crowding = layout.tree_crowding if algorithm in _TREES else layout.ring_crowding
-    if algorithm == "pairs" and what not in ONE_TO_ONE:
-        crowding = layout.exchange_crowding
-    rates: dict[str, float] = {}
-    if near > 0:
-        # Past every rank of a ring goes as much as over the links of those that have no NIC to send to.
-        near = passes(what, layout.size) if algorithm == "ring" else near
-        rates[link_name(group)] = (group.link_rate if group.over_links else group.pcie_rate) / near
-    if far > 0:
-        rates[nic_name(group, crowding)] = group.nic_rate(crowding) / far
-    return rates or {link_name(group): 1.0}
-
-
-def nic_name(group: NcclGroup, crowding: float) -> str:
-    """Names what limits traffic that leaves islands."""
-    if crowding * group.oversubscription > 1:
-        return "the network beyond the NICs"
-    return f"NICs ({group.cluster.node.nic.bytes_per_s * GBPS:g} Gb/s each)"
-
-
-def link_name(group: NcclGroup) -> str:
-    """Names what limits traffic within islands."""
-    if not group.over_links:
-        return "PCIe"
-    return "NVLink" if group.cluster.gpu.vendor.lower() == "nvidia" else "links between GPUs"
 
 
 def shares(group: NcclGroup, what: Collective, algorithm: str) -> tuple[float, float]:

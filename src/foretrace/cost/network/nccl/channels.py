@@ -17,7 +17,7 @@ from typing import Final
 
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.tuning_tables import GB, INTER_SPEEDS, INTRA_SPEEDS, LINK_GB, MAX_CHANNELS, row_of
-from foretrace.hardware.cluster import Node
+from foretrace.hardware.cluster import Gpu, Node
 
 OTHER_LINK_GB: Final = 48.0
 """Infinity Fabric of an MI300X as RCCL assumes it (`topo.h`)."""
@@ -30,6 +30,9 @@ NIC_GB: Final = {"volta": 12.5, "ampere": 25.0, "hopper": 50.0, "blackwell": 50.
 
 DUPLICATED_FROM_GB: Final = 25.0
 """Channels of the search that are at least this fast become two (`ncclTopoDupChannels`)."""
+
+USABLE_SHARE: Final = 0.96
+"""NCCL's search counts with 48 GB/s of a NIC of 400 Gb/s, and with 96 of one of 800 (`search.cc`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,11 @@ def graphs_of(node: Node, layout: GroupLayout) -> dict[str, ChannelGraph]:
     graphs["nvls"] = ChannelGraph(heads, per_head, plain.channels * plain.inter_bytes_per_s / heads)
     graphs["nvls-tree"] = graphs["nvls"]
     return graphs
+
+
+def fastest_nic_bytes_per_s(gpu: Gpu) -> float:
+    """Returns the line rate of the fastest NIC that NCCL's search has a speed for."""
+    return INTER_SPEEDS.get(row_of(gpu.architecture), INTER_SPEEDS["ampere"])[0] * GB / USABLE_SHARE
 
 
 def run_channels(graph: ChannelGraph) -> int:

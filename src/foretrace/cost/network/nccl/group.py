@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Final
 
+from foretrace.cost.network.interface import LimitKind
 from foretrace.cost.network.nccl.channels import ChannelGraph, run_channels
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.machine import NcclMachine
 from foretrace.cost.network.nccl.tuning_tables import (
+    CHANNEL_NVLS_TREE,
+    CHANNEL_RING_LL128,
+    GB,
     LINK_US,
+    LL_MOST,
     NETWORK_US,
     OVERHEAD_US,
     PCIE_SHARE,
@@ -34,6 +40,37 @@ class NcclGroup:
     graphs: dict[str, ChannelGraph]
     oversubscription: float = 1.0
     """The factor by which the network beyond the NICs slows all traffic, where its layout does not say."""
+    channel_scale: float = 1.0
+    """A factor on the rates of channels, by which `scaled` asks what these limit."""
+
+    def scaled(self, kind: LimitKind, factor: float) -> NcclGroup:
+        """Returns the same group with one figure of its machine multiplied by `factor`; the others stay."""
+        node = self.cluster.node
+        if kind == "channels":
+            return replace(self, channel_scale=self.channel_scale * factor)
+        if kind == "uplink":
+            return self._crowded(1 / factor)
+        if kind == "nic":
+            node = replace(node, nic=replace(node.nic, bytes_per_s=node.nic.bytes_per_s * factor))
+            # What the network beyond carries stays, so that faster NICs crowd it more.
+            return replace(self._crowded(factor), cluster=replace(self.cluster, node=node))
+        field = "link_bytes_per_s" if kind == "nvlink" else "pcie_bytes_per_s"
+        gpu = replace(node.gpu, **{field: getattr(node.gpu, field) * factor})
+        return replace(self, cluster=replace(self.cluster, node=replace(node, gpu=gpu)))
+
+    def _crowded(self, factor: float) -> NcclGroup:
+        """Returns the same group with the slowdowns by the network beyond the NICs multiplied, where there are any."""
+        ring, tree, exchange, whole = (
+            crowding * factor if crowding > 1 else crowding
+            for crowding in (
+                self.layout.ring_crowding,
+                self.layout.tree_crowding,
+                self.layout.exchange_crowding,
+                self.oversubscription,
+            )
+        )
+        layout = replace(self.layout, ring_crowding=ring, tree_crowding=tree, exchange_crowding=exchange)
+        return replace(self, layout=layout, oversubscription=whole)
 
     @property
     def row(self) -> str:
@@ -59,6 +96,20 @@ class NcclGroup:
     def channels(self, algorithm: str) -> int:
         """Returns the number of channels that run concurrently."""
         return run_channels(self.graphs[algorithm])
+
+    def channels_bytes_per_s(self, algorithm: str, protocol: str) -> float:
+        """Returns the bus bandwidth that all channels together can copy, by NCCL's tables; infinite for ways for which
+        these state none that the links do not."""
+        column, clock = self.nodes_column, self.machine.clock
+        if protocol == "ll":
+            rate = LL_MOST[self.row][column] * clock
+        elif (algorithm, protocol) == ("ring", "ll128"):
+            rate = self.graphs["ring"].channels * CHANNEL_RING_LL128[self.row][column] * clock
+        elif algorithm == "nvls-tree":
+            rate = self.graphs["nvls-tree"].channels * CHANNEL_NVLS_TREE[self.row][column]
+        else:
+            return math.inf
+        return rate * GB * self.channel_scale
 
     def near_s(self, algorithm: str, protocol: str) -> float:
         """A hop within an island."""
@@ -87,10 +138,11 @@ class NcclGroup:
         """Over PCIe to GPUs of its host that links do not reach."""
         return self.cluster.gpu.pcie_bytes_per_s * PCIE_SHARE
 
-    def nic_rate(self, crowding: float) -> float:
-        """Out of its island."""
-        nic = self.cluster.node.nic.bytes_per_s * self.machine.network_share * self.layout.nics_per_rank
-        return min(nic / (crowding * self.oversubscription), self.cluster.gpu.pcie_bytes_per_s * PCIE_PAYLOAD)
+    def nic_rate(self, crowding: float, share: float = 1.0) -> float:
+        """Out of its island; `share` of the NICs' line rate is the most that the traffic reaches."""
+        line = self.cluster.node.nic.bytes_per_s * self.layout.nics_per_rank
+        beyond = line * self.machine.network_share / (crowding * self.oversubscription)
+        return min(line * share, beyond, self.cluster.gpu.pcie_bytes_per_s * PCIE_PAYLOAD)
 
     @property
     def ring_rate(self) -> float:

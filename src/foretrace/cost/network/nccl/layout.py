@@ -56,6 +56,16 @@ class Seats:
         self._nics = nics_per_rank(cluster.node, placement)
         self._crowding = crowding
 
+    @property
+    def several_islands(self) -> bool:
+        """Whether some ranks reach others over NICs alone."""
+        return bool((self._island != self._island[0]).any())
+
+    @property
+    def several_in_domain(self) -> bool:
+        """Whether any two ranks are in one link domain."""
+        return len(np.unique(self._domain)) < len(self._domain)
+
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups among these, and which kind each is."""
         islands, least_in_island, most_in_island = _spread(self._island[groups])

@@ -13,23 +13,31 @@ from numpy.typing import NDArray
 from foretrace.basics.arrays import Floats, Longs
 from foretrace.basics.errors import Diagnostic
 from foretrace.basics.placement import Placement
-from foretrace.cost.network.interface import CallPrices, Explained
-from foretrace.cost.network.nccl.channels import graphs_of
+from foretrace.cost.network.interface import CallPrices, Explained, Limit
+from foretrace.cost.network.nccl.algorithms.pairs import EXCHANGE_BAND
+from foretrace.cost.network.nccl.bottleneck import GBPS
+from foretrace.cost.network.nccl.channels import fastest_nic_bytes_per_s, graphs_of
 from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, NcclGroup
 from foretrace.cost.network.nccl.layout import CrowdingRule, GroupLayout, Seats
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.plan import PAIR_WAYS, CallPlan, way_s
 from foretrace.cost.network.nccl.tuning import all_reckoned_s, ways
+from foretrace.cost.network.nccl.tuning_tables import GB
 from foretrace.cost.network.nccl_log.observations import Observed, Way
 from foretrace.hardware.cluster import Cluster
+from foretrace.hardware.presets import gpu as preset_gpu
 from foretrace.program.columns import ONE_TO_ONE, PAIRWISE, Collective
 from foretrace.program.program import Source
 
 BAND: Final = (0.85, 1.4)
 """The error of the model, as factors, with the constants of `machines.yaml`: set so that the band holds nine in ten of
 250 published all-reduce times of 16 MiB and more, on one node and several (a test does it again). Smaller messages take
-as long as their launch, which differs more from script to script than from GPU to GPU."""
+as long as their launch, which differs more from script to script than from GPU to GPU. All-to-alls over NICs that take
+longer than twice their latency have a band of their own."""
+
+ALLOWANCE: Final = 1.01
+"""How many times as fast as what the model knows links and NICs may be before a note reports it."""
 
 
 class NcclNetwork:
@@ -53,9 +61,15 @@ class NcclNetwork:
         self._slowdown = slowdown
         self.forced = forced
         self.observed = observed
-        self.sources: tuple[Source, ...] = (Source(f"network model of {cluster.name}", *BAND),)
+        self.sources: tuple[Source, ...] = (
+            Source(f"network model of {cluster.name}", *BAND),
+            Source(f"network model of {cluster.name}, all-to-all over NICs", *EXCHANGE_BAND),
+        )
         self._seats = Seats(cluster, placement, crowding)
-        self.notes: tuple[Diagnostic, ...] = _notes(cluster)
+        self.notes: tuple[Diagnostic, ...] = (
+            *_not_modelled(cluster),
+            *_extrapolated(cluster, self.machine, self._seats),
+        )
         self._oversubscription = 1.0 if crowding is not None else cluster.oversubscription
         self._plans: dict[tuple[Collective, GroupLayout], CallPlan] = {}
 
@@ -78,14 +92,23 @@ class NcclNetwork:
         if layout.size == 1:
             return CallPrices(np.zeros(size.shape), np.zeros(size.shape), source)
         latency, duration = self.plan(collective, layout).price(size)
+        if collective in PAIRWISE and layout.islands > 1:
+            source = (2 * latency < duration).astype(np.int64)
         return CallPrices(latency, duration, source)
 
     def explain(self, collective: Collective, layout: Hashable, size_bytes: float) -> Explained:
         """Explains how a call of this size runs."""
         assert isinstance(layout, GroupLayout)
         if layout.size == 1:
-            return Explained(0.0, 0.0, 0.0, "", "", 0, "nothing: one rank alone")
+            return Explained(0.0, 0.0, 0.0, "", "", 0)
         return self.plan(collective, layout).explain(size_bytes)
+
+    def limit(self, collective: Collective, layout: Hashable, size_bytes: float) -> Limit:
+        """Finds what limits a call of this size."""
+        assert isinstance(layout, GroupLayout)
+        if layout.size == 1:
+            return Limit("none", "nothing: one rank alone", 0.0)
+        return self.plan(collective, layout).limit(size_bytes)
 
     def plan(self, collective: Collective, layout: GroupLayout) -> CallPlan:
         """Returns the plan of calls of a collective in a group of this layout."""
@@ -168,7 +191,26 @@ def reaching(cluster: Cluster, *, link_bytes_per_s: float | None, nic_bytes_per_
     return replace(cluster, node=replace(node, gpu=gpu, nic=nic))
 
 
-def _notes(cluster: Cluster) -> tuple[Diagnostic, ...]:
+def _extrapolated(cluster: Cluster, machine: NcclMachine, seats: Seats) -> tuple[Diagnostic, ...]:
+    """Returns notes about links and NICs of the job that are faster than those that the model knows."""
+    texts = []
+    gpu, rate = cluster.gpu, cluster.node.nic.bytes_per_s
+    fastest = fastest_nic_bytes_per_s(gpu)
+    if seats.several_islands and rate > ALLOWANCE * fastest:
+        texts.append(
+            f"NICs of {rate * GBPS:g} Gb/s: NCCL's tables for this GPU know NICs of up to {fastest * GBPS:.0f} Gb/s; "
+            "its channels and choices on faster ones are taken to be the same"
+        )
+    fitted = preset_gpu(machine.like).link_bytes_per_s if machine.like else gpu.link_bytes_per_s
+    if seats.several_in_domain and gpu.link_bytes_per_s > ALLOWANCE * fitted:
+        texts.append(
+            f"links of {gpu.link_bytes_per_s / GB:g} GB/s: the share of them that NCCL moves was fitted on "
+            f"{machine.like}, with {fitted / GB:g} GB/s"
+        )
+    return tuple(Diagnostic("note", "extrapolated", text) for text in texts)
+
+
+def _not_modelled(cluster: Cluster) -> tuple[Diagnostic, ...]:
     """Returns a warning about failed links within nodes, which the formulas do not model."""
     links = "link switch", "gpu"
     beyond = "nic", "leaf", "spine", "core"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs
-from foretrace.cost.network.interface import Explained
+from foretrace.cost.network.interface import Explained, Limit
 from foretrace.cost.network.nccl.algorithms.nvls import collnet_s, nvls_s, pat_s
 from foretrace.cost.network.nccl.algorithms.pairs import all_to_all_s, transfer_s
 from foretrace.cost.network.nccl.algorithms.ring import ring_s
 from foretrace.cost.network.nccl.algorithms.tree import tree_s
-from foretrace.cost.network.nccl.bottleneck import draws, limited_by
+from foretrace.cost.network.nccl.bottleneck import draws, latency_name, limit_of
 from foretrace.cost.network.nccl.bound import bound_s
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tuning import chosen
@@ -39,14 +40,14 @@ class CallPlan:
         self.group, self.what, self.ways = group, what, ways
         self._pick: Longs | None = None
         self._held = np.zeros(len(GRID))
+        self._of_pick = np.zeros(len(GRID))
         if what not in PAIRWISE and what not in ONE_TO_ONE:
             self._pick = chosen(group, what, ways, GRID, observed)
             ends = np.append(GRID[1:], GRID[-1])
-            of_pick = np.zeros(len(GRID))
             for number in np.unique(self._pick).tolist():
                 here = self._pick == number
-                of_pick[here] = way_s(group, what, ways[number], ends[here])[1]
-            self._held[1:] = np.maximum.accumulate(of_pick)[:-1]
+                self._of_pick[here] = way_s(group, what, ways[number], ends[here])[1]
+            self._held[1:] = np.maximum.accumulate(self._of_pick)[:-1]
 
     def price(self, size_bytes: Floats) -> tuple[Floats, Floats]:
         """Latencies and seconds in all of calls of these sizes."""
@@ -68,9 +69,27 @@ class CallPlan:
             algorithm=algorithm,
             protocol=protocol,
             channels=self.group.channels(graph),
-            limited_by=limited_by(self.group, self.what, way, float(latency[0]), float(duration[0])),
             draws=draws(self.group, self.what, algorithm, size_bytes),
         )
+
+    def limit(self, size_bytes: float) -> Limit:
+        """Finds what limits a call of this size: of the way that decides its price, or of the bound."""
+        size = np.array([size_bytes], dtype=np.float64)
+        _, duration, number = self._run(size)
+        at, cell = int(number[0]), int(np.clip(np.searchsorted(GRID, size_bytes, side="right") - 1, 0, len(GRID) - 1))
+        whole = float(duration[0])
+        if whole <= bound_s(self.group.cluster, self.what, self.group.layout, size)[0]:
+            return self._limit(at, lambda group: bound_s(group.cluster, self.what, group.layout, size))
+        if self._pick is not None and whole <= self._held[cell]:
+            # The price is held at that of a smaller call, at the end of the range of another way.
+            longest = int(self._of_pick[:cell].argmax())
+            at, size = int(self._pick[longest]), GRID[[longest + 1]]
+        return self._limit(at, lambda group: way_s(group, self.what, self.ways[at], size)[1])
+
+    def _limit(self, number: int, seconds: Callable[[NcclGroup], Floats]) -> Limit:
+        way = self.ways[number]
+        latency = latency_name(self.group, self.what, way[0])
+        return limit_of(self.group, lambda group: float(seconds(group)[0]), way, latency)
 
     def _run(self, size: Floats) -> tuple[Floats, Floats, Longs]:
         """Latencies, seconds, and the number of the way each size goes."""

@@ -9,9 +9,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.group import NcclGroup
 from foretrace.cost.network.nccl.tuning_tables import (
-    CHANNEL_NVLS_TREE,
     DIRECT_PEER_US,
-    GB,
     NETWORK_US,
     NVLS_EFFICIENCY,
     PAT_SHARE,
@@ -52,8 +50,8 @@ def _network_rate(group: NcclGroup, algorithm: str) -> float:
     if algorithm != "nvls-tree":
         return layout.least_in_island * group.nic_rate(layout.ring_crowding)
     out = layout.least_in_island * group.nic_rate(layout.tree_crowding)
-    tree = 0.5 * group.graphs["nvls-tree"].channels * CHANNEL_NVLS_TREE[group.row][group.nodes_column] * GB
-    return min(out * (1.0 if layout.islands == 2 else 0.5), tree)
+    channels = 0.5 * group.channels_bytes_per_s(algorithm, "simple")
+    return min(out * (1.0 if layout.islands == 2 else 0.5), channels)
 
 
 def collnet_s(group: NcclGroup, what: Collective, algorithm: str, size_bytes: Floats) -> tuple[float, Floats]:

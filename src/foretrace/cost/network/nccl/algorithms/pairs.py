@@ -14,7 +14,6 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.algorithms.ring import ramp_s, step_s
 from foretrace.cost.network.nccl.group import NcclGroup
-from foretrace.cost.network.nccl.tuning_tables import GB, LL_MOST
 
 PER_PEER_S: Final = 0.55e-6
 """Seconds of a further peer of an all-to-all, where hops take what NCCL's table says. Fitted as CORNER in ring.py."""
@@ -26,6 +25,14 @@ CORNER in ring.py."""
 PER_ISLAND_S: Final = 1e-6
 """Seconds that the CPU thread that drives a NIC spends on each island it sends to (NCCL's network overhead,
 tuning.cc)."""
+
+EXCHANGE_SHARE: Final = 0.92
+"""The share of a NIC's line rate that an all-to-all over nodes reaches: 46 to 49 of 50 GB/s per NIC were published for
+ConnectX-7 at best (NVIDIA/nccl-tests issues 267 and 290), the lower of which is taken for the usual one."""
+
+EXCHANGE_BAND: Final = (46 / 49, 46 / 20)
+"""The error of that share, as factors of the time: up to the 49 GB/s of these, down to the 20 GB/s of an all-to-all
+whose flows collide (NVIDIA/nccl issue 1792)."""
 
 
 def transfer_s(group: NcclGroup, protocol: str, size_bytes: Floats) -> tuple[float, Floats]:
@@ -68,10 +75,10 @@ def _busiest_s(group: NcclGroup, size_bytes: Floats) -> Floats:
         per_byte = max(per_byte, near / n / group.link_rate)
     if layout.islands > 1:
         away = (n - layout.least_in_island) / n
-        per_byte = max(per_byte, away / group.nic_rate(layout.exchange_crowding))
+        per_byte = max(per_byte, away / group.nic_rate(layout.exchange_crowding, EXCHANGE_SHARE))
     return np.asarray(size_bytes * per_byte)
 
 
 def _one_channel(group: NcclGroup) -> float:
     """Returns the rate of LL on one channel."""
-    return LL_MOST[group.row][group.nodes_column] * GB * group.machine.clock / group.channels("ring")
+    return group.channels_bytes_per_s("pairs", "ll") / group.channels("ring")

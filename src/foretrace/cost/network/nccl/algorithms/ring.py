@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.group import NcclGroup
-from foretrace.cost.network.nccl.tuning_tables import CHANNEL_RING_LL128, GB, LL_MOST, THREAD_BYTES, THREADS
+from foretrace.cost.network.nccl.tuning_tables import THREAD_BYTES, THREADS
 from foretrace.program.columns import WHOLE, Collective
 
 CORNER: Final = 2.6
@@ -82,15 +82,7 @@ def _rate(group: NcclGroup, protocol: str, size_bytes: Floats) -> Floats:
     channels = group.channels("ring")
     if protocol == "simple":
         return np.full(size_bytes.shape, most)
-    each = _channel_rate(group, protocol) / channels
+    each = group.channels_bytes_per_s("ring", protocol) / channels
     threads = THREADS[protocol] * THREAD_BYTES[protocol] * (group.layout.size if protocol == "ll" else 1)
     used = np.clip(size_bytes / threads, 1.0, channels)
     return np.asarray(np.minimum(used * each, most))
-
-
-def _channel_rate(group: NcclGroup, protocol: str) -> float:
-    """Returns the rate that the SMs of all channels together can move."""
-    column = group.nodes_column
-    if protocol == "ll":
-        return LL_MOST[group.row][column] * GB * group.machine.clock
-    return group.graphs["ring"].channels * CHANNEL_RING_LL128[group.row][column] * GB * group.machine.clock

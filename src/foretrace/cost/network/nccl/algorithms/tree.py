@@ -9,7 +9,7 @@ import numpy as np
 from foretrace.basics.arrays import Floats
 from foretrace.cost.network.nccl.algorithms.ring import LINK_SHARES
 from foretrace.cost.network.nccl.group import NcclGroup
-from foretrace.cost.network.nccl.tuning_tables import GB, LL_MOST, TREE_CORRECTION
+from foretrace.cost.network.nccl.tuning_tables import TREE_CORRECTION
 
 CHAIN: Final = 0.5 * 0.85
 """Bytes of the buffer for each that a GPU's links could carry: all of it passes twice, and NCCL assumes 0.85 for a
@@ -39,7 +39,7 @@ def tree_rate(group: NcclGroup, protocol: str) -> float:
     """
     layout = group.layout
     share = LINK_SHARES[protocol]
-    rates = [LL_MOST[group.row][group.nodes_column] * GB * group.machine.clock / 2] if protocol == "ll" else []
+    rates = [group.channels_bytes_per_s("tree", "ll") / 2] if protocol == "ll" else []
     if layout.most_in_domain > 1:
         rates.append(CHAIN * share * group.link_rate)
     if layout.domains > layout.islands:
