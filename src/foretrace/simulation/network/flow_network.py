@@ -34,9 +34,11 @@ class FlowNetwork:
         """The node of each GPU, or the rack, where links reach over nodes."""
         return gpus // (self.island_gpus or self.fabric.gpus_per_node)
 
-    def with_links(self, share: float) -> FlowNetwork:
-        """Returns the network with links between GPUs that carry `share` times as much."""
-        return replace(self, capacity=np.where(_over_links(self.fabric), share, 1.0) * self.capacity)
+    def with_shares(self, links: float, nics: float) -> FlowNetwork:
+        """Returns the network with links between GPUs that carry `links` times as much, and NICs that do `nics` times
+        as much."""
+        share = np.where(_over_links(self.fabric), links, np.where(_of_nics(self.fabric), nics, 1.0))
+        return replace(self, capacity=share * self.capacity)
 
 
 def flow_network(cluster: Cluster, nodes: int) -> FlowNetwork:
@@ -63,3 +65,9 @@ def _over_links(fabric: Fabric) -> Mask:
     """Which links are those between GPUs, or between them and their switches."""
     last = int(Device.LINK_SWITCH)
     return np.asarray((fabric.kind[fabric.source] <= last) & (fabric.kind[fabric.target] <= last))
+
+
+def _of_nics(fabric: Fabric) -> Mask:
+    """Which links join NICs to the network."""
+    ends = np.sort(np.stack([fabric.kind[fabric.source], fabric.kind[fabric.target]]), axis=0)
+    return np.asarray((ends[0] == Device.NIC) & (ends[1] > Device.NIC))

@@ -9,11 +9,13 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic
 from foretrace.cost.machine import NetworkMode
+from foretrace.cost.network.nccl.algorithms.pairs import EXCHANGE_SHARE
 from foretrace.cost.network.nccl.algorithms.ring import LINK_SHARES
 from foretrace.cost.network.nccl.algorithms.tree import CHAIN
+from foretrace.cost.network.nccl.machine import machine_of
 from foretrace.cost.network.nccl.tuning_tables import NVLS_EFFICIENCY, row_of
 from foretrace.engine.network.loop import SAME_TIME
-from foretrace.program.columns import Collective
+from foretrace.program.columns import PAIRWISE, Collective
 from foretrace.readings.links import LinkLoads
 from foretrace.simulation.network.flow_network import FlowNetwork, flow_network
 from foretrace.simulation.network.flows import NEAR, FlowAnswer, difference, flow_time, runs_as
@@ -70,7 +72,7 @@ class OnLinks:
             return self._packets(analytic, algorithm)
         groups = self.groups.gpu_numbers(fabric.gpus_per_node)
         together = int(np.bincount(self.network.nodes_of(groups[0])).max())
-        network = self.network.with_links(_link_share(analytic, what, together))
+        network = self.network.with_shares(_link_share(analytic, what, together), _nic_share(analytic, what))
         flows = flow_time(
             what,
             _wire_bytes(analytic),
@@ -112,6 +114,13 @@ def _link_share(analytic: NetworkAnswer, what: Collective, together: int) -> flo
         return 2 * within * CHAIN
     turns = 2 * within if what is Collective.ALL_REDUCE else 1.0
     return turns * within * NVLS_EFFICIENCY.get(row, 0.5)
+
+
+def _nic_share(analytic: NetworkAnswer, what: Collective) -> float:
+    """Returns the share of the NICs' usual rate that they reach when all exchange with all, according to the
+    formulas."""
+    usual = machine_of(analytic.cluster.gpu).network_share
+    return min(EXCHANGE_SHARE / usual, 1.0) if what in PAIRWISE else 1.0
 
 
 def _wire_bytes(analytic: NetworkAnswer) -> float:
