@@ -85,6 +85,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "impaired-network": "Parts of the network are out of service or carry other traffic.",
         "machine-differs": "The machine that NCCL found differs from the cluster.",
         "beats-line-rate": "A measurement is faster than the hardware of the cluster can be.",
+        "slower-choice": "NCCL's choice for a collective is slower than another way by our estimate.",
         "links-differ": "Messages on the links of a cluster and formulas differ in what a collective takes.",
         "simplified-messages": "Messages are too many to run one by one, and are run in the stated simpler way.",
         "tool-failed": "Another program that this one runs failed.",

@@ -11,7 +11,6 @@ from foretrace.basics.units import MINUS, format_bandwidth, format_count, format
 from foretrace.cost.network.domains import DomainUse
 from foretrace.cost.network.interface import Limit
 from foretrace.cost.network.nccl.network import Candidate
-from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.json import read_record, to_json
 from foretrace.report.plots.curves import braille
@@ -26,8 +25,6 @@ from foretrace.simulation.network.on_links import LinkRun
 NETWORK_SCHEMA = "foretrace.network/1"
 TABLE_SCHEMA = "foretrace.network-table/1"
 MAX_NOTES = 6
-WORTH_ASKING = 0.1
-"""Share of the estimated time of NCCL's choice: another way that saves more than this is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,22 +162,7 @@ def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
         for candidate in answer.candidates
     ]
     heads = ["how NCCL could run it", "channels", "NCCL reckons", "we reckon", ""]
-    return [[], *table(heads, rows), *_faster(answer)]
-
-
-def _faster(answer: NetworkAnswer) -> list[list[Span]]:
-    """Returns the way that is worth requesting from NCCL by our estimate, and how; nothing where there is none."""
-    chosen = next((candidate for candidate in answer.candidates if candidate.chosen), None)
-    best = min(answer.candidates, key=lambda candidate: candidate.time_s)
-    if chosen is None or answer.links is not None:
-        return []
-    # A measured time may be less than our estimate of the same way.
-    if best.time_s > (1 - WORTH_ASKING) * min(chosen.time_s, answer.time_s):
-        return []
-    algorithm, protocol = as_nccl_writes(best.algorithm), as_nccl_writes(best.protocol)
-    off = format_percent(best.time_s / chosen.time_s - 1)
-    what = f"{best.algorithm} {best.protocol}, {format_time(best.time_s)} by our reckoning ({off})"
-    return [[], [(f"  faster   {what}: NCCL_ALGO={algorithm} NCCL_PROTO={protocol}", "")]]
+    return [[], *table(heads, rows)]
 
 
 def _links(answer: NetworkAnswer) -> list[list[Span]]:

@@ -9,7 +9,6 @@ import pytest
 
 from foretrace import Machine, load_cluster, network
 from foretrace.cost.network.interface import Limit
-from foretrace.cost.network.nccl.network import Candidate
 from foretrace.hardware.fabric.topology import Topology
 from foretrace.report.network import network_json, print_network, print_table, table_json, way_text, where_text
 from foretrace.report.plots.network_plot import curves_of, network_svg, over_of, size_text
@@ -83,20 +82,6 @@ def test_the_screen(answer: NetworkAnswer) -> None:
 def test_the_bound_says_what_it_counts(answer: NetworkAnswer) -> None:
     assert "at line rate through GPUs' links and NICs alone\n" in screen_of(answer)
     assert "at line rate through the GPUs' links\n" in screen_of(replace(answer, nodes=1))
-
-
-def test_a_way_that_is_much_faster_than_nccls_choice_is_named(answer: NetworkAnswer) -> None:
-    chosen, other = (
-        Candidate("tree", "simple", 32, 1e-3, 2e-3, chosen=True),
-        Candidate("nvls-tree", "ll128", 16, 1.5e-3, 1.6e-3, chosen=False),
-    )
-    told = replace(answer, time_s=2e-3, candidates=(chosen, other))
-    screen = screen_of(told)
-    advice = "  faster   nvls-tree ll128, 1.60 ms by our reckoning (−20.0 %): NCCL_ALGO=NVLSTree NCCL_PROTO=LL128"
-    assert advice in screen.splitlines()
-    assert "faster" not in screen_of(replace(told, candidates=(chosen, replace(other, time_s=1.85e-3))))
-    assert "faster" not in screen_of(replace(told, candidates=(chosen,)))
-    assert "faster" not in screen_of(replace(told, time_s=1.7e-3))  # measured, and less than we reckon
 
 
 def test_a_table_with_two_sources_marks_each_row(answer: NetworkAnswer) -> None:

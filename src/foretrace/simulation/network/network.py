@@ -16,7 +16,7 @@ import numpy as np
 
 from foretrace.basics.errors import Diagnostic, InputError, UsageError
 from foretrace.basics.placement import Placement
-from foretrace.basics.units import parse_bytes
+from foretrace.basics.units import format_percent, format_time, parse_bytes
 from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network import MeasuredNetwork, NcclNetwork, Network
 from foretrace.cost.network.domains import DomainUse
@@ -25,6 +25,7 @@ from foretrace.cost.network.interface import Explained, Limit
 from foretrace.cost.network.nccl.bound import passes
 from foretrace.cost.network.nccl.layout import GroupLayout
 from foretrace.cost.network.nccl.network import Candidate, candidates
+from foretrace.cost.network.nccl_log.names import as_nccl_writes
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import ONE_TO_ONE, Collective
 from foretrace.simulation.network.placed_groups import PlacedGroups, groups_of_placement, placed_groups
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 WORD_BYTES: Final = 4
 """Bytes that a barrier reduces."""
+
+SLOWER_CHOICE: Final = "slower-choice"
+WORTH_ASKING: Final = 0.1
+"""The share of the estimated time of NCCL's choice from which on another way that saves it is named."""
 
 MAX_NAMED: Final = 4
 """Failed or busy parts of a network that a note names."""
@@ -277,6 +282,7 @@ class _Group:
             estimate = replace(estimate, algorithm=rule.algorithm, protocol=rule.protocol, channels=rule.channels)
         priced = price_call(self.network, what, layout, np.array([size]), way)
         source = self.network.sources[int(priced.source[0])]
+        ways = () if way else _candidates(self.network, what, layout, size)
         algbw = size_bytes / estimate.time_s if estimate.time_s and what is not Collective.BARRIER else None
         return NetworkAnswer(
             collective=question.called.name,
@@ -302,8 +308,8 @@ class _Group:
             source_band=(source.low, source.high),
             way=way,
             domains=self.groups.domains,
-            candidates=() if way else _candidates(self.network, what, layout, size),
-            diagnostics=self._notes(),
+            candidates=ways,
+            diagnostics=(*self._notes(), *slower_choice(ways, estimate.time_s)),
         )
 
     def _notes(self) -> tuple[Diagnostic, ...]:
@@ -323,6 +329,24 @@ class _Group:
             busy = _named([where for where, _ in topology.background])
             notes.append(Diagnostic("note", "impaired-network", f"other traffic is on {busy}"))
         return tuple(notes)
+
+
+def slower_choice(ways: Sequence[Candidate], time_s: float) -> tuple[Diagnostic, ...]:
+    """Returns a note on the way that is worth requesting from NCCL by our estimate, and how; nothing where there is
+    none. `time_s` is the price of the call, which may be measured and less than our estimate of the way chosen."""
+    chosen = next((candidate for candidate in ways if candidate.chosen), None)
+    if chosen is None:
+        return ()
+    best = min(ways, key=lambda candidate: candidate.time_s)
+    if best.time_s > (1 - WORTH_ASKING) * min(chosen.time_s, time_s):
+        return ()
+    algorithm, protocol = as_nccl_writes(best.algorithm), as_nccl_writes(best.protocol)
+    off = format_percent(best.time_s / chosen.time_s - 1)
+    text = (
+        f"NCCL chooses {chosen.algorithm} {chosen.protocol}; {best.algorithm} {best.protocol} takes "
+        f"{format_time(best.time_s)} by our estimate ({off}): NCCL_ALGO={algorithm} NCCL_PROTO={protocol}"
+    )
+    return (Diagnostic("note", SLOWER_CHOICE, text),)
 
 
 def _nic_rate(estimate: Explained, layout: Hashable) -> float | None:
@@ -360,6 +384,8 @@ def _with_links(analytic: NetworkAnswer, run: LinkRun) -> NetworkAnswer:
     rates = (analytic.algbw_bytes_per_s, analytic.busbw_bytes_per_s, analytic.nic_bytes_per_s)
     algbw, busbw, per_nic = (None if rate is None else rate / factor for rate in rates)
     low, high = analytic.source_band
+    # The estimates of the other ways are those of formulas.
+    notes = (note for note in analytic.diagnostics if note.code != SLOWER_CHOICE)
     return replace(
         analytic,
         mode=run.mode,
@@ -371,5 +397,5 @@ def _with_links(analytic: NetworkAnswer, run: LinkRun) -> NetworkAnswer:
         nic_bytes_per_s=per_nic,
         source=f"{'packets' if run.mode == 'packets' else 'messages'} on the links of {analytic.cluster.name}",
         links=run,
-        diagnostics=(*analytic.diagnostics, *run.notes),
+        diagnostics=(*notes, *run.notes),
     )

@@ -10,11 +10,12 @@ import pytest
 import foretrace
 from foretrace.basics.errors import InputError, UsageError
 from foretrace.basics.placement import Placement
-from foretrace.cost.machine import Machine
+from foretrace.cost.machine import Machine, NetworkMode
 from foretrace.cost.network import NcclSettings
+from foretrace.cost.network.nccl.network import Candidate
 from foretrace.hardware.fabric.fabric import Device
 from foretrace.hardware.fabric.topology import Topology
-from foretrace.simulation.network.network import ask_network, default_ranks, network, network_table
+from foretrace.simulation.network.network import ask_network, default_ranks, network, network_table, slower_choice
 
 DGX = foretrace.load_cluster("h100-dgx")
 
@@ -169,3 +170,33 @@ def test_measured_collectives_come_first(tmp_path: Path) -> None:
     assert answer.source == "measured collectives"
     assert answer.algorithm != "measured"
     assert any("taken to be h100-dgx's own" in note.message for note in answer.diagnostics)
+
+
+def test_a_way_that_is_much_faster_than_nccls_choice_is_reported() -> None:
+    chosen, other = (
+        Candidate("tree", "simple", 32, 1e-3, 2e-3, chosen=True),
+        Candidate("nvls-tree", "ll128", 16, 1.5e-3, 1.6e-3, chosen=False),
+    )
+    (note,) = slower_choice((chosen, other), 2e-3)
+    assert note.code == "slower-choice" and "NCCL_ALGO=NVLSTree NCCL_PROTO=LL128" in note.message
+    assert not slower_choice((chosen, replace(other, time_s=1.85e-3)), 2e-3)
+    assert not slower_choice((chosen,), 2e-3) and not slower_choice((), 2e-3)
+    assert not slower_choice((chosen, other), 1.7e-3)  # measured, and less than the estimate
+
+
+def test_a_choice_that_faster_hardware_makes_worse_is_reported() -> None:
+    """Channels of nvls-tree move the same whatever the links and NICs are; rings gain by both."""
+    node, gpu = DGX.node, DGX.gpu
+    fast = replace(
+        node,
+        nic=replace(node.nic, bytes_per_s=2 * node.nic.bytes_per_s),
+        gpu=replace(gpu, link_bytes_per_s=2 * gpu.link_bytes_per_s, pcie_bytes_per_s=2 * gpu.pcie_bytes_per_s),
+    )
+
+    def codes(on: foretrace.Cluster, mode: NetworkMode = "analytic") -> set[str]:
+        machine = Machine(on, prices="model", network=mode)
+        return {note.code for note in network("all-reduce", "1GiB", machine, ranks=64).diagnostics}
+
+    assert "slower-choice" not in codes(DGX)
+    assert "slower-choice" in codes(replace(DGX, node=fast))
+    assert "slower-choice" not in codes(replace(DGX, node=fast), "flow")
