@@ -5,21 +5,26 @@ own (exposed, by axis); it waits for a late partner (a bubble across pipeline st
 the host; it is idle. The chain of ops that led to the op at the end of a gap tells what the rank waited for: while that
 chain runs through a transfer this rank takes part in, the transfer is exposed; while it runs elsewhere, a partner is
 late. So a transfer that merely happens to run during a bubble is not called exposed.
+
+`breakdown` adds the parts up; `stretches` returns when each of them was, for pictures of a step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Longs, Mask, distinct
-from foretrace.program.columns import Kind, Phase
+from foretrace.program.columns import Kind, Phase, label
 from foretrace.program.timeline import Timeline
 from foretrace.readings.chain import Chain
 
 COMPUTE_PARTS = ("compute", "recompute", "optimizer")
 OTHER_PARTS = ("bubble", "straggler", "host", "idle")
+EXPOSED = " exposed"
+"""How the name of a part ends in which a rank waits for a transfer of its own; it begins with the axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +36,57 @@ class Breakdown:
     mean_s: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """When some rank classes were in which part of the breakdown: `owner` and `part` number `classes` and `parts`.
+
+    The stretches of a class do not overlap and fill its step. Compute is split by phase. Where steps repeat, a
+    stretch may begin before the step or end after it: it then belongs to the end or the start of every step.
+    """
+
+    classes: tuple[int, ...]
+    parts: tuple[str, ...]
+    owner: Longs
+    part: Longs
+    low_s: Floats
+    high_s: Floats
+
+
 def breakdown(timeline: Timeline, chain: Chain | None = None) -> Breakdown:
     """Returns the parts of a timeline's step; the mean is over ranks and leaves out parts that take no time."""
-    axes = dict.fromkeys(communicator.axis for communicator in timeline.graph.program.communicators)
-    parts = (*COMPUTE_PARTS, *(f"{axis} exposed" for axis in axes), *OTHER_PARTS)
-    counting = _Counting(timeline, chain or Chain(timeline), parts)
-    count = timeline.graph.classes.count
-    mean = count @ counting.seconds / max(int(count.sum()), 1)
-    rounding = 1e-12 * timeline.step_time_s
-    return Breakdown(
-        parts, counting.seconds, {part: float(s) for part, s in zip(parts, mean, strict=True) if s > rounding}
+    parts = (*COMPUTE_PARTS, *_parts_without_compute(timeline))
+    of_phase = {Phase.RECOMPUTE: "recompute", Phase.OPTIMIZER: "optimizer"}
+    seconds = np.zeros((len(timeline.graph.classes), len(parts)))
+
+    def add(owner: Longs, part: Longs, low: Floats, high: Floats) -> None:
+        np.add.at(seconds, (owner, part), high - low)
+
+    attribution = _Attribution(
+        timeline, chain or Chain(timeline), parts, [of_phase.get(phase, "compute") for phase in Phase], add
     )
+    attribution.run(range(len(timeline.graph.classes)))
+    count = timeline.graph.classes.count
+    mean = count @ seconds / max(int(count.sum()), 1)
+    rounding = 1e-12 * timeline.step_time_s
+    return Breakdown(parts, seconds, {part: float(s) for part, s in zip(parts, mean, strict=True) if s > rounding})
+
+
+def stretches(timeline: Timeline, classes: tuple[int, ...], chain: Chain | None = None) -> Stretches:
+    """Returns when each of some rank classes was in which part of the breakdown."""
+    phases = [label(phase) for phase in Phase]
+    parts = (*phases, *_parts_without_compute(timeline))
+    rows: list[tuple[Longs, Longs, Floats, Floats]] = []
+    attribution = _Attribution(timeline, chain or Chain(timeline), parts, phases, lambda *row: rows.append(row))
+    attribution.run(classes)
+    owner, part, low, high = (np.concatenate(column) for column in zip(*rows, strict=True))
+    place = np.zeros(len(timeline.graph.classes), dtype=np.int64)
+    place[list(classes)] = np.arange(len(classes))
+    return Stretches(classes, parts, place[owner], part, low, high)
+
+
+def _parts_without_compute(timeline: Timeline) -> tuple[str, ...]:
+    axes = dict.fromkeys(communicator.axis for communicator in timeline.graph.program.communicators)
+    return (*(f"{axis}{EXPOSED}" for axis in axes), *OTHER_PARTS)
 
 
 @dataclass(slots=True)
@@ -66,28 +111,38 @@ class _Gaps:
         return _Gaps(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-class _Counting:
-    def __init__(self, timeline: Timeline, chain: Chain, parts: tuple[str, ...]) -> None:
+class _Attribution:
+    """Gives every stretch of a class's step to a part, in calls of `add(owner, part, low_s, high_s)`."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        chain: Chain,
+        parts: tuple[str, ...],
+        of_phase: list[str],
+        add: Callable[[Longs, Longs, Floats, Floats], None],
+    ) -> None:
         graph = timeline.graph
-        self.timeline, self.chain, self.parts = timeline, chain, parts
-        self.seconds = np.zeros((len(graph.classes), len(parts)))
+        self.timeline, self.chain, self.parts, self.of_phase, self.add = timeline, chain, parts, of_phase, add
         self.idle = parts.index("idle")
         self.rank_class = graph.rank_class.astype(np.int64)
         self.runs, self.late = self._parts_of_nodes()
         meets = np.flatnonzero(graph.unit < graph.rendezvous)
         self.meetings = distinct(graph.unit[meets] * np.int64(len(graph.classes)) + self.rank_class[meets])
         self.earliest = self._earliest()
-        self._explain(_Gaps.all_of([self._count_compute(number) for number in range(len(graph.classes))]))
+
+    def run(self, classes: Iterable[int]) -> None:
+        """Attributes the step of each of some classes."""
+        self._explain(_Gaps.all_of([self._count_compute(number) for number in classes]))
 
     def _parts_of_nodes(self) -> tuple[Longs, Longs]:
         """Returns the part that a node's running counts as, and the part that counts while its partner is late."""
         graph, part = self.timeline.graph, self.parts.index
         phase, communicator = graph.ops.ints("phase")[graph.op], graph.ops.ints("communicator")[graph.op]
         axes = [communicator.axis for communicator in graph.program.communicators]
-        exposed = np.array([*(part(f"{axis} exposed") for axis in axes), self.idle])
+        exposed = np.array([*(part(f"{axis}{EXPOSED}") for axis in axes), self.idle])
         late = np.array([*(part("bubble" if axis == "pp" else "straggler") for axis in axes), self.idle])
-        compute = np.full(len(Phase), part("compute"))
-        compute[Phase.RECOMPUTE], compute[Phase.OPTIMIZER] = part("recompute"), part("optimizer")
+        compute = np.array([part(name) for name in self.of_phase])
         kind = self.chain.kind
         runs = np.where(kind == Kind.COMPUTE, compute[phase], exposed[communicator])
         return np.where(kind == Kind.HOST, part("host"), runs), late[communicator]
@@ -113,7 +168,7 @@ class _Counting:
         timeline, graph = self.timeline, self.timeline.graph
         first, last = int(graph.start[number]), int(graph.start[number + 1])
         if first == last:
-            self.seconds[number, self.idle] = timeline.step_time_s
+            self.add(np.array([number]), np.array([self.idle]), np.zeros(1), np.array([timeline.step_time_s]))
         start, end = timeline.start_s[first:last], timeline.end_s[first:last]
         busy = np.flatnonzero((self.chain.kind[first:last] == Kind.COMPUTE) & (end > start))
         # Where steps repeat, what runs past the end of its step is seen in a later one.
@@ -124,7 +179,8 @@ class _Counting:
         before = float(ends.max()) - timeline.step_time_s if wraps else 0.0
         until = np.maximum.accumulate(np.concatenate([[before], ends]))
         counted = np.maximum(begins, until[:-1])
-        np.add.at(self.seconds[number], self.runs[first + busy], np.maximum(ends - counted, 0.0))
+        owner = np.full(len(busy), number)
+        self.add(owner, self.runs[first + busy], counted, np.maximum(ends, counted))
         gap = np.flatnonzero(begins > until[:-1])
         node, low, high, moved = first + busy[gap], until[gap], begins[gap], moved[busy[gap]]
         if not wraps and timeline.step_time_s > until[-1] and last > first:
@@ -177,5 +233,5 @@ class _Counting:
     def _give(self, gaps: _Gaps, part: Longs, until: Floats) -> None:
         """Gives the stretch down to `until`, or to the start of the gap, to a part."""
         reach = np.clip(until, gaps.low, gaps.at)
-        np.add.at(self.seconds, (gaps.owner, part), gaps.at - reach)
+        self.add(gaps.owner, part, reach, gaps.at)
         gaps.at = reach

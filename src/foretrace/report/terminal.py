@@ -68,6 +68,7 @@ _LETTER_STYLES = {
     "W": "cyan",
     "O": "cyan",
     "R": "dark_green",
+    "-": "red",
     ".": "bright_black",
 }
 
@@ -314,7 +315,7 @@ def _gain(seconds: float, rounding: float) -> str:
 def _gantt(simulation: Answer, screen: Screen) -> list[list[Span]]:
     roles = simulation.timeline.graph.program.roles
     label = max((len(role) for role in roles), default=0)
-    rows = gantt(simulation.timeline, max(min(screen.width - label - 6, 100), 20))
+    rows = gantt(simulation, max(min(screen.width - label - 6, 100), 20))
     if not rows:
         if len(roles) > MAX_ROWS:
             return [[], [(f"  {len(roles)} roles are too many to draw here: see --perfetto", "")]]

@@ -16,8 +16,9 @@ from foretrace.cost.network.domains import DomainUse
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Phase
 from foretrace.program.timeline import Timeline
-from foretrace.readings.breakdown import Breakdown
+from foretrace.readings.breakdown import Breakdown, Stretches
 from foretrace.readings.breakdown import breakdown as find_breakdown
+from foretrace.readings.breakdown import stretches as find_stretches
 from foretrace.readings.chain import Chain
 from foretrace.readings.critical_path import CriticalPath
 from foretrace.readings.critical_path import critical_path as find_critical_path
@@ -116,6 +117,10 @@ class Answer:
     def breakdown(self) -> Breakdown:
         """Where the time of every rank goes."""
         return find_breakdown(self.timeline, self._chain)
+
+    def stretches(self, classes: tuple[int, ...]) -> Stretches:
+        """Returns when each of some rank classes was in which part of the breakdown."""
+        return find_stretches(self.timeline, classes, self._chain)
 
     @cached_property
     def critical_path(self) -> CriticalPath:

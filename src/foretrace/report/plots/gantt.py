@@ -1,15 +1,27 @@
-"""The pipeline of a step as lines of letters: a row per role, time from left to right."""
+"""The pipeline of a step as lines of signs: a row per role, time from left to right.
+
+The signs are the parts of the breakdown: letters where a rank computes, `-` where it waits for a transfer of its own,
+`.` where it waits for anything else. A cell that is one thing shows it. Cells that are many times longer than their ops
+would all show the one thing that takes most, so a row carries what a cell could not show to the next one (error
+diffusion along the row, after Floyd and Steinberg, 1976): over any part of the row, a sign has as many cells as it
+takes of the time, at any width.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, distinct
-from foretrace.program.columns import Kind, Phase
-from foretrace.program.timeline import Timeline
+from foretrace.basics.arrays import Floats, Longs, distinct
+from foretrace.program.columns import Phase, label
+from foretrace.readings.answer.answer import Answer
+from foretrace.readings.breakdown import EXPOSED, Stretches
 
 MAX_ROWS = 16
 _TIE = 1e-9
+_TRACE = 0.02
+"""The share of a cell below which a sign is left out: such a cell is purely another."""
+_PURE = 0.75
+"""The share of the backward of a cell above which a part of it is named."""
 
 LETTERS = {
     Phase.NONE: "C",
@@ -20,6 +32,8 @@ LETTERS = {
     Phase.RECOMPUTE: "R",
     Phase.OPTIMIZER: "O",
 }
+COMMUNICATION, WAITING = "-", "."
+SIGNS = (*LETTERS.values(), COMMUNICATION, WAITING)
 MEANINGS = {
     "C": "compute",
     "F": "forward",
@@ -28,68 +42,81 @@ MEANINGS = {
     "W": "weight gradient",
     "R": "recompute",
     "O": "optimizer",
+    COMMUNICATION: "communication",
+    WAITING: "waiting",
 }
 
 
-_BACKWARD = (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+_BACKWARD = [Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT]
 """Phases that count together where they are compared with others."""
 
 
-def gantt(timeline: Timeline, width: int) -> list[tuple[str, str]]:
-    """Returns (role, letters) of each role that computes; nothing if there are too many roles to read.
-
-    A letter stands for the phase that fills most of its slice of the step, `.` for anything but computation.
-    """
+def gantt(answer: Answer, width: int) -> list[tuple[str, str]]:
+    """Returns (role, signs) of each role that computes; nothing if there are too many roles to read."""
+    timeline = answer.timeline
     graph = timeline.graph
     roles = graph.program.role_of[graph.classes.representative]
     shown = [(int(role), int(np.flatnonzero(roles == role)[0])) for role in distinct(roles)]
     if len(shown) > MAX_ROWS or timeline.step_time_s <= 0:
         return []
-    rows = []
-    for role, number in shown:
-        shares = _shares(timeline, number, width)
-        if shares.any():
-            rows.append((graph.program.roles[role], _line(shares)))
-    return rows
+    shares = _shares(answer.stretches(tuple(number for _, number in shown)), timeline.step_time_s, width)
+    lines = np.array(SIGNS)[_signs(shares)]
+    computes = shares[:, : len(LETTERS)].sum(axis=(1, 2)) > 0
+    return [
+        (graph.program.roles[role], "".join(line))
+        for (role, _), line, drawn in zip(shown, lines, computes, strict=True)
+        if drawn
+    ]
 
 
 def legend(rows: list[tuple[str, str]]) -> str:
-    """Returns what the letters in use mean."""
+    """Returns the meaning of the signs in use."""
     used = set("".join(line for _, line in rows))
-    words = [f"{letter} {meaning}" for letter, meaning in MEANINGS.items() if letter in used]
-    return "   ".join([*words, ". waiting"] if "." in used else words)
+    return "   ".join(f"{sign} {meaning}" for sign, meaning in MEANINGS.items() if sign in used)
 
 
-def _line(shares: Floats) -> str:
-    """Returns the letter of the phase that fills most of each slice.
+def _signs(shares: Floats) -> Longs:
+    """Returns [rows, width]: the sign of each cell.
 
-    The phases of backward count together, as `B` unless one of them is more than half of their time.
+    A cell shows the sign that is furthest behind its share of the row up to there, among those that the cell holds.
+    The phases of backward count together, as `B` unless the cell holds nearly nothing but one of them.
     """
-    together, backward = shares.copy(), shares[list(_BACKWARD)].sum(axis=0)
-    together[list(_BACKWARD)] = 0.0
-    together[Phase.BACKWARD] = backward
-    letter, most = together.argmax(axis=0), together.max(axis=0)
+    together, backward = shares.copy(), shares[:, _BACKWARD].sum(axis=1)
+    together[:, _BACKWARD] = 0.0
+    together[:, Phase.BACKWARD] = backward
+    together[together < _TRACE] = 0.0
+    together /= np.maximum(together.sum(axis=1, keepdims=True), _TIE)
+    rows = np.arange(len(shares))
+    signs, behind = np.zeros((len(shares), shares.shape[2]), dtype=np.int64), np.zeros(shares.shape[:2])
+    for cell in range(shares.shape[2]):
+        behind += together[:, :, cell]
+        held = np.where(together[:, :, cell] > 0, behind, -np.inf)
+        # Computation wins a tie, which rounding must not decide.
+        signs[:, cell] = (held >= held.max(axis=1, keepdims=True) - _TIE).argmax(axis=1)
+        behind[rows, signs[:, cell]] -= 1.0
     for part in _BACKWARD[1:]:
-        letter = np.where((letter == Phase.BACKWARD) & (shares[part] > backward / 2 + _TIE), part, letter)
-    # Computation wins a tie, which rounding must not decide.
-    waiting = 1.0 - shares.sum(axis=0) > most + _TIE
-    return "".join(np.array([*LETTERS.values(), "."])[np.where(waiting, len(LETTERS), letter)])
+        signs[(signs == Phase.BACKWARD) & (shares[:, part] > _PURE * backward)] = part
+    return signs
 
 
-def _shares(timeline: Timeline, number: int, width: int) -> Floats:
-    """Returns [phases, width]: the share of each slice of the step that a class computes in each phase."""
-    graph, step = timeline.graph, timeline.step_time_s
-    nodes = np.arange(graph.start[number], graph.start[number + 1])
-    nodes = nodes[graph.ops.ints("kind")[graph.op[nodes]] == Kind.COMPUTE]
-    phase = graph.ops.ints("phase")[graph.op[nodes]]
-    shares = np.zeros((len(LETTERS), width))
-    for number in range(len(LETTERS)):
-        mine = nodes[phase == number]
-        low, high = timeline.start_s[mine] / step * width, timeline.end_s[mine] / step * width
-        filled = _filled(low, high, 2 * width)
-        # Ops that run past the end of the step are drawn at the start of the next.
-        shares[number] = filled[:width] + (filled[width:] if graph.program.repeats else 0.0)
-    return shares
+def _shares(stretches: Stretches, step_s: float, width: int) -> Floats:
+    """Returns [rows, signs, width]: the share of each cell of the step that a class spends on each sign."""
+    sign_of = np.array([_sign(part) for part in stretches.parts])
+    row = stretches.owner * len(SIGNS) + sign_of[stretches.part]
+    shares = np.zeros((len(stretches.classes) * len(SIGNS), width))
+    # A stretch that reaches over an end of the step belongs to the other end too.
+    moved = np.floor(stretches.low_s / step_s) * step_s
+    low, high = ((edge - moved) / step_s * width for edge in (stretches.low_s, stretches.high_s))
+    for number in distinct(row).tolist():
+        mine = row == number
+        filled = _filled(low[mine], high[mine], 2 * width)
+        shares[number] = filled[:width] + filled[width:]
+    return np.clip(shares, 0.0, 1.0).reshape(len(stretches.classes), len(SIGNS), width)
+
+
+def _sign(part: str) -> int:
+    phases = {label(phase): int(phase) for phase in Phase}
+    return phases.get(part, SIGNS.index(COMMUNICATION if part.endswith(EXPOSED) else WAITING))
 
 
 def _filled(low: Floats, high: Floats, width: int) -> Floats:
