@@ -17,14 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 import foretrace
 import jobs
-from foretrace import Machine, load_cluster, simulate
+from foretrace import Cluster, Machine, load_cluster, simulate
 from foretrace.cost.pricing import price
 from foretrace.engine import jit
 from foretrace.engine.fixed_run import FixedRun
@@ -246,6 +246,24 @@ def workloads() -> list[Row]:
     ]
 
 
+def explicit_networks() -> list[Row]:
+    """Llama 3.1 405B on 16,384 GPUs of the Llama 3 cluster: flows that spread, and flows that are hashed."""
+    cluster = load_cluster(str(Path(__file__).parents[1] / "examples" / "clusters" / "h100_24k.yaml"))
+    hashed = replace(cluster, topology=replace(cluster.topology, routing="ecmp"))
+    plan = foretrace.Plan(gpus=16384, tp=8, pp=16, vpp=8, zero=2, gbs=2048)
+    model = foretrace.load_model("llama3.1-405b")
+
+    def run(on: Cluster) -> float:
+        return foretrace.simulate(foretrace.model(model, plan), Machine(on)).step_time_s
+
+    return [
+        Row(
+            "Llama 3.1 405B on 16,384 GPUs, explicit network, with gains", cpu_seconds(lambda: run(cluster), 1), "s", 10
+        ),
+        Row("… with hashed ways", cpu_seconds(lambda: run(hashed), 1), "s", 10),
+    ]
+
+
 def predictions() -> list[Row]:
     """DeepSeek-V3 on 2,048 GPUs from a plan to the answer, once prices are loaded, and as a command from nothing."""
     model, cluster = foretrace.load_model("deepseek-v3"), load_cluster("h800-hgx")
@@ -312,6 +330,7 @@ def main() -> None:
         help_time,
         workloads,
         predictions,
+        explicit_networks,
         second_questions,
         arbitrary_ops,
         growth,

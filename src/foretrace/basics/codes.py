@@ -127,6 +127,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "extrapolated": "A price lies outside of what was measured.",
         "uncertain": "The result is less certain than usual, for the stated reason.",
         "cluster-unused": "The job carries all its prices, so that the cluster changes nothing.",
+        "slowest-stands-for-all": "Ranks are too many to run apart: the slowest group's price stands for its axis.",
         "slowest-gpu": "Prices include that the slowest of many GPUs sets the pace.",
         "slowest-not-modelled": "A recording of few GPUs does not tell how slow the slowest of many is.",
         "power-clock": "Prices include the clock that the power drawn by the job leaves the GPU.",

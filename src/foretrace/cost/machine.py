@@ -246,7 +246,7 @@ class Machine:
             return PricedProgram(ops, prices, None, unused)
         placement, domains = self._places(program.world, program.mesh)
         notes = (*notes, *_domain_notes(cluster, placement, domains, program.mesh))
-        notes = (*notes, *network.notes, *_kernel_notes(kernels, prices))
+        notes = (*notes, *network.notes, *prices.notes, *_kernel_notes(kernels, prices))
         if self.collectives is not None:
             notes = (self.collectives_note(cluster), *notes)
         return PricedProgram(ops, prices, cluster, notes, domains)

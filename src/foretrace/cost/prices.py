@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Ints, Longs, Mask, distinct
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.network.experts import limit_call
 from foretrace.cost.network.interface import Limit, Network
 from foretrace.cost.network.layouts import CallKey, Layouts
@@ -210,6 +210,8 @@ class Prices:
     profile_of: Ints
     overlaps: Overlaps | None = None
     calls: NetworkCalls | None = None
+    notes: tuple[Diagnostic, ...] = ()
+    """What was simplified in them."""
 
     def durations(self, graph: Graph) -> Floats:
         """Returns the seconds of each node of a graph alone."""

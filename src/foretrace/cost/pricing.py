@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.basics.arrays import Floats, Longs, Mask, distinct
-from foretrace.basics.errors import InputError
+from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.cost.kernels.interface import KernelPricer
 from foretrace.cost.network.experts import price_call
 from foretrace.cost.network.interface import CallPrices, Network
-from foretrace.cost.network.layouts import CallKey, Layouts
+from foretrace.cost.network.layouts import CallKey, Layouts, foldable
 from foretrace.cost.network.sharing import Calls, Sharing
 from foretrace.cost.network.uneven_all_to_all import uneven_prices, uneven_templates
 from foretrace.cost.overlap import CallUses, Overlaps, call_uses, text_slowdowns
@@ -95,6 +95,7 @@ class _RowPrices:
         self._called: tuple[Longs, _NetworkPrices] | None = None
         self._calls: NetworkCalls | None = None
         self._overlaps: Overlaps | None = None
+        self._notes: tuple[Diagnostic, ...] = ()
 
     @property
     def missing(self) -> Mask:
@@ -111,6 +112,7 @@ class _RowPrices:
         call_of = np.full(self._duration.shape[1], -1, dtype=np.int64)
         call_of[chosen] = call_prices.call_of
         self._calls = NetworkCalls(network, layouts, call_prices.calls, call_of[self._rows.of_op])
+        self._notes = call_prices.notes
         self._duration = np.repeat(self._duration, len(layouts.profiles), axis=0)
         self._latency = np.repeat(self._latency, len(layouts.profiles), axis=0)
         self._duration[:, chosen], self._latency[:, chosen] = priced.duration_s, priced.latency_s
@@ -196,6 +198,7 @@ class _RowPrices:
             profile_of=self._profile_of,
             overlaps=self._overlaps,
             calls=self._calls,
+            notes=self._notes,
         )
 
 
@@ -308,6 +311,7 @@ class _NetworkPrices:
     calls: list[CallKey]
     call_of: Longs
     prices: CallPrices
+    notes: tuple[Diagnostic, ...] = ()
 
     def of_rows(self) -> CallPrices:
         """Returns the price of each row: [profiles, rows]."""
@@ -326,7 +330,7 @@ def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPri
     call_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
     calls = list(numbers)
     communicators = sorted({communicator for communicator, *_ in calls})
-    layouts = Layouts(rows.ops.program, communicators, network)
+    layouts, notes = foldable(Layouts(rows.ops.program, communicators, network), rows.ops, calls)
     column = {number: at for at, number in enumerate(communicators)}
     # Ranks outside a communicator have none of its ops; their profile needs no price of it.
     member = layouts.profiles[:, [column[communicator] for communicator, *_ in calls]] >= 0
@@ -343,7 +347,7 @@ def _network_prices(rows: _Rows, chosen: Longs, network: Network) -> _NetworkPri
             latency[profiles, call], duration[profiles, call] = priced.latency_s, priced.duration_s
             source[profiles, call] = priced.source
     source[:] = _least_sure(source, network.sources)
-    return _NetworkPrices(layouts, calls, call_of, CallPrices(latency, duration, source))
+    return _NetworkPrices(layouts, calls, call_of, CallPrices(latency, duration, source), notes)
 
 
 def _shared_calls(rows: _Rows, chosen: Longs, priced: _NetworkPrices) -> Calls:

@@ -13,13 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.basics.arrays import Floats, Ints, Longs, ranges
-from foretrace.basics.errors import InputError
 from foretrace.program.classes import RankClasses
 from foretrace.program.expand import Ops
 from foretrace.program.program import Program
-
-MAX_NODES = 1 << 25
-"""A node takes about 300 bytes while it is run: this many take 10 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +89,6 @@ def instantiate(ops: Ops, classes: RankClasses, members: Members) -> Graph:
     role = program.role_of[classes.representative]
     sizes = np.diff(ops.start)[role]
     start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    if start[-1] > MAX_NODES:
-        raise InputError(
-            "too-large",
-            f"{len(classes):,} ranks on their own have {start[-1]:,} ops; at most {MAX_NODES:,} can be run",
-            hint="leave out --unfolded: ranks that behave alike are then run once",
-        )
     op = ranges(ops.start[role], sizes)
     pred_start, pred = _waits(ops, role, start)
     next_src, next_dst = _next_waits(ops, role, start)

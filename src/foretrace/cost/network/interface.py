@@ -11,7 +11,7 @@ an all-to-all; the bytes of a transfer; the larger direction of an exchange.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -83,6 +83,11 @@ class Network(Protocol):
 
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups of one communicator, [groups, size], and the number of the kind of each."""
+        ...
+
+    def as_slowest(self, layouts: Sequence[Hashable]) -> list[Hashable]:
+        """Returns for each layout of one communicator one that is as slow as the slowest of those that differ from it
+        only by traffic in the network beyond the NICs."""
         ...
 
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from copy import copy
+from typing import Final
 
 import numpy as np
 
-from foretrace.basics.arrays import Floats, Ints, Longs
+from foretrace.basics.arrays import Floats, Ints, Longs, distinct
+from foretrace.basics.errors import Diagnostic
+from foretrace.cost.network.experts import price_call
 from foretrace.cost.network.interface import Network
 from foretrace.program.columns import Collective
+from foretrace.program.expand import Ops
+from foretrace.program.fold import folded_size
 from foretrace.program.program import Program
+
+MAX_OPS_APART: Final = 1 << 22
+"""The most ops of a job whose ranks run apart because the network slows their groups differently; 4 million take 10 s
+on two cores. In a larger job the slowest group's price stands for all of its communicator."""
 
 CallKey = tuple[int, int, int, int]
 """A communicator, a collective, bytes, and the string that says how it goes. Below 0: none does, and those with
@@ -28,8 +38,24 @@ class Layouts:
         self._program, self._network = program, network
         self._column = {number: column for column, number in enumerate(communicators)}
         self._groups = self._sort(communicators)
-        self.profiles, self.profile_of = _profiles(program.world, [self._groups[number] for number in communicators])
+        self.profiles, self.profile_of = _profiles(program.world, list(self._groups.values()))
         """The kind of each communicator for each profile, [profiles, communicators], and the profile of each rank."""
+
+    def as_slowest(self) -> Layouts:
+        """Returns the same groups, each with the traffic of the slowest of its shape in its communicator."""
+        other = copy(self)
+        numbers: dict[Hashable, int] = {}
+        known: dict[int, list[Groups]] = {}
+        for groups in self._groups.values():
+            if id(groups) not in known:
+                used = distinct(np.concatenate([kind for _, kind in groups]))
+                slowest = self._network.as_slowest([self.kinds[kind] for kind in used.tolist()])
+                renumbered = np.array([numbers.setdefault(layout, len(numbers)) for layout in slowest])
+                known[id(groups)] = [(rows, renumbered[np.searchsorted(used, kind)]) for rows, kind in groups]
+        other.kinds = list(numbers)
+        other._groups = {number: known[id(groups)] for number, groups in self._groups.items()}
+        other.profiles, other.profile_of = _profiles(self._program.world, list(other._groups.values()))
+        return other
 
     def groups(self, communicator: int) -> list[Groups]:
         """The groups of a communicator in use, and the number of each one's kind."""
@@ -38,6 +64,23 @@ class Layouts:
     def column(self, communicator: int) -> int:
         """Returns which column of the profiles is a communicator's."""
         return self._column[communicator]
+
+    def spread(self, calls: Sequence[CallKey]) -> dict[str, float]:
+        """Returns by how much groups of one communicator differ at most, as a factor of time, for each axis where they
+        do."""
+        factors: dict[str, float] = {}
+        known: dict[tuple[object, ...], float] = {}
+        for communicator, collective, size, way in calls:
+            kinds = tuple(distinct(np.concatenate([kind for _, kind in self._groups[communicator]])).tolist())
+            key = (kinds, collective, size, max(way, -1))
+            if len(kinds) > 1 and key not in known:
+                how = (np.array([float(size)]), self._program.strings[way] if way >= 0 else "")
+                priced = [price_call(self._network, Collective(collective), self.kinds[kind], *how) for kind in kinds]
+                times = [float(price.duration_s[0]) for price in priced]
+                known[key] = max(times) / min(times) if min(times) > 0 else 1.0
+            axis = self._program.communicators[communicator].axis
+            factors[axis] = max(factors.get(axis, 1.0), known.get(key, 1.0))
+        return {axis: factor for axis, factor in factors.items() if factor > 1}
 
     def requests(
         self, calls: Sequence[CallKey]
@@ -76,6 +119,27 @@ class Layouts:
             groups_of[number] = known[key]
         self.kinds = list(numbers)
         return groups_of
+
+
+def foldable(layouts: Layouts, ops: Ops, calls: Sequence[CallKey]) -> tuple[Layouts, tuple[Diagnostic, ...]]:
+    """Returns layouts with which the job can be run, and a note where they are simplified.
+
+    Where a hash chooses the ways of flows, nearly every rank has prices of its own, and no two ranks fold into one. The
+    slowest group's price then stands for all groups of its communicator. Prices only rise by that, and few steps get
+    much longer: every group of an axis ends in the same optimizer step, which waits for the slowest.
+    """
+    if len(layouts.profiles) == 1 or int(np.diff(ops.start)[ops.program.role_of].sum()) <= MAX_OPS_APART:
+        return layouts, ()
+    size = folded_size(ops, layouts.profile_of)
+    merged = layouts.as_slowest() if size > MAX_OPS_APART else layouts
+    if len(merged.profiles) == len(layouts.profiles):
+        return layouts, ()
+    factors = ", ".join(f"{factor:.1f} ({axis})" for axis, factor in layouts.spread(calls).items())
+    text = (
+        f"the price of the slowest group stands for all groups of an axis, since ranks with prices of their own are "
+        f"{size:,} ops; its time over the fastest group's: {factors}"
+    )
+    return merged, (Diagnostic("note", "slowest-stands-for-all", text),)
 
 
 def _profiles(world: int, kinds: Sequence[Sequence[Groups]]) -> tuple[Ints, Ints]:

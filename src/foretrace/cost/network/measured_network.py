@@ -156,6 +156,10 @@ class MeasuredNetwork:
         """The kinds of groups among these, and which kind each is: the model's."""
         return self.model.layouts(groups)
 
+    def as_slowest(self, layouts: Sequence[Hashable]) -> list[Hashable]:
+        """Returns each layout with the traffic of the slowest of its shape: the model's."""
+        return self.model.as_slowest(layouts)
+
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
         """Prices these sizes in a group of this layout."""
         assert isinstance(layout, GroupLayout)

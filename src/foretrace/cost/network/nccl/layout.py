@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,25 @@ class Seats:
         first, number = _kinds(facts)
         size = groups.shape[1]
         return [GroupLayout(size, *(fact[group].item() for fact in facts)) for group in first.tolist()], number
+
+
+def as_slowest(layouts: Sequence[Hashable]) -> list[Hashable]:
+    """Returns each layout with the largest crowding and the longest hops of those that are otherwise the same."""
+    shapes: list[GroupLayout] = []
+    slowest: dict[GroupLayout, GroupLayout] = {}
+    for layout in layouts:
+        assert isinstance(layout, GroupLayout)
+        shape = replace(layout, ring_crowding=1.0, tree_crowding=1.0, exchange_crowding=1.0, extra_hop_s=0.0)
+        known = slowest.setdefault(shape, layout)
+        slowest[shape] = replace(
+            known,
+            ring_crowding=max(known.ring_crowding, layout.ring_crowding),
+            tree_crowding=max(known.tree_crowding, layout.tree_crowding),
+            exchange_crowding=max(known.exchange_crowding, layout.exchange_crowding),
+            extra_hop_s=max(known.extra_hop_s, layout.extra_hop_s),
+        )
+        shapes.append(shape)
+    return [slowest[shape] for shape in shapes]
 
 
 def nics_per_rank(node: Node, placement: Placement) -> Floats:

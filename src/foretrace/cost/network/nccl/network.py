@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,7 +19,7 @@ from foretrace.cost.network.nccl.bottleneck import GBPS
 from foretrace.cost.network.nccl.channels import fastest_nic_bytes_per_s, graphs_of
 from foretrace.cost.network.nccl.environment import Forced
 from foretrace.cost.network.nccl.group import PCIE_PAYLOAD, NcclGroup
-from foretrace.cost.network.nccl.layout import CrowdingRule, GroupLayout, Seats
+from foretrace.cost.network.nccl.layout import CrowdingRule, GroupLayout, Seats, as_slowest
 from foretrace.cost.network.nccl.machine import NcclMachine, machine_of
 from foretrace.cost.network.nccl.plan import PAIR_WAYS, CallPlan, way_s
 from foretrace.cost.network.nccl.tuning import all_reckoned_s, ways
@@ -83,6 +83,10 @@ class NcclNetwork:
     def layouts(self, groups: NDArray[np.integer]) -> tuple[list[Hashable], Longs]:
         """The kinds of groups among these, and which kind each is."""
         return self._seats.layouts(groups)
+
+    def as_slowest(self, layouts: Sequence[Hashable]) -> list[Hashable]:
+        """Returns each layout with the traffic of the slowest of its shape."""
+        return as_slowest(layouts)
 
     def price(self, collective: Collective, layout: Hashable, size_bytes: Floats) -> CallPrices:
         """Prices these sizes in a group of this layout."""
