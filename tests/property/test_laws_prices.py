@@ -25,7 +25,9 @@ from foretrace.program.kernels import Attention, Copy, Gemm, GroupedGemm, Kernel
 from property.machines import CLUSTERS, FACTORS, FIGURES, Hardware, hardware, text, value
 from property.plans import PlannedModel, any_plans, planned_models
 
-CLOSE: Final = 1 + 1e-9
+CLOSE: Final = 1 + 1e-6
+"""Corrections by measured kernels are interpolated in single precision, so that a price depends on the kernels priced
+with it by up to 1e-7."""
 OVERLAP_SLACK: Final = 1.005
 """How much longer a step may get by a better figure where kernels and collectives slow each other down."""
 CHANGED: Final = 0.99
