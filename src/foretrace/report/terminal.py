@@ -44,6 +44,8 @@ LIMIT_WORDS: Final[dict[LimitKind, str]] = {
     "none": "",
 }
 """What limits the exposed communication of an axis."""
+KERNEL_LIMITS: Final = {"flops": "tensor cores", "hbm": "memory bandwidth", "fixed": "launches and latency"}
+"""What limits kernels, in words."""
 MAX_DIAGNOSTICS = 8
 MAX_SLOWED = 5
 MAX_HOT = 3
@@ -356,6 +358,11 @@ def _footer(simulation: Answer, screen: Screen) -> list[list[Span]]:
         parts = " · ".join(f"{name} {format_percent(s / total)}" for name, s in list(path.parts_s.items())[:5])
         words = f"{BOUND_BY[path.bound]}: {parts}"
         lines.append([(f"  path     {words} (critical path, {format_count(len(path.node))} ops)", "")])
+    limits_s = simulation.kernel_limits_s
+    if limits_s:
+        total = sum(limits_s.values()) or 1.0
+        parts = " · ".join(f"{KERNEL_LIMITS[name]} {format_percent(s / total)}" for name, s in limits_s.items())
+        lines.append([(f"  kernels  limited by {parts}", "")])
     return [*lines, *diagnostic_lines(simulation.diagnostics, screen, MAX_DIAGNOSTICS)]
 
 

@@ -1,19 +1,26 @@
-"""Finds what limits the kernels of a job: the figure of the GPU that would make them faster.
+"""Finds what limits a job: the figures of the machine that would make its kernels and its communication faster.
 
-Each figure is doubled by itself and the kernels are priced again. A kernel that a figure limits alone takes half the
-time then, so twice the gain is the time that the figure limits. The rest depends on none of them: launches, latency,
-tiles that fill the SMs only in part.
+Each figure that kernels depend on is doubled by itself and the kernels are priced again. A kernel that a figure limits
+alone takes half the time then, so twice the gain is the time that the figure limits. The rest depends on none of them:
+launches, latency, tiles that fill the SMs only in part. Communication has its limits from the network's prices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from foretrace.basics.arrays import Floats
+from foretrace.basics.errors import Diagnostic
 from foretrace.cost.machine import Machine, PricedProgram
+from foretrace.cost.prices import Prices
+from foretrace.hardware.changes import CHANGES, describe_change
 from foretrace.program.graph import Graph
+from foretrace.readings.scenario import Scenario
+from foretrace.readings.sharing import AxisLimit
 
 LIMITS: Final = ("flops", "hbm")
 """The figures of a GPU that kernels can be limited by; see `hardware/changes.py`."""
@@ -49,3 +56,26 @@ def kernel_limits(machine: Machine, priced: PricedProgram, graph: Graph) -> Mapp
     shares = {name: limited_s / over for name, limited_s in shares.items()}
     shares[FIXED] = max(total_s - sum(shares.values()), 0.0)
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def axis_limits(prices: Prices, graph: Graph, op_s: Floats) -> tuple[AxisLimit, ...]:
+    """Returns what limits the communication of each axis; `op_s` has the seconds that each op takes in all."""
+    calls, axes = prices.calls, [each.axis for each in graph.program.communicators]
+    limits = {} if calls is None else calls.limits(op_s, axes)
+    return tuple(AxisLimit(axis, limit.kind, limit.name, limit.share) for axis, limit in limits.items())
+
+
+def idle_changes(scenario: Scenario, as_is: PricedProgram, machine: Machine) -> tuple[Diagnostic, ...]:
+    """Returns a warning for every what-if of the machine that changes no price of the job."""
+    program, notes = as_is.ops.program, []
+    for what, change in scenario.of_machine(program).items():
+        if what not in CHANGES or what == "memory":
+            continue
+        alone = replace(scenario, what_if={what: change}).machine_for(program, machine)
+        if not np.array_equal(alone.price(program).prices.duration_s, as_is.prices.duration_s):
+            continue
+        carried = what in ("flops", "hbm", "power", "gpu") and not (as_is.prices.mix >= 0).any()
+        why = "its computation carries recorded times" if carried else "no op of it is limited by that"
+        text = f"{describe_change(what, change)} changes no price of this job: {why}"
+        notes.append(Diagnostic("warning", "what-if-without-effect", text))
+    return tuple(notes)

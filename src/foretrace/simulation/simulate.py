@@ -10,10 +10,9 @@ import numpy as np
 from foretrace.basics.arrays import Floats, ranges
 from foretrace.basics.collector import collector_paused
 from foretrace.basics.errors import Diagnostic, InputError
-from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode, PricedProgram
+from foretrace.cost.machine import JOB_MODES, Machine, NetworkMode
 from foretrace.cost.prices import Prices
 from foretrace.engine.fixed_run import FixedRun
-from foretrace.hardware.changes import CHANGES, describe_change
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Kind
 from foretrace.program.expand import Ops
@@ -27,8 +26,8 @@ from foretrace.readings.jitter import Waits
 from foretrace.readings.memory import MemoryTrack, memory_notes, memory_tracks
 from foretrace.readings.scenario import Scenario
 from foretrace.readings.sensitivity import FASTER, band, band_factors, family_gains, gain, gain_factors
-from foretrace.readings.sharing import AxisLimit, NetworkUse, network_use
-from foretrace.simulation.limits import kernel_limits
+from foretrace.readings.sharing import NetworkUse, network_use
+from foretrace.simulation.limits import axis_limits, idle_changes, kernel_limits
 from foretrace.simulation.overlap_cost import overlap_cost_s, settles
 
 Executor = Literal["auto", "fixed", "shared"]
@@ -86,29 +85,13 @@ def simulate_program(
         if scenario.changes_times:
             as_is = machine.price(program)
             unchanged = _Runner.of(as_is.ops, as_is.prices, shares, folded).timeline().step_time_s
-            notes = (*notes, *_idle_changes(scenario, as_is, machine))
+            notes = (*notes, *idle_changes(scenario, as_is, machine))
         used = _network_use(runner, machine.network) if cluster is not None else None
         if used is not None and explain:
-            used = replace(used, limits=_axis_limits(runner))
+            used = replace(used, limits=axis_limits(runner.prices, runner.graph, runner.op_s()))
         answer = _read_off(runner, scenario, cluster, unchanged, notes, explain, used)
         limits = kernel_limits(changed, priced, runner.graph) if explain else None
         return replace(answer, kernel_limits_s=limits, domains=priced.domains)
-
-
-def _idle_changes(scenario: Scenario, as_is: PricedProgram, machine: Machine) -> tuple[Diagnostic, ...]:
-    """Returns a warning for every what-if of the machine that changes no price of the job."""
-    program, notes = as_is.ops.program, []
-    for what, change in scenario.of_machine(program).items():
-        if what not in CHANGES or what == "memory":
-            continue
-        alone = replace(scenario, what_if={what: change}).machine_for(program, machine)
-        if not np.array_equal(alone.price(program).prices.duration_s, as_is.prices.duration_s):
-            continue
-        carried = what in ("flops", "hbm", "power", "gpu") and not (as_is.prices.mix >= 0).any()
-        why = "its computation carries recorded times" if carried else "no op of it is limited by that"
-        text = f"{describe_change(what, change)} changes no price of this job: {why}"
-        notes.append(Diagnostic("warning", "what-if-without-effect", text))
-    return tuple(notes)
 
 
 def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:
@@ -116,13 +99,6 @@ def _network_use(runner: _Runner, mode: NetworkMode) -> NetworkUse:
     if mode == "analytic":
         return NetworkUse(mode, runner.timeline().step_time_s)
     return network_use(runner.alone().timeline(), runner.timeline(), runner.prices.draws)
-
-
-def _axis_limits(runner: _Runner) -> tuple[AxisLimit, ...]:
-    """Returns what limits the communication of each axis."""
-    calls, axes = runner.prices.calls, [each.axis for each in runner.graph.program.communicators]
-    limits = {} if calls is None else calls.limits(runner.op_s(), axes)
-    return tuple(AxisLimit(axis, limit.kind, limit.name, limit.share) for axis, limit in limits.items())
 
 
 class _Runner:
