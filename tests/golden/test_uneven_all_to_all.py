@@ -55,10 +55,10 @@ def test_all_start_together_and_each_ends_with_its_own() -> None:
     )
     assert waits(answer) == {(0, "all_to_all", -1): 5000, (1, "all_to_all", -1): 3000, (2, "all_to_all", -1): 4000}
     assert step_us(answer) == 16
-    # Waiting for rank 3 is not transfer, but the straggler's doing.
-    assert parts_us(answer, 0) == {"compute": 5, "ep exposed": 4, "straggler": 5, "idle": 2}
-    assert parts_us(answer, 1) == {"compute": 7, "ep exposed": 1, "straggler": 3, "idle": 5}
-    assert parts_us(answer, 2) == {"compute": 6, "ep exposed": 2, "straggler": 4, "idle": 4}
+    # Waiting for rank 3 is not transfer, but imbalance.
+    assert parts_us(answer, 0) == {"compute": 5, "ep exposed": 4, "imbalance": 5, "idle": 2}
+    assert parts_us(answer, 1) == {"compute": 7, "ep exposed": 1, "imbalance": 3, "idle": 5}
+    assert parts_us(answer, 2) == {"compute": 6, "ep exposed": 2, "imbalance": 4, "idle": 4}
     assert parts_us(answer, 3) == {"compute": 10, "ep exposed": 6}
 
 
@@ -66,11 +66,11 @@ def test_step_after_step_the_straggler_sets_the_period() -> None:
     """The others are ready for the next all-to-all earlier still, and wait for rank 3 for all they are ahead."""
     answer = simulate(program(repeats=True))
     assert step_us(answer) == 16
-    assert parts_us(answer, 0) == {"compute": 5, "ep exposed": 4, "straggler": 7}
-    assert parts_us(answer, 1) == {"compute": 7, "ep exposed": 1, "straggler": 8}
-    assert parts_us(answer, 2) == {"compute": 6, "ep exposed": 2, "straggler": 8}
+    assert parts_us(answer, 0) == {"compute": 5, "ep exposed": 4, "imbalance": 7}
+    assert parts_us(answer, 1) == {"compute": 7, "ep exposed": 1, "imbalance": 8}
+    assert parts_us(answer, 2) == {"compute": 6, "ep exposed": 2, "imbalance": 8}
     assert parts_us(answer, 3) == {"compute": 10, "ep exposed": 6}
-    assert mean_us(answer) == {"compute": 7, "ep exposed": 3.25, "straggler": 5.75}
+    assert mean_us(answer) == {"compute": 7, "ep exposed": 3.25, "imbalance": 5.75}
     # Rank 1 begins a step first, 5 µs before rank 3 does.
     assert times(answer)[1, "before", -1] == (0, 5000)
     assert times(answer)[3, "before", -1] == (5000, 13000)

@@ -16,14 +16,12 @@ from foretrace.program.columns import Collective, Kind, Phase, label
 from foretrace.program.graph import Graph
 from foretrace.program.timeline import Timeline
 from foretrace.readings.answer.answer import Answer
-from foretrace.readings.breakdown import COMPUTE_PARTS
+from foretrace.readings.breakdown import COMPUTE_PARTS, LATE_PARTS
 
 Group = tuple[str, tuple[int, ...]]
 """An axis and the ranks that meet on it, ascending: what a group is called in every program."""
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER, HOST = "forward compute", "backward compute", "optimizer", "other compute", "host"
-LATE = ("bubble", "straggler")
-"""The parts of the breakdown in which a rank waits for a late partner."""
 _KINDS = (FORWARD, BACKWARD, OPTIMIZER, OTHER, HOST)
 # A framework recomputes inside its backward pass, and recordings of it tell the two not apart.
 _KIND_OF_PHASE = {
@@ -193,7 +191,10 @@ def _groups(nodes: _Nodes) -> dict[Group, Spent]:
 
 def _ranks(simulation: Answer, nodes: _Nodes) -> RankTimes:
     parts, per_class = simulation.breakdown.parts, simulation.breakdown.per_class_s
-    compute, late = (per_class[:, [parts.index(part) for part in some]].sum(axis=1) for some in (COMPUTE_PARTS, LATE))
+    compute, late = (
+        per_class[:, [number for number, part in enumerate(parts) if part in some]].sum(axis=1)
+        for some in (COMPUTE_PARTS, LATE_PARTS)
+    )
     classes = nodes.graph.classes
     end = np.zeros(len(classes))
     np.maximum.at(end, nodes.rank_class, nodes.end_s - simulation.timeline.device_begins_s)

@@ -1,7 +1,7 @@
 """Divides the time of a step into parts that sum to the step.
 
 Every instant of every rank goes to the first that applies: its compute lanes are busy; it waits for a transfer of its
-own (exposed, by axis); it waits for a late partner (a bubble across pipeline stages, else a straggler); it waits for
+own (exposed, by axis); it waits for a late partner (a bubble across pipeline stages, else imbalance); it waits for
 the host; it is idle. The chain of ops that led to the op at the end of a gap tells what the rank waited for: while that
 chain runs through a transfer this rank takes part in, the transfer is exposed; while it runs elsewhere, a partner is
 late. So a transfer that merely happens to run during a bubble is not called exposed.
@@ -22,9 +22,14 @@ from foretrace.program.timeline import Timeline
 from foretrace.readings.chain import Chain
 
 COMPUTE_PARTS = ("compute", "recompute", "optimizer")
-OTHER_PARTS = ("bubble", "straggler", "host", "idle")
 EXPOSED = " exposed"
 """How the name of a part ends in which a rank waits for a transfer of its own; it begins with the axis."""
+IMBALANCE, STRAGGLER = "imbalance", "straggler"
+"""Names of the part in which a rank waits for a late rank of its own stage. Ranks of a plan differ without any of them
+being slow: in what they compute, or in how far their data travel. A late rank is called a straggler only where one was
+made slow, or was recorded."""
+LATE_PARTS = ("bubble", IMBALANCE, STRAGGLER)
+"""The parts in which a rank waits for a late partner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,12 @@ class Stretches:
     high_s: Floats
 
 
-def breakdown(timeline: Timeline, chain: Chain | None = None) -> Breakdown:
-    """Returns the parts of a timeline's step; the mean is over ranks and leaves out parts that take no time."""
-    parts = (*COMPUTE_PARTS, *_parts_without_compute(timeline))
+def breakdown(timeline: Timeline, chain: Chain | None = None, late: str = IMBALANCE) -> Breakdown:
+    """Returns the parts of a timeline's step; the mean is over ranks and leaves out parts that take no time.
+
+    `late` names the wait for late ranks of the own stage: `IMBALANCE` or `STRAGGLER`.
+    """
+    parts = (*COMPUTE_PARTS, *_parts_without_compute(timeline, late))
     of_phase = {Phase.RECOMPUTE: "recompute", Phase.OPTIMIZER: "optimizer"}
     seconds = np.zeros((len(timeline.graph.classes), len(parts)))
 
@@ -74,7 +82,7 @@ def breakdown(timeline: Timeline, chain: Chain | None = None) -> Breakdown:
 def stretches(timeline: Timeline, classes: tuple[int, ...], chain: Chain | None = None) -> Stretches:
     """Returns when each of some rank classes was in which part of the breakdown."""
     phases = [label(phase) for phase in Phase]
-    parts = (*phases, *_parts_without_compute(timeline))
+    parts = (*phases, *_parts_without_compute(timeline, IMBALANCE))
     rows: list[tuple[Longs, Longs, Floats, Floats]] = []
     attribution = _Attribution(timeline, chain or Chain(timeline), parts, phases, lambda *row: rows.append(row))
     attribution.run(classes)
@@ -84,9 +92,9 @@ def stretches(timeline: Timeline, classes: tuple[int, ...], chain: Chain | None 
     return Stretches(classes, parts, place[owner], part, low, high)
 
 
-def _parts_without_compute(timeline: Timeline) -> tuple[str, ...]:
+def _parts_without_compute(timeline: Timeline, late: str) -> tuple[str, ...]:
     axes = dict.fromkeys(communicator.axis for communicator in timeline.graph.program.communicators)
-    return (*(f"{axis}{EXPOSED}" for axis in axes), *OTHER_PARTS)
+    return (*(f"{axis}{EXPOSED}" for axis in axes), "bubble", late, "host", "idle")
 
 
 @dataclass(slots=True)
@@ -124,7 +132,8 @@ class _Attribution:
     ) -> None:
         graph = timeline.graph
         self.timeline, self.chain, self.parts, self.of_phase, self.add = timeline, chain, parts, of_phase, add
-        self.idle = parts.index("idle")
+        self.idle, self.bubble = parts.index("idle"), parts.index("bubble")
+        self.imbalance = self.bubble + 1
         self.rank_class = graph.rank_class.astype(np.int64)
         self.runs, self.late = self._parts_of_nodes()
         meets = np.flatnonzero(graph.unit < graph.rendezvous)
@@ -141,7 +150,7 @@ class _Attribution:
         phase, communicator = graph.ops.ints("phase")[graph.op], graph.ops.ints("communicator")[graph.op]
         axes = [communicator.axis for communicator in graph.program.communicators]
         exposed = np.array([*(part(f"{axis}{EXPOSED}") for axis in axes), self.idle])
-        late = np.array([*(part("bubble" if axis == "pp" else "straggler") for axis in axes), self.idle])
+        late = np.array([*(self.bubble if axis == "pp" else self.imbalance for axis in axes), self.idle])
         compute = np.array([part(name) for name in self.of_phase])
         kind = self.chain.kind
         runs = np.where(kind == Kind.COMPUTE, compute[phase], exposed[communicator])
@@ -216,8 +225,10 @@ class _Attribution:
     def _cross(self, gaps: _Gaps) -> None:
         """Moves from an op to the member of its rendezvous that came last; off its rank, a partner is late."""
         latest = self.chain.latest[gaps.node]
-        leaves = (latest != gaps.node) & (gaps.away < 0)
-        gaps.away[leaves] = self.late[gaps.node[leaves]]
+        late = self.late[gaps.node]
+        # A partner that is late because it waits for another stage is itself in a bubble, and so is who waits for it.
+        leaves = (latest != gaps.node) & ((gaps.away < 0) | (late == self.bubble))
+        gaps.away[leaves] = late[leaves]
         gaps.node = latest
         gaps.away[self.rank_class[latest] == gaps.owner] = -1
 

@@ -15,6 +15,7 @@ from foretrace.basics.errors import Diagnostic
 from foretrace.basics.mesh import Mesh
 from foretrace.readings.account import Account, Group, PerMicrobatch, Spent, account
 from foretrace.readings.answer.answer import Answer
+from foretrace.readings.breakdown import IMBALANCE, STRAGGLER, Breakdown
 
 GAPS = "gaps between ops"
 """The part of a step in which no op of its critical path runs: recordings have such stretches, simulations do not."""
@@ -153,7 +154,7 @@ def compare(predicted: Answer, measured: Answer) -> Comparison:
         measured=measured,
         step=Pair(predicted.step_time_s, measured.step_time_s),
         until_optimizer=None if until[0] is None or until[1] is None else Pair(until[0], until[1]),
-        breakdown=_parts(predicted.breakdown.mean_s, measured.breakdown.mean_s),
+        breakdown=_parts(*_breakdowns(predicted.breakdown, measured.breakdown)),
         kinds=_kinds(ours.kinds, theirs.kinds),
         critical_path=_parts(_path_parts(predicted), _path_parts(measured)),
         ranks=_ranks(ours, theirs) if same_mesh else (),
@@ -175,6 +176,17 @@ def _parts(predicted: Mapping[str, float], measured: Mapping[str, float]) -> tup
         for name in _either(predicted, measured)
     ]
     return tuple(sorted(rows, key=lambda row: -abs(row.seconds.difference_s)))
+
+
+def _breakdowns(predicted: Breakdown, measured: Breakdown) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns the means of both, with one name for waits that one run calls imbalance and the other a straggler's."""
+    if STRAGGLER not in (*predicted.parts, *measured.parts):
+        return predicted.mean_s, measured.mean_s
+    ours, theirs = (
+        {STRAGGLER if part == IMBALANCE else part: seconds for part, seconds in side.mean_s.items()}
+        for side in (predicted, measured)
+    )
+    return ours, theirs
 
 
 def _kinds(predicted: Mapping[str, Spent], measured: Mapping[str, Spent]) -> tuple[KindRow, ...]:

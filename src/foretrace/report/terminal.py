@@ -59,6 +59,7 @@ _STYLES = {
     "recompute": "dark_green",
     "optimizer": "cyan",
     "bubble": "red",
+    "imbalance": "magenta",
     "straggler": "magenta",
     "host": "yellow",
     "idle": "bright_black",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretrace import Answer, Mesh, ProgramBuilder, simulate
+from foretrace import Answer, Mesh, ProgramBuilder, Scenario, simulate
 from foretrace.program.program import Program, Source
 from foretrace.readings.compare import GAPS, Comparison, Pair, compare
 
@@ -72,12 +72,12 @@ class TestASlowRank:
     def test_the_parts_make_up_the_error(self, found: Comparison) -> None:
         assert parts(found) == {
             "compute": (6.0, 6.3),
-            "straggler": (0.0, 0.3),
+            "imbalance": (0.0, 0.3),
             "dp exposed": (2.0, 2.0),
             "optimizer": (1.0, 1.0),
         }
         assert sum(row.seconds.difference_s for row in found.breakdown) == pytest.approx(found.step.difference_s)
-        assert {row.name for row in found.breakdown[:2]} == {"compute", "straggler"}
+        assert {row.name for row in found.breakdown[:2]} == {"compute", "imbalance"}
 
     def test_kinds_are_means_over_ranks_with_waits_apart(self, found: Comparison) -> None:
         kinds = {row.name: (*approx(row.running), *approx(row.wait)) for row in found.kinds}
@@ -115,6 +115,13 @@ class TestASlowRank:
 
     def test_it_is_the_same_job(self, found: Comparison) -> None:
         assert found.diagnostics == ()
+
+
+def test_late_ranks_have_one_name_in_both_runs() -> None:
+    uneven = training(slowness=[1.0, 1.1])
+    slowed = simulate(training(), None, Scenario(stragglers={1: 1.1}))
+    names = {row.name for row in compare(answer(uneven), slowed).breakdown}
+    assert "straggler" in names and "imbalance" not in names
 
 
 def test_a_collective_that_takes_twice_as_long_is_all_of_the_error() -> None:

@@ -35,15 +35,41 @@ class TestBreakdown:
         answer = simulate(build.program())
         assert answer.breakdown.mean_s == {"compute": 8.0, "recompute": 1.0, "optimizer": 2.0}
 
-    def test_a_slow_partner_outside_the_pipeline_is_a_straggler(self) -> None:
+    def test_waiting_for_a_late_rank_outside_the_pipeline_is_imbalance(self) -> None:
         build, fast, slow, dp = two_ranks()
         for role, seconds in ((fast, 1.0), (slow, 4.0)):
             done = role.compute("work", seconds)
             role.compute("update", 1.0, after=role.collective("all_reduce", dp, 2.0, after=done))
         answer = simulate(build.program())
         assert answer.step_time_s == 7.0
-        assert parts(answer, 0) == {"compute": 2.0, "dp exposed": 2.0, "straggler": 3.0}
+        assert parts(answer, 0) == {"compute": 2.0, "dp exposed": 2.0, "imbalance": 3.0}
         assert parts(answer, 1) == {"compute": 5.0, "dp exposed": 2.0}
+
+    def test_a_rank_that_a_scenario_slows_is_a_straggler(self) -> None:
+        build = ProgramBuilder(Mesh(dp=2))
+        role, dp = build.role("both", [0, 1]), build.communicator("dp")
+        done = role.compute("work", 1.0)
+        role.compute("update", 1.0, after=role.collective("all_reduce", dp, 2.0, after=done))
+        slow = simulate(build.program(), None, Scenario(stragglers={1: 1.5}))
+        assert slow.breakdown.mean_s["straggler"] == pytest.approx(0.5) and "imbalance" not in slow.breakdown.mean_s
+        uneven = simulate(build.program(), None, Scenario(slow_links={(1, "dp"): 2.0}))
+        assert "straggler" not in uneven.breakdown.mean_s
+
+    def test_a_partner_that_waits_for_another_stage_is_in_a_bubble(self) -> None:
+        """Stage 0 computes for 10 s. Rank 2 has its activation at 11 s, rank 3 a second later; both meet before they
+        compute. Rank 2 waits for rank 3's transfer from 10 to 12 s, and for stage 0 before."""
+        build = ProgramBuilder(Mesh(dp=2, pp=2), repeats=False)
+        dp = build.communicator("dp")
+        for dp_rank, transfer_s in enumerate((1.0, 2.0)):
+            hop = build.groups(f"hop {dp_rank}", [[dp_rank, dp_rank + 2]], axis="pp")
+            first, second = build.role(f"first {dp_rank}", [dp_rank]), build.role(f"second {dp_rank}", [dp_rank + 2])
+            first.collective("broadcast", hop, transfer_s, after=first.compute("work", 10.0))
+            came = second.collective("broadcast", hop, transfer_s)
+            second.compute("work", 5.0, after=second.collective("all_to_all", dp, 1.0, after=came))
+        answer = simulate(build.program())
+        shares = {"compute": 5.0, "dp exposed": 1.0}
+        assert parts(answer, 2) == shares | {"bubble": 10.0, "imbalance": 2.0}
+        assert parts(answer, 3) == shares | {"bubble": 10.0, "pp exposed": 2.0}
 
     def test_a_transfer_hidden_under_compute_is_not_exposed(self) -> None:
         build, role = one_rank()

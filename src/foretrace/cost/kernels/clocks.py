@@ -168,8 +168,9 @@ class SlowestPricer:
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
         """Those of the other, and how much slower the slowest is."""
-        text = f"of {self.gpus:,} GPUs the slowest sets the pace: products take {slowest(self.gpus) - 1:.1%} longer"
-        return (*self.pricer.notes, Diagnostic("note", "slowest-gpu", f"{text} than on a middling one"))
+        longer = f"{100 * (slowest(self.gpus) - 1):.1f} %"
+        text = f"slowest of {self.gpus:,} GPUs sets the pace: compute includes {longer} more than on a median one"
+        return (*self.pricer.notes, Diagnostic("note", "slowest-gpu", text))
 
     def price(self, kernels: Sequence[Kernel]) -> KernelPrices:
         """Prices each kernel on the slowest GPU."""

@@ -16,7 +16,7 @@ from foretrace.cost.network.domains import DomainUse
 from foretrace.hardware.cluster import Cluster
 from foretrace.program.columns import Phase
 from foretrace.program.timeline import Timeline
-from foretrace.readings.breakdown import Breakdown, Stretches
+from foretrace.readings.breakdown import IMBALANCE, STRAGGLER, Breakdown, Stretches
 from foretrace.readings.breakdown import breakdown as find_breakdown
 from foretrace.readings.breakdown import stretches as find_stretches
 from foretrace.readings.chain import Chain
@@ -116,7 +116,8 @@ class Answer:
     @cached_property
     def breakdown(self) -> Breakdown:
         """Where the time of every rank goes."""
-        return find_breakdown(self.timeline, self._chain)
+        late = STRAGGLER if self.scenario.stragglers or self.timeline.recorded else IMBALANCE
+        return find_breakdown(self.timeline, self._chain, late)
 
     def stretches(self, classes: tuple[int, ...]) -> Stretches:
         """Returns when each of some rank classes was in which part of the breakdown."""
