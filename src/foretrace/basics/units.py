@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from numbers import Real
 
 from foretrace.basics.errors import InputError, shortened
@@ -97,7 +98,19 @@ _FACTOR = _Quantity(
     {"x": 1.0, "\N{MULTIPLICATION SIGN}": 1.0, "%": 0.01},
     bare=1.0,
 )
-_COUNT = _Quantity("count", "a whole number: 1024, 1,024, 1_024 or 1e6", {}, bare=1.0)
+_COUNT = _Quantity(
+    "count",
+    "a whole number: 1024, 1,024, 1e6, or 300k, 70B, 15T (decimal)",
+    {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
+    bare=1.0,
+)
+# Models state contexts in powers of two: 128k is 131,072 (Llama 3.1), 10M is 10,485,760 (Llama 4 Scout's config.json).
+_TOKENS = _Quantity(
+    "number of tokens",
+    "a whole number: 8192, 8,192 or 8k (8k = 8,192, 1M = 1,048,576)",
+    {"k": 1024.0, "K": 1024.0, "M": 1024.0**2},
+    bare=1.0,
+)
 
 
 def parse_time(value: str | float, *, where: str | None = None) -> float:
@@ -133,14 +146,36 @@ def parse_factor(value: str | float, *, where: str | None = None) -> float:
     return factor
 
 
+def parse_times(text: str, *, where: str | None = None) -> float:
+    """A ratio above 0 that is marked as one, from "1.1x" or "110%": a bare number could be a count."""
+    factor = parse_factor(text, where=where)
+    if text.strip()[-1].isdigit() or text.strip().endswith("."):
+        raise InputError("bad-value", f'factor "{text.strip()}" has no x', where=where, hint=f"write {text.strip()}x")
+    return factor
+
+
 def parse_count(value: str | float, *, where: str | None = None) -> int:
-    """A whole number, from "1024", "1,024", "1_024" or "1e6"."""
+    """A whole number, from "1024", "1,024", "1_024", "1e6", "300k" or "15T" (decimal)."""
+    return _parse_whole(value, _COUNT, where)
+
+
+def parse_tokens(value: str | float, *, where: str | None = None) -> int:
+    """The tokens of a sequence, from "8192" or "8k": contexts are stated in powers of two, so 8k is 8,192."""
+    return _parse_whole(value, _TOKENS, where)
+
+
+def _parse_whole(value: str | float, quantity: _Quantity, where: str | None) -> int:
     if type(value) is int and value >= 0:
         return value
-    count = _parse(value, _COUNT, where)
-    if not count.is_integer():
-        raise _refusal("bad-value", value, _COUNT, where, "is not whole")
-    return int(count)
+    amount = _parse(value, quantity, where)
+    # 1.005k is 1005, which floats miss by a little.
+    exact = Fraction(amount)
+    if isinstance(value, str):
+        number, unit = _split(value, quantity, where)
+        exact = Fraction(number) * int(_scale(value, number, unit, quantity, where))
+    if exact.denominator != 1:
+        raise _refusal("bad-value", value, quantity, where, "is not whole")
+    return exact.numerator
 
 
 def _parse(value: str | float, quantity: _Quantity, where: str | None) -> float:
@@ -201,7 +236,9 @@ def _scale(text: str, number: str, unit: str, quantity: _Quantity, where: str | 
 def _near_units(unit: str, quantity: _Quantity) -> list[str]:
     """At most two units that were probably meant: the same letters in another case, else a close spelling."""
     same_letters = [name for name in quantity.scales if name.casefold() == unit.casefold()]
-    return same_letters[:2] or difflib.get_close_matches(unit, quantity.scales, n=2, cutoff=0.4)
+    # A single letter is near to anything that contains it.
+    longer = [name for name in quantity.scales if len(name) > 1]
+    return same_letters[:2] or difflib.get_close_matches(unit, longer, n=2, cutoff=0.4)
 
 
 def _refusal(code: str, value: object, quantity: _Quantity, where: str | None, problem: str) -> InputError:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from foretrace.basics.errors import UsageError, did_you_mean
-from foretrace.basics.units import parse_bytes, parse_count, parse_factor
+from foretrace.basics.errors import InputError, UsageError, did_you_mean
+from foretrace.basics.units import parse_bytes, parse_count, parse_factor, parse_tokens
 from foretrace.schedules.registry import resolve
 
 MAX_NAMED: Final = 10_000
@@ -37,7 +37,7 @@ INPUT_OPTIONS: Final[dict[str, OptionText]] = {
     "pp": OptionText("--pp", "N", "Pipeline stages."),
     "gbs": OptionText("--gbs", "N", "Sequences of a step."),
     "mbs": OptionText("--mbs", "N", "Sequences of a microbatch."),
-    "seq_len": OptionText("--seq", "N", "Tokens of a sequence; else the model's own."),
+    "seq_len": OptionText("--seq", "N", "Tokens of a sequence (8k = 8,192); else the model's own."),
     "cp": OptionText("--cp", "N", "Context parallelism."),
     "cp_comm": OptionText("--cp-comm", "p2p|all_gather|a2a", "How cp ranks share keys and values."),
     "vpp": OptionText(
@@ -99,7 +99,9 @@ _FLAGS: Final = {
 }
 """How fields are spelled that no option is named after."""
 
-_MAX_DIGITS: Final = 12
+_TOKENS: Final = ("seq_len", "documents")
+"""Options that are tokens of a sequence, whose k is 1,024."""
+_MAX_NUMBER: Final = 10**12
 _INTERNAL: Final = {"traced", "priced"}
 
 
@@ -128,8 +130,9 @@ def read_texts(texts: dict[str, Any], readers: dict[str, Reader]) -> dict[str, A
 
 
 def read_count(name: str) -> Reader:
-    """Returns a reader of counts such as 512, 1,024 or 128k."""
-    return lambda text: int(parse_count(text, where=flag_of(name)))
+    """Returns a reader of counts such as 512, 1,024 or 4k; k is 1,024 of a sequence's tokens, otherwise 1,000."""
+    parse = parse_tokens if name in _TOKENS else parse_count
+    return lambda text: parse(text, where=flag_of(name))
 
 
 def read_whole_number(name: str) -> Reader:
@@ -139,7 +142,7 @@ def read_whole_number(name: str) -> Reader:
         try:
             return int(text)
         except ValueError:
-            return int(parse_count(text, where=flag_of(name)))
+            return int(read_count(name)(text))
 
     return read
 
@@ -148,11 +151,14 @@ def read_number_list(name: str, least: int) -> Reader:
     """Returns a reader of whole numbers from `least` on, divided by commas."""
 
     def read(text: str) -> tuple[int, ...]:
-        parts = [part.strip() for part in text.split(",")]
-        if not all(part.isdecimal() and len(part) <= _MAX_DIGITS and int(part) >= least for part in parts):
+        try:
+            numbers = tuple(read_count(name)(part) for part in text.split(","))
+        except InputError:
+            numbers = (-1,)
+        if not all(least <= number <= _MAX_NUMBER for number in numbers):
             problem = f"{flag_of(name)} {text}: expected whole numbers from {least} on"
             raise UsageError("bad-value", problem, hint=f"example: {flag_of(name)} {INPUT_OPTIONS[name].metavar}")
-        return tuple(int(part) for part in parts)
+        return numbers
 
     return read
 

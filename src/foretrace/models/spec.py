@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast, get_args
 
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import InputError, did_you_mean
-from foretrace.basics.units import format_count, parse_count
+from foretrace.basics.units import format_count, parse_count, parse_tokens
 from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import (
     Activation,
@@ -44,6 +44,8 @@ _SIZES: Final = ("layers", "vocab", "tied", "positions", "position_kind", "head_
 MODEL_KEYS: Final = (*_ABOUT, *_SIZES, *_MADE_OF)
 BASED_KEYS: Final = ("based_on", "name", "title", "notes", *_SIZES)
 
+_TOKENS: Final = ("positions", "seq_len", "window")
+"""Fields that are tokens of a sequence, whose k is 1,024."""
 MAX_WIDTH: Final = 10_000_000
 EXAMPLE: Final = "model: {based_on: llama3-70b, layers: 40}"
 
@@ -232,7 +234,8 @@ def required(fields: Fields, name: str) -> int:
 
 def number(fields: Fields, name: str, default: int = 0, *, least: int = 1, most: int = MAX_WIDTH) -> int:
     """A whole number within what can be meant."""
-    return fields.number(name, parse_count, least, most, format_count) if name in fields else default
+    parse = parse_tokens if name in _TOKENS else parse_count
+    return fields.number(name, parse, least, most, format_count) if name in fields else default
 
 
 def word(fields: Fields, name: str, default: str, known: tuple[str, ...]) -> str:

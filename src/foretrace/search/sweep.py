@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from foretrace.basics.errors import Diagnostic, ForetraceError, InputError, UsageError, did_you_mean
 from foretrace.basics.progress import doing
-from foretrace.basics.units import format_count, parse_count, parse_factor
+from foretrace.basics.units import format_count, parse_count, parse_factor, parse_times, parse_tokens
 from foretrace.cost.machine import Machine
 from foretrace.hardware.presets import check_gpu
 from foretrace.readings.answer.answer import Answer
@@ -291,6 +291,9 @@ def _kind_of(name: str, values: str, where: str) -> SweepAxis:
     factors = re.search(r"[0-9.]\s*[x×%]", values.split(":")[0]) is not None
     if name in COUNTS and not factors:
         return SweepAxis(name, "count", ())
+    if name in COUNTS and name not in AXES:
+        # An axis with an x is a speed: dp=2x makes what dp ranks communicate twice as fast.
+        raise UsageError("bad-value", f'"{name}" takes counts', where=where, hint="a count has no x")
     if not factors:
         raise UsageError(
             "bad-value",
@@ -318,7 +321,7 @@ def _values(axis: SweepAxis, text: str, where: str) -> tuple[Value, ...]:
 def _value(axis: SweepAxis, text: str, where: str) -> int | float:
     match axis.kind:
         case "count":
-            count = parse_count(text, where=where)
+            count = (parse_tokens if axis.name == "seq_len" else parse_count)(text, where=where)
             if count < 1:
                 raise UsageError(
                     "out-of-range", f"{axis.name} of {count} cannot be", where=where, hint="counts begin at 1"
@@ -327,14 +330,14 @@ def _value(axis: SweepAxis, text: str, where: str) -> int | float:
         case "jitter":
             return check_jitter(0.0 if text.strip() in ("0", "0%") else parse_factor(text, where=where))
         case "straggler":
-            factor = parse_factor(text, where=where)
+            factor = parse_times(text, where=where)
             if factor < 1:
                 raise UsageError(
                     "out-of-range", f"{factor:g} times as slow would be faster", where=where, hint="20 % slower is 1.2x"
                 )
             return factor
         case _:
-            factor = parse_factor(text, where=where)
+            factor = (parse_times if axis.kind == "what-if" else parse_factor)(text, where=where)
             if axis.kind == "what-if" and factor < 1 and text.strip().endswith("%"):
                 hint = "20 % faster is 1.2x; a fifth as fast is 0.2x"
                 raise UsageError("bad-value", f"{text.strip()} of what?", where=where, hint=hint)

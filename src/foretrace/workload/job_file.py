@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from foretrace.basics.documents import Document, Fields
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.basics.files import AnyFile, input_file
-from foretrace.basics.units import parse_factor
+from foretrace.basics.units import parse_count, parse_factor, parse_tokens
 from foretrace.models import presets
 from foretrace.models.model import Model
 from foretrace.models.spec import number, read_model_spec, word
@@ -103,9 +103,12 @@ def _routing(fields: Fields) -> float:
 
 def _whole_numbers(fields: Fields, name: str) -> tuple[int, ...]:
     """A list of whole numbers, or one text of them: `20,20,22`."""
-    parts = [part.strip() for text in fields.texts(name) for part in text.split(",")]
-    least = 0 if name == "stage_layers" else 1
-    if not parts or not all(part.isdecimal() and len(part) < 10 and int(part) >= least for part in parts):
+    parse, least = (parse_count, 0) if name == "stage_layers" else (parse_tokens, 1)
+    try:
+        numbers = tuple(parse(part) for text in fields.texts(name) for part in text.split(","))
+    except InputError:
+        numbers = ()
+    if not numbers or not all(least <= value <= MAX_VALUE for value in numbers):
         problem = f"{name}: expected whole numbers from {least} on"
         raise InputError("bad-value", problem, where=fields.where(name), hint=f"{name}: [20, 20]")
-    return tuple(int(part) for part in parts)
+    return numbers

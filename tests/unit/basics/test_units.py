@@ -83,7 +83,11 @@ def test_factor_is_read_as_a_ratio(text: str | float) -> None:
     assert units.parse_factor(text) == 1.1
 
 
-@pytest.mark.parametrize(("text", "count"), [("1e6", 10**6), ("1_024", 1024), ("1,024", 1024), (4096.0, 4096)])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1e6", 10**6), ("1_024", 1024), ("1,024", 1024), (4096.0, 4096), ("300k", 300_000), ("2.5B", 2_500_000_000)]
+    + [("15T", 15 * 10**12), ("1.005k", 1005)],
+)
 def test_count_is_read_as_a_whole_number(text: str | float, count: int) -> None:
     assert units.parse_count(text) == count
 
@@ -117,7 +121,11 @@ def test_count_is_read_as_a_whole_number(text: str | float, count: int) -> None:
         (units.parse_factor, "0", "is zero"),
         (units.parse_factor, "+10%", "does not start with a number"),
         (units.parse_count, "2.5", "is not whole"),
-        (units.parse_count, "8k", 'has "k" after the number'),
+        (units.parse_count, "8kk", "unknown unit"),
+        (units.parse_count, "-3", "is negative"),
+        (units.parse_count, "2x", "unknown unit"),
+        (units.parse_tokens, "8kk", "unknown unit"),
+        (units.parse_tokens, "1.5", "is not whole"),
     ],
 )
 def test_refusal_names_the_text_the_problem_and_the_form(
@@ -214,3 +222,17 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     for parse in (units.parse_time, units.parse_bytes, units.parse_bandwidth, units.parse_factor):
         with contextlib.suppress(InputError):
             assert parse(text) >= 0
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("8k", 8192), ("128K", 131_072), ("1M", 2**20), ("8,192", 8192)])
+def test_k_of_a_sequence_is_binary(text: str, tokens: int) -> None:
+    assert units.parse_tokens(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["1.1", "2", "2.", "1e3", " 3 "])
+def test_a_factor_without_x_could_be_a_count(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        units.parse_times(text)
+    assert caught.value.code == "bad-value"
+    assert units.parse_times(f"{text}x") == float(text)
+    assert units.parse_times("110%") == 1.1

@@ -130,3 +130,20 @@ def test_mistakes_are_named_with_their_line(text: str, line: int, problem: str, 
 def test_what_is_no_text(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the job is"):
         read(tmp_path, text)
+
+
+def test_k_of_tokens_is_binary_and_of_counts_decimal(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: llama3-8b\nplan: {gpus: 1k, gbs: 2k, seq_len: 8k, documents: [4k, 2k, '2048']}\n")
+    fields = read_job(job).plan_fields
+    assert (fields["gpus"], fields["gbs"]) == (1000, 2000)
+    assert (fields["seq_len"], fields["documents"]) == (8192, (4096, 2048, 2048))
+
+
+@pytest.mark.parametrize("field", ["seq_len: 8kk", "gbs: 1.5", "gbs: -3", "documents: [8kk]", "stage_layers: [1.5]"])
+def test_nonsense_is_no_count(field: str, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"model: llama3-8b\nplan: {{gpus: 8, {field}}}\n")
+    with pytest.raises(InputError) as caught:
+        read_job(job)
+    assert caught.value.code in ("bad-value", "out-of-range")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from foretrace.basics.errors import InputError, did_you_mean
-from foretrace.basics.units import parse_bytes, parse_count
+from foretrace.basics.units import parse_bytes, parse_count, parse_tokens
 
 DTYPES: Final = {
     "fp32": "fp32", "float32": "fp32", "fp16": "fp16", "float16": "fp16", "bf16": "bf16", "bfloat16": "bf16",
@@ -47,8 +47,8 @@ class UserSizes:
 
     def count(self, name: str) -> int | None:
         """A whole number above 0; None where it is not given."""
-        text = self._asked(name)
-        return None if text is None else _positive(parse_count(text, where=f"--set {name}"), name)
+        text, parse = self._asked(name), parse_tokens if name.endswith(".tokens") else parse_count
+        return None if text is None else _positive(parse(text, where=f"--set {name}"), name)
 
     def bytes(self, name: str) -> int | None:
         """A size above 0; None where it is not given."""

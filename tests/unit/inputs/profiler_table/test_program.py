@@ -129,7 +129,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("name", "value", "said"),
         [("moe.tokns", "1", "did you mean moe.tokens"), ("moe.tokens", "many", "does not start with a number"),
-         ("moe.tokens", "0", "is 0"), ("dtype", "bf61", "not known"), ("params", "1GiB", "after the number"),
+         ("moe.tokens", "0", "is 0"), ("dtype", "bf61", "not known"), ("params", "1GiB", "unknown unit"),
          ("all_to_all.bytes", "16 apples", "unknown unit"), ("model", "gpt9", "")],
     )  # fmt: skip
     def test_sizes_that_are_none(self, name: str, value: str, said: str) -> None:
