@@ -187,6 +187,9 @@ def _changes(simulation: Answer) -> list[list[Span]]:
 def _utilisation(model: ModelFigures, step_s: float) -> str:
     """Returns how fast the model is computed, and what share of the peak that is."""
     peak = f"of {format_flops(model.peak_flops)} ({model.peak_dtype})"
+    of_bf16 = model.mfu_bf16(step_s)
+    if of_bf16 is not None and model.bf16_peak_flops is not None:
+        peak += f", {format_percent(of_bf16)} of bf16's {format_flops(model.bf16_peak_flops)}"
     used = f"MFU {format_percent(model.mfu(step_s))} {peak}, HFU {format_percent(model.hfu(step_s))}"
     return f"{format_flops(model.flops_per_s_per_gpu(step_s))} per GPU: {used}"
 

@@ -82,6 +82,16 @@ def test_recomputation_is_in_hfu_only(answer: Answer) -> None:
     assert bare.hardware_flops > bare.model_flops
 
 
+def test_utilisation_of_fp8_is_against_both_peaks(answer: Answer) -> None:
+    assert figures_of(answer).bf16_peak_flops is None and answer.to_dict()["mfu_bf16"] is None
+    plan = replace(PLAN, precision="fp8")
+    fp8 = simulate(model("llama3-8b", plan), Machine("h100-dgx", prices="model"), explain=False)
+    assert fp8.mfu is not None
+    record = fp8.to_dict()
+    assert record["bf16_peak_flops_per_s"] == figures_of(answer).peak_flops
+    assert record["mfu_bf16"] / fp8.mfu == pytest.approx(figures_of(fp8).peak_flops / figures_of(answer).peak_flops)
+
+
 def test_the_band_holds_the_step_and_memory_its_parts(answer: Answer) -> None:
     assert answer.step_time_band_s is not None
     low, high = answer.step_time_band_s

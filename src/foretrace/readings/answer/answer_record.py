@@ -155,11 +155,13 @@ class ModelRecord:
     plan: Mapping[str, Any]
     tokens_per_s_per_gpu: float
     mfu: float
+    mfu_bf16: float | None
     hfu: float
     model_flops: float
     hardware_flops: float
     peak_flops_per_s: float
     peak_dtype: str
+    bf16_peak_flops_per_s: float | None
     model_flops_per_s_per_gpu: float
     memory: MemoryRecord
 
@@ -220,11 +222,13 @@ def _model(answer: Answer) -> ModelRecord:
         plan=figures.plan,
         tokens_per_s_per_gpu=figures.tokens_per_step / step_s / figures.gpus,
         mfu=figures.mfu(step_s),
+        mfu_bf16=figures.mfu_bf16(step_s),
         hfu=figures.hfu(step_s),
         model_flops=figures.model_flops,
         hardware_flops=figures.hardware_flops,
         peak_flops_per_s=figures.peak_flops,
         peak_dtype=figures.peak_dtype,
+        bf16_peak_flops_per_s=figures.bf16_peak_flops,
         model_flops_per_s_per_gpu=figures.flops_per_s_per_gpu(step_s),
         memory=MemoryRecord.of(figures.memory),
     )

@@ -51,6 +51,9 @@ class ModelFigures:
     """The dtype of linear layers, which `peak_flops` is for."""
     memory: MemoryFit
     """What every stage holds, next to what a GPU has."""
+    bf16_peak_flops: float | None = None
+    """Dense peak of one GPU in bf16, which utilisations of different precisions compare by; None where linear layers
+    run in a dtype that is not faster."""
 
     def flops_per_s_per_gpu(self, step_time_s: float) -> float:
         """Returns the model's FLOPs by second and GPU."""
@@ -60,6 +63,10 @@ class ModelFigures:
         """Returns the model FLOPs utilisation, as a share of the dense peak."""
         return self.flops_per_s_per_gpu(step_time_s) / self.peak_flops
 
+    def mfu_bf16(self, step_time_s: float) -> float | None:
+        """Returns the model FLOPs utilisation as a share of bf16's peak; None where the dtype is not faster."""
+        return None if self.bf16_peak_flops is None else self.flops_per_s_per_gpu(step_time_s) / self.bf16_peak_flops
+
     def hfu(self, step_time_s: float) -> float:
         """Returns the hardware FLOPs utilisation, as a share of the dense peak."""
         return self.hardware_flops / (step_time_s * self.gpus * self.peak_flops)
@@ -68,6 +75,7 @@ class ModelFigures:
 def model_figures(setting: Setting, cluster: Cluster, timeline: Timeline, memory: MemoryFit) -> ModelFigures:
     """Reads off the figures of a model's step that was run."""
     precision = setting.plan.precision
+    peak, bf16_peak = peak_flops(cluster.gpu, precision), cluster.gpu.peak_flops.get("bf16")
     return ModelFigures(
         name=setting.model.name,
         plan=settled_plan(setting),
@@ -75,9 +83,10 @@ def model_figures(setting: Setting, cluster: Cluster, timeline: Timeline, memory
         tokens_per_step=setting.gbs * setting.seq_len,
         model_flops=setting.gbs * model_flops(setting.model, setting.seq_len, documents=setting.plan.documents),
         hardware_flops=_hardware_flops(timeline),
-        peak_flops=peak_flops(cluster.gpu, precision),
+        peak_flops=peak,
         peak_dtype=PEAK_OF.get(precision, precision),
         memory=memory,
+        bf16_peak_flops=bf16_peak if bf16_peak is not None and bf16_peak < peak else None,
     )
 
 
