@@ -46,6 +46,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "option-not-for-command": "An option was given that has no effect together with the other arguments.",
         "conflicting-options": "Two options exclude each other.",
         "repeated-option": "An option was given twice for the same thing.",
+        "unused-flags": "Flags of a launch script that nothing is read from.",
         "replaced-option": "An option was changed to the nearest one that is possible.",
         "needs-cluster": "The question can only be answered on a cluster, and none was named.",
         "several-inputs": "Files that do not belong to one job were given together.",

@@ -19,6 +19,9 @@ foretrace init --model llama3-70b -o job.yaml
 
 foretrace init --from-megatron train.sh -o job.yaml"""
 
+_LEFT_OUT = ("unused-flags", "not-modelled")
+"""Codes of what a launch script says and a job file does not; all else that is noted was guessed."""
+
 
 def command(
     hf: Annotated[Path | None, typer.Option("--hf", metavar="FILE", help="A config.json of Hugging Face.")] = None,
@@ -91,8 +94,11 @@ def _from_megatron(path: Path, cluster: str | None) -> JobDraft:
     from foretrace.workload.write_job import JobDraft
 
     job = job_from_megatron(path)
-    notes = tuple(note.message + _line(note.where) for note in job.diagnostics)
-    return JobDraft(model_spec(job.model), job.plan, cluster, path.name, notes, job.plan_guesses)
+    guesses, remarks = (
+        tuple(note.message + _line(note.where) for note in job.diagnostics if (note.code in _LEFT_OUT) == left_out)
+        for left_out in (False, True)
+    )
+    return JobDraft(model_spec(job.model), job.plan, cluster, path.name, guesses, job.plan_guesses, remarks)
 
 
 def _line(where: str | None) -> str:

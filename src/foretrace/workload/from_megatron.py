@@ -8,15 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from foretrace.basics.errors import Diagnostic, InputError
 from foretrace.models import presets
 from foretrace.models.compose import MAX_LAYERS, compose_layers
 from foretrace.models.model import Activation, Experts, LatentAttention, Mlp, Model, PositionKind, SelfAttention
+from foretrace.workload.job_file import PlanValue
 from foretrace.workload.megatron_args import MAX_COUNT, MegatronArgs, read_megatron_args
-
-PlanValue: TypeAlias = "int | float | str | bool"
 
 _POSITIONS: Final[dict[str, PositionKind]] = {
     **dict.fromkeys(("rope", "mrope", "yarn"), "rope"),
@@ -36,14 +35,15 @@ _COUNTS: Final = {
 }
 """Fields of a plan and the options that give them."""
 _UNREAD: Final = {
-    "decoder-first-pipeline-num-layers": "uneven stages are not read: give stage_layers",
-    "decoder-last-pipeline-num-layers": "uneven stages are not read: give stage_layers",
     "pipeline-model-parallel-layout": "the layout of stages is not read: give stage_layers",
     "window-size": "windows of attention are not read: give attention: window",
     "spec": "a specification of layers in code is not read: its layers are taken as standard ones",
     "moe-expert-capacity-factor": "dropped and padded tokens are not modelled: experts are taken as balanced",
 }
 """Options that change the work and are not followed."""
+_FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+_CORE: Final = "core_attn"
+"""The part of a layer that `recompute: selective` stands for, Megatron's default of --recompute-modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,11 @@ class _Reading:
         self.asked.add(name)
         return self.args.text(name, default)
 
+    @property
+    def unused(self) -> list[str]:
+        """The options of the script that nothing was read from, in its order."""
+        return [f"--{name}" for name in self.args.options if name not in self.asked]
+
 
 def job_from_megatron(path: str | Path) -> MegatronJob:
     """The model and plan of a launch script or a file of arguments."""
@@ -101,6 +106,8 @@ def job_from_megatron(path: str | Path) -> MegatronJob:
         for name in sorted(reading.asked)
         if name in reading.args.options and name not in reading.args
     ]
+    if reading.unused:
+        reading.say("unused-flags", f"not used: {' '.join(reading.unused)}")
     guesses = [diagnostic for diagnostic in reading.args.diagnostics if diagnostic.level == "note"]
     return MegatronJob(model, plan, reading.plan_guesses, (*unknown, *guesses, *reading.notes))
 
@@ -272,7 +279,7 @@ def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
     for name, option in _COUNTS.items():
         if reading.has(option):
             plan[name] = reading.count(option)
-    pp, tp = int(plan.get("pp", 1)), int(plan.get("tp", 1))
+    pp, tp = reading.count(_COUNTS["pp"], 1), reading.count(_COUNTS["tp"], 1)
     if reading.has("num-layers-per-virtual-pipeline-stage"):
         each = reading.count("num-layers-per-virtual-pipeline-stage")
         if layers % (pp * each):
@@ -285,6 +292,8 @@ def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
         plan["vpp"] = reading.count("num-virtual-stages-per-pipeline-rank")
     if reading.has("use-tp-pp-dp-mapping"):  # training/initialize.py: the only other order that an option gives
         plan["rank_order"] = "tp-cp-ep-pp-dp"
+    if pp > 1 and reading.has(_FIRST, _LAST):
+        plan["stage_layers"] = _stage_layers(reading, layers, pp)
     if tp > 1:
         plan["sequence_parallel"] = reading.has("sequence-parallel")
     if reading.has("num-experts"):
@@ -299,6 +308,41 @@ def _sizes(reading: _Reading, layers: int) -> dict[str, PlanValue]:
     return plan
 
 
+def _stage_layers(reading: _Reading, layers: int, pp: int) -> tuple[int, ...]:
+    """Returns the layers of every chunk where the first or the last stage has a number of its own.
+
+    The other stages share the rest, and each stage divides its layers among its chunks (Megatron-core,
+    transformer_block.py, get_num_layers_to_build).
+    """
+    first, last = (reading.count(name) if reading.has(name) else None for name in (_FIRST, _LAST))
+    vpp = reading.count("num-virtual-stages-per-pipeline-rank", 1)
+    ends = [count for count in (first, last) if count is not None]
+    middle, rest = pp - len(ends), layers - sum(ends)
+    where = reading.args.where(_FIRST if first is not None else _LAST)
+    if rest < 0 or (rest % middle if middle else rest):
+        problem = f"{layers} layers less {' and '.join(map(str, ends))} cannot be divided among {middle} stages"
+        raise InputError("not-divisible", problem, where=where, hint="as Megatron asks of stages in the middle")
+    each = rest // middle if middle else 0
+    stages = [each if first is None else first, *[each] * (pp - 2), each if last is None else last]
+    if any(count % vpp for count in stages):
+        problem = f"stages of {', '.join(map(str, sorted(set(stages))))} layers cannot be divided into {vpp} chunks"
+        hint = f"as many layers as a multiple of --num-virtual-stages-per-pipeline-rank {vpp}"
+        raise InputError("not-divisible", problem, where=where, hint=hint)
+    return tuple(count // vpp for _ in range(vpp) for count in stages)
+
+
+def _recompute(reading: _Reading, granularity: str) -> str:
+    """Returns what a plan recomputes; the parts of a layer that it cannot name are reported."""
+    if granularity != "selective" or not reading.has("recompute-modules"):
+        return granularity
+    modules = reading.args.options["recompute-modules"].values or (_CORE,)
+    others = [module for module in modules if module != _CORE]
+    if others:
+        text = f"--recompute-modules: recomputing {', '.join(others)} is not modelled; it saves memory and takes time"
+        reading.say("not-modelled", text, "recompute-modules")
+    return "selective" if _CORE in modules else "none"
+
+
 def _habits(reading: _Reading) -> dict[str, PlanValue]:
     """Precision, recomputation, what is split over data-parallel ranks, what overlaps."""
     plan: dict[str, PlanValue] = {"precision": _precision(reading), "stack": "megatron-core"}
@@ -311,13 +355,9 @@ def _habits(reading: _Reading) -> dict[str, PlanValue]:
         raise InputError(
             "unknown-name", f'--recompute-granularity "{granularity}" is not known', where=where, hint="selective full"
         )
-    plan["recompute"] = granularity
+    plan["recompute"] = _recompute(reading, granularity)
     if granularity == "full" and reading.text("recompute-method", "") == "block":
         plan["recompute_layers"] = reading.count("recompute-num-layers", 1)
-    elif granularity == "selective" and reading.has("recompute-modules"):
-        reading.say(
-            "field-ignored", "--recompute-modules is not read: the core of attention is recomputed", "recompute-modules"
-        )
     plan["grad_overlap"] = reading.has("overlap-grad-reduce")
     plan["param_overlap"] = reading.has("overlap-param-gather")
     backend = reading.text("moe-flex-dispatcher-backend", "deepep" if reading.has("moe-enable-deepep") else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -42,8 +43,8 @@ _NOT_TEXT: Final = ("yes", "no", "true", "false", "on", "off", "null")
 
 @dataclass(frozen=True, slots=True)
 class JobDraft:
-    """A job to be written: a model by name or as `model_spec` gives it, what is known of its plan, and what was guessed
-    about either."""
+    """A job to be written: a model by name or as `model_spec` gives it, what is known of its plan, what was guessed
+    about either, and remarks on what is left out of both."""
 
     model: ModelText
     plan: Mapping[str, PlanValue]
@@ -51,6 +52,7 @@ class JobDraft:
     made_from: str
     guesses: tuple[str, ...] = ()
     plan_guesses: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def job_text(draft: JobDraft) -> str:
@@ -58,6 +60,7 @@ def job_text(draft: JobDraft) -> str:
     lines = [
         f"# A training job, made from {_one_line(draft.made_from)}: foretrace predict THIS_FILE",
         "# What is marked guessed was not said there: look at it before you trust the answer.",
+        *(line for remark in draft.remarks for line in _comment(remark)),
         "",
         *_model(draft),
         "",
@@ -68,6 +71,17 @@ def job_text(draft: JobDraft) -> str:
     cluster = draft.cluster or "h100-dgx"
     mark = "" if draft.cluster else "guessed: nothing says which; see foretrace list clusters"
     return "\n".join([*lines, _line(0, "cluster", cluster, mark)]) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(
+        _one_line(text),
+        80,
+        initial_indent="# ",
+        subsequent_indent="#   ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _model(draft: JobDraft) -> list[str]:

@@ -160,11 +160,55 @@ def test_an_unknown_value_is_said_and_left_out(tmp_path: Path) -> None:
     assert warnings == ["--global-batch-size has a value that is not in this file: left out"]
 
 
-def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
-    job = read(tmp_path, GPT + "--decoder-first-pipeline-num-layers 1 --recompute-activations --recompute-modules mlp")
-    said = " | ".join(one.message for one in job.diagnostics)
-    assert "give stage_layers" in said
-    assert "--recompute-modules is not read" in said
+@pytest.mark.parametrize(
+    ("words", "layers"),
+    [
+        ("--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 2", (2, 1, 1)),
+        ("--pipeline-model-parallel-size 3 --decoder-last-pipeline-num-layers 0", None),
+        ("--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 1", (3, 1)),
+        (
+            "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3 "
+            "--decoder-last-pipeline-num-layers 1",
+            (3, 1),
+        ),
+        (
+            "--num-layers 10 --pipeline-model-parallel-size 3 --num-virtual-stages-per-pipeline-rank 2 "
+            "--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 2",
+            (2, 2, 1, 2, 2, 1),
+        ),
+        ("--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 1", None),
+        ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 9", None),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 "
+            "--decoder-first-pipeline-num-layers 3",
+            None,
+        ),
+    ],
+)
+def test_uneven_stages(words: str, layers: tuple[int, ...] | None, tmp_path: Path) -> None:
+    if layers is not None:
+        assert read(tmp_path, GPT + words).plan["stage_layers"] == layers
+        return
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, GPT + words)
+    assert caught.value.code in ("not-divisible", "out-of-range")
+
+
+@pytest.mark.parametrize(
+    ("modules", "recompute", "modelled"),
+    [("core_attn", "selective", True), ("core_attn mlp", "selective", False), ("moe_act mlp", "none", False)],
+)
+def test_modules_to_recompute(modules: str, recompute: str, modelled: bool, tmp_path: Path) -> None:
+    job = read(tmp_path, f"{GPT} --recompute-activations --recompute-modules {modules}")
+    assert job.plan["recompute"] == recompute
+    assert ("not-modelled" in {note.code for note in job.diagnostics}) != modelled
+
+
+def test_flags_without_use_are_listed_once(tmp_path: Path) -> None:
+    job = read(tmp_path, GPT + "--lr 1e-4 --save $DIR --moe-token-dispatcher-type alltoall --bf16")
+    (note,) = [note for note in job.diagnostics if note.code == "unused-flags"]
+    flags = {word for word in note.message.split() if word.startswith("--")}
+    assert flags == {"--lr", "--save", "--moe-token-dispatcher-type"}
 
 
 @pytest.mark.parametrize(
