@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from foretrace.basics.errors import ForetraceError, printable
+from foretrace.basics.errors import ForetraceError
 from foretrace.basics.files import write_text
 from foretrace.report.json import write_json
+from foretrace.report.wrap import fit_text
 
 if TYPE_CHECKING:
     from foretrace.cli.groups import OutputOptions, TimelineOptions
@@ -36,13 +37,13 @@ def fail_after_answer(error: ForetraceError, output: OutputOptions) -> NoReturn:
     """Ends a command whose answer is printed with an error: as lines on stderr, even where stdout holds JSON."""
     if not output.as_json:
         raise error
-    print(f"error: {printable(str(error))}", file=sys.stderr)
+    print(fit_text(f"error: {error}", sys.stderr), file=sys.stderr)
     raise typer.Exit(error.exit_code)
 
 
 def wrote(path: Path, what: object) -> None:
     """Says on stderr what was written."""
-    print(f"{path}: {what}", file=sys.stderr)
+    print(fit_text(f"{path}: {what}", sys.stderr), file=sys.stderr)
 
 
 def write_picture(path: Path | None, svg: Callable[[], str], what: str) -> None:
@@ -77,7 +78,7 @@ def write_traces(answer: Answer, folder: Path, ranks: list[int] | None) -> None:
     wrote(folder, f"{len(written.paths)} traces of {answer.world_size:,} ranks")
     notes = (*written.diagnostics, *(note for trace in traces for note in trace.diagnostics))
     for text in dict.fromkeys(note.message for note in notes):
-        print(f"note: {text}", file=sys.stderr)
+        print(fit_text(f"note: {text}", sys.stderr), file=sys.stderr)
 
 
 def _draw_links(answer: Answer, heatmap: Path | None, machine: Machine | None) -> Callable[[], None]:

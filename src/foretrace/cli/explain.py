@@ -77,7 +77,12 @@ def command(
     output: OutputOptions,
     files: TimelineOptions,
     view: Annotated[
-        View | None, typer.Option("--view", help="Of profiler traces, one question; diff compares two of them.")
+        View | None,
+        typer.Option(
+            "--view",
+            metavar="NAME",
+            help=f"Of profiler traces, one question: {', '.join(View)}. diff compares two of them.",
+        ),
     ] = None,
     op: Annotated[str, typer.Option("--op", metavar="WORD", help="With --view sequences: of ops with this name.")] = "",
     hta_steps: Annotated[

@@ -16,7 +16,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from foretrace.basics.errors import ForetraceError, UsageError, did_you_mean, printable
+from foretrace.basics.errors import ForetraceError, UsageError, did_you_mean
 
 COMMANDS: Final = {
     "predict": "Predict the step of a model: its time, utilisation, memory, and where the time goes.",
@@ -200,7 +200,9 @@ def _fail(error: ForetraceError, arguments: list[str]) -> int:
         parts = {"code": error.code, "message": error.message, "where": error.where, "hint": error.hint}
         print(json.dumps({"schema": ERROR_SCHEMA, "error": parts}))
     else:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        from foretrace.report.wrap import fit_text
+
+        print(fit_text(f"error: {error}", sys.stderr), file=sys.stderr)
     return error.exit_code
 
 

@@ -119,7 +119,7 @@ def print_comparison(comparison: Comparison, stream: TextIO | None = None) -> No
     lines += [[], *_kinds(comparison)]
     lines += [[], *_critical_path(comparison)]
     lines += _stages(comparison) + _ranks(comparison) + _groups(comparison)
-    lines += [[], *diagnostic_lines(comparison.diagnostics, screen, MAX_DIAGNOSTICS)]
+    lines += [[], *diagnostic_lines(comparison.diagnostics, MAX_DIAGNOSTICS)]
     lines.append([("  see      --json · --perfetto out.pftrace: both timelines in one file", "bright_black")])
     show(screen, lines)
 

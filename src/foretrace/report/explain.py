@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
@@ -82,11 +81,11 @@ def print_explanation(explanation: Explanation, stream: TextIO | None = None) ->
     """Prints one screen: the step and what made it long first, then the figures behind it."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(explanation)]
-    lines += _advice(explanation, screen) + _remedies(explanation)
+    lines += _advice(explanation) + _remedies(explanation)
     lines += _calls(explanation.calls) + _worst(explanation.worst_calls)
     lines += _stages(explanation) + _ranks(explanation)
-    lines += [[], *_facts(explanation, screen)]
-    lines += diagnostic_lines((*explanation.notes, *explanation.answer.diagnostics), screen, MAX_NOTES)
+    lines += [[], *_facts(explanation)]
+    lines += diagnostic_lines((*explanation.notes, *explanation.answer.diagnostics), MAX_NOTES)
     lines.append(
         [("  see      --json: every rank, stage and call · --perfetto out.pftrace: the timeline", "bright_black")]
     )
@@ -127,14 +126,12 @@ def _wrapped(word: str, items: Sequence[str], width: int = 112) -> list[list[Spa
     return [[(f"  {word if number == 0 else '':<6} {row}", "")] for number, row in enumerate(rows)]
 
 
-def _advice(explanation: Explanation, screen: Screen) -> list[list[Span]]:
+def _advice(explanation: Explanation) -> list[list[Span]]:
     if not explanation.advice:
         return []
     lines: list[list[Span]] = [[], [("  what made it so long", "bold"), (" (means over ranks; they may overlap)", "")]]
     for number, remark in enumerate(explanation.advice, 1):
-        parts = textwrap.wrap(remark.text, max(screen.width - 6, 40)) if screen.rich else [remark.text]
-        lines.append([(f"  {number}. {parts[0]}", "")])
-        lines += [[(f"     {part}", "")] for part in parts[1:]]
+        lines.append([(f"  {number}. {remark.text}", "")])
     return lines
 
 
@@ -242,7 +239,7 @@ def _ranks(explanation: Explanation) -> list[list[Span]]:
     return _table(heads, rows, len(explanation.ranks) - len(rows))
 
 
-def _facts(explanation: Explanation, screen: Screen) -> list[list[Span]]:
+def _facts(explanation: Explanation) -> list[list[Span]]:
     """Returns a line each for experts, variation, the critical path and the host."""
     path, host, step = explanation.critical_path, explanation.host, explanation.answer.step_time_s
     texts = [("experts", _experts(explanation)), ("jitter", _variation(explanation))]
@@ -263,8 +260,7 @@ def _facts(explanation: Explanation, screen: Screen) -> list[list[Span]]:
         )
     lines: list[list[Span]] = []
     for word, text in texts:
-        parts = textwrap.wrap(text, screen.width - 11) if screen.rich and text else [text]
-        lines += [[(f"  {word if number == 0 else '':<8} {part}", "")] for number, part in enumerate(parts) if part]
+        lines += [[(f"  {word:<8} {text}", "")]] if text else []
     return lines
 
 

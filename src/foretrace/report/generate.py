@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from foretrace.basics.units import format_time
 from foretrace.export.generate import FileStep, GeneratedFile
 from foretrace.report.json import to_json
+from foretrace.report.terminal import Screen, Span, show
 
 MIN_SHOWN_S = 1e-9
 """Changes of less than a nanosecond are rounding of sums."""
@@ -23,21 +26,23 @@ def generated_json(kind: str, path: Path, generated: GeneratedFile) -> dict[str,
 
 def print_generated(path: Path, generated: GeneratedFile) -> None:
     """Prints a line for the file, how its step differs from the plan's, and a line for each note."""
-    print(f"{path}: {generated.summary}")
+    texts = [f"{path}: {generated.summary}"]
     if generated.step is not None:
-        _print_step(generated.step)
-    for diagnostic in generated.diagnostics:
-        print(f"{diagnostic.level}: {diagnostic.message}")
+        texts += _step(generated.step)
+    texts += [f"{diagnostic.level}: {diagnostic.message}" for diagnostic in generated.diagnostics]
+    lines: list[list[Span]] = [[(text, "")] for text in texts]
+    show(Screen.of(sys.stdout), lines)
 
 
-def _print_step(step: FileStep) -> None:
+def _step(step: FileStep) -> Iterator[str]:
+    """Yields how long the step of the file is, and what each change to the plan takes."""
     file, planned = format_time(step.step_time_s), format_time(step.planned_step_time_s)
     read = f" (simulate it with {' '.join(step.options)})" if step.options else ""
-    print(f"step: {file} as the file has it{read}, {planned} as planned")
+    yield (f"step: {file} as the file has it{read}, {planned} as planned")
     for change in step.changes:
         if abs(change.seconds) >= MIN_SHOWN_S:
             sign = "−" if change.seconds < 0 else "+"
-            print(f"  {sign}{format_time(abs(change.seconds)):<10} {change.change}")
+            yield (f"  {sign}{format_time(abs(change.seconds)):<10} {change.change}")
     if step.overlapped_step_time_s is not None:
         options = " ".join([*step.options, f"--overlap {step.overlap}"])
-        print(f"      {format_time(step.overlapped_step_time_s)} if simulated with {options}")
+        yield (f"      {format_time(step.overlapped_step_time_s)} if simulated with {options}")

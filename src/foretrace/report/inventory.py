@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final, TextIO
 
@@ -25,48 +24,23 @@ def print_inventory(inventory: Inventory, stream: TextIO | None = None) -> None:
     """Prints an inventory: what it is, its facts, its tables, what is odd about it, and what to look at next."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[(f"  {inventory.title}", "bold"), (f": {inventory.format}", "")]]
-    lines += _facts(inventory.facts, screen.width)
+    lines += _facts(inventory.facts)
     for inner in inventory.tables:
-        lines += [[], *_table(inner, screen.width)]
-    diagnostics = diagnostic_lines(inventory.diagnostics, screen, MAX_DIAGNOSTICS)
+        lines += [[], *_table(inner)]
+    diagnostics = diagnostic_lines(inventory.diagnostics, MAX_DIAGNOSTICS)
     lines += [[], *diagnostics] if diagnostics else []
     show(screen, [*lines, [], [(f"  {'see':<8} {SEPARATOR.join((*inventory.see, '--json'))}", "bright_black")]])
 
 
-def _facts(facts: Sequence[tuple[str, str]], screen_width: int) -> Iterator[list[Span]]:
-    """Yields a line for each fact, with the texts below each other; longer ones go on in the next line."""
+def _facts(facts: Sequence[tuple[str, str]]) -> Iterator[list[Span]]:
+    """Yields a line for each fact, with the texts below each other."""
     width = max((len(label) for label, _ in facts), default=0)
     previous = ""
     for label, text in facts:
-        shown = "" if label == previous else label
-        for part in _wrap(text, screen_width - _INDENT - width - 2):
-            yield [(f"  {shown:<{width}}  {part}", "")]
-            shown = ""
+        yield [(f"  {'' if label == previous else label:<{width}}  {' '.join(text.split())}", "")]
         previous = label
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    """Splits a text into lines, between the items of a list where that is possible."""
-    lines = [""]
-    *items, last = (_AFTER_NUMBER.sub(_TIE, item) for item in " ".join(text.split()).split(SEPARATOR))
-    for item in (*(f"{item}{_TIE}{SEPARATOR.strip()}" for item in items), last):
-        if lines[-1] and len(item) <= width < len(lines[-1]) + 1 + len(item):
-            lines.append("")
-        words = f"{lines[-1]} {item}".lstrip()
-        lines[-1:] = textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False) or [""]
-    return [line.replace(_TIE, " ") for line in lines]
-
-
-def _table(given: InventoryTable, screen_width: int) -> list[list[Span]]:
-    """Returns the lines of a table; names in its first column are shortened where it would not fit."""
-    columns = list(zip(given.heads, *given.rows, strict=True))
-    others = sum(2 + max(len(cell) for cell in column) for column in columns[1:])
-    name_width = max(screen_width - _INDENT - others, len(given.heads[0]), MIN_NAME_WIDTH)
-    rows = [(_shorten(row[0], name_width), *row[1:]) for row in given.rows]
-    notes = _wrap(given.note, screen_width - _INDENT) if given.note else []
-    lines = table(given.heads, rows, text_columns=given.text_columns)
-    return [*lines, *([(f"  {note}", "bright_black")] for note in notes)]
-
-
-def _shorten(name: str, width: int) -> str:
-    return name if len(name) <= width else f"{name[: width - 1]}…"
+def _table(given: InventoryTable) -> list[list[Span]]:
+    note = " ".join(given.note.split())
+    return table(given.heads, given.rows, note, text_columns=given.text_columns)

@@ -69,7 +69,7 @@ def print_memory(answer: Answer, stream: TextIO | None = None) -> None:
         return
     lines: list[list[Span]] = [[], *_headline(answer, memory, worst), [], *_stages(memory)]
     lines += [*_over_time(worst, answer.step_time_s, screen), []]
-    lines += diagnostic_lines(answer.diagnostics, screen, MAX_DIAGNOSTICS)
+    lines += diagnostic_lines(answer.diagnostics, MAX_DIAGNOSTICS)
     show(screen, lines)
 
 

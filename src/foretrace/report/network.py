@@ -116,7 +116,7 @@ def print_network(answer: NetworkAnswer, stream: TextIO | None = None) -> None:
     """Prints the screen of one answer."""
     screen = Screen.of(stream or sys.stdout)
     lines: list[list[Span]] = [[], *_headline(answer), *_candidates(answer), *_links(answer), [], *_prices(answer)]
-    lines += diagnostic_lines(answer.diagnostics, screen, MAX_NOTES)
+    lines += diagnostic_lines(answer.diagnostics, MAX_NOTES)
     see = "--json · 8B..8GiB for a table over sizes · --ranks 2..1024 for one over ranks · --plot out.svg"
     show(screen, [*lines, [(f"  see      {see}", "bright_black")]])
 
@@ -243,7 +243,7 @@ def print_table(results: NetworkTable, stream: TextIO | None = None) -> None:
         lines += [[("  ", ""), (what, "bold"), (f" · {where}", "")], [], *_rows(results)]
         if screen.rich:
             lines += _curve(results, screen)
-    lines += [[], *_sources(results), *diagnostic_lines(_notes(results), screen, MAX_NOTES)]
+    lines += [[], *_sources(results), *diagnostic_lines(_notes(results), MAX_NOTES)]
     if results.interrupted:
         lines.append([("  note     ", "yellow"), (f"interrupted: {len(results.answers)} rows are finished", "")])
     show(screen, lines)

@@ -133,14 +133,14 @@ def print_explanations(explanations: Sequence[TableExplanation], path: Path) -> 
     for number, explanation in enumerate(explanations):
         which = f", table {number + 1} of {len(explanations)}" if len(explanations) > 1 else ""
         lines += [[]] if number else []
-        lines += _explanation(explanation, path.name + which, screen)
+        lines += _explanation(explanation, path.name + which)
     show(
         screen,
         [*lines, [(f"  see      foretrace simulate {path} · foretrace inspect {path} · --json", "bright_black")]],
     )
 
 
-def _explanation(explanation: TableExplanation, name: str, screen: Screen) -> list[list[Span]]:
+def _explanation(explanation: TableExplanation, name: str) -> list[list[Span]]:
     profile = explanation.profile
     host, device = profile.host, profile.device
     lines: list[list[Span]] = [
@@ -159,7 +159,7 @@ def _explanation(explanation: TableExplanation, name: str, screen: Screen) -> li
     if profile.calls:
         lines += [[], *_communication(explanation)]
     lines += [[], *_list("do not add", explanation.do_not_add), *_list("it cannot tell", explanation.cannot_tell)]
-    return [*lines, *diagnostic_lines(profile.table.diagnostics, screen)]
+    return [*lines, *diagnostic_lines(profile.table.diagnostics)]
 
 
 _BOUND: Final = {"device": "by the device", "host": "by the host", "unknown": "not known"}

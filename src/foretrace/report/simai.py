@@ -61,7 +61,7 @@ def print_comparison(comparison: SimaiComparison, *, explained: bool) -> None:
         print_answer(own)
     else:
         refused = Diagnostic("warning", own.code, f"not simulated: {own.message}", own.where)
-        lines += [[], *diagnostic_lines((refused, *comparison.diagnostics), screen)]
+        lines += [[], *diagnostic_lines((refused, *comparison.diagnostics))]
     lines += [[], *_figures(comparison)]
     if explained:
         lines += [[], *_defects(comparison)]

@@ -61,7 +61,7 @@ def print_sweep(sweep: Sweep, stream: TextIO | None = None) -> None:
     lines += _table(sweep)
     if screen.rich:
         lines += _curve(sweep, screen.width)
-    lines += [[], *diagnostic_lines(sweep.warnings, screen, MAX_WARNINGS), *_footer(sweep)]
+    lines += [[], *diagnostic_lines(sweep.warnings, MAX_WARNINGS), *_footer(sweep)]
     show(screen, lines)
 
 

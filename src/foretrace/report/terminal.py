@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
 
-from foretrace.basics.errors import Diagnostic, printable
+from foretrace.basics.errors import Diagnostic
 from foretrace.basics.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.breakdown import Breakdown
 from foretrace.readings.critical_path import Bound
 from foretrace.readings.remedy import Remedy
 from foretrace.report.plots.gantt import MAX_ROWS, gantt, legend
+from foretrace.report.wrap import Span as Span
+from foretrace.report.wrap import fit, line_width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from foretrace.readings.answer.model_figures import ModelFigures
 
 BAR_WIDTH = 28
+_PIPE_WIDTH = 100
+"""How wide pictures are where the stream is not a terminal."""
 MAX_BOTTLENECKS = 6
 MAX_REMEDIES = 6
 MIN_GAIN = 0.001
@@ -78,26 +81,23 @@ _LETTER_STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where text goes: a person's terminal, with bars and colour, or a pipe, without."""
+    """Where text goes: a person's terminal, with bars and colour, or a pipe, without.
+
+    Lines are folded at `fold` columns, where that is known; `width` is how wide pictures may be.
+    """
 
     stream: TextIO
     rich: bool
     width: int
+    fold: int | None
 
     @classmethod
     def of(cls, stream: TextIO) -> Screen:
         """Reads width and colour off a stream; FORCE_COLOR and NO_COLOR take precedence."""
         forced = bool(os.environ.get("FORCE_COLOR"))
         rich = (forced or stream.isatty()) and not os.environ.get("NO_COLOR")
-        try:
-            columns = int(os.environ.get("COLUMNS", "") or os.get_terminal_size(stream.fileno()).columns)
-        except (OSError, ValueError):
-            columns = 100
-        return cls(stream, rich, max(columns, 60))
-
-
-Span = tuple[str, str]
-"""Text and its style."""
+        fold = line_width(stream)
+        return cls(stream, rich, fold or _PIPE_WIDTH, fold)
 
 
 def print_answer(answer: Answer, stream: TextIO | None = None) -> None:
@@ -111,16 +111,16 @@ def print_answer(answer: Answer, stream: TextIO | None = None) -> None:
     lines += _network(answer)
     lines += _gantt(answer, screen)
     see = SEE if answer.model is None else SEE_MODEL
-    lines += [[], *_footer(answer, screen), [(f"  see      {see}", "bright_black")]]
+    lines += [[], *_footer(answer), [(f"  see      {see}", "bright_black")]]
     show(screen, lines)
 
 
 def show(screen: Screen, lines: list[list[Span]]) -> None:
-    """Prints styled lines, without style where the stream is not a terminal.
+    """Prints styled lines, folded at the width of the screen, without style where the stream is not a terminal.
 
     Control characters in the names of files, kernels and ops are replaced, so that none reaches the terminal.
     """
-    lines = [[(printable(text), style) for text, style in line] for line in lines]
+    lines = fit(lines, screen.fold)
     if not screen.rich:
         print("\n".join("".join(text for text, _ in line).rstrip() for line in lines), file=screen.stream)
         return
@@ -346,7 +346,7 @@ def _coloured(letters: str) -> list[Span]:
     return spans
 
 
-def _footer(simulation: Answer, screen: Screen) -> list[list[Span]]:
+def _footer(simulation: Answer) -> list[list[Span]]:
     several = len(simulation.provenance) > 1
     sources = [
         part.source + (f" {format_percent(part.share)}" if several else "") + _limits(part.low, part.high)
@@ -367,7 +367,7 @@ def _footer(simulation: Answer, screen: Screen) -> list[list[Span]]:
         total = sum(limits_s.values()) or 1.0
         parts = " · ".join(f"{KERNEL_LIMITS[name]} {format_percent(s / total)}" for name, s in limits_s.items())
         lines.append([(f"  kernels  limited by {parts}", "")])
-    return [*lines, *diagnostic_lines(simulation.diagnostics, screen, MAX_DIAGNOSTICS)]
+    return [*lines, *diagnostic_lines(simulation.diagnostics, MAX_DIAGNOSTICS)]
 
 
 def _limits(low: float, high: float) -> str:
@@ -377,8 +377,8 @@ def _limits(low: float, high: float) -> str:
     return f" ({MINUS}{(1 - low) * 100:.0f} to +{(high - 1) * 100:.0f} %)"
 
 
-def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], screen: Screen, most: int | None = None) -> list[list[Span]]:
-    """Returns notes and warnings, one line each, wrapped on a terminal.
+def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], most: int | None = None) -> list[list[Span]]:
+    """Returns notes and warnings, one line each.
 
     Warnings come first, then notes on no line of a file; those beyond `most` are only counted. Where all are about one
     file, its name is left out: `line 9`.
@@ -392,9 +392,7 @@ def diagnostic_lines(diagnostics: tuple[Diagnostic, ...], screen: Screen, most: 
             place = f"line {place.rpartition(':')[2]}"
         style = "yellow" if diagnostic.level == "warning" else ""
         text = f"{place}: {diagnostic.message}" if place else diagnostic.message
-        parts = textwrap.wrap(text, screen.width - 11) if screen.rich else [text]
-        lines.append([(f"  {diagnostic.level:<8} ", style), (parts[0], "")])
-        lines += [[(f"{'':<11}{part}", "")] for part in parts[1:]]
+        lines.append([(f"  {diagnostic.level:<8} ", style), (text, "")])
     if most is not None and len(shown) > most:
         lines.append([(f"  {'':<8} {len(shown) - most} more in --json", "bright_black")])
     return lines

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 MAX_WIDTH: Final = 100
 MIN_TEXT_WIDTH: Final = 20
+_BELOW: Final = 6
+"""Where a description begins that has a line of its own."""
 """Columns that the description keeps on a narrow terminal."""
 
 Detail = str | int | float | bool | tuple[str, ...] | None
@@ -328,7 +330,10 @@ def list_lines(kind: str, width: int = MAX_WIDTH) -> list[list[Span]]:
 
 
 def _wrapped(cells: Sequence[str], widths: Sequence[int], width: int) -> list[str]:
-    """Returns the lines of a row whose last cell is wrapped under itself."""
+    """Returns the lines of a row whose last cell is wrapped under itself, or below the row where that is too narrow."""
     first = "  " + "".join(f"{cell:<{size}}  " for cell, size in zip(cells[:-1], widths, strict=True))
-    texts = textwrap.wrap(cells[-1], max(width - len(first), MIN_TEXT_WIDTH), break_on_hyphens=False)
+    if width - len(first) < MIN_TEXT_WIDTH:
+        texts = textwrap.wrap(cells[-1], width - _BELOW, break_on_hyphens=False)
+        return [first.rstrip(), *(" " * _BELOW + text for text in texts)]
+    texts = textwrap.wrap(cells[-1], width - len(first), break_on_hyphens=False)
     return [(first if number == 0 else " " * len(first)) + text for number, text in enumerate(texts)]

@@ -26,7 +26,7 @@ def print_view(trace: ProfilerTrace, view: str, op: str = "", stream: TextIO | N
     screen = Screen.of(stream or sys.stdout)
     made = _sequences(trace, op) if view == "sequences" else VIEWS[view](trace)
     lines = [[], *made, *([] if view in _ONE_BY_ONE else _counted(trace))]
-    notes = diagnostic_lines(trace.diagnostics, screen, 4)
+    notes = diagnostic_lines(trace.diagnostics, 4)
     show(screen, [*lines, [], *notes] if notes else lines)
 
 

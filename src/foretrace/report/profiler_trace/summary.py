@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -31,8 +30,8 @@ def print_summary(trace: ProfilerTrace, stream: TextIO | None = None) -> None:
         of = f"{trace.median_step}, the median step, {format_time(answer.step_time_s)}; mean over ranks"
         lines += [[], *breakdown_lines(answer.breakdown, answer.step_time_s, screen, of)]
     lines += [[], *_kinds(summary), [], *_kernels(trace.kernels().top(MAX_KERNELS), summary, trace)]
-    lines += [*_advice(summary, screen), []]
-    lines += diagnostic_lines((*trace.timeline_diagnostics, *trace.diagnostics), screen, MAX_NOTES)
+    lines += [*_advice(summary), []]
+    lines += diagnostic_lines((*trace.timeline_diagnostics, *trace.diagnostics), MAX_NOTES)
     lines.append([(f"  see      {SEE}", "bright_black")])
     show(screen, lines)
 
@@ -91,7 +90,7 @@ def _kernels(kernels: Sequence[KernelUse], summary: TraceSummary, trace: Profile
     return table(("kernels", "kind", "time", "share", "a step", "each"), rows)
 
 
-def _advice(summary: TraceSummary, screen: Screen) -> list[list[Span]]:
+def _advice(summary: TraceSummary) -> list[list[Span]]:
     if summary.bound is None:
         return []
     if not summary.advice:
@@ -101,7 +100,5 @@ def _advice(summary: TraceSummary, screen: Screen) -> list[list[Span]]:
         [("  what to change", "bold"), (" (what each could gain at most; they may overlap)", "")],
     ]
     for number, entry in enumerate(summary.advice, 1):
-        parts = textwrap.wrap(entry.text, max(screen.width - 6, 40)) if screen.rich else [entry.text]
-        lines.append([(f"  {number}. {parts[0]}", "")])
-        lines += [[(f"     {part}", "")] for part in parts[1:]]
+        lines.append([(f"  {number}. {entry.text}", "")])
     return lines
