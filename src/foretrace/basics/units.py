@@ -32,6 +32,11 @@ _MINUTE_S = 60.0
 _HOUR_S = 3600.0
 _DAY_S = 86400.0
 
+_MIN_TIME_S = 1e-12
+"""Shorter times are what is left of sums that cancel: no clock resolves them."""
+_ROUNDING = 1e-9
+"""Times that differ by a smaller share than this differ by the rounding of their sums."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
@@ -249,13 +254,21 @@ def _refusal(code: str, value: object, quantity: _Quantity, where: str | None, p
 
 
 def format_time(seconds: float, *, unit: str | None = None) -> str:
-    """A time in the unit that suits it: "12.84 s", "3.20 ms", "25.0 µs", "2.3 h".
+    """A time in the unit that suits it: "12.84 s", "3.20 ms", "25.0 µs", "2.3 h"; less than a picosecond is "0 s".
 
     With ``unit`` (as ``parse_time`` reads it) two decimals of that unit, for columns that share one.
     """
     if unit is not None:
         return _signed(seconds, lambda size: f"{size / _TIME.scales[unit]:.2f} {unit}")
-    return _signed(seconds, _format_positive_time) if seconds else "0 s"
+    return "0 s" if abs(seconds) < _MIN_TIME_S else _signed(seconds, _format_positive_time)
+
+
+def format_difference(after_s: float, before_s: float) -> str:
+    """The difference of two times with its sign: "+1.20 ms"; "0 s" where both are equal but for rounding."""
+    change_s = after_s - before_s
+    if abs(change_s) <= _ROUNDING * max(abs(after_s), abs(before_s)) or abs(change_s) < _MIN_TIME_S:
+        return "0 s"
+    return f"{'+' if change_s > 0 else MINUS}{format_time(abs(change_s))}"
 
 
 def format_bytes(size_bytes: float) -> str:

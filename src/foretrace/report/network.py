@@ -161,7 +161,7 @@ def _candidates(answer: NetworkAnswer) -> list[list[Span]]:
         ]
         for candidate in answer.candidates
     ]
-    heads = ["how NCCL could run it", "channels", "NCCL reckons", "we reckon", ""]
+    heads = ["how NCCL could run it", "channels", "NCCL's estimate", "our estimate", ""]
     return [[], *table(heads, rows)]
 
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
 
 from foretrace.basics.errors import Diagnostic
-from foretrace.basics.units import MINUS, format_bytes, format_count, format_flops, format_percent, format_time
+from foretrace.basics.units import (
+    MINUS,
+    format_bytes,
+    format_count,
+    format_difference,
+    format_flops,
+    format_percent,
+    format_time,
+)
 from foretrace.readings.answer.answer import Answer
 from foretrace.readings.breakdown import Breakdown
 from foretrace.readings.critical_path import Bound
@@ -218,7 +226,8 @@ def breakdown_lines(
 ) -> list[list[Span]]:
     """Returns the parts of a step, the largest first; `of` says which step, and of which ranks, and `limits` what
     limits some parts."""
-    parts = sorted(breakdown.mean_s.items(), key=lambda part: -part[1])
+    parts = [(name, seconds) for name, seconds in breakdown.mean_s.items() if seconds > ROUNDING * step]
+    parts.sort(key=lambda part: -part[1])
     name_width = max([len(name) for name, _ in parts] + [12])
     if not parts:
         return [[("  nothing in this job takes time", "")]]
@@ -298,9 +307,8 @@ def _network(simulation: Answer) -> list[list[Span]]:
     use = simulation.network
     if use is None or use.mode == "analytic":
         return []
-    longer = simulation.step_time_s - use.analytic_step_time_s
-    sign = "+" if longer >= 0 else MINUS
-    step = f"{sign}{format_time(abs(longer))} on {format_time(use.analytic_step_time_s)} with each as if alone"
+    longer = format_difference(simulation.step_time_s, use.analytic_step_time_s)
+    step = f"{longer} on {format_time(use.analytic_step_time_s)} with each as if alone"
     lines: list[list[Span]] = [[], [("  links shared", "bold"), (f"  {step}", "")]]
     slower = " · ".join(
         f"{slowed.axis} {format_time(slowed.analytic_s)} → {format_time(slowed.flow_s)}"

@@ -238,3 +238,15 @@ def test_a_factor_without_x_could_be_a_count(text: str) -> None:
     assert caught.value.code == "bad-value"
     assert units.parse_times(f"{text}x") == float(text)
     assert units.parse_times("110%") == 1.1
+
+
+@pytest.mark.parametrize("seconds", [2.2e-16, -2.22e-16, 9e-13, 0.0])
+def test_less_than_a_picosecond_is_nothing(seconds: float) -> None:
+    assert units.format_time(seconds) == "0 s"
+
+
+def test_a_difference_below_the_resolution_of_its_times_is_nothing() -> None:
+    assert units.format_difference(22.79, 22.79 + 1e-9) == "0 s"
+    assert units.format_difference(0.0, 0.0) == "0 s"
+    assert units.format_difference(1.0, 1.5) == "−500 ms"
+    assert units.format_difference(2e-9, 1e-9) == "+1.00 ns"

@@ -119,3 +119,8 @@ def test_what_takes_no_time_is_not_plotted(answer: NetworkAnswer) -> None:
     assert len(curves_of([alone, answer])[0].dots) == 1
     assert "<svg" in network_svg([alone])
     assert network_json(alone)["bound_share"] is None
+
+
+def test_ways_are_compared_by_estimates(answer: NetworkAnswer) -> None:
+    head = next(line for line in screen_of(answer).splitlines() if "channels" in line and "NCCL" in line)
+    assert head.count("estimate") == 2

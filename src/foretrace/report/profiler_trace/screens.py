@@ -6,7 +6,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
-from foretrace.basics.units import MINUS, format_bandwidth, format_bytes, format_count, format_percent, format_time
+from foretrace.basics.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_difference,
+    format_percent,
+    format_time,
+)
 from foretrace.readings.profiler_views import ProfilerTrace
 from foretrace.readings.profiler_views.diff import TraceDiff
 from foretrace.readings.profiler_views.queues import FULL
@@ -315,9 +322,6 @@ def _steps(trace: ProfilerTrace) -> _Lines:
 
 
 def _diff(difference: TraceDiff) -> _Lines:
-    def signed(seconds: float) -> str:
-        return f"{'+' if seconds >= 0 else MINUS}{format_time(abs(seconds))}"
-
     steps = f"{difference.before_steps} of the first, {difference.after_steps} of the second"
     lines: _Lines = [
         [
@@ -332,7 +336,7 @@ def _diff(difference: TraceDiff) -> _Lines:
                 short_kernel(change.name, 56) if side == "device" else _cut(change.name),
                 format_time(change.before_s),
                 format_time(change.after_s),
-                signed(change.change_s),
+                format_difference(change.after_s, change.before_s),
                 f"{change.before_count:g}",
                 f"{change.after_count:g}",
                 change.what,

@@ -138,7 +138,7 @@ def _notes(analytic: NetworkAnswer, flows: FlowAnswer, algorithm: str) -> tuple[
         text = f"messages on links are those of a {algorithm}: links do not reduce, as {analytic.algorithm} would"
         notes.append(Diagnostic("note", "not-modelled", text))
     if flows.time_s < (1 - SAME_TIME) * analytic.bound_s:
-        text = f"links of the network are faster than those of {analytic.cluster.name}, by which the bound is reckoned"
+        text = f"links of the network are faster than those of {analytic.cluster.name}, by which the bound is computed"
         notes.append(Diagnostic("warning", "conflicting-values", text))
     if flows.rough:
         notes.append(Diagnostic("note", "simplified-messages", flows.rough))
