@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
 import answer_picture
+from foretrace.inputs.option_texts import INPUT_OPTIONS
+from foretrace.workload.plan import Plan
 from shared_files import ROOT
 
 PREAMBLE = "from foretrace import Mesh, ProgramBuilder, Scenario, Transfer, pipeline, schedule, simulate\n"
@@ -196,3 +199,24 @@ class TestTheNcclPage:
         assert ways[0] == ("ring", "ll128", 16), "as it was seen to run"
         assert ways[2][:2] != ways[0][:2], "not what the rule says"
         assert ways[1][:2] == ways[3][:2], "beyond what was seen, the rule"
+
+
+class TestThePlansPage:
+    PAGE = (ROOT / "docs/plans.md").read_text(encoding="utf-8")
+    ROWS = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.+?) \| (.+?) \| .+ \|$", PAGE, re.M)
+
+    def test_every_field_has_a_row(self) -> None:
+        named = [field for row in self.ROWS for field in re.findall(r"`(\w+)`", row[0])]
+        assert sorted(named) == sorted(field.name for field in fields(Plan))
+
+    def test_defaults_and_options_are_those_of_the_code(self) -> None:
+        flags = {word.partition("/")[0] for option in INPUT_OPTIONS.values() for word in option.flag.split()}
+        stated = {"on": True, "off": False, "required": MISSING, "1 (balanced)": 1.0}
+        defaults = {field.name: field.default for field in fields(Plan)}
+        for names, options, given in self.ROWS:
+            assert set(re.findall(r"--[a-z-]+", options)) - {"--no-sp"} <= flags
+            texts = [text.strip("`") for text in given.split(", ")]
+            fixed = [name for name in re.findall(r"`(\w+)`", names) if defaults[name] is not None]
+            for name, text in zip(fixed, texts if len(texts) == len(fixed) else texts * len(fixed), strict=True):
+                value = defaults[name]
+                assert stated.get(text, int(text) if text.isdecimal() else text) == value, name

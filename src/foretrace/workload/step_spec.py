@@ -174,20 +174,23 @@ def chunks_of(setting: Setting, works: ModelWorks) -> list[ChunkSpec]:
             body.append(works.mtp)
         first = [works.embedding] if number == 0 and works.embedding else []
         final = [works.head] if number == last and works.head else []
-        key = tuple(id(work) for work in (*first, *body, *final))
+        # As of recompute_layers, a stage's first layers are meant, over all its chunks.
+        earlier = sum(len(part) for part in setting.chunks[number % setting.plan.pp : number : setting.plan.pp])
+        offloads = max(setting.plan.offload_layers - earlier, 0)
+        key = (min(offloads, len(body)), *(id(work) for work in (*first, *body, *final)))
         if key not in known:
             for work in (*first, *body, *final):
                 if id(work) not in placed:
                     placed[id(work)] = _with_overlap(work, setting)
             ends = [[Unit(placed[id(work)]) for work in end] for end in (first, final)]
-            layer_units = [_layer(setting, placed[id(work)], at) for at, work in enumerate(body)]
+            layer_units = [_layer(placed[id(work)], at, offloads) for at, work in enumerate(body)]
             known[key] = ChunkSpec((*ends[0], *layer_units, *ends[1]))
         chunks.append(known[key])
     return chunks
 
 
-def _layer(setting: Setting, work: Work, layer: int) -> Unit:
-    return Unit(work, layer, offloaded=layer < setting.plan.offload_layers and work.saved_bytes > 0)
+def _layer(work: Work, layer: int, offloads: int) -> Unit:
+    return Unit(work, layer, offloaded=layer < offloads and work.saved_bytes > 0)
 
 
 def _with_overlap(work: Work, setting: Setting) -> Work:

@@ -57,3 +57,10 @@ def test_gathers_follow_the_order_of_the_forwards() -> None:
     spec = step_spec(setting_of(8, Plan(gpus=8, pp=4, gbs=16, schedule="dualpipe")), works(8))
     order = [[one.before[0] for one in role.end if one.before is not None] for role in spec.roles]
     assert order == [sorted(each, reverse=stage >= 2) for stage, each in enumerate(order)] and order[3][0] == 1
+
+
+def test_layers_to_offload_are_the_first_of_a_stage_over_all_its_chunks() -> None:
+    plan = Plan(gpus=2, pp=2, vpp=2, gbs=4, offload_layers=3)
+    chunks = chunks_of(setting_of(8, plan), works(8))
+    offloaded = [sum(unit.offloaded for unit in chunk.units) for chunk in chunks]
+    assert offloaded == [2, 2, 1, 1]
